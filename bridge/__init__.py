@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bridge.contract.errors import StoreUnavailable as StoreUnavailable
     from bridge.contract.errors import UnknownOutcome as UnknownOutcome
     from bridge.contract.errors import Unsupported as Unsupported
+    from bridge.contract.errors import WrongThread as WrongThread
     from bridge.contract.event import CloudQueueWorkDetected as CloudQueueWorkDetected
     from bridge.contract.partitioning import Partitions as Partitions
     from bridge.observe.tracing import start_tracing as start_tracing
@@ -75,6 +76,7 @@ _ERRORS = (
     "StoreUnavailable",
     "UnknownOutcome",
     "Unsupported",
+    "WrongThread",
 )
 _HOME = {
     "BlockingPublisher": "bridge.producer.publisher",
@@ -131,6 +133,7 @@ __all__ = [
     "StoreUnavailable",
     "UnknownOutcome",
     "Unsupported",
+    "WrongThread",
     "__version__",
     "once",
     "open_store",

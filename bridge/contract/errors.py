@@ -240,6 +240,16 @@ class Closed(QueuebellError):
     """Used after it was closed."""
 
 
+class WrongThread(QueuebellError, RuntimeError):
+    """Called from another thread than the one whose event loop it belongs to; nothing was done."""
+
+    def __str__(self) -> str:
+        return (
+            f"this {self.args[0]} belongs to the event loop of another thread: call it there, by"
+            " asyncio.run_coroutine_threadsafe or loop.call_soon_threadsafe; a BlockingPublisher may be called from any"
+        )
+
+
 class ConfigurationError(QueuebellError):
     """A setting is wrong; the message names its key and what would be right."""
 

@@ -22,7 +22,7 @@ import msgspec
 from bridge.brokers.credential import ApiKey
 from bridge.contract.address import one_text
 from bridge.contract.backoff import Draw
-from bridge.contract.errors import BadInput, BusUnavailable, QueuebellError
+from bridge.contract.errors import BadInput, BusUnavailable, QueuebellError, WrongThread
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.contract.names import parse_reference, split_reference
 from bridge.observe import tracing
@@ -80,6 +80,7 @@ class Publisher:
         self._close_timeout = close_timeout
         self._something = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._thread = 0
         self._closing = False
         self._closers = 0
         self._closed: asyncio.Task[list[CloudQueueWorkDetected]] | None = None
@@ -110,8 +111,8 @@ class Publisher:
         The queue is one name, as in ``publish("billing/orders", count=3)``, or two, as in
         ``publish("billing", "orders", 3)``; their number is ``count`` or ``payload_size``, 1 where neither is given.
         Call it after the put is visible (P1). Returns at once, whether or not the bridge can be reached. ``id`` names
-        this very publish; give one only to repeat a publish that may have been lost (P5). Raises only `ValueError`:
-        `BadInput` for arguments out of range, or after `close`.
+        this very publish; give one only to repeat a publish that may have been lost (P5). Raises only `BadInput`
+        for arguments out of range, or after `close`, and `WrongThread`.
         """
         self._owe(_traced(_event(account, queue, payload_size, count, not_before_ms, id, traceparent)))
 
@@ -147,6 +148,10 @@ class Publisher:
         if self._closing:
             raise BadInput("bad_parameter", "the publisher is closed")
         loop = asyncio.get_running_loop()
+        if self._task is None:
+            self._thread = threading.get_ident()
+        elif threading.get_ident() != self._thread:
+            raise WrongThread("publisher")
         self._publication.owe(loop.time(), event)
         self._something.set()
         if self._task is None:

@@ -18,6 +18,7 @@ import itertools
 import logging
 import os
 import random
+import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bridge.contract.backoff import Draw
-from bridge.contract.errors import BadInput, Closed
+from bridge.contract.errors import BadInput, Closed, WrongThread
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.core.admission import BYTES_MAX, WAIT_MS, Admission
 from bridge.core.bell import Bell
@@ -85,9 +86,10 @@ class Bridge:
     ``data`` is a directory for the queue service's file, or None to keep everything in memory. With a ``store`` of an
     engine (PostgreSQL, Redis) the service works on that, as any number of bridges may at once. Use it as
     ``async with Bridge(...) as b`` and hand it to `Publisher`, `Listener` and `WebServer`. All methods belong to the
-    event loop it was started on. ``boot``, ``draw`` and ``store`` are chance and ground as arguments: with them given,
-    on a simulated loop, two runs do the same. ``boottime`` is a clock that goes on while the machine sleeps and the
-    loop's own stands still; by default the system's pair of clocks is asked, where it has one (B15).
+    event loop it was started on, and raise `WrongThread` elsewhere. ``boot``, ``draw`` and ``store`` are chance and
+    ground as arguments: with them given, on a simulated loop, two runs do the same. ``boottime`` is a clock that
+    goes on while the machine sleeps and the loop's own stands still; by default the system's pair of clocks is asked,
+    where it has one (B15).
 
     Starting raises `StoreOwned` if another process has the file, `StoreDamaged` if the file is not one of ours.
     """
@@ -138,6 +140,7 @@ class Bridge:
         self._flushes = Flushes(self, self._sessions.live)
         self._commands: deque[Command] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self._driving = False
@@ -175,6 +178,7 @@ class Bridge:
         if self.stopped:
             raise Closed("this bridge was stopped; make a new one")
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self.notice_suspend()
         await self.store.open()
         if self.own is not None:
@@ -445,8 +449,10 @@ class Bridge:
     # -- doing what the rules say ------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """Return the time that the rules go by."""
+        """Return the time that the rules go by; raises `WrongThread` before anything is changed."""
         assert self._loop is not None
+        if threading.get_ident() != self._thread:
+            raise WrongThread("bridge")
         return self._loop.time()
 
     def _so_far(self) -> float:

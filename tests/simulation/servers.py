@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
@@ -91,6 +92,7 @@ class DiskStore(memory.MemoryStore):
         if self._share is not None:
             return
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         engine = Engine(self._connection, clock=self._clock, wall=self._wall, receipts=self._receipts, boot=self.boot)
         self._share = memory.Shared(self.name, engine)
         if self._observer is not None:

@@ -75,6 +75,7 @@ class MemoryStore(OwnStore):
         if self._share is not None:
             return
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         with _shared_lock:
             shared = _shared.get(self.name)
             if shared is None:

@@ -6,10 +6,11 @@ import asyncio
 import hashlib
 import platform
 import re
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
-from bridge.contract.errors import BadInput, Closed, QueueNotFound
+from bridge.contract.errors import BadInput, Closed, QueueNotFound, WrongThread
 from bridge.contract.names import parse_reference
 from bridge.queues import limits
 from bridge.queues.base import (
@@ -61,6 +62,8 @@ class OwnStore(ServedStore):
         self._address = f"{platform.node()}\n{address}"
         self._name = address
         self._closed = False
+        self._thread = 0
+        """The one it was opened in, whose event loop all calls belong to."""
 
     def __str__(self) -> str:
         return self._name
@@ -382,6 +385,8 @@ class OwnStore(ServedStore):
         unheard: Callable[[Any], None] | None = None,
     ) -> asyncio.Future[T]:
         self._refuse_closed()
+        if threading.get_ident() != self._thread:
+            raise WrongThread("store")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._submit(Call(operation, args, future, queue, grant, unheard))
         return future

@@ -110,6 +110,7 @@ class SqliteStore(OwnStore):
         self._refuse_closed()
         if self._opening is None:
             loop = self._loop = asyncio.get_running_loop()
+            self._thread = threading.get_ident()
             self._opening = loop.create_future()
             self._ended = loop.create_future()
             # Whoever asked may be cancelled; the outcome is then looked at by the next call.

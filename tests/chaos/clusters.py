@@ -262,6 +262,44 @@ def stopped(seconds: float) -> Story:
     return on_cluster(inject)
 
 
+def frozen(members: int) -> Story:
+    """F46d, F46e: the first in order and its worker stand still, and whoever puts at another is served meanwhile."""
+
+    async def inject(site: Site, ground: ClusterGround) -> None:
+        for place in range(members, SEATS):
+            await ground.leave(place)
+        await ground.hear_each_other()
+        for place in range(members):
+            await worker_at(site, ground, place)
+        await ground.have_listeners(members)
+        first, second, *_ = await ground.order(QUEUE)
+        still = (ground.bridges[first], site.workers[first])
+        for each in still:
+            each.signal(signal.SIGSTOP)
+        site.store = ground.bridges[second]
+
+        async def served(when: str) -> None:
+            waited = await site.wakes(await site.put(1, tell=False))
+            site.figures[when] = f"{waited:.3f} s"
+
+        await served("at once")
+        await served("again")
+
+        async def gone() -> bool:
+            return len((await ground.bridges[second].ask("/v1/cluster"))[1]["members"]) < members
+
+        await until(gone, "it counts as gone")
+        await served("when it counts as gone")
+        for each in still:
+            each.signal(signal.SIGCONT)
+        await ground.hear_each_other()
+        await served("when it goes on")
+        # Nobody polled: the worker of the frozen one stood still too.
+        assert {event["source"] for worker in site.workers for event in worker.events["start"]} == {"trigger"}
+
+    return on_cluster(inject)
+
+
 async def join_and_leave(site: Site, ground: ClusterGround) -> None:
     """F47: one more comes, takes work, and leaves in order; twice."""
     await workers(site, ground)
@@ -392,6 +430,16 @@ ROWS = (
         _row(f"F46{letter}", "cluster: the first stands still", f"SIGSTOP, {seconds:g} s", stands_still(seconds), story)
         for letter, seconds in (("a", 0.9), ("b", 3.4), ("c", 10.0))
         for story in (stopped(seconds),)
+    ),
+    *(
+        _row(
+            f"F46{letter}",
+            f"cluster: the first of {members} and its worker stand still",
+            "SIGSTOP, puts at the second",
+            next_with_worker,
+            frozen(members),
+        )
+        for letter, members in (("d", 2), ("e", 3))
     ),
     _row("F47", "cluster: one joins and leaves", "twice, SIGTERM", planned, on_cluster(join_and_leave)),
     _row(

@@ -46,9 +46,10 @@ from bridge.queues.embedded.file import CLOSE, messages_in, open_to_others
 from bridge.queues.postgres.store import PostgresStore
 from bridge.queues.served import Described
 from bridge.service.access.watch import AccessWatch
-from bridge.service.bridge import Bridge, BridgeSettings
+from bridge.service.bridge import Bridge
 from bridge.service.looking import Looking
 from bridge.service.nowhere import Nowhere
+from bridge.service.settings import BridgeSettings
 from bridge.triggers.attachment import Attachments, BusSettings
 from queuebell.settings import Settings, parse_listen
 

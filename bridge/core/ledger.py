@@ -222,6 +222,14 @@ class Ledger:
         """Return the debt of a queue that was heard of."""
         return self.debts.get(queue)
 
+    def newest(self, queue: str) -> tuple[int, bool]:
+        """Return a queue's newest generation, 0 if it was never heard of, and whether work waits there.
+
+        A name that is not known may be one that was forgotten for want of room: then it counts as the newest of those.
+        """
+        debt = self.find(queue)
+        return (self.unknown_gen, self.unknown > 0) if debt is None else (max(debt.gen, debt.rung), debt.waits)
+
     def open(self, queue: str, now: float) -> Debt:
         """Return the debt of ``queue``, which may be new; for listeners and the queue service, whom no limit refuses.
 

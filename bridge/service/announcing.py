@@ -88,8 +88,12 @@ class Announcer:
         subscriber = Subscriber(self, None if queues is None else frozenset(queues), writable, send, way)
         if way is not None:
             only = next(iter(subscriber.queues)) if subscriber.queues is not None else None
-            if not self._bridge.tell_in_turn(way, only, lambda told: self._in_turn(subscriber, told)):
+            if (turns := self._bridge.bell.turns) is None:
                 subscriber.way = None
+            else:
+                turns.outward.ways[way] = only
+                tellers = self._bridge.hub.tellers.setdefault(way, [])
+                tellers.append(lambda told: self._in_turn(subscriber, told))
         if subscriber.queues is None:
             self._of_all[subscriber] = None
         else:
@@ -106,7 +110,10 @@ class Announcer:
         """
         now = asyncio.get_running_loop().time()
         every = subscriber.queues is None
-        for queue in self._bridge.waiting() if subscriber.queues is None else subscriber.queues:
+        queues = subscriber.queues
+        if queues is None:
+            queues = frozenset(debt.queue for debt in self._bridge.bell.ledger.debts.values() if debt.waits)
+        for queue in queues:
             newest, waits = self._bridge.newest(queue)
             if newest and (waits or (newest > gen and not every)):
                 # What was marked before this subscriber came; when exactly nobody can say any more.
@@ -163,13 +170,23 @@ class Announcer:
 
     def _offer(self, subscriber: Subscriber, announced: Announce) -> None:
         """Put it into its slot, or hold it where it is another bridge's turn to tell."""
-        if subscriber.way is not None and not self._bridge.may_tell(subscriber.way, announced):
+        if subscriber.way is not None and not self._may_tell(subscriber.way, announced):
             subscriber.held.add(announced)
             return
         held = subscriber.held.pop(announced.queue)
         if held is not None:
             self._put(subscriber, held)
         self._put(subscriber, announced)
+
+    def _may_tell(self, way: str, announced: Announce) -> bool:
+        """Say whether this is told now, with what was held of its queue; else it is to be held (C10)."""
+        bridge, turns = self._bridge, self._bridge.bell.turns
+        if turns is None or bridge.stopped:
+            return True
+        now = bridge.now()
+        told = turns.outward.offer(now, turns.at(now), way, announced.queue, shared=announced.shared)
+        bridge.arm()
+        return told
 
     def _put(self, subscriber: Subscriber, announced: Announce) -> None:
         """Put it into its slot, to be sent at the end of this turn: once for all that the turn brings."""

@@ -15,69 +15,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import os
 import random
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, Closed, WrongThread
 from bridge.contract.event import CloudQueueWorkDetected, check_event
-from bridge.core.admission import BYTES_MAX, WAIT_MS, Admission
+from bridge.core.admission import Admission
 from bridge.core.bell import Bell
 from bridge.core.cluster.leaving import ENDS_S
 from bridge.core.cluster.turns import Turns
 from bridge.core.commands import Announce, Command, End, Flush, Reclaim, Reread, Say, Send, Tell
-from bridge.core.settings import Periods
-from bridge.core.suspend import SuspendWatch
 from bridge.observe.facts import Fact, MemberRefused, Observer
 from bridge.observe.metrics import Metrics
-from bridge.observe.slices import Slices
 from bridge.observe.swallowed import swallow, swallowing
-from bridge.queues.base import PUT_WINDOW_S, Claim, QueueStore
+from bridge.queues.base import QueueStore
 from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.served import ServedStore
-from bridge.service import explaining, gauges
+from bridge.service import gauges
 from bridge.service import status as standing
 from bridge.service.channels.base import Outlet
 from bridge.service.cluster import LINE, Line, Membership
+from bridge.service.content import everything
 from bridge.service.elsewhere import Elsewhere
 from bridge.service.flushes import CHANNEL, Flushes
 from bridge.service.hub import Hub
-from bridge.service.own_queues import OwnQueueFeed, open_own_store
+from bridge.service.own_queues import OwnQueueFeed, open_own_store, put_right
 from bridge.service.put_gate import PutGate
 from bridge.service.sessions import BridgeSession, LiveSessions
-from bridge.service.state import Cluster, Explained, Findings, ListenerState, QueueState, Readiness
-from bridge.service.suspend_clocks import paired, system_clocks
+from bridge.service.settings import BridgeSettings
+from bridge.service.state import Cluster, ListenerState, QueueState, Readiness
+from bridge.service.suspend_clocks import Suspends, paired, system_clocks
 
 if TYPE_CHECKING:
     from bridge.service.channels.local import LocalChannel
-
-log = logging.getLogger("queuebell.bridge")
-
-STORE_BUS = "store"
-"""What triggers come by that are puts through this bridge's own doors, on an engine."""
-
-
-class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a bridge works; the numbers of the protocol are in `Periods`."""
-
-    periods: Periods = Periods()
-    synchronous: str = "FULL"
-    """SQLite's synchronous mode: FULL survives power loss, NORMAL may lose the last commits. Defaults to FULL."""
-    put_window_s: float = PUT_WINDOW_S
-    """How long the key of a put is remembered at least."""
-    put_waiting_bytes: int = BYTES_MAX
-    """What puts that wait to be committed may take, in bytes."""
-    put_wait_ms: int = WAIT_MS
-    """How long a put over HTTP may be expected to wait before it is refused instead."""
 
 
 class Bridge:
@@ -134,10 +111,9 @@ class Bridge:
         """How this bridge takes turns with others; None where it is the only one."""
         self.member: Membership | None = None
         """This bridge's part in the cluster of those turns."""
-        self._clocks = system_clocks() if boottime is None else paired(self.now, boottime)
-        self._suspend = SuspendWatch()
+        self.suspends = Suspends(self, system_clocks() if boottime is None else paired(self.now, boottime))
         self._sessions = LiveSessions(self, self.hub)
-        self._flushes = Flushes(self, self._sessions.live)
+        self.flushes = Flushes(self, self._sessions.live)
         self._commands: deque[Command] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -198,7 +174,7 @@ class Bridge:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            self._flushes.stop()
+            self.flushes.stop()
             self._closing = asyncio.create_task(self.store.close(), name="close the queue service")
         await asyncio.shield(self._closing)
 
@@ -307,7 +283,7 @@ class Bridge:
     def _put_elsewhere(self, events: Sequence[CloudQueueWorkDetected]) -> None:
         # Also while it is stopping: such a put was let in before.
         if not self.stopped:
-            self._mark(events, STORE_BUS)
+            self._mark(events, "store")
 
     def _deleted_elsewhere(self, queue: str) -> None:
         # Listeners that are there look on: it may be made again.
@@ -348,29 +324,12 @@ class Bridge:
             raise BadInput("conflict", why)
         self.drive()
 
-    @property
-    def notices_suspend(self) -> bool:
-        """Whether this system has the clocks that show a suspend."""
-        return self._clocks is not None
-
     def notice_suspend(self) -> float:
         """Compare the clocks; after a suspend every queue elsewhere is looked at once (B15). Return its seconds, or 0.
 
         Done before each frame, each timer and each new session, so that nothing is answered from before the suspend.
         """
-        read = None
-        if self._clocks is not None:
-            with swallowing("the clocks that show a suspend"):
-                read = self._clocks()
-        if self.turns is not None:
-            self.turns.watch(read, there=self._clocks is not None)
-        if read is None:
-            return 0.0
-        slept = self._suspend.observe(*read, self.bell.sessions.heartbeat_s)
-        if slept:
-            self.bell.suspended(self.now(), slept)
-            self.drive()
-        return slept
+        return self.suspends.notice()
 
     # -- plain subscribers -------------------------------------------------------------------------------------------
 
@@ -382,7 +341,7 @@ class Bridge:
         subscribers = self.hub.subscribers
         subscribers.append(hear)
         self.bell.reminders.announcing(self.now(), True)
-        self._arm()
+        self.arm()
 
         def end() -> None:
             if hear in subscribers:
@@ -391,47 +350,9 @@ class Bridge:
 
         return end
 
-    def tell_in_turn(self, way: str, queue: str | None, hear: Callable[[Tell], None]) -> bool:
-        """Have ``hear`` told what becomes of what was held by ``way``, for one queue or any (C10).
-
-        False, and nothing is done, for a bridge that takes no turns: then all is told at once.
-        """
-        if self.turns is None:
-            return False
-        self.turns.outward.ways[way] = queue
-        self.hub.tellers.setdefault(way, []).append(hear)
-        return True
-
-    def may_tell(self, way: str, announced: Announce) -> bool:
-        """Say whether this is told now, with what was held of its queue; else it is to be held."""
-        if self.turns is None or self.stopped:
-            return True
-        now = self.now()
-        told = self.turns.outward.offer(now, self.turns.at(now), way, announced.queue, shared=announced.shared)
-        self._arm()
-        return told
-
     def newest(self, queue: str) -> tuple[int, bool]:
-        """Return a queue's newest generation, 0 if it was never heard of, and whether work waits there.
-
-        A name that is not known may be one that was forgotten for want of room: then it counts as the newest of those.
-        """
-        ledger = self.bell.ledger
-        debt = ledger.find(queue)
-        if debt is None:
-            return ledger.unknown_gen, ledger.unknown > 0
-        return max(debt.gen, debt.rung), debt.waits
-
-    def waiting(self) -> list[str]:
-        """Return the queues where work waits, as far as anybody can say."""
-        return [debt.queue for debt in self.bell.ledger.debts.values() if debt.waits]
-
-    def attend(self, hear: Callable[[Iterable[str]], None]) -> None:
-        """Have ``hear`` told the queues of each session that has sent a frame, once that was taken.
-
-        It must not block and must not call back.
-        """
-        self.hub.session_watchers.append(hear)
+        """Return a queue's newest generation, 0 if it was never heard of, and whether work waits there."""
+        return self.bell.ledger.newest(queue)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -483,7 +404,7 @@ class Bridge:
                         if session is not None:
                             session.outlet.send(command.frame)
                     elif isinstance(command, Flush):
-                        (self._flushes.later if later else self._flushes.now)(command.session)
+                        (self.flushes.later if later else self.flushes.now)(command.session)
                     else:
                         self._perform(command)
                 except Exception as error:  # noqa: BLE001 - it costs this command only
@@ -497,7 +418,7 @@ class Bridge:
             for fact in self.bell.facts():
                 self.tell(fact)
         finally:
-            self._arm()
+            self.arm()
 
     def _perform(self, command: Command) -> None:
         if isinstance(command, End):
@@ -511,17 +432,10 @@ class Bridge:
                 with swallowing(LINE):
                     self.member.line.say(command.word)
         elif isinstance(command, Reread | Reclaim) and self.own is not None:
-            try:
-                if isinstance(command, Reread):
-                    self.own.reread(command.queue)
-                else:
-                    claims = [Claim(*claim) for claim in command.claims]
-                    self.own.reclaim(command.queue, claims, uncount=command.uncount)
-            except Exception as error:  # noqa: BLE001 - tried again
-                swallow("the store of the embedded queues", error)
-                self.bell.own.reread_later(self.now(), command.queue)
+            put_right(self, self.own, command)
 
-    def _arm(self) -> None:
+    def arm(self) -> None:
+        """Have the timer stand at the deadline of the rules."""
         deadline = self.bell.deadline()
         if deadline == self._timer_at or self.stopped:
             return
@@ -551,29 +465,16 @@ class Bridge:
 
     # -- state -------------------------------------------------------------------------------------------------------
 
-    def knows(self, queue: str) -> bool:
-        """Say whether a queue was ever put to, triggered or subscribed here, and is not forgotten."""
-        return self.bell.ledger.find(queue) is not None
-
-    def describe(self, queue: str, sees: Callable[[str], bool] = standing.everything) -> QueueState | None:
+    def describe(self, queue: str, sees: Callable[[str], bool] = everything) -> QueueState | None:
         """Return how one queue stands, or None for one that was never put to, triggered or subscribed.
 
         What was buried is told to a reader who ``sees`` the poison queue.
         """
         return standing.describe(self.bell, queue, self.now(), sees)
 
-    def explain(self, queue: str) -> Explained | None:
-        """Return who would get a trigger of a queue now (`explaining.explain`), or None for one never heard of."""
-        return explaining.explain(self.bell, queue, self.now(), draining=self.draining, stalled=self._flushes.stalled)
-
-    def findings(self) -> Slices[Findings]:
-        """Gather what a person should know of (`standing.findings`)."""
-        stalled = self._flushes.stalled
-        return standing.findings(self.bell, self.now(), stalled=stalled, notices_suspend=self.notices_suspend)
-
     def cluster(self) -> Cluster:
         """Return the cluster as this bridge sees it."""
-        return Cluster() if self.turns is None else standing.cluster(self.bell, self.turns, self.now())
+        return standing.cluster(self.bell, self.turns, self.now())
 
     def listeners(self) -> list[ListenerState]:
         """Return the sessions that said hello, oldest first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -11,8 +11,12 @@ from bridge.contract.names import split_reference
 from bridge.core.bell import Bell
 from bridge.core.ledger import Debt
 from bridge.core.slots import Seat
+from bridge.service.content import content
 from bridge.service.state import Explained, ExplainedSession, ExplainedSubscriber, ListenerState, Subject
-from bridge.service.status import content, failing_s, rejected, unattended, waits_for_a_person
+from bridge.service.status import failing_s, rejected, unattended, waits_for_a_person
+
+if TYPE_CHECKING:
+    from bridge.service.bridge import Bridge
 
 WOKEN: Final = "woken"
 _SEPARATORS: Final = {"nats": ".", "mqtt": "/"}
@@ -52,6 +56,12 @@ _QUEUES: Final = {
     "paused": "the queue is paused: a {what} now wakes nobody until it is resumed",
     "draining": "the bridge is stopping and takes no triggers",
 }
+
+
+def of(bridge: Bridge, queue: str) -> Explained | None:
+    """Return who would get a trigger of ``queue`` at this bridge now, or None for a queue never heard of."""
+    stalled = bridge.flushes.stalled
+    return explain(bridge.bell, queue, bridge.now(), draining=bridge.draining, stalled=stalled)
 
 
 def explain(bell: Bell, queue: str, now: float, *, draining: bool, stalled: Container[int] = ()) -> Explained | None:

@@ -9,7 +9,7 @@ from bridge.core.cluster.turns import Turns
 from bridge.observe.metrics import Metrics
 from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.served import ServedStore
-from bridge.service import status
+from bridge.service import content, status
 
 Clock = Callable[[], float]
 
@@ -38,7 +38,7 @@ def watch(
     metrics.watch_workers(lambda: status.scaled(bell))
     metrics.watch_jobs(lambda: status.in_flight(bell))
     metrics.watch_queues(lambda: status.queues(bell, now(), told_by_webhooks()))
-    metrics.watch_counts(lambda: status.held(bell, now()))
+    metrics.watch_counts(lambda: content.held(bell, now()))
 
 
 def watch_cluster(metrics: Metrics, turns: Turns, now: Clock) -> None:

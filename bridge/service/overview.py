@@ -18,8 +18,9 @@ from bridge.core.bell import Bell
 from bridge.core.ledger import Debt
 from bridge.core.sessions import Session
 from bridge.observe.slices import SLICE, Slices, sliced
+from bridge.service.content import Graves, buried, content, newest_counts
 from bridge.service.state import Check, Cluster, Explained, ListenerState, QueueState
-from bridge.service.status import Graves, buried, content, listener, newest_counts
+from bridge.service.status import listener
 from bridge.service.trouble import Troubles, in_trouble, is_silent
 
 ROWS: Final = 100

@@ -10,9 +10,10 @@ import msgspec
 
 from bridge.contract.times import rfc3339
 from bridge.contract.wire import CarriedMessage
+from bridge.core.commands import Reclaim, Reread
 from bridge.core.own import CARRY_BYTES_MAX
 from bridge.observe.swallowed import swallow
-from bridge.queues.base import StoredMessage
+from bridge.queues.base import Claim, StoredMessage
 from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.embedded.terms import Grant, Handed, Level
 from bridge.service.runner import Runner
@@ -99,6 +100,18 @@ class OwnQueueFeed:
         self._rules.handed(
             now, hand.queue, session, granted, carried, hand.visible, [_weight(message) for message in carried]
         )
+
+
+def put_right(bridge: Runner, own: OwnStore, command: Reread | Reclaim) -> None:
+    """Have the store tell a queue's level again, or take handed messages back; a failure is tried again."""
+    try:
+        if isinstance(command, Reread):
+            own.reread(command.queue)
+        else:
+            own.reclaim(command.queue, [Claim(*claim) for claim in command.claims], uncount=command.uncount)
+    except Exception as error:  # noqa: BLE001 - tried again
+        swallow("the store of the embedded queues", error)
+        bridge.bell.own.reread_later(bridge.now(), command.queue)
 
 
 def _weight(message: CarriedMessage) -> int:

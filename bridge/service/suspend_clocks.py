@@ -1,4 +1,4 @@
-"""The pair of clocks that shows a suspend, where the system has one (B15)."""
+"""The pair of clocks that shows a suspend, where the system has one, and who tells the rules (B15)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Final
+
+from bridge.core.suspend import SuspendWatch
+from bridge.observe.swallowed import swallowing
+from bridge.service.runner import Runner
 
 PairOfClocks = Callable[[], tuple[float, float] | None]
 """Reads the clock that stands still while suspended and the one that does not, at one moment; None if it could not."""
@@ -46,3 +50,34 @@ def paired(still: Callable[[], float], running: Callable[[], float]) -> PairOfCl
         return None
 
     return read
+
+
+class Suspends:
+    """Tells the rules that the machine slept."""
+
+    def __init__(self, bridge: Runner, clocks: PairOfClocks | None) -> None:
+        self._bridge = bridge
+        self._clocks = clocks
+        self._watch = SuspendWatch()
+
+    @property
+    def noticed(self) -> bool:
+        """Whether there are clocks that show a suspend."""
+        return self._clocks is not None
+
+    def notice(self) -> float:
+        """Compare the clocks; after a suspend every queue elsewhere is looked at once. Return its seconds, or 0."""
+        read = None
+        bell = self._bridge.bell
+        if self._clocks is not None:
+            with swallowing("the clocks that show a suspend"):
+                read = self._clocks()
+        if bell.turns is not None:
+            bell.turns.watch(read, there=self._clocks is not None)
+        if read is None:
+            return 0.0
+        slept = self._watch.observe(*read, bell.sessions.heartbeat_s)
+        if slept:
+            bell.suspended(self._bridge.now(), slept)
+            self._bridge.drive()
+        return slept

@@ -247,7 +247,7 @@ def _tell_promises(service: Bridge) -> None:
             in_words(promised, sweeps=numbers.sweep_s > 0),
             extra={"bound_s": promised.bound_s, "receives_an_hour": promised.receives_most},
         )
-    if not service.notices_suspend:
+    if not service.suspends.noticed:
         log.info("this system has no clock that shows a suspend; after one, queues of other stores wait for a sweep")
 
 

@@ -155,7 +155,7 @@ class DropsBatches(Bridge):
                         if session is not None:
                             session.outlet.send(command.frame)
                     elif isinstance(command, Flush):
-                        (self._flushes.later if later else self._flush)(command.session)
+                        (self.flushes.later if later else self._flush)(command.session)
                     elif isinstance(command, Announce):
                         for hear in self._subscribers:
                             hear(command)
@@ -166,14 +166,14 @@ class DropsBatches(Bridge):
         for fact in self.bell.facts():
             for observer in self._observers:
                 observer(fact)
-        self._arm()
+        self.arm()
 
     def _flush(self, number: int) -> None:
         session = self._sessions.get(number)
         if session is None:
             return
         if not session.outlet.writable():
-            self._flushes.now(number)
+            self.flushes.now(number)
             return
         for wake in self.bell.take(self.now(), number):
             session.outlet.send(wake)

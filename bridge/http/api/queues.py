@@ -21,8 +21,8 @@ from bridge.http.server.problem import Refusal
 from bridge.queues.base import BODY_BYTES_MAX, NewMessage
 from bridge.queues.http import ABLE_HEADER, MESSAGE_TYPE, STORE_HEADER, differences
 from bridge.service.access.within import Within
+from bridge.service.content import now_counted
 from bridge.service.state import QueueState
-from bridge.service.status import now_counted
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse

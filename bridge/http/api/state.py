@@ -17,7 +17,7 @@ from bridge.http.server.problem import Refusal
 from bridge.observe.slices import between_others
 from bridge.service import explaining
 from bridge.service.state import Listeners, ListenerState, Subject
-from bridge.service.status import with_webhooks
+from bridge.service.status import findings, with_webhooks
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
@@ -48,12 +48,19 @@ class StateRoutes:
 
     async def findings(self, request: BaseRequest, _: str) -> Answer:
         """Give what a person should know of, also of webhooks."""
-        found = await between_others(self._bridge.findings())
+        found = await between_others(
+            findings(
+                self._bridge.bell,
+                self._bridge.now(),
+                stalled=self._bridge.flushes.stalled,
+                notices_suspend=self._bridge.suspends.noticed,
+            )
+        )
         return Answer(200, msgspec.json.encode(with_webhooks(found, self._rows())))
 
     async def explain(self, request: BaseRequest, queue: str) -> Answer:
         """Say who would get a trigger now, of sessions and of plain subscribers; 404 for a queue never heard of."""
-        explained = self._bridge.explain(queue)
+        explained = explaining.of(self._bridge, queue)
         if explained is None:
             raise Refusal("queue_not_found", "there is no such queue")
         subjects = [subject for tell in self._subjects for subject in tell()]

@@ -250,7 +250,7 @@ class Feed(LastingAnswers):
     def _one(self, queue: str, reader: Principal | None) -> msgspec.Struct:
         bridge, now = self._bridge, self._bridge.now()
         debt = bridge.bell.ledger.find(queue)
-        explained = bridge.explain(queue)
+        explained = explaining.of(bridge, queue)
         if debt is None or explained is None:
             return overview.OneQueue(row=None)
         subjects = [subject for tell in self._subjects for subject in tell()]

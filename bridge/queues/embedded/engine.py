@@ -9,10 +9,8 @@ commit.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import logging
-import re
 import sqlite3
 from collections.abc import Callable, Sequence
 
@@ -36,19 +34,15 @@ from bridge.queues.base import (
     Settling,
     StoredMessage,
 )
+from bridge.queues.embedded.rows import INTEGER_MAX, hex16, hexes, message_of, number_of
 from bridge.queues.embedded.state import Queue, State, Value
 from bridge.queues.embedded.terms import Browsed, Grant, Handed, NoRoom, ReadRoom
 from bridge.queues.limits import lease_ms
 
 _log = logging.getLogger("queuebell.store")
 
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_PAIRS = [f"{number:02x}" for number in range(256)]
 _encode = msgspec.json.Encoder().encode
-_headers = msgspec.json.Decoder(dict[str, str]).decode
 _Row = tuple[int, int, int | None, int, bytes, bytes | None]
-_hex16 = re.compile("[0-9a-f]{16}").fullmatch
-_INTEGER_MAX = 2**63 - 1
 
 _SELECT_VISIBLE = "SELECT seq, n, exp, ins, body, headers FROM messages WHERE q=? AND vis<=? ORDER BY vis, seq LIMIT ?"
 _SELECT_SIZES = (
@@ -131,7 +125,7 @@ class Engine:
         queue = state.ensure(name)
         tally, number, now, up = queue.tally, queue.id, state.now, state.up
         receipt = self._receipt()
-        text = _hex(receipt)
+        text = hex16(receipt)
         leased: list[StoredMessage] = []
         direct = until = lease = 0
         if grant is not None:
@@ -143,7 +137,7 @@ class Engine:
         receipts: list[PutReceipt] = []
         values: list[Value] = []
         seq, plain, size = state.seq, 0, 0
-        for id_, message in zip(_hexes(seq + 1, len(messages)), messages, strict=True):
+        for id_, message in zip(hexes(seq + 1, len(messages)), messages, strict=True):
             seq += 1
             delay, body = message.visible_after_ms, message.body
             size += len(body)
@@ -162,7 +156,7 @@ class Engine:
                 counts[key] = counts.get(key, 0) + 1
                 if direct and not delay and len(leased) < direct:
                     values += (seq, number, until, exp, 1, lease, now, body, headers)
-                    leased.append(_message(seq, _hex(lease), body, 1, now, exp, headers))
+                    leased.append(message_of(seq, hex16(lease), body, 1, now, exp, headers))
                 else:
                     values += (seq, number, vis, exp, 0, receipt, now, body, headers)
             receipts.append(PutReceipt(id_, text, delay))
@@ -263,7 +257,7 @@ class Engine:
         state.flush()
         void = self._receipt()
         for claim in claims:
-            seq, receipt = _number(claim.id), _number(claim.pop_receipt)
+            seq, receipt = number_of(claim.id), number_of(claim.pop_receipt)
             held = self._held(queue, seq, receipt)
             if held is None:
                 continue
@@ -289,7 +283,7 @@ class Engine:
         if not queue.tally.visible or queue.behind:
             return []
         rows = self._read(queue, min(limit, queue.tally.visible), room)
-        messages = [_message(seq, "", body, n, ins, exp, headers) for seq, n, exp, ins, body, headers in rows]
+        messages = [message_of(seq, "", body, n, ins, exp, headers) for seq, n, exp, ins, body, headers in rows]
         return self._with_keys(queue, [row[0] for row in rows], messages)
 
     def browse(self, name: str, limit: int, after: tuple[int, int] | None, newest: bool) -> Browsed:
@@ -297,13 +291,13 @@ class Engine:
         queue = self._find(name)
         state = self.state
         state.flush()
-        place = after or ((_INTEGER_MAX, _INTEGER_MAX) if newest else (-1, -1))
+        place = after or ((INTEGER_MAX, INTEGER_MAX) if newest else (-1, -1))
         # Of two upper bounds SQLite searches by the first, and would step over all that lies between.
         until = min(state.now, place[0]) if newest else state.now
         where = (queue.id, until, *place, limit + 1)
         rows = state.execute(_BROWSE_BACK if newest else _BROWSE, where).fetchall()
         more, rows = len(rows) > limit, rows[:limit]
-        messages = [_message(seq, "", body, n, ins, exp, headers) for seq, n, exp, ins, body, headers, _ in rows]
+        messages = [message_of(seq, "", body, n, ins, exp, headers) for seq, n, exp, ins, body, headers, _ in rows]
         following = f"{rows[-1][6]}.{rows[-1][0]}" if more else None
         return Browsed(self._with_keys(queue, [row[0] for row in rows], messages), following)
 
@@ -464,8 +458,8 @@ class Engine:
             # Never seen; but a count that is too high would wake listeners for nothing for ever.
             _log.error("counts of a queue differ from its table by %d; counting anew", count - len(rows))
             state.recount(queue)
-        text = _hex(receipt)
-        messages = [_message(seq, text, body, n + 1, ins, exp, headers) for seq, n, exp, ins, body, headers in rows]
+        text = hex16(receipt)
+        messages = [message_of(seq, text, body, n + 1, ins, exp, headers) for seq, n, exp, ins, body, headers in rows]
         return self._with_keys(queue, [row[0] for row in rows], messages)
 
     def _with_keys(self, queue: Queue, seqs: list[int], messages: list[StoredMessage]) -> list[StoredMessage]:
@@ -484,7 +478,7 @@ class Engine:
         state = self.state
         if len(claims) < _FEW:
             return [self._delete(queue, claim.id, claim.pop_receipt) for claim in claims]
-        wanted = [(_number(claim.id), _number(claim.pop_receipt)) for claim in claims]
+        wanted = [(number_of(claim.id), number_of(claim.pop_receipt)) for claim in claims]
         known = [seq for seq, _ in wanted if seq is not None]
         marks = ",".join("?" * len(known))
         # The queue is compared here, not there: with `AND q=?` SQLite walks the index of the whole queue instead.
@@ -527,7 +521,7 @@ class Engine:
 
     def _delete(self, queue: Queue, id_: str, pop_receipt: str) -> Settled:
         state = self.state
-        seq, receipt = _number(id_), _number(pop_receipt)
+        seq, receipt = number_of(id_), number_of(pop_receipt)
         row = None
         if seq is not None and receipt is not None:
             row = state.execute(_DELETE, (seq, queue.id, receipt)).fetchone()
@@ -551,8 +545,8 @@ class Engine:
         uncount: bool = False,
     ) -> Settled:
         state = self.state
-        seq = _number(id_)
-        under = _number(pop_receipt)
+        seq = number_of(id_)
+        under = number_of(pop_receipt)
         held = self._held(queue, seq, under)
         if held is None or under is None:
             return self._miss(queue, seq)
@@ -566,7 +560,7 @@ class Engine:
         state.note(queue.tally.move, vis, held)
         if not under & _LEASED:
             state.undelay(queue, held, 1)
-        return Settled(True, pop_receipt=_hex(receipt))
+        return Settled(True, pop_receipt=hex16(receipt))
 
     def _held(self, queue: Queue, seq: int | None, receipt: int | None) -> int | None:
         """Return since or until when a message under this receipt is (in)visible; None if it is not under it."""
@@ -582,43 +576,9 @@ class Engine:
 
     def _receipt(self) -> int:
         # The second highest bit is always set: all receipts are equally wide, so a new lease rewrites bytes in place.
-        return self._receipts() & (_INTEGER_MAX >> 1) & ~_LEASED | (1 << 62)
-
-
-def _message(
-    seq: int, receipt: str, body: bytes, n: int, ins: int, exp: int | None, headers: bytes | None
-) -> StoredMessage:
-    expires = None if exp is None else _date(exp)
-    if headers is None:
-        return StoredMessage(_hex(seq), receipt, body, n, _date(ins), expires)
-    return StoredMessage(_hex(seq), receipt, body, n, _date(ins), expires, None, _headers(headers))
-
-
-def _hex(number: int) -> str:
-    return f"{number:016x}"
-
-
-def _hexes(first: int, count: int) -> list[str]:
-    """Return ``count`` numbers in a row as `_hex` has them; most batches differ in their last two digits only."""
-    low = first & 0xFF
-    if low + count > len(_PAIRS):
-        return [_hex(first + step) for step in range(count)]
-    high = f"{first >> 8:014x}"
-    return [high + pair for pair in _PAIRS[low : low + count]]
-
-
-def _number(text: object) -> int | None:
-    """Return the number of an id or a receipt, or None for what this store cannot have given out."""
-    if not isinstance(text, str) or _hex16(text) is None:
-        return None
-    number = int(text, 16)
-    return number if number <= _INTEGER_MAX else None
+        return self._receipts() & (INTEGER_MAX >> 1) & ~_LEASED | (1 << 62)
 
 
 def _page(prefix: str, after: str, limit: int) -> tuple[str, str, str, int]:
     # Names are ASCII; this is above every name that starts with the prefix.
     return after, prefix, prefix + "\x7f", limit
-
-
-def _date(ms: int) -> datetime.datetime:
-    return _EPOCH + datetime.timedelta(milliseconds=ms)

@@ -83,7 +83,7 @@ class Watching:
         self._timer_at: float | None = None
         self._closed = False
         bridge.observe(self._fact)
-        bridge.attend(self.touched)
+        bridge.hub.session_watchers.append(self.touched)
 
     def streams(self) -> list[Stream]:
         """Return those that are open."""

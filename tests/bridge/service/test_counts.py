@@ -22,7 +22,7 @@ from bridge.contract.wire import (
 from bridge.core.receives import WHOLE_S
 from bridge.observe.metrics import OTHER, QUEUE_LABELS_MAX, Metrics
 from bridge.observe.slices import at_once
-from bridge.service import overview
+from bridge.service import content, overview
 from bridge.service import status as standing
 from bridge.service.state import QueueState
 from tests.support.bells import QUEUE, Rig
@@ -55,7 +55,7 @@ def told(rig: Rig, number: int, depth: StoreDepth | None = None, buried: BuriedC
 def metrics(rig: Rig) -> dict[str, str]:
     """Return what is exported of queues, by name and labels."""
     counted = Metrics()
-    counted.watch_counts(lambda: standing.held(rig.bell, rig.now))
+    counted.watch_counts(lambda: content.held(rig.bell, rig.now))
     lines = counted.render().decode().splitlines()
     found = (re.fullmatch(r"queuebell_queue_(\w+)(\{.*\}) (.*)", line) for line in lines)
     return {f"{one[1]}{one[2]}": one[3] for one in found if one}
@@ -68,7 +68,7 @@ def test_the_age_of_the_oldest_grows_until_nothing_is_found() -> None:
     told(rig, number, WHOLE)
     shown = state(rig)
     assert (shown.oldest_ms, shown.leased, shown.delayed, shown.untold) == (
-        5000, 2, 1, {"buried": standing.NOBODY_COUNTED_BURIED},
+        5000, 2, 1, {"buried": content.NOBODY_COUNTED_BURIED},
     )  # fmt: skip
     rig.wait(8.0)
     assert (state(rig).oldest_ms, state(rig).depth_age_ms) == (13_000, 8000)

@@ -145,7 +145,7 @@ async def test_observers_subscribers_and_watchers_that_raise_cost_nobody_else_an
     before = swallowed.counts.copy()
     async with Bridge() as bridge:
         told: Sequence[Callable[[Callable[..., None]], object]] = (
-            bridge.observe, bridge.subscribe, bridge.forward, bridge.attend,
+            bridge.observe, bridge.subscribe, bridge.forward, bridge.hub.session_watchers.append,
         )  # fmt: skip
         for tell in told:
             tell(fails)
@@ -192,7 +192,7 @@ async def test_a_flush_that_was_lost_is_made_up_for_by_the_next_heartbeat(monkey
         await pass_time(0.01)
         ear.said.clear()
         with monkeypatch.context() as patched:
-            patched.setattr(bridge._flushes, "later", lambda number: None)
+            patched.setattr(bridge.flushes, "later", lambda number: None)
             trigger(bridge)
         await pass_time(0.01)
         assert not ear.wakes()
@@ -316,8 +316,8 @@ async def test_while_the_clocks_cannot_be_read_nothing_is_proven_by_time(monkeyp
 
     async with Bridge(boottime=lambda: 0.0) as bridge:
         with monkeypatch.context() as patched:
-            patched.setattr(bridge, "turns", Turns())
+            patched.setattr(bridge.bell, "turns", Turns())
             bridge.notice_suspend()
-            patched.setattr(bridge, "_clocks", fails)
+            patched.setattr(bridge.suspends, "_clocks", fails)
             bridge.notice_suspend()
     assert [(clocks is None, there) for clocks, there in heard] == [(False, True), (True, True)]

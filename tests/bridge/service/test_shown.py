@@ -23,7 +23,7 @@ from bridge.observe.count_families import Held
 from bridge.observe.metrics import Metrics
 from bridge.observe.queue_families import Standing
 from bridge.observe.slices import at_once
-from bridge.service import explaining, gauges, overview
+from bridge.service import content, explaining, gauges, overview
 from bridge.service import status as standing
 from bridge.service.state import ListenerState, Subscribed
 from tests.support.bells import BOOT, QUEUE, Rig
@@ -32,12 +32,12 @@ from tests.support.member import FIRST, LAST, MemberRig
 SCALED, PAUSED = "billing/scaled", "billing/paused"
 INSTANCE = f"{1:032x}"
 WORKS = "m:works"
-UNKNOWN = dict.fromkeys(("depth", "oldest_ms", "leased", "delayed"), standing.NOBODY_COUNTED)
+UNKNOWN = dict.fromkeys(("depth", "oldest_ms", "leased", "delayed"), content.NOBODY_COUNTED)
 CONTENT = {
     "exists": True, "depth": {"visible": 7, "invisible": 3}, "depth_age_ms": 750, "depth_at_least": True,
     "oldest_ms": 5750, "leased": 2, "delayed": None,
 }  # fmt: skip
-UNTOLD_HERE = {"delayed": standing.NOT_THIS_TIME}
+UNTOLD_HERE = {"delayed": content.NOT_THIS_TIME}
 JOBS = Jobs({"done": 6, "failed": 2, "buried": 1}, {"OSError": 3}, 2, 1, Spread([9], 90), Spread([8], 80))
 WORKERS = Processes(3, 1, 1, failure="exit code 3", held="backoff", pause_ms=2000, running=4)
 
@@ -91,7 +91,7 @@ def test_a_queue() -> None:
     assert [list(part) for part in (standing.in_flight(rig.bell), standing.scaled(rig.bell))] == [
         [(QUEUE, WORKS, 2)], [(SCALED, WORKERS)],
     ]  # fmt: skip
-    assert list(standing.held(rig.bell, rig.now)) == [[Held(QUEUE, 7, 3, 2, 4, 5.75), Held(PAUSED, 0, 5, 1, 0, 0.0)]]
+    assert list(content.held(rig.bell, rig.now)) == [[Held(QUEUE, 7, 3, 2, 4, 5.75), Held(PAUSED, 0, 5, 1, 0, 0.0)]]
     assert list(standing.queues(rig.bell, rig.now, ())) == [
         [Standing(QUEUE, 1, False, 2.25), Standing(SCALED, 1, False, 0.0, 1), Standing(PAUSED, 0, False, 0.0)]
     ]
@@ -116,7 +116,7 @@ def test_the_list_of_queues() -> None:
         "running_ms": None, "listeners": 0, "paused": True, "dirty": False, "triggers": 1, "receives": 4, "empty": 3,
         "handled": 0, "failed": 0, "trouble": None,
     }  # fmt: skip
-    assert (found.rows[2].trouble, found.rows[2].untold["leased"]) == (scaled, standing.NOBODY_COUNTED)
+    assert (found.rows[2].trouble, found.rows[2].untold["leased"]) == (scaled, content.NOBODY_COUNTED)
     assert shown(found.totals) == {
         "queues": 3, "visible": 9, "leased": 3, "buried": 4, "troubled": 2, "triggers": 3, "receives": 11, "empty": 5,
     }  # fmt: skip

@@ -26,6 +26,7 @@ from bridge.contract.wire import (
     encode_frame,
 )
 from bridge.queues.base import Capabilities, NewMessage, Received
+from bridge.service import explaining
 from listeners import Message
 from listeners.core.found import REPORT_BYTES
 from listeners.core.periods import Periods
@@ -156,7 +157,7 @@ async def test_what_a_store_elsewhere_counted_is_shown(counts: bool) -> None:
         bridge.gap()
         await settled(listener, 1)
         await pass_time(20)
-        described, explained = bridge.describe(QUEUE), bridge.explain(QUEUE)
+        described, explained = bridge.describe(QUEUE), explaining.of(bridge, QUEUE)
         assert described.depth == (Depth(0, 1) if counts else None)
         assert described.exists is (True if counts else None)
         assert described.receives.total - described.receives.empty == 1

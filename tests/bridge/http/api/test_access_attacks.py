@@ -17,7 +17,6 @@ from bridge.core.keys import AccessList, without
 from bridge.http.server.overload.shed import Shed
 from bridge.http.server.tls import Certificates
 from bridge.observe.facts import AccessRefused
-from bridge.observe.slices import at_once
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from tests.support.access import written
@@ -272,5 +271,5 @@ async def test_a_queue_too_many_in_a_hello_is_told_as_any_refusal_is(
     assert [(each.reason, each.principal, each.verb, each.queue, each.address) for each in told] == [
         ("forbidden", "worker", "take", "a/y", "127.0.0.1")
     ]
-    rejected = at_once(served.bridge.findings()).rejected
+    rejected = served.bridge.bell.rejections.recent(served.bridge.now())
     assert [(each.queue, each.listener, each.code) for each in rejected] == [("a/y", "l", "forbidden")]

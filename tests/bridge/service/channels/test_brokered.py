@@ -13,7 +13,6 @@ import pytest
 from bridge.brokers.base import Incoming
 from bridge.contract.framing import LAST_COUNT, seq_of
 from bridge.contract.wire import decode_down
-from bridge.observe.slices import at_once
 from bridge.service.bridge import Bridge
 from bridge.service.channels.brokered import FULL_RETRY_S, SESSIONS_MAX, BrokeredSessions
 from bridge.triggers.attachment import Attachment
@@ -189,7 +188,7 @@ async def test_what_is_no_frame_does_no_harm(payload: bytes) -> None:
         await rest()
         assert peer.frames[-1]["type"] == "error"
         assert bridge.listeners() == [], "as over WebSocket, a frame that is wrong ends its session"
-        assert [each.queue for each in at_once(bridge.findings()).rejected] == [QUEUE], (
+        assert [each.queue for each in bridge.bell.rejections.recent(bridge.now())] == [QUEUE], (
             "and the worker is shown as rejected"
         )
         assert await peer.hello() == ["welcome", "wake"]

@@ -39,7 +39,6 @@ from bridge.core.grants import Verb
 from bridge.core.jwks import Mistimed, mistimed
 from bridge.core.keys import AccessList, Identity, new_key, with_terms, without
 from bridge.observe.facts import AccessRefused, Fact
-from bridge.observe.slices import at_once
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from bridge.service.announcing import Announcer
@@ -226,7 +225,7 @@ async def test_one_queue_more_ends_the_session(path: pathlib.Path) -> None:
         assert [
             (each.queue, each.listener, each.code, each.why) for each in place.bridge.bell.rejections.recent(0.0)
         ] == [(QUEUE, "peer", "forbidden", words), (OTHER, "peer", "forbidden", words)]
-        assert {each.queue for each in at_once(place.bridge.findings()).rejected} == {QUEUE, OTHER}
+        assert {each.queue for each in place.bridge.bell.rejections.recent(place.bridge.now())} == {QUEUE, OTHER}
         assert "'take' is not granted on a/y" in peer.frames[-2]["message"]
         assert (await peer.hello(QUEUE))[0] == "welcome", "with what it may, it comes back"
         assert [reason for reason, _, _ in place.reasons()] == ["forbidden", "forbidden"]

@@ -51,7 +51,7 @@ class BoundedSelector(selectors.EpollSelector):
         if len(told) < self.most:
             self._caught_up = now
         ready = []
-        keys = inside._fd_to_key
+        keys = self.get_map()
         for file, event in told:
             key = keys.get(file)
             if key is not None:

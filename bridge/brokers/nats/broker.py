@@ -164,7 +164,7 @@ class NatsBroker(BrokerConnection):
 
     async def subscribe(self, pattern: Topic, hear: Hear, *, at_least_once: bool = False) -> None:
         """Hear ``pattern``; with ``at_least_once`` and a stream, from the durable consumer. Raises as promised."""
-        client = self._alive()
+        client = self.alive()
         subject = self._topics.pattern(pattern)
         from nats import errors
 
@@ -192,7 +192,7 @@ class NatsBroker(BrokerConnection):
 
     async def request(self, topic: Topic, payload: bytes, *, headers: Mapping[str, str] | None = None) -> None:
         """Bring one message to its listener and wait for the answer. Raises `BadInput` for one that is too large."""
-        self._alive()
+        self.alive()
         if len(payload) > self.payload_max:
             raise BadInput("too_large", f"the broker takes {self.payload_max} bytes in one message")
         token = str(next(self._tokens))
@@ -304,7 +304,8 @@ class NatsBroker(BrokerConnection):
         error = None if task.cancelled() else task.exception()
         self._ending.tell(self._last_error or (said(error) if error is not None else "the connection ended"))
 
-    def _alive(self) -> Client:
+    def alive(self) -> Client:
+        """Return the library's client; raises `BusUnavailable` where the connection has ended."""
         self._ending.check()
         if self._client is None or self._wire is None:
             raise BusUnavailable(f"{self.address}: not connected")
@@ -345,7 +346,7 @@ class NatsBroker(BrokerConnection):
         SUB and PUB wait in one list of the library for their turn. Its own PING overtakes that list, which loses 2 to
         8 % of the first messages after a subscription.
         """
-        self._alive()
+        self.alive()
         token = str(next(self._tokens))
         return token if self.send(f"{self._inbox}.{token}", b"") else None
 

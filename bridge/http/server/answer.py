@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from email.utils import formatdate
 from typing import TYPE_CHECKING, Protocol, cast
 
 from aiohttp import ClientConnectionResetError, HttpVersion10
-from aiohttp.helpers import rfc822_formatted_time
 
 from bridge.http.server.problem import PROBLEM_TYPE, Refusal, problem_body, reason
 
@@ -148,7 +148,7 @@ class _DateLine:
         now = int(time.time())
         if now != self._second:
             self._second = now
-            self._line = f"Date: {rfc822_formatted_time()}\r\n".encode("ascii")
+            self._line = f"Date: {formatdate(now, usegmt=True)}\r\n".encode("ascii")
         return self._line
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import EMPTY_PAYLOAD, StreamReader
-from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web import BaseRequest, RequestPayloadError, Server, StreamResponse
 
 from bridge.contract.address import is_loopback, sender_of
@@ -25,7 +24,7 @@ from bridge.http.server.overload.shed import Shed
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.http.server.unsent import tell_of_every_byte, unsent_bytes
-from bridge.queues.aiohttp_private.server import Fault, HttpProtocol
+from bridge.queues.aiohttp_private.server import Fault, HttpProtocol, Overlong
 from bridge.service.access.shown import certificate_of
 
 if TYPE_CHECKING:
@@ -378,7 +377,7 @@ class Connection(HttpProtocol):
         """Tell 414 and 431 from 400, which is all that aiohttp says; it ends the connection after any of them."""
         if "Too many headers" in fault.message:
             refusal = Refusal("headers_too_large", "the request has too many headers")
-        elif isinstance(fault.exc, LineTooLong):
+        elif isinstance(fault.exc, Overlong):
             line_end = (self._head + data).find(b"\n")
             if 0 <= line_end <= _LINE_BYTES:
                 refusal = Refusal("headers_too_large", "a header of the request is too large")

@@ -8,12 +8,16 @@ from typing import Any, cast
 
 from aiohttp import StreamReader, WebSocketError, WSCloseCode, WSMsgType, web
 from aiohttp._websocket.reader import WebSocketDataQueue, WebSocketReader
+from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import _ErrInfo
 
 Fault = _ErrInfo
 """What stands in a request's place where the parser refused it: ``status``, ``exc`` and ``message``."""
+
+Overlong = LineTooLong
+"""What a fault holds where the first line or a header is longer than the parser takes."""
 
 
 class HttpProtocol(web.RequestHandler):

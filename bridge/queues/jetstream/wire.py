@@ -182,7 +182,7 @@ class Wire:
             own = f"{answers.reply}.messages"
             gone = (BusUnavailable, OSError, TimeoutError, _library_error())
             try:
-                subscription = await broker._alive().subscribe(own, cb=heard)
+                subscription = await broker.alive().subscribe(own, cb=heard)
             except gone as error:
                 raise StoreUnavailable("jetstream: the connection is gone; nothing was sent") from error
             try:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import pathlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,7 +13,6 @@ from aiohttp import web
 
 from bridge.queues.aiohttp_private.client import try_once
 from bridge.queues.aiohttp_private.server import Fault, HttpProtocol, Inbox, Socket
-from tests.support.command import ROOT
 from tests.support.web import Client, request
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("parser")]
@@ -224,25 +221,3 @@ async def test_a_client_asks_once() -> None:
             with pytest.raises(aiohttp.ClientError):
                 await session.get(url)
     assert asked == 2
-
-
-def private_uses(root: pathlib.Path) -> list[str]:
-    """Return where a private name of aiohttp's is used on anything but oneself, outside of its own folder."""
-    kinds = (web.RequestHandler, web.BaseRequest, aiohttp.ClientSession)
-    names = {name for kind in kinds for each in kind.__mro__ for name in (*vars(each), *getattr(each, "ATTRS", ()))}
-    names |= {name for each in web.RequestHandler.__mro__ for name in getattr(each, "__slots__", ())}
-    private = {name for name in names if name.startswith("_") and not name.startswith("__")}
-    private = private - {"_close"} | {"_buffer"}  # answers of ours have one of that name
-    return [
-        f"{file.relative_to(root)}:{node.lineno} {node.attr}"
-        for file in sorted((root / "bridge").rglob("*.py"))
-        if "aiohttp" in (text := file.read_text(encoding="utf-8")) and "aiohttp_private" not in file.parts
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Attribute) and node.attr in private
-        if not (isinstance(node.value, ast.Name) and node.value.id == "self")
-    ]
-
-
-async def test_nothing_private_is_touched_elsewhere() -> None:
-    """By name, wherever aiohttp is imported."""
-    assert private_uses(ROOT) == []

@@ -68,8 +68,9 @@ class PoolFigures(msgspec.Struct, frozen=True):
 class ListenerFigures(msgspec.Struct, frozen=True):
     """How a listener stands: ``mode`` is ``connecting``, ``push``, ``degraded`` or ``pull-only``.
 
-    ``session`` says whether one stands, ``sessions`` how many the bridge serves, and ``bridge`` where that is, of
-    several the one that it is with.
+    ``session`` says whether it has its session with the bridge, ``sessions`` how many the bridge serves, and ``bridge``
+    where that is, of several the one that it is with. A listener of more than about 200 queues has several sessions:
+    ``mode`` is then that of the worst, ``session`` says whether all stand, and ``boot`` and ``bridge`` are the first's.
     """
 
     name: str

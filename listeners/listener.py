@@ -1,6 +1,6 @@
 """The listener: what a worker process runs.
 
-It ties the parts together and decides nothing by itself: one `Session` with the bridge, one `Dequeue` per queue, the
+It ties the parts together and decides nothing by itself: its `Sessions` with the bridge, one `Dequeue` per queue, the
 hooks, the signals, and the order of stopping (L12).
 """
 
@@ -16,7 +16,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic
 
 from bridge.brokers.credential import ApiKey
@@ -25,7 +25,6 @@ from bridge.contract.backoff import Backoff, Draw, RandomExponential
 from bridge.contract.errors import BadInput
 from bridge.contract.jobs import Jobs
 from bridge.contract.partitioning import Partitions, expand
-from bridge.contract.wire import FRAME_BYTES_MAX
 from bridge.queues.base import BATCH_MAX, VISIBILITY_S_MAX, QueueStore
 from bridge.storage.claim_check import ClaimCheck
 from listeners.core.controller import Controller
@@ -54,6 +53,7 @@ from listeners.session.opening import (
     poison_of,
 )
 from listeners.session.session import Session
+from listeners.session.sessions import Sessions
 from listeners.work.claims import Claims
 from listeners.work.dequeue import Dequeue
 from listeners.work.events import ListenerEvents
@@ -68,9 +68,9 @@ from listeners.work.stop_signals import StopSignals
 
 log = logging.getLogger("queuebell.listener")
 
-SUBSCRIPTION_BYTES: Final = 260
-"""What one queue takes of a hello at most, besides its name; and of a heartbeat, which names it twice."""
 NAMED_MAX: Final = 8
+WORSE: Final = (Mode.PUSH, Mode.CONNECTING, Mode.DEGRADED)
+"""What the mode of a listener is where its sessions differ: the last of theirs."""
 RETRY_MIN_S: Final = 0.1
 RETRY_MAX_S: Final = 30.0
 
@@ -83,7 +83,7 @@ class Listener(Generic[Payload]):
 
     - ``store``: where the messages wait: a store's URL, a `QueueStore`, or a `Bridge` of this process.
     - ``queue``: a queue reference, a partitioned queue (`Partitions`, or text as ``billing/orders:8``), or a list of
-      them, all served over one session.
+      them, of any number: each session with the bridge serves about 200.
     - ``handler``: what is called with a message. One whose parameter is annotated as a list, or that is decorated with
       `batch`, gets whole batches (`listeners.handler`).
     - ``bridge``: who wakes it: a bridge's URL, a `Bridge` of this process, or `PULL_ONLY` to poll alone. A list of
@@ -166,10 +166,6 @@ class Listener(Generic[Payload]):
         served = expand([queue] if isinstance(queue, str | Partitions) else queue)
         self.queues = list(served)
         self._served = served
-        hello_bytes = sum(2 * len(ref) + SUBSCRIPTION_BYTES for ref in self.queues)
-        _check(
-            bridge is None or hello_bytes <= FRAME_BYTES_MAX, "queue: too many for one session; run several listeners"
-        )
         if not 1 <= batch <= BATCH_MAX:
             most = batch_max(store)
             _check(1 <= batch <= most, f"batch is from 1 to {most} on this store")
@@ -228,7 +224,7 @@ class Listener(Generic[Payload]):
         self._outward = ListenerEvents(
             on_empty=on_queue_empty,
             on_work=on_work_detected,
-            say=lambda frame: None if self._session is None else self._session.send(frame),
+            say=lambda frame: None if self._sessions is None else self._sessions.send(frame),
             heard_boot=self._heard_boot,
             broke=self._broke,
             publisher=None if bridge is None else functools.partial(open_publisher, bridge, api_key),
@@ -241,7 +237,7 @@ class Listener(Generic[Payload]):
         self._now = now
         self._store: QueueStore | None = None
         self._reach = Reach()
-        self._session: Session | None = None
+        self._sessions: Sessions | None = None
         self._dequeues: dict[str, Dequeue] = {}
         self._listens = asyncio.Event()
         self._life = OneRun("listener", self.name, log)
@@ -292,14 +288,14 @@ class Listener(Generic[Payload]):
 
     def state(self) -> ListenerFigures:
         """Return how this listener stands: mode, session, and the figures of each queue."""
-        session = self._session
-        modes = {dequeue.controller.mode for dequeue in self._dequeues.values()}
-        mode = Mode.PULL if self._bridge_given is None else next(iter(modes), Mode.CONNECTING)
+        sessions, session = self._sessions, None if self._sessions is None else self._sessions.first
+        modes = {dequeue.controller.mode for dequeue in self._dequeues.values()} or {Mode.CONNECTING}
+        mode = Mode.PULL if self._bridge_given is None else max(modes, key=WORSE.index)
         return ListenerFigures(
             name=self.name,
             instance=self.instance,
             mode=mode.value,
-            session=session is not None and session.standing,
+            session=sessions is not None and sessions.standing,
             sessions=0 if session is None else session.sessions,
             boot=None if session is None else session.boot,
             queues={ref: dequeue.figures() for ref, dequeue in self._dequeues.items()},
@@ -336,20 +332,10 @@ class Listener(Generic[Payload]):
                 for dequeue in self._dequeues.values():
                     dequeue.begin_pull_only()
             else:
-                self._session = Session(
-                    open_channel(self._bridge_given, self.instance, self._api_key),
-                    self.instance,
-                    self.name,
-                    self._dequeues,
-                    accepts=self._accepts,
-                    welcomed=self._welcomed,
-                    draw=self._draw,
-                    store=name_of(self._store),
-                    store_kind=kind_of(self._store),
-                )
+                self._sessions = Sessions(self.queues, self.instance, self._open_session)
                 for dequeue in self._dequeues.values():
                     dequeue.arm()
-                holding = asyncio.create_task(self._session.run(), name=f"session[{self.name}]")
+                holding = asyncio.create_task(self._sessions.run(), name=f"sessions[{self.name}]")
             self._say_what_for()
             self._listens.set()
             await self._life.until_asked(holding)
@@ -367,7 +353,7 @@ class Listener(Generic[Payload]):
         names = list(dict.fromkeys(ref if whole is None else str(whole) for ref, whole in self._served.items()))
         more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
         assert self._store is not None
-        bridge = "no bridge: it polls" if self._session is None else f"bridge {self._session.where}"
+        bridge = "no bridge: it polls" if self._sessions is None else f"bridge {self._sessions.first.where}"
         queues, store = ", ".join(names[:NAMED_MAX]) + more, name_of(self._store)
         log.info("%s: listens to %s; store %s, %s", self.name, queues, store, bridge)
 
@@ -387,8 +373,8 @@ class Listener(Generic[Payload]):
     async def _stop_gracefully(self) -> None:
         for dequeue in self._dequeues.values():
             dequeue.stop()
-        if self._session is not None:
-            self._session.hello()  # capacity 0 (L12)
+        if self._sessions is not None:
+            self._sessions.hello()  # capacity 0 (L12)
         await self._life.unless_at_once(self._drain(), "drain", "stopping at once")
 
     async def _drain(self) -> None:
@@ -402,8 +388,8 @@ class Listener(Generic[Payload]):
                     dequeue.stop()
             await asyncio.gather(*(dequeue.abort() for dequeue in self._dequeues.values()))
             await asyncio.gather(*(dequeue.finish(self._life.at_once) for dequeue in self._dequeues.values()))
-            if self._session is not None:
-                await self._session.end()
+            if self._sessions is not None:
+                await self._sessions.end()
 
     def _closing(self, holding: asyncio.Task[None] | None, owned: bool) -> contextlib.AsyncExitStack:
         """Return what closes all that was opened: in reverse, each whatever becomes of the others."""
@@ -419,8 +405,8 @@ class Listener(Generic[Payload]):
             closing.push_async_callback(self._claims.close)
         closing.callback(self._invoker.close)
         closing.push_async_callback(self._outward.close)
-        if self._session is not None:
-            closing.push_async_callback(self._session.close)
+        if self._sessions is not None:
+            closing.push_async_callback(self._sessions.close)
         closing.push_async_callback(_ended, holding)
         return closing
 
@@ -428,6 +414,21 @@ class Listener(Generic[Payload]):
 
     def _starts(self) -> Starter:
         return Starter(lambda: sum(dequeue.held for dequeue in self._dequeues.values()), queues=self._dequeues.keys)
+
+    def _open_session(self, instance: str, queues: list[str]) -> Session:
+        assert self._store is not None
+        return Session(
+            open_channel(self._bridge_given, instance, self._api_key),
+            instance,
+            self.name,
+            {ref: self._dequeues[ref] for ref in queues},
+            # Not where slots are shared, for the bridge cannot know of room then.
+            accepts=lambda: self._pool is None and self._all_own(queues),
+            welcomed=functools.partial(self._welcomed, queues),
+            draw=self._draw,
+            store=name_of(self._store),
+            store_kind=kind_of(self._store),
+        )
 
     def _open_claims(self, store: QueueStore) -> None:
         if self._claim_check is not None:
@@ -518,32 +519,28 @@ class Listener(Generic[Payload]):
             return False
         return owns(bridge, store) or (boot is not None and boot == getattr(store, "boot", None))
 
-    def _accepts(self) -> bool:
-        """Say whether wakes may bring messages: not where slots are shared, for the bridge cannot know of room then."""
-        return self._pool is None and self._all_own()
+    def _all_own(self, queues: Iterable[str]) -> bool:
+        return all(self._dequeues[ref].controller.own for ref in queues)
 
-    def _all_own(self) -> bool:
-        return all(dequeue.controller.own for dequeue in self._dequeues.values())
+    def _welcomed(self, queues: Iterable[str], boot: str) -> None:
+        for ref in queues:
+            self._dequeues[ref].controller.own = self._owns(ref, boot)
 
-    def _welcomed(self, boot: str) -> None:
-        for ref, dequeue in self._dequeues.items():
-            dequeue.controller.own = self._owns(ref, boot)
-
-    def _heard_boot(self, boot: str | None) -> None:
-        """Take the boot that an answer named: if it is the bridge's, these queues are its own, and it should know.
+    def _heard_boot(self, queue: str, boot: str | None) -> None:
+        """Take the boot that an answer named: if it is the bridge's, its session's queues are its own: it should know.
 
         None is for an answer that gave the queue another fingerprint than the bridge was told: it is an engine's.
         """
-        if self._session is None or (boot is not None and boot != self._session.boot):
+        if self._sessions is None:
             return
+        session, queues = self._sessions.of(queue)
         if boot is None:
-            self._welcomed(self._session.boot or "")
-            self._session.hello()
-            return
-        if not self._all_own():
-            for dequeue in self._dequeues.values():
-                dequeue.controller.own = True
-            self._session.hello()
+            self._welcomed(queues, session.boot or "")
+            session.hello()
+        elif boot == session.boot and not self._all_own(queues):
+            for ref in queues:
+                self._dequeues[ref].controller.own = True
+            session.hello()
 
     def _broke(self, error: Exception) -> None:
         """Stop with this error: a worker that ends is started again, one that sleeps past its wakes is not."""

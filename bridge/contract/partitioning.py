@@ -23,7 +23,7 @@ from bridge.contract.errors import BadInput, BadQueueReference
 from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
 
 PARTITIONS_MAX: Final = 100
-"""A listener of all of them fits one session, and each costs sweeps of its own where the store is elsewhere."""
+"""Each costs sweeps of its own where the store is elsewhere."""
 NAME_MIN: Final = 3
 NAME_MAX: Final = 63
 """Of every name that comes of a logical one: the strictest store's (Azure)."""

@@ -374,7 +374,8 @@ class ErrorFrame(_Frame, frozen=True, tag="error"):
     retry_after_s: int | None = None
 
 
-UpFrame = Hello | Started | Cover | More | Room | ListenerHeartbeat | Bye
+Report = Started | Cover | More | Room
+UpFrame = Hello | Report | ListenerHeartbeat | Bye
 DownFrame = Welcome | Wake | BridgeHeartbeat | Drain | Bye | ErrorFrame
 
 _up = msgspec.json.Decoder(UpFrame)

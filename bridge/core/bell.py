@@ -22,6 +22,7 @@ from bridge.contract.wire import (
     Hello,
     ListenerHeartbeat,
     More,
+    Report,
     Room,
     Started,
     UpFrame,
@@ -410,7 +411,7 @@ class Bell:
             ),
         )
 
-    def _report(self, now: float, session: Session, frame: Started | Cover | More | Room) -> None:
+    def _report(self, now: float, session: Session, frame: Report) -> None:
         place = session.seats.get(frame.queue)
         if place is None:
             # Unsubscribed while the frame was on its way, or never subscribed: not this session's to say.

@@ -11,18 +11,18 @@ from bridge.contract.wire import (
     Cover,
     More,
     QueueBeat,
+    Report,
     Room,
     Seen,
     Started,
     Subscription,
-    UpFrame,
     Welcome,
 )
 from listeners.core.commands import Command, SendCover, SendMore, SendRoom, SendStarted
 from listeners.core.controller import Controller
 
 
-def frame_of(command: Command, queue: str, *, own: bool) -> UpFrame | None:
+def frame_of(command: Command, queue: str, *, own: bool) -> Report | None:
     """Return the frame that a command sends; None for one that the bridge does not hear of."""
     match command:
         case SendStarted(boot, gen):

@@ -1,7 +1,7 @@
 """One listener's session with the bridge, above any channel: hello, welcome, heartbeats, modes, reconnecting.
 
-One session serves all queues of a listener. Frames go up while a session stands and are dropped while none does:
-heartbeats repeat every level, so nothing that was dropped is missed (S2).
+One session serves all queues of a listener, or a share of very many (`sessions.py`). Frames go up while a session
+stands and are dropped while none does: heartbeats repeat every level, so nothing that was dropped is missed (S2).
 """
 
 from __future__ import annotations

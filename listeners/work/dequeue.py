@@ -451,9 +451,9 @@ class Dequeue:
             if held:
                 self._events.took()
             if answer.boot is not None:
-                self._events.answered(answer.boot)
+                self._events.answered(self.queue, answer.boot)
             elif self._told and self._told_store != named(self._store, self.queue):
-                self._events.answered(None)
+                self._events.answered(self.queue, None)
         if self._trouble.answered():
             log.warning("%s: receives from %s work again", self.queue, self._store_name)
         fresh = any(message.dequeue_count <= 1 for message in answer.messages)

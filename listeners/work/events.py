@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from bridge.contract.errors import QueuebellError
 from bridge.contract.names import split_reference
-from bridge.contract.wire import UpFrame
+from bridge.contract.wire import Report
 from bridge.observe.swallowed import swallow
 from listeners.handler import called_with
 
@@ -36,10 +36,11 @@ class Announces(Protocol):
 class ListenerEvents:
     """Where the dequeue tasks' news go; nothing that happens there harms them.
 
-    ``say`` takes frames for the bridge, or drops them if there is none; ``heard_boot`` takes the boot of each answer,
-    or None of one that gave the queue another fingerprint, ``broke`` a defect here, or in a scaling or back-off rule,
-    or a store that cannot be used as it is given: that queue can no longer be trusted to wake. ``publisher`` makes one
-    when it is first needed. ``ready`` hears that a queue is listened to, ``took`` that messages of one were taken.
+    ``say`` takes frames for the bridge, or drops them if there is none; ``heard_boot`` takes a queue and the boot of
+    each answer, or None of one that gave the queue another fingerprint, ``broke`` a defect here, or in a scaling or
+    back-off rule, or a store that cannot be used as it is given: that queue can no longer be trusted to wake.
+    ``publisher`` makes one when it is first needed. ``ready`` hears that a queue is listened to, ``took`` that messages
+    of one were taken.
     """
 
     def __init__(
@@ -47,8 +48,8 @@ class ListenerEvents:
         *,
         on_empty: Hook | None,
         on_work: Hook | None,
-        say: Callable[[UpFrame], None],
-        heard_boot: Callable[[str | None], None],
+        say: Callable[[Report], None],
+        heard_boot: Callable[[str, str | None], None],
         broke: Callable[[Exception], None],
         publisher: Callable[[], Announces] | None,
         ready: Callable[[], None] = lambda: None,

@@ -15,6 +15,7 @@ TABLE: dict[World, dict[str, str]] = {
         "wake_and_cover": "queues listeners sessions leased delayed",
         "hello": "queues listeners sessions leased delayed",
         "heartbeat": "queues listeners sessions leased delayed",
+        "hello_by_queue": "subscribed",
         "session_end": "queues listeners sessions leased delayed",
     },
     Store: {

@@ -19,6 +19,7 @@ from bridge.queues.base import Claim, NewMessage, Release, Settlement
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.service.announcing import Announcer
 from bridge.service.bridge import Bridge
+from listeners.session.sessions import shares
 from tests.support.bells import QUEUE, Rig
 from tests.support.clusters import World as Bridges
 from tests.support.growth import Work, counted
@@ -102,6 +103,20 @@ class Rules:
         with counted() as work:
             number = self.rig.join(QUEUE, store="aa11")
         self.rig.bye(number)
+        return work
+
+    async def fill_subscribed(self, count: int) -> None:
+        """Queues of one listener, in as many sessions as it takes."""
+        self.mine = [f"mine/q{number}" for number in range(count)]
+
+    async def hello_by_queue(self) -> Work:
+        """Of that listener, what each of its queues takes of all its hellos."""
+        with counted() as work:
+            numbers = [self.rig.join(*share) for share in shares(self.mine)]
+        for number in numbers:
+            self.rig.bye(number)
+        work.steps //= len(self.mine)
+        work.cpu_s /= len(self.mine)
         return work
 
     async def session_end(self) -> Work:

@@ -58,15 +58,6 @@ def test_queues_are_checked_when_the_listener_is_made() -> None:
     Listener("memory:x", "a/" + "q" * 73 + "-poison", nothing, bridge=PULL_ONLY)
 
 
-def test_more_queues_than_a_hello_can_name_are_refused() -> None:
-    """One session serves all, and a frame is 64 KiB at most."""
-    queues = [f"account/queue-{number}" for number in range(300)]
-    with pytest.raises(BadInput, match="several listeners"):
-        Listener("memory:x", queues, nothing, bridge="http://127.0.0.1:1")
-    Listener("memory:x", queues, nothing, bridge=PULL_ONLY)
-    Listener("memory:x", queues[:200], nothing, bridge="http://127.0.0.1:1")
-
-
 @simulated
 async def test_a_rule_that_raises_ends_the_listener_with_its_error() -> None:
     """Better a worker that ends, and is started again, than one that sleeps past its wakes (L11)."""

@@ -24,8 +24,8 @@ class Marks(msgspec.Struct, eq=False):
     """When the first and the last of the others were made: those without a name, and those beyond `NAMES_MAX`."""
     names: deque[tuple[Name, int]] = msgspec.field(default_factory=lambda: deque(maxlen=NAMES_MAX))
     """The newest names marked here, each with its generation, until a cover was told of them."""
-    shown: deque[tuple[int, float]] = msgspec.field(default_factory=lambda: deque(maxlen=_SHOWN_MAX))
-    """Generations, and when a session was first told of each."""
+    shown: deque[tuple[int, float | None]] = msgspec.field(default_factory=lambda: deque(maxlen=_SHOWN_MAX))
+    """Generations, and when a session was first told of each; None where no clock could be read."""
 
     def __bool__(self) -> bool:
         return bool(self.named) or self.bare is not None
@@ -68,7 +68,7 @@ class Marks(msgspec.Struct, eq=False):
 
     # -- what covers here are told with ------------------------------------------------------------------------------
 
-    def show(self, now: float, gen: int) -> None:
+    def show(self, now: float | None, gen: int) -> None:
         """Note that a session is told of a generation."""
         if not self.shown or gen > self.shown[-1][0]:
             self.shown.append((gen, now))

@@ -340,7 +340,7 @@ class Turns(Alone):
 
     def shown(self, debt: Debt, now: float, gen: int) -> None:
         """Remember when a generation was first shown, which bounds every receive that knows of it."""
-        self._queue(debt.queue).marks.show(self.at(now), gen)
+        self._queue(debt.queue).marks.show(self.at(now) if self._dated else None, gen)
 
     def greeted(self, debt: Debt, now: float, store: str | None) -> bool:
         """A session comes: what waits here is for it (C2). Another store's receive paid nothing of its debts (B11)."""

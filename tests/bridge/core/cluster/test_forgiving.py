@@ -204,6 +204,21 @@ def test_c4_while_the_clocks_cannot_be_read_nothing_is_proven_by_time() -> None:
         assert rig.turns.slept_s == slept
 
 
+def test_c4_what_was_shown_while_the_clocks_could_not_be_read_proves_nothing() -> None:
+    """C4: the moment is of another clock once they can be; with one behind ours the receive would begin too late."""
+    for readable in (True, False):
+        rig, session = telling()
+        rig.turns.watch((0.0, 0.0) if readable else None, there=True)
+        rig.trigger_all()
+        gen = rig.debt().gen
+        rig.wakes(session)
+        rig.turns.watch((0.0, 0.0 if readable else -7_000.0), there=True)
+        rig.member(LAST)
+        rig.cover(session, gen)
+        rig.wait(0.11)
+        assert rig.told()[-1].begun_age_ms == (50 if readable else None)
+
+
 def test_c4_w4_timers_are_never_forgiven() -> None:
     """C4, W4."""
     rig, session = owing(ONE)

@@ -91,6 +91,19 @@ async def test_leases_are_whole_seconds_rounded_up() -> None:
         assert 9000 < empty.next_visible_in_ms <= 10_001
 
 
+@pytest.mark.parametrize("create", [True, False])
+async def test_a_put_under_a_key_keeps_its_delay_and_its_end(create: bool) -> None:
+    """Whether or not the queue must exist: both go as parameters of one address."""
+    async with serving() as served, connected(served.server.url) as store:
+        await store.put(QUEUE, [NewMessage(b"first")])
+        await store.put_once(QUEUE, "k", NewMessage(b"later", visible_after_ms=60_000, ttl_s=120), create=create)
+        received = await store.receive(QUEUE, 32)
+        assert [message.body for message in received.messages] == [b"first"]
+        if not create:
+            with pytest.raises(QueueNotFound):
+                await store.put_once("billing/none", "k", NewMessage(b"x", visible_after_ms=60_000), create=False)
+
+
 async def test_a_large_batch_passes() -> None:
     """32 messages of 64 KiB, as text that JSON leaves alone and as bytes."""
     async with serving() as served, connected(served.server.url) as store:
@@ -165,6 +178,7 @@ async def test_no_answer_within_r_is_an_unknown_outcome() -> None:
         ("403 Forbidden", b'{"code":"forbidden_origin"}', StoreError),
         ("500 Internal", b'{"code":"internal"}', UnknownOutcome),
         ("502 Bad Gateway", b"<html>", UnknownOutcome),
+        ("504 Gateway Timeout", b"<html>", UnknownOutcome),
         ("404 Not Found", b"<html>", ConfigurationError),
         ("421 Misdirected", b'{"code":"unknown_host"}', StoreError),
         ("302 Found", b"", ConfigurationError),

@@ -20,7 +20,7 @@ from tests.support import growth
 TIMES: Final = 200
 LISTENERS_MAX: Final = 10_000
 """Sessions and subscribers; of all else up to a million."""
-OPEN: Final = ("listeners", "sessions", "subscribers")
+OPEN: Final = ("listeners", "sessions", "subscribed", "subscribers")
 
 
 async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Report:

@@ -42,7 +42,8 @@ def page(name: str) -> str:
 def test_every_page_is_followed() -> None:
     """Each tutorial and each how-to stands in one of the lists."""
     there = {f"{path.parent.name}/{path.stem}" for room in (TUTORIALS, HOW_TO) for path in room.glob("*.md")}
-    assert sorted([*PLAIN, *AT_LENGTH, *ON_POSTGRES, *ON_REDIS, *BY_A_READER]) == sorted({*there, "cluster"} - {"how-to/README"})
+    listed = [*PLAIN, *AT_LENGTH, *ON_POSTGRES, *ON_REDIS, *BY_A_READER]
+    assert sorted(listed) == sorted({*there, "cluster"} - {"how-to/README"})
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *(pytest.param(name, marks=pytest.mark.prove) for name in AT_LENGTH)])

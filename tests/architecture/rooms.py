@@ -13,7 +13,7 @@ from tests.support.command import ROOT
 
 PACKAGES: Final = ("bridge", "listeners", "queuebell")
 PAGE: Final = ROOT / "docs" / "architecture.md"
-BEGIN: Final = "```mermaid\n"
+BEGIN: Final = "```mermaid\nflowchart TD\n"
 END: Final = "```\n"
 
 FLOORS: Final[tuple[dict[str, str], ...]] = (
@@ -173,7 +173,7 @@ def picture(root: pathlib.Path) -> str:
     def reached(start: str) -> set[str]:
         return {start}.union(*(reached(there) for there in below.get(start, ())))
 
-    lines = ["flowchart TD"]
+    lines: list[str] = []
     for package in PACKAGES:
         inside = sorted({one for arrow in found for one in arrow if one.split(".")[0] == package})
         lines += [f'    subgraph in_{package} ["{package}/"]']

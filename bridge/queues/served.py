@@ -6,25 +6,34 @@ Two keep it: the bridge's own store (`bridge.queues.embedded.own_store`), and an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from bridge.contract.errors import QueueNotFound
+from bridge.contract.names import parse_reference
+from bridge.queues import limits
 from bridge.queues.base import (
     AsyncConnection,
     Body,
     Claim,
+    Counts,
     Depth,
     NewMessage,
     PutOnceStore,
     PutReceipt,
     Received,
     Settled,
+    Settlement,
+    Settling,
     StoredMessage,
+    new_messages,
     refuse_connection,
 )
 from bridge.queues.embedded.terms import Browsed, ReadRoom, Stamped
 from bridge.queues.missing import missing_from
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -42,7 +51,8 @@ class Identified(Protocol):
 class ServedStore(PutOnceStore, Protocol):
     """A queue store as a bridge serves it to others, 32 messages a call at most.
 
-    What it cannot do is `Unsupported`, and nothing was done then.
+    What it cannot do is `Unsupported`, and nothing was done then. The operations stand here once: each checks what it
+    was given, and has the store carry it out.
     """
 
     def engine(self, queue: str) -> str | None:
@@ -57,6 +67,53 @@ class ServedStore(PutOnceStore, Protocol):
         """Return None while the store works, as far as is known, else one line that says what is wrong."""
         ...
 
+    def reclaim(self, queue: str, claims: Sequence[Claim]) -> None:
+        """Give back what was received and could not be handed over; returns at once."""
+        ...
+
+    def made(self, queue: str) -> int | None:
+        """Return a queue's own number, None where it does not exist; one that is made again has another."""
+        ...
+
+    async def browse(self, queue: str, limit: int = 32, *, after: str = "", newest: bool = False) -> Browsed:
+        """Look at up to 32 visible messages: those that have been visible longest first, or with ``newest`` last.
+
+        ``after`` is the place that an earlier answer told. Raises `Unsupported` where a store shows only the first.
+        """
+        ...
+
+    # -- what a store gives for the rest: everything was checked before ----------------------------------------------
+
+    async def _do(
+        self, operation: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], *args: P.args, **options: P.kwargs
+    ) -> T:
+        """Carry out the operation of this name."""
+        ...
+
+    async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]: ...
+
+    async def _put_existing(self, queue: str, messages: Sequence[NewMessage]) -> Stamped[list[PutReceipt]]: ...
+
+    async def _put_once(self, queue: str, key: str, message: NewMessage, create: bool) -> PutReceipt | None: ...
+
+    async def _receive(
+        self, queue: str, limit: int, visibility_s: float, source: str | None, room: ReadRoom | None
+    ) -> Stamped[Received]: ...
+
+    # -- the promise of every store ----------------------------------------------------------------------------------
+
+    async def put(
+        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None, create: bool = True
+    ) -> list[PutReceipt]:
+        """Put 1 to 32 messages; no transaction of the caller's can be joined."""
+        refuse_connection(connection)
+        messages = new_messages(bodies)
+        limits.check_put(queue, messages)
+        try:
+            return await self._put(queue, messages, create)
+        except QueueNotFound:
+            raise await missing_from(self, queue) from None
+
     async def put_once(
         self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
     ) -> PutReceipt | None:
@@ -69,7 +126,10 @@ class ServedStore(PutOnceStore, Protocol):
 
     async def put_once_plainly(self, queue: str, key: str, body: Body, create: bool) -> PutReceipt | None:
         """Put under a key; `QueueNotFound` costs no look for names that are near."""
-        ...
+        limits.check_key(key)
+        messages = new_messages([body])
+        limits.check_put(queue, messages)
+        return await self._put_once(queue, key, messages[0], create)
 
     async def receive(
         self,
@@ -81,28 +141,75 @@ class ServedStore(PutOnceStore, Protocol):
         room: ReadRoom | None = None,
     ) -> Received:
         """Take messages. Raises `NoRoom`, and takes nothing, where ``room`` has none for their bodies."""
-        ...
+        return (await self.receive_stamped(queue, limit, visibility_s, source=source, room=room)).answer
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        """Delete, release and extend, up to 32 items in each list."""
+        limits.check_settlement(queue, settlement)
+        return await self._do(ServedStore.settle, queue, settlement)
 
     async def peek(self, queue: str, limit: int = 32, *, room: ReadRoom | None = None) -> list[StoredMessage]:
         """Look at up to 32 visible messages. Raises `NoRoom` likewise."""
-        ...
+        limits.check_peek(queue, limit)
+        return await self._do(ServedStore.peek, queue, limit, room=room)
 
-    async def browse(self, queue: str, limit: int = 32, *, after: str = "", newest: bool = False) -> Browsed:
-        """Look at up to 32 visible messages: those that have been visible longest first, or with ``newest`` last.
+    async def depth(self, queue: str) -> Depth | None:
+        """Count; None for a queue that does not exist."""
+        parse_reference(queue)
+        return await self._do(ServedStore.depth, queue)
 
-        ``after`` is the place that an earlier answer told. Raises `Unsupported` where a store shows only the first.
-        """
-        ...
+    async def counts(self, queue: str) -> Counts | None:
+        """Tell all that is counted."""
+        parse_reference(queue)
+        return await self._do(ServedStore.counts, queue)
 
-    def reclaim(self, queue: str, claims: Sequence[Claim]) -> None:
-        """Give back what was received and could not be handed over; returns at once."""
-        ...
+    async def exists(self, queue: str) -> bool:
+        """Say whether there is such a queue."""
+        parse_reference(queue)
+        return await self._do(ServedStore.exists, queue)
+
+    async def oldest_ms(self, queue: str) -> int | None:
+        """Tell how long the oldest has been visible. Raises `Unsupported` where that is not known."""
+        parse_reference(queue)
+        return await self._do(ServedStore.oldest_ms, queue)
+
+    async def clear(self, queue: str) -> None:
+        """Remove every message."""
+        parse_reference(queue)
+        await self._do(ServedStore.clear, queue)
+
+    async def pause(self, queue: str, paused: bool = True) -> None:
+        """Give nothing out from now on, or give out again, which wakes whoever waits for what is visible."""
+        parse_reference(queue)
+        await self._do(ServedStore.pause, queue, bool(paused))
+
+    async def paused(self, queue: str) -> bool:
+        """Say whether it is paused. Raises `Unsupported` where a queue cannot be."""
+        parse_reference(queue)
+        return await self._do(ServedStore.paused, queue)
+
+    async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
+        """Make a queue and say whether it is new; metadata (8 KiB at most) replaces what stands."""
+        parse_reference(queue)
+        limits.check_metadata(metadata)
+        return await self._do(ServedStore.create, queue, metadata)
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue and its messages."""
+        parse_reference(queue)
+        await self._do(ServedStore.delete, queue)
+
+    async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        """List up to ``limit`` (1 to 10,000) references in ascending order."""
+        limits.check_list(prefix, after, limit)
+        return await self._do(ServedStore.queues, prefix, after, limit)
 
     # -- for a server that makes no queue unasked, and tells times: an unknown queue raises `QueueNotFound` ---------
 
     async def put_existing(self, queue: str, messages: Sequence[NewMessage]) -> Stamped[list[PutReceipt]]:
         """Put 1 to 32 messages on a queue that exists, all or none."""
-        ...
+        limits.check_put(queue, messages)
+        return await self._put_existing(queue, messages)
 
     async def receive_stamped(
         self,
@@ -114,37 +221,42 @@ class ServedStore(PutOnceStore, Protocol):
         room: ReadRoom | None = None,
     ) -> Stamped[Received]:
         """Take messages, and say at what time."""
-        ...
+        limits.check_receive(queue, limit, visibility_s, source)
+        return await self._receive(queue, limit, visibility_s, source, room)
 
     async def update(
         self, queue: str, claim: Claim, visibility_s: float, body: bytes | None = None
     ) -> Stamped[Settled]:
         """Have a message visible ``visibility_s`` (0 to 604800) from now, perhaps with another body."""
-        ...
+        limits.check_update(queue, visibility_s, body)
+        return await self._do(ServedStore.update, queue, claim, visibility_s, body)
 
     async def create_alike(self, queue: str, metadata: dict[str, str]) -> bool | None:
         """Make a queue: True; False where it stands with the same metadata, None where it stands with other."""
-        ...
+        parse_reference(queue)
+        limits.check_metadata(metadata)
+        return await self._do(ServedStore.create_alike, queue, metadata)
 
     async def replace_metadata(self, queue: str, metadata: dict[str, str]) -> None:
         """Set the metadata (8 KiB at most) of a queue that exists."""
-        ...
+        parse_reference(queue)
+        limits.check_metadata(metadata)
+        await self._do(ServedStore.replace_metadata, queue, metadata)
 
     async def remove(self, queue: str) -> None:
         """Remove a queue that exists, and its messages."""
-        ...
+        parse_reference(queue)
+        await self._do(ServedStore.remove, queue)
 
     async def standing(self, queue: str) -> tuple[dict[str, str], Depth]:
         """Return metadata and depth of a queue that exists."""
-        ...
+        parse_reference(queue)
+        return await self._do(ServedStore.standing, queue)
 
     async def listing(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[tuple[str, dict[str, str]]]:
         """List up to ``limit`` (1 to 10,000) references with their metadata."""
-        ...
-
-    def made(self, queue: str) -> int | None:
-        """Return a queue's own number, None where it does not exist; one that is made again has another."""
-        ...
+        limits.check_list(prefix, after, limit)
+        return await self._do(ServedStore.listing, prefix, after, limit)
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 
@@ -26,18 +26,14 @@ from bridge.contract.errors import (
 )
 from bridge.contract.event import NOT_BEFORE_MS_MAX, CloudQueueWorkDetected, rounded_up
 from bridge.contract.headers import bytes_of
-from bridge.contract.names import parse_reference, split_reference
+from bridge.contract.names import split_reference
 from bridge.contract.trace_context import Traces, carried, several
 from bridge.observe import tracing
 from bridge.observe.swallowed import swallow, unless_cancelled
-from bridge.queues import limits
 from bridge.queues.base import (
     BATCH_MAX,
-    AsyncConnection,
-    Body,
     Capabilities,
     Claim,
-    Counts,
     Depth,
     Extend,
     NewMessage,
@@ -47,19 +43,16 @@ from bridge.queues.base import (
     Release,
     Settled,
     Settlement,
-    Settling,
     StoredMessage,
     check_settled,
-    new_messages,
     once,
-    refuse_connection,
 )
 from bridge.queues.checked import CheckedStore
 from bridge.queues.embedded.terms import Browsed, NoRoom, ReadRoom, Stamped
-from bridge.queues.missing import missing_from
 from bridge.queues.served import Described, Identified, Naming, ServedStore
 from bridge.service.nowhere import Nowhere
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("queuebell.bridge")
@@ -71,6 +64,9 @@ AGAIN_S: Final = 2.0
 """So often an engine that failed is asked whether it answers: a bridge that is not ready is sent nothing."""
 SERVER_TIMEOUT_MS: Final = 60_000
 """So long an engine may still carry out a put whose answer was lost (P2)."""
+LOOKS: Final = frozenset(("peek", "depth", "counts", "exists", "oldest_ms", "paused", "queues", "listing", "standing"))
+"""Operations that change nothing: they end with their caller."""
+OF_DESCRIBED: Final = frozenset(("create_alike", "listing"))
 
 
 class Elsewhere(ServedStore):
@@ -172,23 +168,21 @@ class Elsewhere(ServedStore):
 
     # -- puts, which ring ------------------------------------------------------------------------------------------
 
-    async def put(
-        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None, create: bool = True
-    ) -> list[PutReceipt]:
-        """Put 1 to 32 messages, and mark."""
-        refuse_connection(connection)
-        messages = new_messages(bodies)
-        limits.check_put(queue, messages)
-        try:
-            return await self._finish(self._put(queue, messages, create))
-        except QueueNotFound:
-            raise await missing_from(self, queue) from None
+    async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
+        engine, naming = self._engine, self._naming
 
-    async def put_once_plainly(self, queue: str, key: str, body: Body, create: bool) -> PutReceipt | None:
-        """Put likewise; `QueueNotFound` costs no look for names that are near."""
-        limits.check_key(key)
-        (message,) = messages = new_messages([body])
-        limits.check_put(queue, messages)
+        async def put() -> tuple[list[PutReceipt], str | None]:
+            if naming is not None:
+                return await naming.put_named(queue, messages, create)
+            with tracing.for_another():
+                return await engine.put(queue, messages, create=create), None
+
+        return await self._finish(self._told(queue, messages, put()))
+
+    async def _put_existing(self, queue: str, messages: Sequence[NewMessage]) -> Stamped[list[PutReceipt]]:
+        return self._stamped(await self._put(queue, messages, False))
+
+    async def _put_once(self, queue: str, key: str, message: NewMessage, create: bool) -> PutReceipt | None:
         naming, store = self._naming, once(self._engine)
 
         async def put() -> tuple[PutReceipt | None, str | None]:
@@ -198,23 +192,7 @@ class Elsewhere(ServedStore):
                 return await store.put_once(queue, key, message, create=create), None
 
         # Also where it was put before: whoever did may have died before the mark.
-        return await self._finish(self._told(queue, messages, put()))
-
-    async def put_existing(self, queue: str, messages: Sequence[NewMessage]) -> Stamped[list[PutReceipt]]:
-        """Put 1 to 32 messages on a queue that exists, and mark."""
-        limits.check_put(queue, messages)
-        return self._stamped(await self._finish(self._put(queue, messages, False)))
-
-    def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> Coroutine[Any, Any, list[PutReceipt]]:
-        engine, naming = self._engine, self._naming
-
-        async def put() -> tuple[list[PutReceipt], str | None]:
-            if naming is not None:
-                return await naming.put_named(queue, messages, create)
-            with tracing.for_another():
-                return await engine.put(queue, messages, create=create), None
-
-        return self._told(queue, messages, put())
+        return await self._finish(self._told(queue, [message], put()))
 
     async def _told(self, queue: str, messages: Sequence[NewMessage], put: Awaitable[tuple[T, str | None]]) -> T:
         delays = [message.visible_after_ms for message in messages]
@@ -256,33 +234,33 @@ class Elsewhere(ServedStore):
 
     # -- the rest of the promise -----------------------------------------------------------------------------------
 
-    async def receive(
-        self,
-        queue: str,
-        limit: int = 1,
-        visibility_s: float = 30.0,
-        *,
-        source: str | None = None,
-        room: ReadRoom | None = None,
-    ) -> Received:
-        """Take up to ``limit`` messages; what there is no ``room`` for is given back before `NoRoom` is raised."""
-        limits.check_receive(queue, limit, visibility_s, source)
+    async def _do(
+        self, operation: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], *args: P.args, **options: P.kwargs
+    ) -> T:
+        """Ask the engine for the operation of this name, or do what stands here under it; changes are finished."""
+        name = operation.__name__
+        here = getattr(self, f"_{name}", None)
+        work: Coroutine[Any, Any, T]
+        if here is not None:
+            work = here(*args, **options)
+        else:
+            asked = self._described() if name in OF_DESCRIBED else self._engine
+            work = self._asked(getattr(asked, name)(*args, **options))
+        return await (work if name in LOOKS else self._finish(work))
+
+    async def _receive(
+        self, queue: str, limit: int, visibility_s: float, source: str | None, room: ReadRoom | None
+    ) -> Stamped[Received]:
+        """Take messages; what there is no ``room`` for is given back before `NoRoom` is raised."""
         taking = self._asked(self._engine.receive(queue, limit, visibility_s, source=source))
         received = await self._finish(taking, lambda late: self.reclaim(queue, _claims(late)))
         size = _bytes_of(received.messages)
         if room is not None and size and not room.take(size):
             await self._finish(self._give_back(queue, _claims(received)))
             raise NoRoom(size)
-        return received
+        return self._stamped(received)
 
-    async def settle(self, queue: str, settlement: Settlement) -> Settling:
-        """Delete, release and extend; whoever releases says so to a bridge, or a sweep finds it."""
-        limits.check_settlement(queue, settlement)
-        return await self._finish(self._asked(self._engine.settle(queue, settlement)))
-
-    async def peek(self, queue: str, limit: int = 32, *, room: ReadRoom | None = None) -> list[StoredMessage]:
-        """Look at up to 32 visible messages."""
-        limits.check_peek(queue, limit)
+    async def _peek(self, queue: str, limit: int, room: ReadRoom | None) -> list[StoredMessage]:
         found = await self._asked(self._engine.peek(queue, limit))
         size = _bytes_of(found)
         if room is not None and size and not room.take(size):
@@ -295,136 +273,53 @@ class Elsewhere(ServedStore):
             raise Unsupported("of a queue of this store only the first messages can be shown")
         return Browsed(await self.peek(queue, limit), None)
 
-    async def depth(self, queue: str) -> Depth | None:
-        """Count; None for a queue that does not exist."""
-        parse_reference(queue)
-        return await self._asked(self._engine.depth(queue))
+    async def _pause(self, queue: str, paused: bool) -> None:
+        """Pause it at any bridge; going on is marked here."""
+        try:
+            await self._asked(self._engine.pause(queue, paused))
+        except BaseException as error:
+            if not paused and _leaves_open(error):
+                self._ring(queue, [0, SERVER_TIMEOUT_MS])
+            raise
+        if not paused:
+            self._ring(queue, [0])
 
-    async def counts(self, queue: str) -> Counts | None:
-        """Ask the engine for all that it tells."""
-        parse_reference(queue)
-        return await self._asked(self._engine.counts(queue))
-
-    async def exists(self, queue: str) -> bool:
-        """Ask the engine."""
-        parse_reference(queue)
-        return await self._asked(self._engine.exists(queue))
-
-    async def oldest_ms(self, queue: str) -> int | None:
-        """Ask the engine. Raises `Unsupported` where it cannot tell."""
-        parse_reference(queue)
-        return await self._asked(self._engine.oldest_ms(queue))
-
-    async def clear(self, queue: str) -> None:
-        """Remove every message."""
-        parse_reference(queue)
-        await self._finish(self._asked(self._engine.clear(queue)))
-
-    async def pause(self, queue: str, paused: bool = True) -> None:
-        """Give nothing out from now on, at any bridge, or give out again, which is marked here."""
-
-        async def pause() -> None:
-            try:
-                await self._asked(self._engine.pause(queue, paused))
-            except BaseException as error:
-                if not paused and _leaves_open(error):
-                    self._ring(queue, [0, SERVER_TIMEOUT_MS])
-                raise
-            if not paused:
-                self._ring(queue, [0])
-
-        parse_reference(queue)
-        await self._finish(pause())
-
-    async def paused(self, queue: str) -> bool:
-        """Ask the engine. Raises `Unsupported` where it cannot pause a queue."""
-        parse_reference(queue)
-        return await self._asked(self._engine.paused(queue))
-
-    async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
-        """Make a queue and say whether it is new."""
-        parse_reference(queue)
-        limits.check_metadata(metadata)
-        return await self._finish(self._asked(self._engine.create(queue, metadata)))
-
-    async def delete(self, queue: str) -> None:
-        """Remove a queue and its messages, and what was announced there."""
-
-        async def delete() -> None:
-            await self._asked(self._engine.delete(queue))
-            self._forget(queue)
-
-        parse_reference(queue)
-        await self._finish(delete())
-
-    async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
-        """List up to ``limit`` references in ascending order."""
-        limits.check_list(prefix, after, limit)
-        return await self._asked(self._engine.queues(prefix, after, limit))
+    async def _delete(self, queue: str) -> None:
+        """Delete, and forget what was announced there."""
+        await self._asked(self._engine.delete(queue))
+        self._forget(queue)
 
     def reclaim(self, queue: str, claims: Sequence[Claim]) -> None:
         """Give back what nobody waits for any more; where that fails it comes again when its lease ends."""
         if claims and not self._closed:
             _ = self._start(self._give_back(queue, claims))
 
-    # -- for a server that makes no queue unasked, and tells times ---------------------------------------------------
-
-    async def receive_stamped(
-        self,
-        queue: str,
-        limit: int = 1,
-        visibility_s: float = 30.0,
-        *,
-        source: str | None = None,
-        room: ReadRoom | None = None,
-    ) -> Stamped[Received]:
-        """Take messages, and say at what time by this machine's clock."""
-        return self._stamped(await self.receive(queue, limit, visibility_s, source=source, room=room))
-
-    async def update(
-        self, queue: str, claim: Claim, visibility_s: float, body: bytes | None = None
-    ) -> Stamped[Settled]:
+    async def _update(self, queue: str, claim: Claim, visibility_s: float, body: bytes | None) -> Stamped[Settled]:
         """Move a message's visibility; one that is visible at once is marked, for its client tells no bridge."""
-        limits.check_update(queue, visibility_s, body)
         if visibility_s or body is not None:
             # With a body one request, so that nobody sees half of it: 0 s are the shortest there are.
             shortest = self._capabilities.resolution_ms / 1000
             extend = Extend(claim.id, claim.pop_receipt, visibility_s or shortest, body)
-            (outcome,) = (await self.settle(queue, Settlement(extend=(extend,)))).extend
+            (outcome,) = (await self._asked(self._engine.settle(queue, Settlement(extend=(extend,))))).extend
         else:
             release = Release(claim.id, claim.pop_receipt)
-            (outcome,) = (await self.settle(queue, Settlement(release=(release,)))).release
+            (outcome,) = (await self._asked(self._engine.settle(queue, Settlement(release=(release,))))).release
         check_settled(queue, [outcome])
         if outcome.ok and not visibility_s:
             self._ring(queue, [0 if body is None else 1])
         return self._stamped(outcome)
 
-    async def create_alike(self, queue: str, metadata: dict[str, str]) -> bool | None:
-        """Make a queue: True; False where it stands with the same metadata, None where it stands with other."""
-        parse_reference(queue)
-        limits.check_metadata(metadata)
-        return await self._finish(self._asked(self._described().create_alike(queue, metadata)))
-
-    async def replace_metadata(self, queue: str, metadata: dict[str, str]) -> None:
-        """Set the metadata of a queue that exists."""
+    async def _replace_metadata(self, queue: str, metadata: dict[str, str]) -> None:
         await self._require(queue)
-        await self.create(queue, metadata)
+        await self._asked(self._engine.create(queue, metadata))
 
-    async def remove(self, queue: str) -> None:
-        """Remove a queue that exists, and its messages."""
+    async def _remove(self, queue: str) -> None:
         await self._require(queue)
-        await self.delete(queue)
+        await self._delete(queue)
 
-    async def standing(self, queue: str) -> tuple[dict[str, str], Depth]:
-        """Return metadata and depth of a queue that exists."""
-        parse_reference(queue)
+    async def _standing(self, queue: str) -> tuple[dict[str, str], Depth]:
         metadata = await self._asked(self._described().metadata(queue))
-        return metadata, await self.depth(queue) or Depth(0, 0)
-
-    async def listing(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[tuple[str, dict[str, str]]]:
-        """List up to ``limit`` references with their metadata."""
-        limits.check_list(prefix, after, limit)
-        return await self._asked(self._described().listing(prefix, after, limit))
+        return metadata, await self._asked(self._engine.depth(queue)) or Depth(0, 0)
 
     def made(self, queue: str) -> int | None:
         """Return None: an engine tells no numbers of queues, and nothing is kept beside one."""
@@ -438,7 +333,7 @@ class Elsewhere(ServedStore):
         return self._engine
 
     async def _require(self, queue: str) -> None:
-        if not await self.exists(queue):
+        if not await self._asked(self._engine.exists(queue)):
             raise QueueNotFound("there is no such queue")
 
     def _stamped(self, answer: T) -> Stamped[T]:

@@ -400,7 +400,7 @@ class Engine:
         state.discard(queue.id, queue.tally.total)
         state.touch(name)
 
-    def names(self, prefix: str, after: str, limit: int) -> list[str]:
+    def queues(self, prefix: str, after: str, limit: int) -> list[str]:
         """List names in ascending order."""
         return [name for (name,) in self.state.execute(_NAMES, _page(prefix, after, limit))]
 

@@ -539,9 +539,9 @@ class EngineMachine(RuleBasedStateMachine):
                 assert counts_of(queue.tally) == counts_of(engine.state.counted(queue.id))
         listing = [(name, self.model[name].metadata) for name in BOTH if name in self.model]
         assert engine.listing("a/", "", 9) == listing
-        assert engine.names("a/", "", 1) == [name for name, _ in listing[:1]]
-        assert engine.names("a/", Q, 9) == [name for name, _ in listing if name != Q]
-        assert engine.names("a", "", 9) == [name for name, _ in listing] and engine.names("b", "", 9) == []
+        assert engine.queues("a/", "", 1) == [name for name, _ in listing[:1]]
+        assert engine.queues("a/", Q, 9) == [name for name, _ in listing if name != Q]
+        assert engine.queues("a", "", 9) == [name for name, _ in listing] and engine.queues("b", "", 9) == []
         if not self.open:
             self.commit()
 

@@ -258,9 +258,9 @@ async def test_metadata_can_be_read(store: OwnStore) -> None:
     assert isinstance(store, MemoryStore | SqliteStore)
     await store.create(Q, {"a": "ü"})
     await store.create(Q)
-    assert await store.metadata(Q) == {"a": "ü"}
+    assert (await store.standing(Q))[0] == {"a": "ü"}
     await store.create(Q, {})
-    assert await store.metadata(Q) == {}
+    assert (await store.standing(Q))[0] == {}
     for wrong in ({"a": 1}, {"a": "\ud800"}, {"a": "x" * limits.METADATA_BYTES_MAX}):
         with pytest.raises(BadInput):
             await store.create(Q, wrong)  # type: ignore[arg-type]

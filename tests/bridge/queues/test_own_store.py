@@ -172,12 +172,12 @@ async def pause(store: Store, claim: Claim) -> Any:
 
 
 async def create(store: Store, claim: Claim) -> Any:
-    new = await store.create("billing/new", {"n": "w"}), await store.metadata("billing/new")
-    return new, await store.create(Q), await store.metadata(Q)
+    new = await store.create("billing/new", {"n": "w"}), (await store.standing("billing/new"))[0]
+    return new, await store.create(Q), (await store.standing(Q))[0]
 
 
 async def metadata(store: Store, claim: Claim) -> Any:
-    return await store.metadata(Q)
+    return (await store.standing(Q))[0]
 
 
 async def delete(store: Store, claim: Claim) -> Any:
@@ -196,12 +196,14 @@ async def listing(store: Store, claim: Claim) -> Any:
 
 
 async def create_alike(store: Store, claim: Claim) -> Any:
-    return [await store.create_alike(name, META) for name in (Q, EMPTY, "billing/new")], await store.metadata(EMPTY)
+    return [await store.create_alike(name, META) for name in (Q, EMPTY, "billing/new")], (await store.standing(EMPTY))[
+        0
+    ]
 
 
 async def replace_metadata(store: Store, claim: Claim) -> Any:
     await store.replace_metadata(Q, {"n": "w"})
-    return await store.metadata(Q)
+    return (await store.standing(Q))[0]
 
 
 async def remove(store: Store, claim: Claim) -> Any:
@@ -313,7 +315,6 @@ REFUSED: list[tuple[str, Callable[[Store], Any]]] = [
     ("pause", lambda store: store.pause("orders")),
     ("create", lambda store: store.create("orders")),
     ("create, metadata", lambda store: store.create(Q, {"k": LONG})),
-    ("metadata", lambda store: store.metadata("orders")),
     ("delete", lambda store: store.delete("orders")),
     ("queues, prefix", lambda store: store.queues("ü")),
     ("queues, after", lambda store: store.queues("", "ü")),

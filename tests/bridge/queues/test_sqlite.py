@@ -358,7 +358,7 @@ async def test_everything_is_there_after_a_restart(store: SqliteStore, path: Pat
     await again.open()
     (level,) = again.levels()
     assert (level.visible, level.invisible, level.rose, level.next_visible_in_ms) == (1, 2, True, 4000)
-    assert await again.metadata(Q) == {"a": "b"}
+    assert (await again.standing(Q))[0] == {"a": "b"}
     assert [m.body for m in (await again.receive(Q, 5, 1.0)).messages] == [b"free"]
     settling = await again.settle(Q, Settlement(delete=[Claim(leased.id, leased.pop_receipt)]))
     assert settling.delete[0].ok

@@ -110,9 +110,9 @@ class Announcer:
         """
         now = asyncio.get_running_loop().time()
         every = subscriber.queues is None
-        queues = subscriber.queues
+        queues: Iterable[str] | None = subscriber.queues
         if queues is None:
-            queues = frozenset(debt.queue for debt in self._bridge.bell.ledger.debts.values() if debt.waits)
+            queues = [debt.queue for debt in self._bridge.bell.ledger.debts.values() if debt.waits]
         for queue in queues:
             newest, waits = self._bridge.newest(queue)
             if newest and (waits or (newest > gen and not every)):

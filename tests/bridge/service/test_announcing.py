@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 
 from bridge.contract.trace_context import Traces
 from bridge.contract.wire import Wake
@@ -29,8 +30,10 @@ class Source:
     def newest(self, queue: str) -> tuple[int, bool]:
         return self.debts.get(queue, (0, False))
 
-    def waiting(self) -> list[str]:
-        return [queue for queue, (_, waits) in self.debts.items() if waits]
+    @property
+    def bell(self) -> SimpleNamespace:
+        debts = {queue: SimpleNamespace(queue=queue, waits=waits) for queue, (_, waits) in self.debts.items()}
+        return SimpleNamespace(turns=None, ledger=SimpleNamespace(debts=debts))
 
     def announce(self, queue: str, gen: int, size: int = 1, trace: str | None = None) -> None:
         now = asyncio.get_running_loop().time()
@@ -165,7 +168,7 @@ async def spread(queues: int, size: int) -> float:
     announcer = Announcer(source)  # type: ignore[arg-type]
     subscriber = announcer.subscribe(None, writable=lambda: len(ear.heard) < size, send=ear.send)
     subscriber.way = "shared"  # each is put into its slot, as where bridges take turns
-    source.may_tell = lambda way, announced: True  # type: ignore[attr-defined]
+    announcer._may_tell = lambda way, announced: True  # type: ignore[method-assign]
     for gen in range(queues):
         source.announce(f"a/q{gen}", gen + 1)
     announcer._put(subscriber, Announce("a/last", queues + 1, "trigger", 1, 0.0, None))

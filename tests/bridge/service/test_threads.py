@@ -32,14 +32,14 @@ async def test_a_bridge_belongs_to_its_thread(name: str, kept: bool, tmp_path: P
     async with Bridge(tmp_path if kept else None) as bridge:
         with pytest.raises(WrongThread, match=r"asyncio\.run_coroutine_threadsafe"):
             await asyncio.to_thread(call, bridge)
-        assert not bridge.knows(QUEUE)
+        assert not bridge.bell.ledger.find(QUEUE)
         loop = asyncio.get_running_loop()
 
         def put() -> None:
             asyncio.run_coroutine_threadsafe(bridge.store.put(QUEUE, [NewMessage(b"x")]), loop).result()
 
         await asyncio.to_thread(put)
-        assert bridge.knows(QUEUE)
+        assert bridge.bell.ledger.find(QUEUE)
 
 
 async def test_a_publisher_belongs_to_the_thread_of_its_first_publish() -> None:
@@ -62,6 +62,6 @@ async def test_a_blocking_publisher_that_does_not_know_the_loop_says_so(caplog: 
 
         with caplog.at_level(logging.WARNING):
             assert await asyncio.to_thread(publish) == 1
-        assert not bridge.knows(QUEUE)
+        assert not bridge.bell.ledger.find(QUEUE)
     said = [each.message for each in caplog.records if "belongs to the event loop of another thread" in each.message]
     assert len(said) == 1

@@ -386,7 +386,7 @@ class Session:
                 )
             if self._link is not None:
                 self._close(self._link)
-                if self._patience is not None:
+                if self._patience is not None and not self._patience.expired():
                     # Whatever becomes of that: a link that cannot be closed keeps nobody from the next one.
                     self._patience.reschedule(now + ENDS_WITHIN_S)
             for port in self._ports.values():

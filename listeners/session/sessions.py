@@ -71,6 +71,9 @@ class Sessions:
 
     async def run(self) -> None:
         """Hold all for ever; what breaks one ends all."""
+        if len(self._all) == 1:
+            await self.first.run()
+            return
         running = [asyncio.create_task(session.run(), name="session") for session in self._all]
         try:
             done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

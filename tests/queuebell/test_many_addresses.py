@@ -82,7 +82,7 @@ async def test_a_list_is_store_and_bridge_at_once(house: House) -> None:
             await until(lambda: f"{number} trigger" in handled, f"{number} is handled")
 
         await works(1)
-        assert not listener._all_own() and listener.state().queues[QUEUE].carried == 0
+        assert not listener._all_own([QUEUE]) and listener.state().queues[QUEUE].carried == 0
         for number in (2, 3):
             where = listener.state().bridge
             assert where in house.doors

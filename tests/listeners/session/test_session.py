@@ -334,3 +334,31 @@ async def test_a_report_that_just_fits_is_told(spare: int) -> None:
     one.owes, two.owes = room // 2 + 1, room // 2
     assert session._add_reports(frame) == 1
     assert session._add_reports(frame) >= 1
+
+
+@simulated
+async def test_a_bridge_that_is_given_up_in_the_moment_that_its_welcome_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two deadlines in one turn of the loop: the queues hear that there is no bridge, and heartbeats go on."""
+    bridge, port = Bridge(), Port(ONE)
+    bridge.silent = True
+    async with standing(bridge, port) as session:
+        patience, loop = session._patience, asyncio.get_running_loop()
+        assert patience is not None
+        due = loop.time() + 1.0
+        patience.reschedule(due)
+
+        def tick() -> None:
+            if not patience.expired():
+                loop.call_soon(tick)  # its timer comes later in this turn, and its task in the next, after this
+                return
+            with monkeypatch.context() as given_up:
+                dead, once = session._liveness.dead, iter([True])
+                given_up.setattr(session._liveness, "dead", lambda now: next(once, False) or dead(now))
+                session._tick()
+
+        loop.call_at(due, tick)
+        await elapse(1.001)
+        assert port.of("lost") == [()]
+        bridge.silent = False
+        await elapse(120.0)
+        assert session.standing

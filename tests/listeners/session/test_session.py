@@ -337,7 +337,9 @@ async def test_a_report_that_just_fits_is_told(spare: int) -> None:
 
 
 @simulated
-async def test_a_bridge_that_is_given_up_in_the_moment_that_its_welcome_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bridge_that_is_given_up_in_the_moment_that_its_welcome_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Two deadlines in one turn of the loop: the queues hear that there is no bridge, and heartbeats go on."""
     bridge, port = Bridge(), Port(ONE)
     bridge.silent = True

@@ -18,6 +18,10 @@ from bridge.contract.errors import BadInput
 PROCESSES_MAX: Final = 10_000
 BACKOFF_FIRST_S: Final = 1.0
 BACKOFF_CAP_S: Final = 60.0
+FROZEN_S: Final = 1.0
+"""A deadline that is noticed so much later was slept through: what processes said meanwhile may still be unread."""
+UNREAD_S: Final = 2.0
+"""How long reading it takes at most: an actuator that asks looks once a second."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +65,8 @@ class Process(msgspec.Struct):
     idle_since: float = 0.0
     ending: str | None = None
     """Was asked to end, for this reason."""
+    unread_until: float = 0.0
+    """Until when it is not taken for late, for it may have said that it is ready."""
 
 
 class Processes:
@@ -194,16 +200,24 @@ class Processes:
     # Down -----------------------------------------------------------------------------------------------------------
 
     def overdue(self, now: float) -> list[str]:
-        """Return those that are not ready in time. They are to end, and count as failed."""
-        late = [
-            number
-            for number, each in self._all.items()
-            if each.ready_at is None and not each.ending and now >= each.began_at + self.limits.start_timeout_s
-        ]
+        """Return those that are not ready in time. They are to end, and count as failed.
+
+        Where the scaler was frozen at that moment, each has `UNREAD_S` more: it may be at work for long (Z2).
+        """
+        late = []
+        for number, each in self._all.items():
+            if each.ready_at is None and not each.ending:
+                if now > self._late_at(each) + FROZEN_S:
+                    each.unread_until = now + UNREAD_S
+                elif now >= self._late_at(each):
+                    late.append(number)
         if late:
             self.end(late, "late")
             self._failed(now, f"not ready within {self.limits.start_timeout_s:g} s")
         return late
+
+    def _late_at(self, process: Process) -> float:
+        return max(process.began_at + self.limits.start_timeout_s, process.unread_until)
 
     def idle(self, now: float) -> list[str]:
         """Return those that hold nothing for ``idle_s``, the longest idle first; busy ones never (Z2)."""
@@ -280,11 +294,7 @@ class Processes:
 
     def deadline(self, now: float) -> float | None:
         """Return when time alone has `launch`, `overdue`, `free` or `idle` say something else next."""
-        times = [
-            each.began_at + self.limits.start_timeout_s
-            for each in self._all.values()
-            if each.ready_at is None and not each.ending
-        ]
+        times = [self._late_at(each) for each in self._all.values() if each.ready_at is None and not each.ending]
         if self.asked and self._launches:
             times.append(self._launches[0] + 1.0)
         if self.backs_off(now) and self.retry_at is not None:

@@ -105,6 +105,20 @@ def test_one_that_is_not_ready_in_time_ends_and_counts_as_failed() -> None:
     assert each.retry_at == retry_at == 31.0
 
 
+def test_a_deadline_that_was_slept_through_is_put_off_until_what_was_said_is_read() -> None:
+    """A scaler that was frozen may have processes that are at work; one that has said nothing by then is late (Z2)."""
+    each = processes(start_timeout_s=30.0)
+    begin(each, 0.0, "ready", "silent", ready=False)
+    assert each.overdue(31.0 + 0.001) == []
+    assert each.deadline(31.001) == pytest.approx(33.001)
+    each.became_ready(32.0, "ready")
+    assert each.overdue(33.0) == []
+    assert each.overdue(33.002) == ["silent"]
+    again = processes(start_timeout_s=30.0)
+    begin(again, 0.0, "a", ready=False)
+    assert again.overdue(31.0) == ["a"]
+
+
 def test_failures_in_a_row_are_further_apart_each_time() -> None:
     """From a second, doubling, to a minute at most; a while without failure begins anew."""
     each, now, pauses = processes(start_timeout_s=30.0), 0.0, []

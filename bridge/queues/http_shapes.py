@@ -54,7 +54,7 @@ class ExtendItem(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class SettleRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What to do with messages held; at most 32 altogether."""
+    """What to do with messages held: at most 32 in each list."""
 
     delete: list[Claim] = []
     release: list[ReleaseItem] = []

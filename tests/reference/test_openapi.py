@@ -47,6 +47,22 @@ def references(part: Any) -> list[str]:
     return []
 
 
+def enums(part: Any) -> list[list[Any]]:
+    if isinstance(part, dict):
+        own = [part["enum"]] if isinstance(part.get("enum"), list) else []
+        return own + [found for each in part.values() for found in enums(each)]
+    if isinstance(part, list):
+        return [found for each in part for found in enums(each)]
+    return []
+
+
+def test_no_value_is_listed_twice() -> None:
+    """JSON Schema wants the values of an enum unique, and a reader wonders at twins."""
+    found = enums(described())
+    assert len(found) > 5
+    assert [each for each in found if len(set(each)) != len(each)] == []
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_the_file_is_that_of_the_code(file: Path) -> None:
     """`python -m tests.reference` would write the same."""

@@ -18,10 +18,6 @@ DEFAULT_PREFIX = "queuebell"
 _token = re.compile(TOKEN).fullmatch
 _reference = re.compile(f"({TOKEN})/({TOKEN})").fullmatch
 
-# References come back again and again: remember those that passed, and forget all when strangers fill the memory.
-_known: set[str] = set()
-_KNOWN_MAX = 100_000
-
 
 def is_token(text: object) -> bool:
     """Say whether ``text`` may stand as an account or a queue name."""
@@ -33,12 +29,8 @@ def parse_reference(text: object) -> str:
 
     Raises `BadQueueReference` for everything else; its message does not echo it, its note does.
     """
-    if isinstance(text, str):
-        if text in _known:
-            return text
-        if _reference(text) is not None:
-            _remember(text)
-            return text
+    if isinstance(text, str) and _reference(text) is not None:
+        return text
     raise BadQueueReference(
         "a queue reference is 'account/queue', two tokens of letters, digits, '_' and '-' "
         "that start with a letter or digit, 80 characters each at most",
@@ -68,9 +60,3 @@ def poison_reference(ref: str) -> str:
     Raises `BadQueueReference` if the longer name no longer fits a token.
     """
     return parse_reference(ref + POISON_SUFFIX)
-
-
-def _remember(ref: str) -> None:
-    if len(_known) >= _KNOWN_MAX:
-        _known.clear()
-    _known.add(ref)

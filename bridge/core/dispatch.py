@@ -238,7 +238,7 @@ class Dispatch:
         The wait counts from the oldest wake that is unanswered. Were it counted from the newest, triggers that come
         faster than A would keep it from ever running out, and an owner that hangs would keep its debt (B4).
         """
-        debt.unacked = [*debt.unacked[:1], (debt.gen, now)]
+        debt.unacked = (*debt.unacked[:1], (debt.gen, now))
         self.agenda.set(("start", debt.queue), debt.unacked[0][1] + debt.numbers.start_ack_s)
 
     def started(self, debt: Debt, seat: Seat, now: float, gen: int) -> None:
@@ -253,8 +253,8 @@ class Dispatch:
                 return
             self.ledger.disown(debt)
             debt.owner = seat.session
-            debt.unacked = [(debt.gen, now)]
-        debt.unacked = [(g, at) for g, at in debt.unacked if g > gen]
+            debt.unacked = ((debt.gen, now),)
+        debt.unacked = tuple((g, at) for g, at in debt.unacked if g > gen)
         debt.started_at = now
         if debt.unacked:
             self.agenda.set(("start", debt.queue), debt.unacked[0][1] + debt.numbers.start_ack_s)
@@ -296,7 +296,7 @@ class Dispatch:
         for seat in further:
             self.write(debt, seat)
             debt.asked |= {seat.session}
-        debt.unacked = [(debt.gen, now)]
+        debt.unacked = ((debt.gen, now),)
         self.agenda.set(("start", debt.queue), now + debt.numbers.start_ack_s)
         self.tell(StartMissed(debt.queue, debt.rounds, len(further)))
 

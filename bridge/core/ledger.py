@@ -60,6 +60,7 @@ DOUBTS: Final = frozenset({"resync", "sweep"})
 
 # What most queues have none of is shared, and replaced instead of changed: of 100,000 names each byte counts.
 _NOTHING: Final[Mapping[str, int]] = {}
+_NEVER: Final[dict[Reason, DueTimes]] = {}
 
 
 class Debt(msgspec.Struct, eq=False):
@@ -84,7 +85,7 @@ class Debt(msgspec.Struct, eq=False):
     """The trace contexts that no wake has taken along yet."""
 
     owner: int | None = None
-    unacked: list[tuple[int, float]] = []
+    unacked: tuple[tuple[int, float], ...] = ()
     """Wakes the owner has not answered with `started`: (gen, when sent); the oldest and the newest are enough."""
     asked: frozenset[int] = frozenset()
     rounds: int = 0
@@ -110,8 +111,8 @@ class Debt(msgspec.Struct, eq=False):
     read_elsewhere: bool = False
     """The newest cover came from a listener of another store than the queue service."""
     born_at: float = 0.0
-    due: dict[Reason, DueTimes] = {}
-    due_to_all: dict[Reason, DueTimes] = {}
+    due: dict[Reason, DueTimes] = msgspec.field(default_factory=lambda: _NEVER)
+    due_to_all: dict[Reason, DueTimes] = msgspec.field(default_factory=lambda: _NEVER)
     """Due times that the other bridges of a cluster have as well: they look in turn (C2)."""
 
     rung: int = 0
@@ -342,7 +343,7 @@ class Ledger:
     def disown(self, debt: Debt) -> None:
         """Nobody has taken the debt on."""
         debt.owner = None
-        debt.unacked = []
+        debt.unacked = ()
         debt.asked = frozenset()
         debt.rounds = 0
         debt.started_at = None

@@ -13,6 +13,10 @@ from bridge.core.slots import Seat
 # Looking further would make every put cost more the more sessions do not take messages along.
 CARRY_CANDIDATES = 16
 
+# Most queues never have a session, and share what is empty: of 100,000 names each byte counts.
+_NOBODY: dict[int, Seat] = {}
+_NO_STORES: dict[str, int] = {}
+
 
 class Seats:
     """The sessions subscribed to one queue; those with room in the order of their last use."""
@@ -24,15 +28,15 @@ class Seats:
         self._stirred = stirred
         self.store: str | None = None
         """The store that the sessions here say they use (B11)."""
-        self._all: dict[int, Seat] = {}
-        self._ready: dict[int, Seat] = {}
-        self._scalers: dict[int, Seat] = {}
+        self._all = _NOBODY
+        self._ready = _NOBODY
+        self._scalers = _NOBODY
         """Those with room as well, who come after all others."""
-        self._barred: dict[int, Seat] = {}
+        self._barred = _NOBODY
         """Scalers without room."""
         self._own = 0
         self._foreign = 0
-        self._stores: dict[str, int] = {}
+        self._stores = _NO_STORES
         """How many seats name each store."""
 
     def __len__(self) -> int:
@@ -99,6 +103,10 @@ class Seats:
     def add(self, seat: Seat) -> None:
         """Seat a session."""
         self.remove(seat.session)
+        if not self._all:
+            # Nobody is in the others either.
+            self._all, self._ready, self._scalers, self._barred = {}, {}, {}, {}
+            self._stores = {}
         self._all[seat.session] = seat
         self.store = seat.store or self.store
         if seat.store is not None:

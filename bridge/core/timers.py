@@ -74,7 +74,15 @@ class Timers:
 
         ``shared`` where other bridges keep it as well, so that they look in turn (C2).
         """
-        times = (debt.due_to_all if shared else debt.due).setdefault(reason, DueTimes())
+        kept = debt.due_to_all if shared else debt.due
+        times = kept.get(reason)
+        if times is None:
+            times = DueTimes()
+            # Not changed: queues without due times share one that is empty.
+            if shared:
+                debt.due_to_all = {**kept, reason: times}
+            else:
+                debt.due = {**kept, reason: times}
         times.add(now, delay_s, size=size)
         when = times.next()
         if when is not None:

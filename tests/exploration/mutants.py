@@ -251,7 +251,7 @@ class Inherits(Bell):
         super()._hello(now, session, frame)
         for queue, started_at in owned.items():
             debt = self.ledger.debts[queue]
-            debt.owner, debt.unacked, debt.started_at = session.id, [], started_at
+            debt.owner, debt.unacked, debt.started_at = session.id, (), started_at
             self._agenda.clear(("start", queue))
             session.unsent.pop(queue, None)
             session.seats[queue].slot = None
@@ -316,7 +316,7 @@ class NeverReclaims(Bell):
 
 class _Patient(Dispatch):
     def expect_start(self, debt: Debt, now: float) -> None:
-        debt.unacked = [(debt.gen, now)]
+        debt.unacked = ((debt.gen, now),)
         self.agenda.set(("start", debt.queue), now + self.periods.start_ack_s)
 
 

@@ -36,6 +36,7 @@ from bridge.queues.base import (
 )
 from bridge.queues.embedded.rows import INTEGER_MAX, hex16, hexes, message_of, number_of
 from bridge.queues.embedded.state import Queue, State, Value
+from bridge.queues.embedded.tally import EMPTY
 from bridge.queues.embedded.terms import Browsed, Grant, Handed, NoRoom, ReadRoom
 from bridge.queues.limits import lease_ms
 
@@ -343,7 +344,7 @@ class Engine:
         queue.tally = type(old_tally)(state.now)
         queue.tally.rose = old_tally.rose
         state.note(setattr, queue, "delayed", queue.delayed)
-        queue.delayed = type(queue.delayed)()
+        queue.delayed = EMPTY
         self._forget_all(old_number)
         state.discard(old_number, total)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from bridge.contract.errors import BadInput
 from bridge.queues.embedded.clock import StoreClock
 from bridge.queues.embedded.keys import Keys
-from bridge.queues.embedded.tally import Calendar, Tally
+from bridge.queues.embedded.tally import EMPTY, Calendar, Tally
 from bridge.queues.embedded.terms import Handed, Level
 from bridge.queues.limits import QUEUES_MAX
 
@@ -57,7 +57,7 @@ class Queue:
         self.paused = paused
         self.behind = False
         """Whether more has expired than one commit removes: until it is gone, nothing is given out, as in a pause."""
-        self.delayed = Calendar()
+        self.delayed = EMPTY
         """When delays end: of what was put or given back for later and is not visible yet."""
 
     @property
@@ -86,6 +86,12 @@ class Queue:
         """Return when the next delay ends: never while it is paused."""
         self.delayed.take_until(now)
         return None if self.paused else self.delayed.earliest()
+
+    def delay(self, at: int, count: int) -> None:
+        """Note that ``count`` messages are delayed until then."""
+        if self.delayed is EMPTY:
+            self.delayed = Calendar()
+        self.delayed.add(at, count)
 
     def undelay(self, at: int, count: int) -> None:
         """Take a delay back, unless it has ended."""
@@ -281,7 +287,7 @@ class State:
     def delay(self, queue: Queue, vis: int, count: int) -> None:
         """Note that so many messages wait until ``vis``, and nobody holds them."""
         if count and vis > self.now:
-            queue.delayed.add(vis, count)
+            queue.delay(vis, count)
             self.note(queue.undelay, vis, count)
 
     def undelay(self, queue: Queue, vis: int, count: int) -> None:
@@ -414,7 +420,9 @@ class State:
         ):
             if number in by_number:
                 by_number[number].tally.add(vis, None, count)
-                self.delay(by_number[number], vis, delayed)
+                if delayed:
+                    # Without a line in the journal: what the file holds, no rollback takes back.
+                    by_number[number].delay(vis, delayed)
             else:
                 orphans.add(number)
         for number, exp, count in self.execute(

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from typing import Final
 
 # Stale heap entries are dropped when their time comes; leases that are extended over and over with a long timeout
 # would pile them up until then, so the heap is rebuilt when most of it is stale.
 _SLACK = 64
-_NO_COUNTS: dict[int, int] = {}
-_NO_HEAP: list[int] = []
 
 
 class Calendar:
@@ -22,15 +21,12 @@ class Calendar:
     __slots__ = ("_counts", "_heap", "total")
 
     def __init__(self) -> None:
-        # Most queues have no times, and share what is empty.
-        self._counts: dict[int, int] = _NO_COUNTS
-        self._heap: list[int] = _NO_HEAP
+        self._counts: dict[int, int] = {}
+        self._heap: list[int] = []
         self.total = 0
 
     def add(self, at: int, count: int) -> None:
         """Note ``count`` more at this time."""
-        if not (self._counts or self._heap):
-            self._counts, self._heap = {}, []
         self.total += count
         known = self._counts.get(at)
         if known is not None:
@@ -77,6 +73,10 @@ class Calendar:
         return iter(self._counts.items())
 
 
+EMPTY: Final = Calendar()
+"""Without times: most queues have none and share it, and replace it before they add one."""
+
+
 class Tally:
     """The counts of one queue as of ``now``, the time it was last advanced to.
 
@@ -89,8 +89,8 @@ class Tally:
         self.now = now
         self.visible = 0
         self.rose = False
-        self._due = Calendar()
-        self._expiring = Calendar()
+        self._due = EMPTY
+        self._expiring = EMPTY
 
     @property
     def invisible(self) -> int:
@@ -107,9 +107,9 @@ class Tally:
         if vis <= self.now:
             self._raise(count)
         else:
-            self._due.add(vis, count)
+            self._add_due(vis, count)
         if exp is not None:
-            self._expiring.add(exp, count)
+            self.expire_at(exp, count)
 
     def remove(self, vis: int, exp: int | None, count: int = 1) -> None:
         """Count messages out that were counted in with this ``vis`` (or have come due since) and ``exp``."""
@@ -131,10 +131,12 @@ class Tally:
         if new <= self.now:
             self._raise(count)
         else:
-            self._due.add(new, count)
+            self._add_due(new, count)
 
     def expire_at(self, exp: int, count: int) -> None:
-        """Note that ``count`` of the messages counted in without an expiry do expire at ``exp``."""
+        """Note that ``count`` of the messages counted in expire at ``exp``."""
+        if self._expiring is EMPTY:
+            self._expiring = Calendar()
         self._expiring.add(exp, count)
 
     def advance(self, now: int) -> None:
@@ -166,6 +168,11 @@ class Tally:
         if due is None:
             return expiry
         return due if expiry is None else min(due, expiry)
+
+    def _add_due(self, at: int, count: int) -> None:
+        if self._due is EMPTY:
+            self._due = Calendar()
+        self._due.add(at, count)
 
     def _raise(self, count: int) -> None:
         if not self.visible:

@@ -649,7 +649,7 @@ def test_b5_whatever_shows_progress_ends_the_bar_and_hands_out_what_waited(says:
     seat = rig.debt().seats.get(number)
     assert (seat.stuck, seat.deaf, rig.debt().seats.any_ready) == (False, False, True)
     assert rig.debt().owner == number and rig.gens(number) == [gen]
-    assert rig.debt().unacked == [(gen, rig.now)]
+    assert rig.debt().unacked == ((gen, rig.now),)
     assert rig.bell.dispatch.agenda.when(("start", QUEUE)) == rig.now + 2.0
 
 

@@ -252,10 +252,10 @@ def test_b3_a_started_answers_what_its_sender_knew(gen: int) -> None:
     rig.wait(0.25)
     rig.trigger()
     rig.say(first, Started(QUEUE, "c" * 32, 3))
-    assert rig.debt().unacked == [(1, 100.0), (3, 100.75)]
+    assert rig.debt().unacked == ((1, 100.0), (3, 100.75))
     rig.started(first, gen)
-    assert rig.debt().unacked == {0: [(1, 100.0), (3, 100.75)], 1: [(3, 100.75)], 2: [(3, 100.75)], 3: []}.get(
-        gen, [(1, 100.0), (3, 100.75)]
+    assert rig.debt().unacked == {0: ((1, 100.0), (3, 100.75)), 1: ((3, 100.75),), 2: ((3, 100.75),), 3: ()}.get(
+        gen, ((1, 100.0), (3, 100.75))
     )
     due = rig.bell.dispatch.agenda.when(("start", QUEUE))
     assert due == {1: 102.75, 2: 102.75, 3: None}.get(gen, 102.0)
@@ -270,7 +270,7 @@ def test_b4_whoever_was_quicker_owns_with_the_newest_generation_only() -> None:
     rig.started(second, 1)
     assert rig.debt().owner == first
     rig.started(second, 2)
-    assert (rig.debt().owner, rig.debt().unacked) == (second, [])
+    assert (rig.debt().owner, rig.debt().unacked) == (second, ())
     rig.started(first, 2)
     assert rig.debt().owner == second, "the second of two that began changes nothing"
     rig.trigger()
@@ -278,7 +278,7 @@ def test_b4_whoever_was_quicker_owns_with_the_newest_generation_only() -> None:
     assert rig.debt().owner is None
     rig.wait(1.0)
     rig.started(first, 2)
-    assert (rig.debt().owner, rig.debt().unacked) == (first, [(3, 101.0)]), "and owes the rest from now on"
+    assert (rig.debt().owner, rig.debt().unacked) == (first, ((3, 101.0),)), "and owes the rest from now on"
     assert rig.bell.dispatch.agenda.when(("start", QUEUE)) == 103.0
 
 
@@ -500,7 +500,7 @@ def test_o7_who_hears_again_is_handed_what_waited_for_it() -> None:
         else:
             rig.started(number, gens[1])
         assert rig.gens(number) == [rig.debt().gen]
-        assert (rig.debt().owner, rig.debt().unacked) == (number, [(rig.debt().gen, rig.now)])
+        assert (rig.debt().owner, rig.debt().unacked) == (number, ((rig.debt().gen, rig.now),))
         assert not rig.debt().seats.get(number).deaf
 
 

@@ -62,10 +62,10 @@ def test_a_mark_raises_and_merges_and_a_settle_leaves_nothing() -> None:
     assert (debt.size, debt.traceparent) == (SIZE_MAX - 1, "u")
     book.mark(debt, 11.0, "due", 9, foreign=False)
     assert debt.size == SIZE_MAX == 1_000_000_000
-    debt.owner, debt.unacked, debt.asked, debt.rounds, debt.started_at = 7, [(1, 1.0)], frozenset({7}), 3, 1.0
+    debt.owner, debt.unacked, debt.asked, debt.rounds, debt.started_at = 7, ((1, 1.0),), frozenset({7}), 3, 1.0
     book.settle(debt)
     assert (debt.dirty, debt.foreign, debt.size, debt.traceparent) == (False, False, 0, None)
-    assert (debt.owner, debt.unacked, debt.asked, debt.rounds, debt.started_at) == (None, [], set(), 0, None)
+    assert (debt.owner, debt.unacked, debt.asked, debt.rounds, debt.started_at) == (None, (), set(), 0, None)
     book.mark(debt, 12.0, "trigger", 1, foreign=False)
     assert (debt.marked_at, debt.size, debt.foreign, debt.gen) == (12.0, 1, False, 5)
 

@@ -11,8 +11,10 @@ import pytest_asyncio
 
 from bridge.contract.errors import QueueNotFound
 from bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement
+from bridge.queues.embedded.file import open_file
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.embedded.sqlite import SqliteStore
+from bridge.queues.embedded.state import State
 from tests.bridge.queues.clocks import FakeClock
 
 QUEUE = "billing/orders"
@@ -113,3 +115,22 @@ async def test_a_queue_that_is_missing_is_named_by_its_code_and_words(store: Any
     """A put that makes none says so."""
     with pytest.raises(QueueNotFound, match=f"there is no queue {QUEUE}, and nothing was put"):
         await store.put(QUEUE, ["one"], create=False)
+
+
+async def test_a_rollback_after_a_start_takes_nothing_back_that_the_file_holds(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """A full disk at the first commit: delayed messages stay delayed, and are not taken for leased ones."""
+    async with SqliteStore(tmp_path / "queue.db", clock=clock, wall=clock.wall) as store:
+        await store.put(QUEUE, [NewMessage("later", 60_000)])
+    connection, lock = open_file(tmp_path / "queue.db")
+    try:
+        state = State(connection, clock, clock.wall, None, 600_000)
+        queue = state.queues[QUEUE]
+        due = queue.delayed.earliest()
+        assert due is not None
+        state.rollback()
+        assert queue.delayed.earliest() == due
+    finally:
+        connection.close()
+        lock.release()

@@ -47,7 +47,7 @@ def test_a_put_reaches_a_webhook(tmp_path: pathlib.Path) -> None:
         thread.start()
         try:
             file = tmp_path / "queuebell.toml"
-            url = f"http://127.0.0.1:{server.server_port}/hook?token=abc"
+            url = f"http://127.0.0.1:{server.server_port}/hook?token=xyz-hidden"
             file.write_text(ENTRY.format(url=url, secret=SECRET) + OPEN)
             with serving(tmp_path / "data", "--config", str(file)) as bridge:
                 bridge.client("queue", "put", "billing/orders", "x")
@@ -56,13 +56,13 @@ def test_a_put_reaches_a_webhook(tmp_path: pathlib.Path) -> None:
                 with urllib.request.urlopen(f"{bridge.url}/v1/listeners", timeout=100) as answer:
                     (row,) = json.load(answer)["listeners"]
                 assert (row["channel"], row["queues"]) == ("webhook", [{"queue": "billing/orders"}])
-                assert "abc" not in json.dumps(row)
+                assert "xyz-hidden" not in json.dumps(row)
                 assert "webhook" in bridge.client("status")
                 assert "all is well" in bridge.client("check", code=0), "work waits, and the webhook was told of it"
                 assert "no listener is subscribed" not in bridge.client("status")
                 code, log = bridge.stop()
                 assert code == 0
-                assert "abc" not in log
+                assert "xyz-hidden" not in log
         finally:
             server.shutdown()
             thread.join()
@@ -71,14 +71,14 @@ def test_a_put_reaches_a_webhook(tmp_path: pathlib.Path) -> None:
 def test_a_webhook_that_is_not_reached_is_named(tmp_path: pathlib.Path) -> None:
     """With its address, without what may be secret in it, and with what to do; by `check` and by `status`."""
     file = tmp_path / "queuebell.toml"
-    url = "http://127.0.0.1:1/hook?token=abc"
+    url = "http://127.0.0.1:1/hook?token=xyz-hidden"
     file.write_text(ENTRY.format(url=url, secret=SECRET) + OPEN)
     with serving(tmp_path / "data", "--config", str(file)) as bridge:
         bridge.client("queue", "put", "billing/orders", "x")
         while "http://127.0.0.1:1 on billing/orders: its webhook" not in (told := bridge.client("check", code=1)):
             pass
         assert "could not be reached" in told and "see whether the endpoint answers" in told
-        assert "no listener is subscribed" in told and "abc" not in told
+        assert "no listener is subscribed" in told and "xyz-hidden" not in told
         assert "its webhook was not told of the work" in bridge.client("status")
 
 

@@ -277,7 +277,7 @@ async def _claimed(store: QueueStore, queues: Sequence[str]) -> set[str] | None:
     for queue in queues:
         try:
             before = await store.peek(queue, _PEEK)
-            depth = await store.depth(queue)
+            depth = await store.counts(queue)
             after = await store.peek(queue, _PEEK)
         except QueueNotFound:
             continue

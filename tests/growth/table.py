@@ -23,6 +23,7 @@ TABLE: dict[World, dict[str, str]] = {
         "receive": "messages queues delayed leased expiring dead_letters",
         "delete": "messages queues delayed leased expiring dead_letters",
         "replay": "messages queues leased dead_letters",
+        "pass_over_one": "unmatched",
     },
     Plain: {
         "publish": "subscribers queues",

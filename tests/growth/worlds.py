@@ -176,6 +176,11 @@ class Store:
         for _ in range(count // 32 + 1):
             await self.store.put(POISON, [NewMessage(body)] * 32)
 
+    async def fill_unmatched(self, count: int) -> None:
+        """Dead letters that a replay by reason does not choose."""
+        self.unmatched = count
+        await self.fill_dead_letters(count)
+
     async def fill_queues(self, count: int) -> None:
         """Others, with a message each."""
         for number in range(count):
@@ -226,6 +231,15 @@ class Store:
         with self._counted() as work:
             run = Replaying(self.store, self.store, POISON, Choice(most=1), 1, clock=lambda: 0.0)
             assert (await run.run()).moved == 1
+        return work
+
+    async def pass_over_one(self) -> Work:
+        """What each message of the poison queue takes of a replay that chooses none of them."""
+        with self._counted() as work:
+            run = Replaying(self.store, self.store, POISON, Choice(reason="never"), self.unmatched, clock=lambda: 0.0)
+            assert (await run.run()).moved == 0
+        work.steps //= self.unmatched
+        work.cpu_s /= self.unmatched
         return work
 
 

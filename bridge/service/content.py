@@ -67,19 +67,20 @@ def _never_put(debt: Debt) -> bool:
     return not debt.exists and debt.seats.any_own and not debt.seats.any_foreign
 
 
-def now_counted(state: QueueState, told: Counts, kind: str = "") -> QueueState:
+def now_counted(state: QueueState, depth: Depth, counts: Counts | None, kind: str = "") -> QueueState:
     """Return the state with what its store, of this kind, tells just now."""
-    missing = [name for name in ("leased", "delayed") if getattr(told, name) is None and told.invisible]
-    if told.oldest_ms is None and told.visible:
+    told = counts or Counts(depth.visible, depth.invisible)
+    missing = [name for name in ("leased", "delayed") if getattr(told, name) is None and depth.invisible]
+    if told.oldest_ms is None and depth.visible:
         missing.append("oldest_ms")
     untold = {name: words for name, words in state.untold.items() if name == "buried"}
     return msgspec.structs.replace(
         state,
         exists=True,
-        depth=Depth(told.visible, told.invisible),
+        depth=depth,
         depth_age_ms=None,
-        depth_at_least=told.at_least,
-        oldest_ms=told.oldest_ms if told.visible else None,
+        depth_at_least=False,
+        oldest_ms=told.oldest_ms if depth.visible else None,
         leased=told.leased,
         delayed=told.delayed,
         untold=dict.fromkeys(missing, NOT_THIS_TIME) | {**UNTOLD.get(kind, {})} | untold,

@@ -191,17 +191,18 @@ class QueueRoutes:
         if described is None:
             raise Refusal("queue_not_found", "there is no such queue")
         try:
-            counts = await store.counts(queue)
-            if self._bridge.own is None and counts is not None and store.capabilities.pause:
+            depth = await store.depth(queue)
+            counts = None if depth is None else await store.counts(queue)
+            if self._bridge.own is None and depth is not None and store.capabilities.pause:
                 # Whichever bridge was told of the pause: the engine alone knows.
                 described = msgspec.structs.replace(described, paused=await store.paused(queue))
         except (StoreError, Unsupported):
             # While the file is broken, what the bridge knew last is better than nothing; and without a store it is all.
             return Answer(200, _encode(described))
-        if counts is not None and (described.depth_age_ms is None or self._bridge.own is None):
+        if depth is not None and (described.depth_age_ms is None or self._bridge.own is None):
             # What listeners counted elsewhere stands. The bridge's own picture is as of the last commit; a lease may
             # have lapsed since.
-            described = now_counted(described, counts, self._bridge.bell.engine_kind)
+            described = now_counted(described, depth, counts, self._bridge.bell.engine_kind)
         elif self._bridge.own is None:
             described = msgspec.structs.replace(described, exists=False, depth=None, depth_age_ms=None)
         return Answer(200, _encode(described))

@@ -374,7 +374,7 @@ class Scaled:
         """Count the queue; None where the store cannot now, and `_why` says why."""
         try:
             async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
-                depth = await unless_cancelled(self._store.counts(self.queue))
+                depth = await unless_cancelled(self._store.depth(self.queue))
         except QueueNotFound:
             depth = None  # workers may be started before the first put
         except (QueuebellError, TimeoutError) as error:

@@ -11,7 +11,7 @@ import pytest
 from bridge import Bridge, StoreUnavailable
 from bridge.contract.wire import Hello, Processes, UpFrame, Welcome, WelcomedQueue
 from bridge.core.settings import Periods
-from bridge.queues.base import Capabilities, Counts, Depth, NewMessage, QueueStore
+from bridge.queues.base import Capabilities, Depth, NewMessage, QueueStore
 from bridge.service.bridge import BridgeSettings
 from bridge.service.status import workers
 from listeners import Scaler
@@ -101,9 +101,9 @@ class Counting(Store):
         super().__init__()
         self.counted: list[float] = []
 
-    async def counts(self, queue: str) -> Counts | None:
+    async def depth(self, queue: str) -> Depth | None:
         self.counted.append(asyncio.get_running_loop().time())
-        return await super().counts(queue)
+        return await super().depth(queue)
 
 
 class SweepingBridge(FakeBridge):
@@ -246,7 +246,7 @@ async def test_a_store_that_cannot_be_counted_is_said_and_one_is_started(
             raise StoreUnavailable("no answer from the store")
 
         await store.put(QUEUE, ["a"])
-        monkeypatch.setattr(store, "counts", away)
+        monkeypatch.setattr(store, "depth", away)
         scaler = Scaler(store, QUEUE, actuator, bridge=bridge, per_process=1)
         running = asyncio.create_task(scaler.run(), name="scaler")
         await actuator.until(lambda: actuator.started == ["0"])
@@ -267,7 +267,7 @@ async def test_what_a_count_proves_is_known_once_the_store_has_answered(monkeypa
             monkeypatch.setattr(store, "capabilities", msgspec.structs.replace(store.capabilities, exact_depth=False))
             return Depth(0, 0)
 
-        monkeypatch.setattr(store, "counts", rough)
+        monkeypatch.setattr(store, "depth", rough)
         running = asyncio.create_task((scaler := Scaler(store, QUEUE, actuator, bridge=bridge)).run(), name="scaler")
         await store.put(QUEUE, ["a"])
         await actuator.until(lambda: actuator.started == ["0"])

@@ -11,7 +11,6 @@ import asyncio
 import functools
 import io
 import logging
-import math
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -27,32 +26,26 @@ from bridge.contract.backoff import Draw
 from bridge.contract.errors import (
     STATUS_BY_CODE,
     BadInput,
-    BadQueueReference,
     Closed,
     ConfigurationError,
     NoQueueService,
     NotAllowed,
-    Overloaded,
     QueueNotFound,
     StoreError,
-    StoreFull,
     StoreUnavailable,
     UnknownOutcome,
     Unsupported,
 )
 from bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
 from bridge.contract.names import parse_reference
-from bridge.contract.times import from_rfc3339
 from bridge.queues.base import (
     NEVER,
-    VISIBILITY_S_MAX,
     AsyncConnection,
     Body,
     Capabilities,
     Claim,
     Counts,
     Depth,
-    Extend,
     NewMessage,
     PutOnceStore,
     PutReceipt,
@@ -64,18 +57,27 @@ from bridge.queues.base import (
     new_messages,
     refuse_connection,
 )
-from bridge.queues.http_shapes import (
-    ExtendItem,
-    Message,
-    Messages,
-    PutAnswer,
-    PutItem,
-    PutRequest,
-    ReceiveAnswer,
-    ReceiveRequest,
-    ReleaseItem,
-    SettleRequest,
+from bridge.queues.http_answers import (
+    DESCRIBE,
+    LIST,
+    PEEK,
+    PUT,
+    RECEIVE,
+    SETTLE,
+    body_fields,
+    decode,
+    encode,
+    extend_item,
+    outcome_of,
+    problem_in,
+    put_item,
+    refusal,
+    stored,
+    weightier,
+    whole,
+    whole_seconds,
 )
+from bridge.queues.http_shapes import PutItem, PutRequest, ReceiveRequest, ReleaseItem, SettleRequest
 from bridge.queues.limits import check_key, check_put
 from bridge.queues.missing import missing_from
 from bridge.queues.sending import sent
@@ -198,9 +200,9 @@ class HttpStore(PutOnceStore):
         path = self._path(queue, "/messages" if create else f"/messages?{_EXISTING}")
 
         async def put(messages: list[NewMessage]) -> list[PutReceipt]:
-            raw = _encode(PutRequest([_new_message(message) for message in messages]))
+            raw = encode(PutRequest([put_item(message) for message in messages]))
             carries = any(message.headers for message in messages)
-            return _decode(_put, (await self._put(queue, "POST", path, raw, _JSON, carries))[1]).messages
+            return decode(PUT, (await self._put(queue, "POST", path, raw, _JSON, carries))[1]).messages
 
         return await sent(self, queue, messages, put)
 
@@ -228,10 +230,10 @@ class HttpStore(PutOnceStore):
             raw, kind = message.body, _BYTES
             if message.headers:
                 # A request has less room for headers of its own than a message has.
-                raw, kind = _encode(PutItem(*_body(raw), headers=message.headers)), {"Content-Type": MESSAGE_TYPE}
+                raw, kind = encode(PutItem(*body_fields(raw), headers=message.headers)), {"Content-Type": MESSAGE_TYPE}
             carries = bool(message.headers)
             status, answer = await self._put(queue, "PUT", path, raw, kind, carries, repeatable=True)
-            return None if status == 204 else _decode(_put, answer).messages[0]
+            return None if status == 204 else decode(PUT, answer).messages[0]
 
         return await sent(self, queue, messages, put)
 
@@ -239,10 +241,10 @@ class HttpStore(PutOnceStore):
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
     ) -> Received:
         """Take up to ``limit`` messages; ``visibility_s`` is rounded up to whole seconds."""
-        request = ReceiveRequest(limit, _whole_seconds(visibility_s), source)
-        answer = _decode(_receive, await self._call("POST", queue, "/receive", _encode(request)))
+        request = ReceiveRequest(limit, whole_seconds(visibility_s), source)
+        answer = decode(RECEIVE, await self._call("POST", queue, "/receive", encode(request)))
         return Received(
-            [_stored(m) for m in answer.messages],
+            [stored(m) for m in answer.messages],
             answer.depth,
             answer.next_visible_in_ms,
             self.boot,
@@ -254,31 +256,31 @@ class HttpStore(PutOnceStore):
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
         """Delete, release and extend; leases are rounded up to whole seconds."""
-        raw = _encode(
+        raw = encode(
             SettleRequest(
                 [Claim(item.id, item.pop_receipt) for item in settlement.delete],
                 [ReleaseItem(item.id, item.pop_receipt, item.after_ms, item.uncounted) for item in settlement.release],
-                [_extension(item) for item in settlement.extend],
+                [extend_item(item) for item in settlement.extend],
             )
         )
-        return _decode(_settle, await self._call("POST", queue, "/settle", raw))
+        return decode(SETTLE, await self._call("POST", queue, "/settle", raw))
 
     async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
         """Look without taking."""
-        answer = _decode(_peek, await self._call("GET", queue, f"/peek?max={_whole(limit, 'max')}"))
-        return [_stored(message) for message in answer.messages]
+        answer = decode(PEEK, await self._call("GET", queue, f"/peek?max={whole(limit, 'max')}"))
+        return [stored(message) for message in answer.messages]
 
     async def depth(self, queue: str) -> Depth | None:
         """Count; None for a queue that does not exist."""
         try:
-            return _decode(_describe, await self._call("GET", queue, "")).depth
+            return decode(DESCRIBE, await self._call("GET", queue, "")).depth
         except QueueNotFound:
             return None
 
     async def counts(self, queue: str) -> Counts | None:
         """Ask how it stands, for all that the service tells of it."""
         try:
-            told = _decode(_describe, await self._call("GET", queue, ""))
+            told = decode(DESCRIBE, await self._call("GET", queue, ""))
         except QueueNotFound:
             return None
         if told.depth is None:
@@ -290,7 +292,7 @@ class HttpStore(PutOnceStore):
     async def oldest_ms(self, queue: str) -> int | None:
         """Ask how it stands. Raises `Unsupported` where the service is of a version that does not say."""
         try:
-            oldest = _decode(_describe, await self._call("GET", queue, "")).oldest_ms
+            oldest = decode(DESCRIBE, await self._call("GET", queue, "")).oldest_ms
         except QueueNotFound:
             oldest = None
         if oldest is msgspec.UNSET:
@@ -310,13 +312,13 @@ class HttpStore(PutOnceStore):
     async def paused(self, queue: str) -> bool:
         """Ask how it stands."""
         try:
-            return _decode(_describe, await self._call("GET", queue, "")).paused
+            return decode(DESCRIBE, await self._call("GET", queue, "")).paused
         except QueueNotFound:
             return False
 
     async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
         """Make a queue; say whether it is new."""
-        raw = b"" if metadata is None else _encode({"metadata": metadata})
+        raw = b"" if metadata is None else encode({"metadata": metadata})
         status, _ = await self._request("PUT", self._path(queue, ""), raw)
         return status == 201
 
@@ -327,12 +329,12 @@ class HttpStore(PutOnceStore):
     async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
         """List references, page by page as far as ``limit`` needs."""
         found: list[str] = []
-        if _whole(limit, "limit") < 1:
+        if whole(limit, "limit") < 1:
             raise BadInput("bad_parameter", "limit is a whole number, 1 or more")
         while len(found) < limit:
             page = min(_PAGE, limit - len(found))
             path = f"/v1/queues?prefix={quote(prefix, safe='')}&after={quote(after, safe='')}&limit={page}"
-            answer = _decode(_list, (await self._request("GET", path))[1])
+            answer = decode(LIST, (await self._request("GET", path))[1])
             found += answer.queues
             if answer.next is None:
                 break
@@ -406,13 +408,13 @@ class HttpStore(PutOnceStore):
                 options = {"timeout": ClientTimeout(total=limit, connect=TRY_S)}
                 answer = await self._ask(where, method, path, raw, headers, options, carries)
             except _Older as error:
-                told = _weightier(told, error)  # It answers, and is as good as before for all else.
+                told = weightier(told, error)  # It answers, and is as good as before for all else.
             except (StoreError, ConfigurationError) as error:
-                outcome = _outcome(error)
+                outcome = outcome_of(error)
                 if outcome is Outcome.ANSWERED:
                     self._answered(where, loop.time())
                     raise
-                told = _weightier(told, error)
+                told = weightier(told, error)
                 pause = getattr(error, "retry_after", None)
                 if not self._failover.tell(where, outcome, loop.time(), repeatable=repeatable, retry_after=pause):
                     break
@@ -489,7 +491,7 @@ class HttpStore(PutOnceStore):
             if self._closed:
                 raise Closed("the store was closed") from error
             raise
-        problem = None if status < 300 else _problem_in(body)
+        problem = None if status < 300 else problem_in(body)
         known = where in self._known
         if (problem is None and (known or body[:1] in _OURS)) or (problem and problem.code in STATUS_BY_CODE):
             self._known.add(where)
@@ -514,7 +516,7 @@ class HttpStore(PutOnceStore):
             raise wrong(f"{base}: this is not a Queuebell queue service: it answers {status}, and not as one does")
         if problem is None:
             return status, body
-        raise _error(status, problem, retry_after)
+        raise refusal(status, problem, retry_after)
 
     async def _require_headers(self, where: HttpAddress, queue: str, options: dict[str, Any]) -> None:
         """Ask an address that has not said that it keeps headers, by a short list; raise `_Older` where it does not."""
@@ -591,145 +593,3 @@ def normalised(url: str) -> str:
         host = "127.0.0.1" if where.host == "localhost" else where.host
         places[f"{f'[{host}]' if ':' in host else host}:{where.port}"] = where.scheme
     return f"{next(iter(places.values()))}://{','.join(sorted(places))}"
-
-
-class _Describe(msgspec.Struct):
-    depth: Depth | None = None
-    depth_at_least: bool = False
-    leased: int | None = None
-    delayed: int | None = None
-    oldest_ms: int | msgspec.UnsetType | None = msgspec.UNSET
-    paused: bool = False
-
-
-class _List(msgspec.Struct):
-    queues: list[str]
-    next: str | None = None
-
-
-class _Problem(msgspec.Struct):
-    code: str = ""
-    detail: str = ""
-
-
-_put = msgspec.json.Decoder(PutAnswer)
-_receive = msgspec.json.Decoder(ReceiveAnswer)
-_peek = msgspec.json.Decoder(Messages)
-_settle = msgspec.json.Decoder(Settling)
-_describe = msgspec.json.Decoder(_Describe)
-_list = msgspec.json.Decoder(_List)
-_problem = msgspec.json.Decoder(_Problem)
-_encode = msgspec.json.Encoder().encode
-
-
-def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    try:
-        return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnknownOutcome("the answer is not one of a queue service") from error
-
-
-def _problem_in(body: bytes) -> _Problem:
-    try:
-        return _problem.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Problem()
-
-
-def _outcome(error: Exception) -> Outcome:
-    """Return what an error means for which of several bridges is asked next."""
-    if isinstance(error, UnknownOutcome):
-        return Outcome.UNKNOWN
-    if isinstance(error, StoreUnavailable | NoQueueService):
-        return Outcome.NOT_DONE
-    if isinstance(error, NotAllowed) or type(error) is StoreError:
-        return Outcome.REFUSED
-    return Outcome.ANSWERED
-
-
-def _weightier(told: Exception | None, error: Exception) -> Exception:
-    """Return which error of several bridges the caller is told.
-
-    First that it may have been done. Then that it was refused, whoever was asked before: an equal bridge that is away
-    would refuse it too. Then to try again.
-    """
-    order = (StoreUnavailable, NotAllowed, UnknownOutcome)
-    weights = [sum(isinstance(each, kind) << place for place, kind in enumerate(order)) for each in (told, error)]
-    return error if told is None or weights[1] > weights[0] else told
-
-
-def _error(status: int, problem: _Problem, retry_after: float | None) -> Exception:
-    code, detail = problem.code, problem.detail or f"the queue service answered {status}"
-    if code == "queue_not_found":
-        return QueueNotFound(detail)
-    if code == "bad_queue_reference":
-        return BadQueueReference(detail)
-    if code in STATUS_BY_CODE and (status in (400, 413) or code == "message_conflict"):
-        return BadInput(code, detail)
-    if code == "unsupported":
-        return Unsupported(detail)
-    if status == 507:
-        return StoreFull(detail)
-    if status in (500, 502, 504):
-        return UnknownOutcome(detail)
-    if status == 429:
-        return Overloaded(detail, retry_after)
-    if status in (408, 503):
-        return StoreUnavailable(detail, retry_after)
-    if code in ("unauthenticated", "forbidden"):
-        return NotAllowed(code, detail)
-    # 403, 421: it is the queue service, and does not want us.
-    return StoreError(f"{detail} (status {status})")
-
-
-def _stored(message: Message) -> StoredMessage:
-    try:
-        inserted = from_rfc3339(message.inserted_at)
-        expires = None if message.expires_at is None else from_rfc3339(message.expires_at)
-    except ValueError as error:
-        raise UnknownOutcome("the answer is not one of a queue service") from error
-    body = message.body.encode() if message.body else message.body_base64 or b""
-    return StoredMessage(
-        message.id,
-        message.pop_receipt or "",
-        body,
-        message.dequeue_count,
-        inserted,
-        expires,
-        message.key,
-        message.headers,
-    )
-
-
-def _new_message(message: NewMessage) -> PutItem:
-    delay, ttl = _whole(message.visible_after_ms, "visible_after_ms"), _whole(message.ttl_s, "ttl_s")
-    return PutItem(*_body(message.body), delay, ttl, message.headers)
-
-
-def _body(body: object) -> tuple[str | None, bytes | None]:
-    """Return a body as text, or else as bytes, which travel as base64."""
-    if not isinstance(body, bytes):
-        raise BadInput("bad_parameter", "a body is bytes")
-    try:
-        return body.decode(), None
-    except UnicodeDecodeError:
-        return None, body
-
-
-def _extension(item: Extend) -> ExtendItem:
-    seconds = _whole_seconds(item.visibility_s)
-    return ExtendItem(item.id, item.pop_receipt, seconds, *((None, None) if item.body is None else _body(item.body)))
-
-
-def _whole(value: object, name: str) -> int:
-    # JSON would carry True as a word and 1.5 as a fraction; both are mistakes of the caller.
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise BadInput("bad_parameter", f"{name} is a whole number")
-    return value
-
-
-def _whole_seconds(seconds: float) -> int:
-    """Round a lease up to what the wire can say: whole seconds, at least 1; never early (B2)."""
-    if type(seconds) not in (int, float) or not 0 < seconds <= VISIBILITY_S_MAX:
-        raise BadInput("bad_parameter", f"a visibility timeout is above 0 and at most {VISIBILITY_S_MAX} seconds")
-    return max(1, math.ceil(seconds - 1e-9))

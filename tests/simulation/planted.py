@@ -151,25 +151,25 @@ class DropsBatches(Bridge):
             while commands := self.bell.commands():
                 for command in commands:
                     if isinstance(command, Send):
-                        session = self._sessions.get(command.session)
+                        session = self._sessions.live.get(command.session)
                         if session is not None:
                             session.outlet.send(command.frame)
                     elif isinstance(command, Flush):
                         (self.flushes.later if later else self._flush)(command.session)
                     elif isinstance(command, Announce):
-                        for hear in self._subscribers:
+                        for hear in self.hub.subscribers:
                             hear(command)
                     else:
                         self._perform(command)
         finally:
             self._driving = False
         for fact in self.bell.facts():
-            for observer in self._observers:
+            for observer in self.hub.observers:
                 observer(fact)
         self.arm()
 
     def _flush(self, number: int) -> None:
-        session = self._sessions.get(number)
+        session = self._sessions.live.get(number)
         if session is None:
             return
         if not session.outlet.writable():

@@ -33,7 +33,7 @@ from tests.simulation.run import run
 from tests.support.command import ROOT, environment
 
 SEEDS = 1008
-DEAF = 5
+DEAF = 53
 """Of exceptions alone: a seed whose exceptions meet a batch with the flush of a session."""
 PROVED = 336
 """So many by `make prove`; the rest are for `make prove-long`."""

@@ -15,15 +15,15 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-system check bench peers prove prove-long prove-all mutants lock release site clean
+.PHONY: help demo test test-rest test-system test-long test-all check bench peers mutants lock release site clean
 
 help:
 	@echo "make demo         set up and run the demonstration: real work, real processes, one killed half-way"
-	@echo "make test         all tests that need nothing but this checkout"
+	@echo "make test         the tests that every change needs: three minutes on two cores"
+	@echo "make test-rest    all other tests that need nothing but this checkout, and a sample of the mutants"
 	@echo "make test-system  the tests that need a system package"
-	@echo "make prove        minutes: seeds, stories, faults and mutants beyond those of make test"
-	@echo "make prove-long   minutes more: what make prove shows, with other seeds"
-	@echo "make prove-all    hours: every interleaving of larger worlds, thousands of stories"
+	@echo "make test-long    minutes more: what make test-rest shows, with other seeds"
+	@echo "make test-all     hours: every interleaving of larger worlds, thousands of stories"
 	@echo "make mutants      change one thing at a time and see whether a test notices; ARGS=contract for one room"
 	@echo "make check        types, style, and that the lock fits"
 	@echo "make bench        the figures of bench/RESULTS.md, measured on this machine"
@@ -40,19 +40,20 @@ test: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 test-system: $(VENV)/dev.stamp
-	@$(BIN)/python -m pytest $(SPREAD) -m system $(ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) -m "system and not long" $(ARGS)
 
-# Minutes: what `make test` shows in short, at length, and a sample of the mutants.
-prove: $(VENV)/dev.stamp
-	@$(BIN)/python -m pytest $(SPREAD) -m prove $(ARGS)
+# Documents, examples, the demonstration, the bench, the workers of frameworks, long stories: not for every change, but for
+# every submission (`.ci/run`).
+test-rest: $(VENV)/dev.stamp
+	@$(BIN)/python -m pytest $(SPREAD) -m "rest and not system and not long" $(ARGS)
 	@$(MAKE) --no-print-directory mutants ARGS='small --sample'
 
-# Minutes more: what repeats with other seeds what `make prove` shows.
-prove-long: $(VENV)/dev.stamp
+# Minutes more: what repeats with other seeds what `make test-rest` shows.
+test-long: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest $(SPREAD) -m long $(ARGS)
 
 # Hours: every interleaving of larger worlds, thousands of stories.
-prove-all: prove prove-long
+test-all: test test-rest test-long
 	@QUEUEBELL_PROVE=1 $(BIN)/python -m pytest --timeout 36000 tests/exploration/test_exhaustive.py \
 		tests/exploration/cluster/test_exhaustive.py
 	@$(BIN)/python -m tests.exploration 5000 1000

@@ -19,6 +19,19 @@ import pytest_asyncio
 from bridge.contract.errors import STATUS_BY_CODE, BadInput, QueuebellError
 
 HERE = Path(__file__).parent
+REST = (
+    *("architecture", "bench", "docs", "examples", "growth/test_planted.py", "mutants", "readme", "reference"),
+    *("queuebell/demo", "queuebell/frameworks/test_taskiq_workers.py", "queuebell/frameworks/django/test_worker.py"),
+    *("services/test_cluster_strangers.py", "services/test_nats_cluster.py", "services/test_plain_turns.py"),
+    *(
+        "services/test_scaler_crossed.py",
+        "services/test_turns.py",
+        "chaos/test_revocation.py",
+        "chaos/test_long_run.py",
+    ),
+    *("queuebell/command/test_completion.py", "queuebell/command/test_progress_bars.py", "listeners/test_types.py"),
+)
+"""Files and folders whose tests are `rest` as a whole: they are not even collected for `make test`."""
 
 # No verdict by wall clock: a machine that does other things besides makes neither an example nor its test wrong.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -32,6 +45,24 @@ os.environ["SSL_CERT_FILE"] = os.devnull
 # and then interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _is_rest(path: Path) -> bool:
+    return any(path.is_relative_to(HERE / name) for name in REST)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out `REST` where its mark is deselected, unless it is asked for by its path."""
+    named = any(_is_rest(Path(config.invocation_params.dir, word.partition("::")[0])) for word in config.args)
+    return True if "not rest" in config.option.markexpr and _is_rest(collection_path) and not named else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what stands in `REST`."""
+    for item in items:
+        if _is_rest(item.path):
+            item.add_marker("rest")
 
 
 @pytest.hookimpl(optionalhook=True)

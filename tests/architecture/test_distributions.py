@@ -110,7 +110,7 @@ def test_the_sdist_is_the_checkout(sdist: pathlib.Path) -> None:
     assert held - MADE == set(tracked())
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 def test_its_tests_run_where_it_is_unpacked(unpacked: pathlib.Path) -> None:
     """Without git as well, those of documents and of distributions themselves among them."""
     words = [

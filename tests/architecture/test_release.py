@@ -92,7 +92,7 @@ def test_make_hands_it_the_version() -> None:
     assert 'deploy/release "1.2.3"' in run("make", "-n", "release", "VERSION=1.2.3", cwd=ROOT).stdout
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 def test_a_release_of_this_checkout(tmp_path: pathlib.Path) -> None:
     """Built, accepted by twine and tried in fresh environments with all extras; then version, files, commit and tag."""
     text = (ROOT / "CHANGELOG.md").read_text().replace("## Unreleased", f"## {VERSION}")

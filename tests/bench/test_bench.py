@@ -44,7 +44,7 @@ def test_missed_target_is_written_as_missed(tmp_path: Path) -> None:
         "auth",
         "growth",
         "intake",
-        *(pytest.param(name, marks=pytest.mark.prove) for name in ("idle", "ingestion", "scale")),
+        *(pytest.param(name, marks=pytest.mark.rest) for name in ("idle", "ingestion", "scale")),
     ],
 )
 def test_quick_run_measures_and_leaves_nothing(tmp_path: Path, name: str) -> None:

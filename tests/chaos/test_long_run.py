@@ -11,7 +11,7 @@ from tests.chaos.long_faults import FAULTS
 from tests.chaos.long_run import LongRun
 
 
-@pytest.mark.parametrize("auth", [False, pytest.param(True, marks=pytest.mark.prove)], ids=["open", "with keys"])
+@pytest.mark.parametrize("auth", [False, pytest.param(True, marks=pytest.mark.rest)], ids=["open", "with keys"])
 async def test_a_short_long_run(tmp_path: Path, auth: bool) -> None:
     """Under a killed producer and sessions reset, all that was acknowledged is handled; a note removed is a loss."""
     said: list[str] = []

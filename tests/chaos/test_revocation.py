@@ -352,7 +352,7 @@ async def test_a_key_that_is_revoked(kind: str, tmp_path: Path) -> None:
         await loses_nothing(load, secrets["a2"])
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 async def test_grants_that_shrink(tmp_path: Path) -> None:
     """403 and 4403 for whoever comes by any key of that principal, its account at the Azure endpoint included."""
     listed, secrets = keys("a1", "b")
@@ -369,7 +369,7 @@ async def test_grants_that_shrink(tmp_path: Path) -> None:
         await loses_nothing(load, secrets["b"])
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 async def test_keys_and_tokens_that_expire(tmp_path: Path) -> None:
     """In the middle of what they opened, by the bridge's clock, which is set ahead: 401 and 4401."""
     ends = time.time() + AHEAD_S / 2

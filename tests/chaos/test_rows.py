@@ -11,7 +11,7 @@ from tests.chaos.catalogue import ROWS
 from tests.chaos.row import Needs, Row, run
 
 FEW = {"F4", "F7a", "F10a", "F17", "F24a", "F34", "F38a"}
-"""Of all tests, some of each room; the rest are for `make prove`."""
+"""Of all tests, some of each room; the rest are for `make test-rest`."""
 FEW_WITH_KEYS = {"F6", "F10a"}
 """The same of those with authentication: sessions over a broker, and over HTTP."""
 KEYS_ELSEWHERE = {"F49a", "F49b", "F49c", "F49e"}
@@ -27,7 +27,7 @@ async def holds(row: Row, folder: Path, *, auth: bool = False) -> None:
 
 
 @pytest.mark.parametrize(
-    "row", [pytest.param(row, id=row.number, marks=() if row.number in FEW else pytest.mark.prove) for row in HERE]
+    "row", [pytest.param(row, id=row.number, marks=() if row.number in FEW else pytest.mark.rest) for row in HERE]
 )
 async def test_a_fault_loses_nothing_and_keeps_its_bound(row: Row, tmp_path: Path) -> None:
     """Lost = 0, unexpected = 0, and the longest wait is within the promise of its row."""
@@ -37,7 +37,7 @@ async def test_a_fault_loses_nothing_and_keeps_its_bound(row: Row, tmp_path: Pat
 @pytest.mark.parametrize(
     "row",
     [
-        pytest.param(row, id=row.number, marks=() if row.number in FEW_WITH_KEYS else pytest.mark.prove)
+        pytest.param(row, id=row.number, marks=() if row.number in FEW_WITH_KEYS else pytest.mark.rest)
         for row in HERE
         if row.number not in KEYS_ELSEWHERE
     ],

@@ -40,7 +40,7 @@ def calls_of(store: QueueStore) -> list[str]:
     return made
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("place", "visible", "leased", "oldest", "untold"),
     [

@@ -140,8 +140,8 @@ NEED_SERVERS = (postgres, emulator, redis)
 
 
 def stores(at_length: Place | None = None) -> pytest.MarkDecorator:
-    """Ask a test of every store; of the one that is slow at it under `make prove`."""
-    marks = dict.fromkeys(NEED_SERVERS, pytest.mark.system) | ({at_length: pytest.mark.prove} if at_length else {})
+    """Ask a test of every store; of the one that is slow at it under `make test-rest`."""
+    marks = dict.fromkeys(NEED_SERVERS, pytest.mark.system) | ({at_length: pytest.mark.rest} if at_length else {})
     places = (memory, http, sqs, jetstream, azure_endpoint, *NEED_SERVERS)
     return pytest.mark.parametrize("place", [pytest.param(place, marks=marks.get(place, ())) for place in places])
 

@@ -46,7 +46,7 @@ def test_every_page_is_followed() -> None:
     assert sorted(listed) == sorted({*there, "cluster"} - {"how-to/README"})
 
 
-@pytest.mark.parametrize("name", [*PLAIN, *(pytest.param(name, marks=pytest.mark.prove) for name in AT_LENGTH)])
+@pytest.mark.parametrize("name", [*PLAIN, *(pytest.param(name, marks=pytest.mark.rest) for name in AT_LENGTH)])
 async def test_a_page_is_followed(processes: Processes, tmp_path: Path, name: str) -> None:
     """With nothing but this checkout; moto is the cloud of the page about SQS."""
     user = User(processes, tmp_path)

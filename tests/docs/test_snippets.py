@@ -153,7 +153,7 @@ def test_python_is_python_and_says_all_that_it_needs() -> None:
         compile(program(snippet, set(dir(snippet_world))), snippet.name, "exec")
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 def test_python_passes_strict_type_checking(tmp_path: Path) -> None:
     """One run of mypy over all of it, and one fault planted that must be found."""
     world = set(dir(snippet_world))

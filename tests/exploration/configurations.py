@@ -89,7 +89,7 @@ EXPLORED: tuple[Plan, ...] = (
 )
 
 DEEP: tuple[Plan, ...] = (
-    # For `make prove-all`: minutes each.
+    # For `make test-all`: minutes each.
     small("own, carried, cut", own=True, carry=True, cuts=1),
     small("two listeners", listeners=2, patience_s=0.0),
     small("two listeners, two messages", listeners=2, messages=2, patience_s=0.0),

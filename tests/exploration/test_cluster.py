@@ -38,7 +38,7 @@ def test_no_walk_leaves_a_message(name: str) -> None:
         assert not world.lost(), (name, seed, story(world))
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 @pytest.mark.parametrize("name", WORLDS)
 def test_no_walk_of_many_leaves_a_message(name: str) -> None:
     """I1, with many."""

@@ -11,7 +11,7 @@ from tests.exploration.explore import Exploration, Explored
 from tests.exploration.plan import Plan
 
 BIG = {"one listener, two messages", "own, two messages", "restart", "crash and return", "producer"}
-"""Thousands of moments each: `make prove`."""
+"""Thousands of moments each: `make test-rest`."""
 DEEP_STATES = int(os.environ.get("QUEUEBELL_PROVE_STATES", "50000"))
 LEAST_STATES = {
     "one listener, two messages": 1000,
@@ -32,7 +32,7 @@ def saw_all(found: Explored, least: int) -> bool:
 
 @pytest.mark.parametrize(
     "plan",
-    [pytest.param(plan, id=plan.name, marks=pytest.mark.prove if plan.name in BIG else ()) for plan in EXPLORED],
+    [pytest.param(plan, id=plan.name, marks=pytest.mark.rest if plan.name in BIG else ()) for plan in EXPLORED],
 )
 def test_no_wake_is_lost_in_any_interleaving(plan: Plan) -> None:
     """I1: no message waits beside a free slot, wherever a story goes; and all stories were told."""
@@ -75,6 +75,6 @@ if os.environ.get("QUEUEBELL_PROVE"):
     @pytest.mark.timeout(36_000)
     @pytest.mark.parametrize("plan", DEEP, ids=lambda plan: plan.name)
     def test_no_wake_is_lost_in_bigger_worlds(plan: Plan) -> None:
-        """The same, whole or as many moments as `make prove-all` allows: a number, so that no clock has a say."""
+        """The same, whole or as many moments as `make test-all` allows: a number, so that no clock has a say."""
         found = Exploration(plan, states_max=DEEP_STATES).run()
         assert saw_all(found, 200) or (found.states >= DEEP_STATES and found.expanded >= DEEP_STATES / 100)

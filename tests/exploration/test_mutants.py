@@ -14,12 +14,12 @@ WITH_TIMERS = ["sweep", "dead-man"]
 
 
 COSTLY = {"V2", "V7", "V14", "V16", "V18"}
-"""Found after thousands of moments only: `make prove`."""
+"""Found after thousands of moments only: `make test-rest`."""
 
 
 @pytest.mark.parametrize(
     "turn",
-    [pytest.param(turn, id=turn.name, marks=pytest.mark.prove if turn.name in COSTLY else ()) for turn in WRONG_TURNS],
+    [pytest.param(turn, id=turn.name, marks=pytest.mark.rest if turn.name in COSTLY else ()) for turn in WRONG_TURNS],
 )
 def test_every_known_wrong_turn_is_caught(turn: WrongTurn) -> None:
     """All 21, 100 %: each planting breaks a property."""
@@ -34,7 +34,7 @@ def test_no_timer_hides_a_wrong_turn() -> None:
     assert all(plan.periods.sweep_s == 0 and plan.deadman is None for plan in plans)
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 @pytest.mark.parametrize("turn", WRONG_TURNS + OTHERS, ids=lambda turn: turn.name)
 def test_the_rules_hold_where_wrong_turns_are_caught(turn: WrongTurn) -> None:
     """The unmodified rules break nothing in the same worlds."""

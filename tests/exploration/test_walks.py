@@ -13,7 +13,7 @@ from tests.exploration.walk import CHAOS_STEPS, walks
 
 SEEDS = int(os.environ.get("QUEUEBELL_SEEDS", "200"))
 FEW = min(SEEDS, 30)
-"""Of all tests; the rest are for `make prove`."""
+"""Of all tests; the rest are for `make test-rest`."""
 FIRST = int(os.environ.get("QUEUEBELL_FIRST_SEED", "0"))
 
 RACES = (
@@ -98,7 +98,7 @@ RACES = (
 @pytest.mark.timeout(36_000 if SEEDS > 1000 else 600)
 @pytest.mark.parametrize(
     "seeds",
-    [range(FIRST, FIRST + FEW), pytest.param(range(FIRST + FEW, FIRST + SEEDS), marks=pytest.mark.prove)],
+    [range(FIRST, FIRST + FEW), pytest.param(range(FIRST + FEW, FIRST + SEEDS), marks=pytest.mark.rest)],
     ids=["few", "many"],
 )
 @pytest.mark.parametrize("plan", WILD, ids=lambda plan: plan.name)
@@ -111,7 +111,7 @@ def test_no_wake_is_lost_in_random_stories(plan: Plan, seeds: range) -> None:
     assert told.drained >= len(seeds) * 0.9
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 @pytest.mark.timeout(36_000 if SEEDS > 1000 else 600)
 def test_every_race_was_met() -> None:
     """The stories are worth something: each race that the rules are for was met, in these very seeds."""

@@ -99,63 +99,6 @@ async def _until_quiet(store: Store, listener: Listener) -> dict[str, Any]:
 
 
 @simulated
-async def test_an_exception_is_a_failed_attempt_and_the_last_one_buries() -> None:
-    """After `max_attempts` the very bytes stand in the poison queue, and the original is gone."""
-    store, attempts = Store(), []
-
-    async def handle(message: Message) -> None:
-        attempts.append(message.attempt)
-        raise ValueError("this one is bad")
-
-    await store.fill(b"\x00\xffbytes")
-    async with listening(store, handle, max_attempts=3) as listener:
-        result = await _until_quiet(store, listener)
-        assert attempts == [1, 2, 3]
-        assert result["poison"] == [b"\x00\xffbytes"]
-        assert (result["left"].visible, result["left"].invisible) == (0, 0)
-        assert (result["handled"], result["retried"], result["buried"]) == (0, 2, 1)
-        assert "attempt 3 of 3: ValueError: this one is bad" in (listener.state().queues[QUEUE].last_burial or "")
-
-
-@simulated
-async def test_bury_and_retry_do_as_they_say() -> None:
-    """`Bury` moves at once, `Retry(after)` waits so long, `Retry()` takes the listener's own back-off."""
-    store, seen = Store(), []
-    loop = asyncio.get_running_loop()
-
-    async def handle(message: Message) -> None:
-        seen.append((message.text(), loop.time()))
-        if message.text() == "bad":
-            raise Bury("unknown customer")
-        if message.attempt == 1:
-            raise Retry(50) if message.text() == "later" else Retry()
-
-    await store.fill(b"bad", b"later", b"soon")
-    async with listening(store, handle) as listener:
-        result = await _until_quiet(store, listener)
-        assert result["poison"] == [b"bad"]
-        assert (result["handled"], result["retried"], result["buried"]) == (2, 2, 1)
-        (_, first), (_, second) = (entry for entry in seen if entry[0] == "later")
-        assert second - first == pytest.approx(50, abs=1)
-
-
-@simulated
-async def test_zero_attempts_never_bury() -> None:
-    """`max_attempts=0`: again and again, with pauses of up to two minutes."""
-    store, attempts = Store(), []
-
-    async def handle(message: Message) -> None:
-        attempts.append(message.attempt)
-        raise ValueError
-
-    await store.fill(b"x")
-    async with listening(store, handle, max_attempts=0):
-        await pass_time(1000)
-        assert 10 < len(attempts) < 15
-        assert await store.depth(POISON) is None
-
-
-@simulated
 async def test_a_poison_queue_never_buries_further() -> None:
     """What a supervisor cannot handle stays where it is, even if its handler says `Bury`."""
     store, seen = Store(), 0
@@ -296,27 +239,6 @@ async def test_a_batch_handler_that_raises_or_miscounts_fails_the_whole_batch() 
 
 
 @simulated
-async def test_handler_timeout_cancels_and_counts_an_attempt() -> None:
-    """A handler that hangs loses its message after `handler_timeout`, and the renewals stop with it."""
-    store, cancelled = Store(), 0
-
-    async def handle(message: Message) -> None:
-        nonlocal cancelled
-        try:
-            await pass_time(1000)
-        except asyncio.CancelledError:
-            cancelled += 1
-            raise
-
-    await store.fill(b"x")
-    async with listening(store, handle, handler_timeout=40, max_attempts=2) as listener:
-        result = await _until_quiet(store, listener)
-        assert cancelled == 2
-        assert result["poison"] == [b"x"]
-        assert "handler_timeout of 40 s" in (listener.state().queues[QUEUE].last_burial or "")
-
-
-@simulated
 async def test_a_timeout_of_the_handlers_own_is_just_an_exception() -> None:
     """TimeoutError and CancelledError from within are failed attempts; neither ends the listener."""
     store = Store()
@@ -332,27 +254,6 @@ async def test_a_timeout_of_the_handlers_own_is_just_an_exception() -> None:
     async with listening(store, handle, handler_timeout=40) as listener:
         result = await _until_quiet(store, listener)
         assert (result["handled"], result["retried"]) == (1, 2)
-
-
-async def test_plain_functions_run_in_threads_and_see_no_more_at_once_than_allowed() -> None:
-    """Two threads for two slots, none of them the loop's; what they raise counts as it does elsewhere."""
-    store = MemoryStore("plain-handlers")
-    threads: set[int] = set()
-    both = threading.Barrier(2, timeout=100)
-
-    def handle(message: Message) -> None:
-        threads.add(threading.get_ident())
-        if message.attempt == 1:
-            both.wait()
-            raise Retry(0)
-
-    await store.put(QUEUE, [NewMessage(b"x"), NewMessage(b"y")])
-    async with listening(store, handle, concurrency=2) as listener:
-        await settled(listener, 2)
-        assert listener.state().queues[QUEUE].retried == 2
-    assert len(threads) == 2
-    assert threading.get_ident() not in threads
-    await store.close()
 
 
 async def test_a_thread_that_outlives_its_time_keeps_its_slot() -> None:
@@ -374,17 +275,4 @@ async def test_a_thread_that_outlives_its_time_keeps_its_slot() -> None:
         release.set()
         await settled(listener, 1)
     assert seen == ["long", "short"]
-    await store.close()
-
-
-async def test_no_thread_is_made_for_coroutines() -> None:
-    """An async handler costs no executor."""
-    store = MemoryStore("no-threads")
-
-    async def handle(message: Message) -> None: ...
-
-    await store.put(QUEUE, [NewMessage(b"x")])
-    async with listening(store, handle) as listener:
-        await settled(listener, 1)
-        assert not [t for t in threading.enumerate() if t.name.startswith("queuebell-handler")]
     await store.close()

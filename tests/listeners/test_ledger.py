@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from bridge.contract.errors import BadInput, ConfigurationError, Conflict, StoreError, StoreUnavailable, UnknownOutcome
+from bridge.contract.errors import (
+    BadInput,
+    Closed,
+    ConfigurationError,
+    Conflict,
+    NotPrepared,
+    StoreError,
+    StoreUnavailable,
+    UnknownOutcome,
+)
 from bridge.queues.base import NewMessage
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.storage.tables.base import Entity
 from bridge.storage.tables.memory import MemoryTable
 from listeners import PULL_ONLY, Ledger, Listener, Message, Retry
-from listeners.core.record import Standing
-from listeners.work.ledger import PURGE_S, _read
+from listeners.core.record import Record, Standing
+from listeners.core.settle import Failed, Outcome, Succeeded
+from listeners.work.ledger import Entry, Once, _read, purge_all
+from listeners.work.retry_until import NoLongerWanted
 from tests.listeners.rig import QUEUE, Store, hanging, listening, raising, run_until, settled
-from tests.support.sim_loop import pass_time, simulate, simulated
+from tests.support.sim_loop import pass_time, simulated
 
 OTHER = "billing/other"
 
@@ -86,34 +98,6 @@ def by_body(message: Message) -> str:
 
 
 @simulated
-async def test_a_message_that_comes_again_is_not_handled_again() -> None:
-    """Its delete was lost: it re-appears, the ledger says done, and it is deleted unhandled."""
-    site = Site()
-    await site.store.fill(b"x")
-    hang = asyncio.Event()
-    site.store.settling = [hang.wait]
-    async with site.listening(visibility_timeout=5.0, grace=0.0):
-        async with asyncio.timeout(60):
-            while not site.store.settlements:
-                await asyncio.sleep(0.01)
-    depth = await site.store.depth(QUEUE)
-    assert depth.visible + depth.invisible == 1, "the delete did not reach the store"
-    await pass_time(6)
-    await run_until(site.listening(), 1)
-    assert [message.attempt for message in site.seen] == [1]
-    assert await site.table.standings() == [Standing.DONE]
-
-
-@simulated
-async def test_one_new_message_costs_two_writes() -> None:
-    """An insert and a replace, and nothing is read but once, when the worker begins."""
-    site = Site()
-    await site.store.fill(b"x", b"y")
-    await run_until(site.listening(), 2)
-    assert sorted(site.table.calls) == ["get", "insert", "insert", "replace", "replace"]
-
-
-@simulated
 async def test_a_ledger_that_cannot_be_used_ends_the_worker_before_it_receives() -> None:
     """The error says what is wrong, and no message has lost an attempt to it."""
     site = Site()
@@ -125,70 +109,6 @@ async def test_a_ledger_that_cannot_be_used_ends_the_worker_before_it_receives()
         ).run()
     (message,) = await site.store.peek(QUEUE)
     assert message.dequeue_count == 0
-
-
-@simulated
-async def test_a_ledger_that_is_refused_later_costs_no_attempt() -> None:
-    """A role that was dropped meanwhile comes back some day; the message waits for it under its lease."""
-    site = Site()
-    async with site.listening(max_attempts=2) as listener:
-        await site.store.fill(b"x")
-        await settled(listener, 1)
-        site.table.before = [ConfigurationError("ledger: no such role") for _ in range(20)]
-        await site.store.fill(b"y")
-        await settled(listener, 2)
-    assert [message.attempt for message in site.seen] == [1, 1]
-
-
-@simulated
-async def test_two_messages_of_one_business_id_have_one_effect() -> None:
-    """The second waits while the first is handled, and is then deleted unhandled, without losing an attempt."""
-    site = Site(key=by_body)
-
-    async def handle(message: Message) -> None:
-        site.seen.append(message)
-        await pass_time(100)
-
-    await site.store.fill(b"order-7", b"order-7")
-    async with site.listening(handle) as listener:
-        await settled(listener, 2)
-        assert listener.state().queues[QUEUE].retried == 0
-    assert len(site.seen) == 1
-
-
-def test_a_scope_holds_for_several_queues() -> None:
-    """With it a key counts once in all of them, without it once in each."""
-
-    async def story(scope: str | None, expected: int) -> None:
-        site = Site(key=by_body, scope=scope)
-        for queue in (QUEUE, OTHER):
-            await site.store.put(queue, [NewMessage(b"order-7")])
-        async with site.listening(queue=[QUEUE, OTHER]) as listener:
-            await settled(listener, 1)
-            await settled(listener, 1, queue=OTHER)
-        assert len(site.seen) == expected
-
-    simulate(story("billing", 1))
-    simulate(story(None, 2))
-
-
-@simulated
-async def test_long_work_resumes_where_it_stopped() -> None:
-    """The next attempt finds the last checkpoint and does only what is left."""
-    site = Site()
-    done: list[int] = []
-
-    async def handle(message: Message) -> None:
-        start = 0 if message.progress is None else int(message.progress)
-        for step in range(start, 6):
-            done.append(step)
-            await message.checkpoint(str(step + 1))
-            if step in (1, 3) and step >= start + 1:
-                raise Retry(0)
-
-    await site.store.fill(b"x")
-    await run_until(site.listening(handle), 1)
-    assert done == [0, 1, 2, 3, 4, 5]
 
 
 @simulated
@@ -214,105 +134,6 @@ async def test_a_worker_that_died_is_taken_over_when_its_lease_ends() -> None:
     assert [(message.attempt, message.progress) for message in site.seen] == [(2, b"half")]
 
 
-@simulated
-async def test_another_message_takes_over_only_after_the_entry_s_lease() -> None:
-    """A dead attempt's key is free for other messages once it has not been renewed for its lease."""
-    site = Site(key=by_body, lease=60.0)
-    begun: list[float] = []
-    loop = asyncio.get_running_loop()
-    ledger = Ledger(site.table, key=by_body, lease=60.0)
-    record = ledger.wanted(Message("dead", QUEUE, b"order-7", 1, datetime.datetime.now(datetime.UTC)))
-    await site.table.insert(ledger.partition(QUEUE), ledger.row("order-7"), msgspec.json.encode(record))
-    died = loop.time()
-
-    async def handle(message: Message) -> None:
-        begun.append(loop.time() - died)
-
-    await site.store.fill(b"order-7")
-    await run_until(site.listening(handle), 1)
-    assert begun == [pytest.approx(63, abs=3)]
-
-
-@simulated
-async def test_a_live_attempt_is_never_taken_over() -> None:
-    """It renews its entry: for ten leases nobody else begins."""
-    site = Site(key=by_body, lease=10.0)
-    running = most = 0
-
-    async def handle(message: Message) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await pass_time(100)
-        running -= 1
-
-    await site.store.fill(b"order-7")
-    async with site.listening(handle) as one, site.listening(handle) as two:
-        await site.store.fill(b"order-7")
-        async with asyncio.timeout(3600):
-            while sum(each.state().queues[QUEUE].handled for each in (one, two)) < 2:
-                await asyncio.sleep(0.01)
-    assert most == 1
-
-
-@simulated
-async def test_an_attempt_that_was_taken_over_can_write_no_more() -> None:
-    """Its checkpoint is refused, its renewal ends the handler, and its message is not deleted by it."""
-    site = Site(key=by_body, lease=10.0)
-    refused: list[str] = []
-    begun = asyncio.Event()
-    taken = asyncio.Event()
-
-    async def handle(message: Message) -> None:
-        if message.attempt > 1:
-            return
-        begun.set()
-        await taken.wait()
-        try:
-            await message.checkpoint("late")
-        except Conflict:
-            refused.append("checkpoint")
-        try:
-            await pass_time(100)
-        except asyncio.CancelledError:
-            refused.append("handler")
-            raise
-
-    await site.store.fill(b"order-7")
-    async with site.listening(handle) as listener:
-        await begun.wait()
-        (entity,) = await site.table.entities("billing.orders")
-        record = _read(entity)
-        assert record is not None
-        other = msgspec.structs.replace(record, holder="other", standing=Standing.OPEN)
-        await site.table.replace(entity.partition, entity.row, msgspec.json.encode(other), entity.etag)
-        taken.set()
-        await settled(listener, 1)
-        assert listener.state().queues[QUEUE].given_back == 1
-    assert refused == ["checkpoint", "handler"]
-
-
-@simulated
-async def test_success_of_an_attempt_that_was_taken_over_deletes_nothing() -> None:
-    """Another attempt has the key: the message comes again, and finds out how that one ended."""
-    site = Site()
-    attempts = 0
-
-    async def handle(message: Message) -> None:
-        nonlocal attempts
-        attempts += 1
-        if attempts == 1:
-            (entity,) = await site.table.entities("billing.orders")
-            data = entity.data.replace(b'"holder":"', b'"holder":"x').replace(b'"begun"', b'"done"')
-            await site.table.replace(entity.partition, entity.row, data, entity.etag)
-
-    await site.store.fill(b"x")
-    async with site.listening(handle) as listener:
-        await settled(listener, 1)
-        assert listener.state().queues[QUEUE].retried == 1
-    assert attempts == 1
-
-
 @pytest.mark.parametrize("fault", [StoreUnavailable("away"), UnknownOutcome("lost"), StoreError("no"), TimeoutError()])
 @simulated
 async def test_a_table_that_is_away_costs_no_attempt(fault: Exception) -> None:
@@ -332,26 +153,6 @@ async def test_a_table_that_is_away_costs_no_attempt(fault: Exception) -> None:
     assert (figures.retried, figures.lost_leases) == (0, 0)
 
 
-@simulated
-async def test_a_write_whose_answer_was_lost_is_known_as_one_s_own() -> None:
-    """The insert, a checkpoint and the last write were carried out and not answered: nobody is taken for another."""
-    site = Site()
-
-    async def handle(message: Message) -> None:
-        site.seen.append(message)
-        site.table.after = [UnknownOutcome("lost")]
-        await message.checkpoint("half")
-        site.table.after = [UnknownOutcome("lost")]
-
-    site.table.after = [UnknownOutcome("lost")]
-    await site.store.fill(b"x")
-    async with site.listening(handle) as listener:
-        await settled(listener, 1)
-        assert listener.state().queues[QUEUE].retried == 0
-    assert len(site.seen) == 1
-    assert await site.table.standings() == [Standing.DONE]
-
-
 @pytest.mark.parametrize("key", [lambda message: 7, lambda message: "", lambda message: message.nothing])
 @simulated
 async def test_a_key_that_fails_is_a_failed_attempt(key: Any) -> None:
@@ -364,21 +165,6 @@ async def test_a_key_that_fails_is_a_failed_attempt(key: Any) -> None:
         assert burial is not None
         assert "the ledger's key" in burial
     assert site.seen == []
-
-
-@simulated
-async def test_old_entries_are_forgotten() -> None:
-    """After ``keep``, by an hourly look; younger ones stay."""
-    site = Site(keep=10 * PURGE_S)
-    await site.store.fill(b"x")
-    async with site.listening() as listener:
-        await settled(listener, 1)
-        await pass_time(9 * PURGE_S)
-        await site.store.fill(b"y")
-        await settled(listener, 2)
-        assert len(await site.table.standings()) == 2
-        await pass_time(3 * PURGE_S)
-        assert len(await site.table.standings()) == 1
 
 
 @simulated
@@ -441,3 +227,437 @@ async def test_a_table_that_refuses_for_good_ends_no_listener() -> None:
         await site.store.fill(b"y")
         site.table.before = [BadInput("bad_parameter", "no")]
         await settled(listener, 2)
+
+
+@simulated
+async def test_two_batches_never_wait_for_each_other() -> None:
+    """Each holds a key that the other wants: it ends what it holds before it waits, and each key is handled once."""
+    site = Site(key=by_body)
+    site.table.latency = 0.05
+    handled: list[str] = []
+
+    async def handle(messages: list[Message]) -> None:
+        handled.extend(message.text() for message in messages)
+
+    await site.store.fill(b"a", b"b", b"b", b"a")
+    async with site.listening(handle, batch=2) as listener:
+        await settled(listener, 4)
+        assert listener.state().queues[QUEUE].retried == 0
+    assert sorted(handled) == ["a", "b"]
+
+
+NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
+PARTITION = "billing.orders"
+
+
+def message(text: str = "order-7", *, id_: str = "1", attempt: int = 1) -> Message:
+    return Message(id_, QUEUE, text.encode(), attempt, NOON)
+
+
+def half() -> float:
+    """Draw the middle."""
+    return 0.5
+
+
+def now() -> float:
+    return round(asyncio.get_running_loop().time() - 1000.0, 6)
+
+
+async def always(given: list[Message]) -> Sequence[Outcome]:
+    """Succeed."""
+    return [Succeeded()] * len(given)
+
+
+class LedgerRulesSite:
+    """A ledger by body over a table that can be broken, and what handlers were called with."""
+
+    def __init__(self, *, lease: float = 60.0, **options: Any) -> None:
+        self.table = Table()
+        holders = iter(range(1, 1000))
+        given = {"key": by_body, **options}
+        self.ledger = Ledger(self.table, lease=lease, holder=lambda: f"h{next(holders)}", **given)
+        self.once = Once(self.ledger, half)
+        self.called: list[list[str]] = []
+        self.given: list[Message] = []
+
+    async def run(
+        self,
+        *messages: Message,
+        call: Callable[[list[Message]], Any] = always,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> list[Outcome | None]:
+        async def noted(given: list[Message]) -> Sequence[Outcome]:
+            self.called.append([each.text() for each in given])
+            self.given += given
+            told: Sequence[Outcome] = await call(given)
+            return told
+
+        return await self.once.run(list(messages), noted, wanted)
+
+    async def stand(self, text: str = "order-7", **changes: Any) -> Record:
+        """Write an entry as somebody else's attempt would."""
+        record = msgspec.structs.replace(
+            Record(text, Standing.BEGUN, "other", "elsewhere", 1, self.ledger.lease), **changes
+        )
+        row = self.ledger.row(text)
+        found = await Table.get(self.table, PARTITION, row)
+        data = msgspec.json.encode(record)
+        if found is None:
+            await self.table.insert(PARTITION, row, data)
+        else:
+            await self.table.replace(PARTITION, row, data, found.etag)
+        self.table.calls.clear()
+        return record
+
+    async def record(self, text: str = "order-7") -> Record:
+        found = await self.table.get(PARTITION, self.ledger.row(text))
+        return msgspec.json.decode(found.data, type=Record)
+
+    async def entry(self) -> Entry:
+        """Begin a key and return the hold on it."""
+        mine = self.ledger.wanted(message())
+        row = self.ledger.row(mine.key)
+        etag = await self.table.insert(PARTITION, row, msgspec.json.encode(mine))
+        self.table.calls.clear()
+        entry = Entry(self.ledger, row, PARTITION, mine, half)
+        entry.etag = etag
+        return entry
+
+
+# What a ledger is ----------------------------------------------------------------------------------------------------
+@simulated
+async def test_what_was_opened_here_is_closed_here() -> None:
+    """A table given by its address, more than once without harm; one that was given as it is belongs to others."""
+    ledger = Ledger("memory:closing")
+    for _ in range(2):
+        await ledger.close()
+    with pytest.raises(Closed):
+        await ledger.table.get(PARTITION, "x")
+    table = Table()
+    await Ledger(table).close()
+    assert await table.get(PARTITION, "x") is None
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (ConfigurationError("no such role"), True),
+        (NotPrepared("no tables yet"), False),
+        (StoreUnavailable("away"), False),
+        (BadInput("bad_parameter", "odd"), False),
+        (None, False),
+    ],
+)
+@simulated
+async def test_the_first_question_to_the_table(
+    error: Exception | None, raised: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What can never work is raised before a message is received; what may come back is only noted."""
+    caplog.set_level(logging.DEBUG, "queuebell.ledger")
+    site, asked = LedgerRulesSite(), []
+
+    async def get(partition: str, row: str) -> Entity | None:
+        asked.append((partition, row))
+        if error is not None:
+            raise error
+        return None
+
+    site.table.get = get  # type: ignore[method-assign]
+    if raised:
+        with pytest.raises(ConfigurationError, match="no such role"):
+            await site.ledger.check()
+    else:
+        await site.ledger.check()
+    assert asked == [("queuebell", site.ledger.row("check"))]
+    lines = [record.getMessage() for record in caplog.records if record.name == "queuebell.ledger"]
+    noted = error is not None and not isinstance(error, ConfigurationError)
+    assert lines == ([f"the ledger does not answer yet: {error}"] if noted else [])
+
+
+# Forgetting ----------------------------------------------------------------------------------------------------------
+@simulated
+async def test_old_entries_are_forgotten_page_by_page() -> None:
+    """Those of ``keep`` and older, of this queue, however many; what is written meanwhile is not old, and stays."""
+    site, pages = LedgerRulesSite(keep=200.0), []
+    rows = [f"{number}r" for number in range(5)]
+    for row in rows:
+        await site.table.insert(PARTITION, row, b"x")
+    await site.table.insert("billing.other", "r0", b"x")
+    await pass_time(100)
+    await site.table.insert(PARTITION, "young", b"x")
+    listed = site.table.entities
+
+    async def entities(partition: str, *, older_than_s: float = 0.0, after: str = "", limit: int = 2) -> list[Entity]:
+        page = await listed(partition, older_than_s=older_than_s, after=after, limit=limit)
+        pages.append((after, [entity.row for entity in page]))
+        if page and page[0].row == "2r":
+            await site.table.replace(PARTITION, "2r", b"y", page[0].etag)
+        return page
+
+    site.table.entities = entities  # type: ignore[method-assign]
+    await pass_time(99.999)
+    assert await site.ledger.purge(QUEUE) == 0
+    await pass_time(0.001)
+    assert await site.ledger.purge(QUEUE) == 4
+    assert pages == [("", []), ("", ["0r", "1r"]), ("1r", ["2r", "3r"]), ("3r", ["4r"]), ("4r", [])]
+    assert [entity.row for entity in await listed(PARTITION)] == ["2r", "young"]
+    assert len(await listed("billing.other")) == 1
+
+
+@simulated
+async def test_old_entries_are_looked_for_each_hour(caplog: pytest.LogCaptureFixture) -> None:
+    """Of each queue, spread by a fifth; what fails for one is told, and neither the others nor the next hour fail."""
+    caplog.set_level(logging.INFO, "queuebell.ledger")
+    site, asked = LedgerRulesSite(), []
+    answers: list[Any] = [3, StoreUnavailable("away"), 0, ZeroDivisionError("odd"), 0, 1]
+
+    async def purge(queue: str) -> int:
+        asked.append((now(), queue))
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return int(answer)
+
+    site.ledger.purge = purge  # type: ignore[method-assign]
+    draws = iter([0.0, 0.5, 1.0, 0.5])
+    purging = asyncio.create_task(purge_all(site.ledger, [QUEUE, OTHER], lambda: next(draws)), name="purge")
+    await pass_time(3600 * 3.1)
+    purging.cancel()
+    await asyncio.wait([purging])
+    hours = [0.8 * 3600, 1.8 * 3600, 3.0 * 3600]
+    assert asked == [(at, queue) for at in hours for queue in (QUEUE, OTHER)]
+    lines = [record.getMessage() for record in caplog.records if record.name == "queuebell.ledger"]
+    assert lines == [
+        f"{QUEUE}: 3 old entries forgotten",
+        f"{OTHER}: old entries of the ledger could not be forgotten now: away",
+        f"{OTHER}: forgetting old entries of the ledger broke",
+        f"{OTHER}: 1 old entries forgotten",
+    ]
+
+
+# One entry -----------------------------------------------------------------------------------------------------------
+@simulated
+async def test_writes_of_an_entry_follow_each_other() -> None:
+    """Each names the ETag of the one before, keeps what was written, and after the last word nothing is written."""
+    site = LedgerRulesSite()
+    entry = await site.entry()
+    site.table.latency = 1.0
+    assert (entry.key, entry.progress, entry.lost) == ("order-7", None, False)
+    await asyncio.gather(entry.checkpoint(b"one"), entry.checkpoint(b"two"), entry.write(Standing.BEGUN))
+    assert (now(), site.table.calls) == (3.0, ["replace"] * 3)
+    wanted = msgspec.structs.replace(site.ledger.wanted(message()), holder="h1", progress=b"two")
+    assert await site.record() == wanted
+    await entry.write(Standing.DONE)
+    site.table.calls.clear()
+    await entry.write(Standing.OPEN)
+    await entry.write(Standing.BEGUN, b"late")
+    assert site.table.calls == []
+    assert await site.record() == msgspec.structs.replace(wanted, standing=Standing.DONE)
+
+
+@simulated
+async def test_what_was_let_go_is_written_no_more() -> None:
+    """It is open for whoever comes next, with the progress made."""
+    site = LedgerRulesSite()
+    entry = await site.entry()
+    await entry.checkpoint(b"half")
+    await entry.let_go()
+    assert entry.lost
+    with pytest.raises(Conflict, match="may have taken over"):
+        await entry.checkpoint(b"late")
+    found = await site.record()
+    assert (found.standing, found.progress) == (Standing.OPEN, b"half")
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@simulated
+async def test_an_entry_whose_first_write_went_unheard_is_looked_at_first(ours: bool) -> None:
+    """It has no ETag to write with: it reads whose entry stands there, and writes over its own and no other's."""
+    site = LedgerRulesSite()
+    begun = await site.entry()
+    entry = Entry(site.ledger, site.ledger.row("order-7"), PARTITION, await site.record(), half)
+    assert begun.etag is not None and entry.etag is None
+    if not ours:
+        await site.stand()
+    site.table.calls.clear()
+    if ours:
+        await entry.checkpoint(b"half")
+        assert site.table.calls == ["get", "replace"]
+        assert ((await site.record()).progress, entry.lost) == (b"half", False)
+        return
+    with pytest.raises(Conflict, match="whether its first write was carried out is not known"):
+        await entry.checkpoint(b"half")
+    assert (site.table.calls, entry.lost) == (["get"], True)
+
+
+# Running under it ----------------------------------------------------------------------------------------------------
+@simulated
+async def test_a_first_attempt_that_meets_another_reads_from_then_on() -> None:
+    """Its insert is refused once; nothing is inserted again while somebody else stands there."""
+    site = LedgerRulesSite()
+    await site.stand()
+    with pytest.raises(NoLongerWanted):
+        await site.run(message(), wanted=lambda: now() < 10)
+    assert site.table.calls == ["insert", "get", "get"]
+    site.table.calls.clear()
+    with pytest.raises(NoLongerWanted):
+        await site.run(message(), wanted=lambda: len(site.table.calls) < 1)
+    assert site.table.calls == ["insert"]
+
+
+@simulated
+async def test_of_a_batch_each_goes_its_own_way(caplog: pytest.LogCaptureFixture) -> None:
+    """Begun, done, waiting, unreadable, a twin, a key that fails: one outcome each, and the handler sees the begun."""
+
+    def key(given: Message) -> str:
+        if given.text() == "odd":
+            raise ZeroDivisionError("no key")
+        return by_body(given)
+
+    site = LedgerRulesSite(key=key)
+    await site.stand("done", standing=Standing.DONE)
+    await site.stand("held")
+    await site.table.insert(PARTITION, site.ledger.row("strange"), b'{"key": 7}')
+    words = ["odd", "new", "done", "held", "strange", "new", "bad", "held"]
+    batch = [message(word, id_=str(number), attempt=2) for number, word in enumerate(words)]
+
+    async def call(given: list[Message]) -> Sequence[Outcome]:
+        return [Failed("no") if each.text() == "bad" else Succeeded() for each in given]
+
+    outcomes = await site.run(*batch, call=call)
+    row = site.ledger.row("strange")
+    assert outcomes == [
+        Failed("the ledger's key: ZeroDivisionError: no key"),
+        Succeeded(),
+        Succeeded(),
+        None,
+        Failed(f"entry {PARTITION}/{row} of the ledger cannot be read; is this worker too old?"),
+        Succeeded(),
+        Failed("no"),
+        None,
+    ]
+    assert site.called == [["new", "bad"]]
+    assert [(await site.record(word)).standing for word in ("new", "bad")] == [Standing.DONE, Standing.OPEN]
+    failed = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.getMessage() for record in failed] == [f"message 0 of {QUEUE}: its ledger key failed"]
+    assert failed[0].exc_info
+
+
+@simulated
+async def test_an_entry_is_renewed_at_half_of_its_lease(caplog: pytest.LogCaptureFixture) -> None:
+    """While the handler runs, by a task with a name; a renewal that is refused in passing is told, and tried again."""
+    site = LedgerRulesSite(lease=10.0)
+    at: list[float] = []
+    names: set[str] = set()
+    replace = site.table.replace
+
+    async def noted(partition: str, row: str, data: bytes, etag: str) -> str:
+        at.append(now())
+        if len(at) == 2:
+            raise BadInput("bad_parameter", "not now")
+        return await replace(partition, row, data, etag)
+
+    site.table.replace = noted  # type: ignore[method-assign]
+
+    async def call(given: list[Message]) -> Sequence[Outcome]:
+        await pass_time(17)
+        names.update(task.get_name() for task in asyncio.all_tasks())
+        return await always(given)
+
+    assert await site.run(message("k" * 50), call=call) == [Succeeded()]
+    assert at == [5.0, 10.0, 15.0, 17.0]
+    assert f"ledger-renew[{'k' * 40}]" in names
+    await pass_time(0)
+    assert not any(task.get_name().startswith("ledger-renew") for task in asyncio.all_tasks())
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert line == f"the entry of {'k' * 50!r} could not be renewed: not now"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@simulated
+async def test_a_key_taken_over_ends_the_handler_of_one_message(count: int, caplog: pytest.LogCaptureFixture) -> None:
+    """It works in vain; a batch goes on for the others, and only what was taken over has failed."""
+    site = LedgerRulesSite(lease=10.0)
+    batch = [message(), message("order-8", id_="2")][:count]
+
+    async def call(given: list[Message]) -> Sequence[Outcome]:
+        await site.stand()
+        await pass_time(100)
+        return await always(given)
+
+    running = asyncio.create_task(site.run(*batch, call=call), name="handler")
+    await asyncio.wait([running])
+    if count == 1:
+        assert running.cancelled() and now() == 5.0
+    else:
+        taken = Failed("another attempt has taken over its key meanwhile")
+        assert (running.result(), now()) == ([taken, Succeeded()], 100.0)
+    assert (await site.record()).holder == "other"
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert told == ["another attempt has taken over 'order-7'; this one ends"]
+
+
+@pytest.mark.parametrize("outcome", [Succeeded(), Failed("no")])
+@pytest.mark.parametrize("error", [Conflict("theirs"), BadInput("bad_parameter", "odd"), Closed("closed")])
+@simulated
+async def test_a_last_word_that_cannot_be_written(outcome: Outcome, error: Exception) -> None:
+    """Success that nobody can read later is a failed attempt, a failure is one anyhow; a closed ledger is told."""
+    site = LedgerRulesSite()
+
+    async def call(given: list[Message]) -> Sequence[Outcome]:
+        if isinstance(error, Conflict):
+            await site.stand()
+        else:
+            site.table.before = [error]
+        return [outcome]
+
+    if isinstance(error, Closed):
+        with pytest.raises(Closed):
+            await site.run(message(), call=call)
+        return
+    told = await site.run(message(), call=call)
+    if isinstance(outcome, Failed):
+        assert told == [outcome]
+    elif isinstance(error, Conflict):
+        assert told == [Failed("another attempt has taken over its key meanwhile")]
+    else:
+        assert told == [Failed("the ledger could not be written: odd")]
+
+
+@simulated
+async def test_a_stop_while_the_last_words_are_written() -> None:
+    """They get half a second more; a success not heard by then has failed, and the stop comes with the next wait."""
+    site, told = LedgerRulesSite(), []
+    words = ["one", "two", "three", "four"]
+
+    async def call(given: list[Message]) -> Sequence[Outcome]:
+        site.table.latency = 0.3
+        return [Failed("no") if each.text() == "four" else Succeeded() for each in given]
+
+    async def work() -> None:
+        told.append(await site.run(*[message(word, id_=word) for word in words], call=call))
+        await pass_time(100)
+
+    running = asyncio.create_task(work(), name="handler")
+    await pass_time(0.4)
+    running.cancel()
+    await asyncio.wait([running])
+    unheard = Failed("the ledger did not hear of its success before the worker stopped")
+    assert told == [[Succeeded(), Succeeded(), unheard, Failed("no")]]
+    assert running.cancelled() and now() == 0.9
+    site.table.latency = 0.0
+    left = [(await site.record(word)).standing for word in words]
+    assert left == [Standing.DONE, Standing.DONE, Standing.BEGUN, Standing.BEGUN]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+@simulated
+async def test_a_handler_owes_an_outcome_for_each_message(count: int) -> None:
+    """Neither fewer nor more are taken: nobody could say which of them belongs to which message."""
+    site = LedgerRulesSite()
+
+    async def call(given: list[Message]) -> Sequence[Outcome]:
+        return [Succeeded()] * count
+
+    with pytest.raises(ValueError, match="zip"):
+        await site.run(message(), call=call)

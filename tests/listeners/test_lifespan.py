@@ -6,17 +6,13 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiohttp import web
-from fastapi import APIRouter, FastAPI
 
-from bridge import BadInput, Bridge, ConfigurationError, Publisher, PublishingQueue, open_store
-from bridge.http.api.app import WebServer, WebSettings
-from bridge.queues.embedded.memory import MemoryStore
+from bridge import BadInput, ConfigurationError, open_store
 from listeners import PULL_ONLY, Listener, Message, lifespan
 from tests.support.processes import PATIENCE_S, until
 
@@ -40,63 +36,6 @@ class Handled:
     async def next(self) -> str:
         async with asyncio.timeout(PATIENCE_S):
             return await self.begun.get()
-
-
-Put = Callable[[str, str], Any]
-
-
-@asynccontextmanager
-async def own(handled: Handled) -> AsyncIterator[tuple[dict[str, Any], Put]]:
-    """Give the parts of an application that has its bridge within it, and what puts."""
-    bridge = Bridge()
-    listeners = {f"l{n}": Listener(bridge, queue, handled) for n, queue in enumerate(QUEUES)}
-    yield {"bridge": bridge, **listeners}, lambda queue, body: bridge.store.put(queue, [body])
-
-
-@asynccontextmanager
-async def remote(handled: Handled) -> AsyncIterator[tuple[dict[str, Any], Put]]:
-    """Give those of one whose bridge is elsewhere, with its queues."""
-    async with Bridge() as bridge, WebServer(bridge, WebSettings(port=0)) as server:
-        store = open_store(server.url)
-        listeners = {f"l{n}": Listener(server.url, queue, handled) for n, queue in enumerate(QUEUES)}
-        yield {"store": store, **listeners}, lambda queue, body: store.put(queue, [body])
-
-
-@asynccontextmanager
-async def elsewhere(handled: Handled) -> AsyncIterator[tuple[dict[str, Any], Put]]:
-    """Give those of one whose queues are in another store."""
-    async with Bridge() as bridge, WebServer(bridge, WebSettings(port=0)) as server:
-        store, publisher = MemoryStore("another"), Publisher(server.url)
-        queue = PublishingQueue(store, publisher)
-        listeners = {f"l{n}": Listener(store, name, handled, bridge=server.url) for n, name in enumerate(QUEUES)}
-        yield {"store": store, "publisher": publisher, **listeners}, lambda name, body: queue.put(name, [body])
-
-
-@pytest.mark.parametrize("setting", [own, remote, elsewhere])
-async def test_work_is_handled_while_the_application_runs(setting: Any) -> None:
-    """By both listeners, also what has begun when it ends; what was named is in the state of FastAPI's lifespan."""
-    handled = Handled()
-    async with setting(handled) as (parts, put):
-        app = FastAPI(lifespan=lifespan(**parts))
-        async with app.router.lifespan_context(app) as state:
-            assert {name: state[name] for name in ("l0", "l1")} == {name: parts[name] for name in ("l0", "l1")}
-            assert set(state) == set(parts)
-            for queue in QUEUES:
-                await put(queue, queue)
-            assert {await handled.next(), await handled.next()} == set(QUEUES)
-            handled.gate.clear()
-            await put(QUEUES[0], "last")
-            assert await handled.next() == "last"
-            asyncio.get_running_loop().call_soon(handled.gate.set)
-        assert sorted(handled.done) == sorted([*QUEUES, "last"])
-        assert await parts["l0"].started() is False
-
-
-async def test_listeners_without_a_name_ask_for_no_state() -> None:
-    """A server that knows no state would refuse one."""
-    app = FastAPI()
-    async with lifespan(Listener("memory:nameless", QUEUES[0], Handled(), bridge=PULL_ONLY))(app) as state:
-        assert state is None
 
 
 async def test_signals_stay_the_servers() -> None:
@@ -192,45 +131,6 @@ async def test_a_listener_that_breaks_ends_the_server(caplog: pytest.LogCaptureF
         signal.signal(signal.SIGTERM, standing)
     assert heard == [signal.SIGTERM] * handles
     assert f"breaks: broke, and handles no more of {QUEUES[0]}: no such rule" in caplog.text
-
-
-async def test_it_stands_within_a_lifespan_of_ones_own() -> None:
-    """The application's own parts are there before and after it; a router's lifespan joins as FastAPI has it."""
-    order: list[str] = []
-    handled = Handled()
-    working = lifespan(Listener("memory:own", QUEUES[0], handled, bridge=PULL_ONLY), store=open_store("memory:own"))
-
-    @asynccontextmanager
-    async def mine(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        order.append("open")
-        async with working(app) as state:
-            yield {**state, "mine": 1}
-        order.append("closed")
-
-    worker = Listener("memory:own", QUEUES[1], handled, bridge=PULL_ONLY)
-    router = APIRouter(lifespan=lifespan(worker=worker))
-    app = FastAPI(lifespan=mine)
-    app.include_router(router)
-    async with app.router.lifespan_context(app) as state:
-        assert (state["mine"], state["worker"]) == (1, worker)
-        for queue in QUEUES:
-            await state["store"].put(queue, [queue])
-        assert {await handled.next(), await handled.next()} == set(QUEUES)
-    assert order == ["open", "closed"]
-
-
-async def test_aiohttp_cleans_it_up() -> None:
-    """In `cleanup_ctx` it needs one line."""
-    handled = Handled()
-    app = web.Application()
-    app.cleanup_ctx.append(lifespan(Listener("memory:aiohttp", QUEUES[0], handled, bridge=PULL_ONLY)))
-    runner = web.AppRunner(app)
-    await runner.setup()
-    async with open_store("memory:aiohttp") as store:
-        await store.put(QUEUES[0], ["x"])
-        assert await handled.next() == "x"
-        await runner.cleanup()
-        assert handled.done == ["x"]
 
 
 async def test_cancelled_while_it_stops_it_gives_up_at_once() -> None:

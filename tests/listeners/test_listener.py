@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import subprocess
@@ -13,12 +12,12 @@ from typing import Any
 import pytest
 
 from bridge.contract.errors import BadInput, BadQueueReference, ConfigurationError
-from bridge.contract.wire import Bye, Hello, ListenerHeartbeat, More
+from bridge.contract.wire import ListenerHeartbeat, More
 from bridge.queues import open_store
 from bridge.queues.base import Depth, NewMessage
 from bridge.queues.embedded.memory import MemoryStore
 from listeners import PULL_ONLY, Listener, Message
-from tests.listeners.rig import QUEUE, Store, hanging, listening, settled
+from tests.listeners.rig import QUEUE, Store, listening, settled
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulated
 
@@ -58,43 +57,12 @@ def test_queues_are_checked_when_the_listener_is_made() -> None:
     Listener("memory:x", "a/" + "q" * 73 + "-poison", nothing, bridge=PULL_ONLY)
 
 
-@simulated
-async def test_a_rule_that_raises_ends_the_listener_with_its_error() -> None:
-    """Better a worker that ends, and is started again, than one that sleeps past its wakes (L11)."""
-
-    class Broken:
-        def tasks(self, depth: int) -> int:
-            raise ZeroDivisionError
-
-    store, bridge = Store(), FakeBridge()
-    listener = Listener(store, QUEUE, nothing, bridge=bridge, scaling=Broken(), batch=1, handle_signals=False)
-    running = asyncio.create_task(listener.run(), name="listener")
-    await bridge.until(ListenerHeartbeat)
-    bridge.wake(QUEUE)
-    with pytest.raises(ZeroDivisionError):
-        await running
-
-
 async def test_urls_of_no_known_kind_are_refused() -> None:
     """Store and bridge alike, by an error that names the setting."""
     with pytest.raises(ConfigurationError, match="store"):
         await Listener("ftp://x", QUEUE, nothing, bridge=PULL_ONLY).run()
     with pytest.raises(ConfigurationError, match="bridge"):
         await Listener("memory:x", QUEUE, nothing, bridge="ftp://x").run()
-
-
-def test_without_a_bridge_named_it_is_the_one_at_the_store() -> None:
-    """A web server's URL, a bridge of this process, and an open store of one: each is a bridge's own."""
-    fake = FakeBridge()
-    for store, bridge in (
-        ("http://localhost:1", "http://localhost:1"),
-        (fake, fake),
-        (open_store("http://localhost:1"), "http://localhost:1"),
-    ):
-        for missing in ({}, {"bridge": None}):
-            assert Listener(store, QUEUE, nothing, **missing)._bridge_given == bridge
-        assert Listener(store, QUEUE, nothing, bridge="nats://a:1")._bridge_given == "nats://a:1"
-        assert Listener(store, QUEUE, nothing, bridge=PULL_ONLY)._bridge_given is None
 
 
 @pytest.mark.parametrize("missing", [{}, {"bridge": None}])
@@ -164,108 +132,6 @@ async def test_a_hook_that_goes_on_ends_with_its_listener(stubborn: bool) -> Non
 
 
 @simulated
-async def test_pull_only_polls_with_back_off_and_finds_what_is_put() -> None:
-    """Without a bridge one poller is kept: a look at once, then pauses of up to 30 s."""
-    store = Store()
-    async with listening(store, nothing) as listener:
-        await pass_time(600)
-        idle = store.receives
-        assert 20 < idle < 40
-        assert listener.state().mode == "pull-only"
-        await store.fill(b"x")
-        await pass_time(31)
-        assert listener.state().queues[QUEUE].handled == 1
-
-
-@simulated
-async def test_without_a_bridge_it_degrades_and_comes_back() -> None:
-    """L9: no welcome in 5 s: it polls; a welcome ends that; a bridge that falls silent is left after 15 s."""
-    store, bridge = Store(), FakeBridge()
-    bridge.away, bridge.covered_age_ms = True, 0
-    await store.fill(b"x")
-    async with listening(store, nothing, bridge=bridge) as listener:
-        await pass_time(4)
-        assert listener.state().mode == "connecting"
-        assert store.receives == 0
-        await pass_time(40)
-        assert listener.state().mode == "degraded"
-        assert listener.state().queues[QUEUE].wake_sources == {"poll": 1}
-        bridge.away = False
-        await bridge.until(Hello)
-        await pass_time(1)
-        assert listener.state().mode == "push"
-        before = store.receives
-        await pass_time(60)
-        assert store.receives == before
-        bridge.silent = True
-        await pass_time(50)
-        assert listener.state().mode == "degraded"
-        assert not listener.state().session
-        assert store.receives > before
-        bridge.silent = False
-        await pass_time(12)
-        assert listener.state().mode == "push"
-
-
-@simulated
-async def test_a_short_break_of_the_session_does_not_degrade() -> None:
-    """A bridge that restarts within 5 s costs a hello and no receive (I6)."""
-    store, bridge = Store(), FakeBridge()
-    async with listening(store, nothing, bridge=bridge) as listener:
-        await bridge.until(ListenerHeartbeat)
-        bridge.boot, bridge.gen = "d" * 32, 3
-        bridge.cut()
-        await bridge.until(Hello, 2)
-        await bridge.until(ListenerHeartbeat, 2)
-        assert bridge.hellos[1].instance == bridge.hellos[0].instance
-        seen = bridge.hellos[1].queues[0].seen
-        assert seen.boot == "b" * 32
-        assert listener.state().mode == "push"
-        assert listener.state().queues[QUEUE].gen == 3
-        assert store.receives == 0
-
-
-@pytest.mark.parametrize("bridged", [True, False])
-@simulated
-async def test_a_worker_says_what_it_waits_for(bridged: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """One line at its start: the queues, the store and the bridge; a partitioned queue by its own name."""
-    caplog.set_level(logging.INFO, "queuebell.listener")
-
-    async def done(_: Message) -> None: ...
-
-    store = Store()
-    bridge = FakeBridge() if bridged else PULL_ONLY
-    async with listening(store, done, ["billing/orders:8", QUEUE], bridge=bridge, name="w"):
-        await pass_time(1)
-    ways = "bridge this process" if bridged else "no bridge: it polls"
-    (line,) = [text for record in caplog.records if " listens to " in (text := record.getMessage())]
-    assert line == f"w: listens to billing/orders:8, {QUEUE}; store {store}, {ways}"
-
-
-@simulated
-async def test_stopping_lets_handlers_finish() -> None:
-    """L12: capacity 0 and `more`, no new receive, the running handler ends and is settled, `bye` last."""
-    store, bridge, done = Store(), FakeBridge(), []
-
-    async def handle(message: Message) -> None:
-        await pass_time(5)
-        done.append(message.body)
-
-    async with listening(store, handle, bridge=bridge, concurrency=1) as listener:
-        await bridge.until(ListenerHeartbeat)
-        await store.fill(b"x", b"y")
-        bridge.wake(QUEUE, 2)
-        await pass_time(1)
-        await listener.stop()
-        assert done == [b"x"]
-        assert await store.bodies(QUEUE) == [b"y"]
-        assert bridge.hellos[-1].queues[0].capacity == 0
-        assert bridge.of(More)
-        assert isinstance(bridge.frames[-1], Bye)
-        assert bridge.frames[-1].leases == {}
-
-
-@simulated
 async def test_what_outlives_the_grace_is_cancelled_and_given_back() -> None:
     """The message is visible again at once, and announced (L7)."""
     store, bridge = Store(), FakeBridge()
@@ -285,47 +151,6 @@ async def test_what_outlives_the_grace_is_cancelled_and_given_back() -> None:
         assert await store.bodies(QUEUE) == [b"x"]
         assert len(bridge.of(More)) == before + 2, "one to hand the debt back, one for the release"
         assert listener.state().queues[QUEUE].given_back == 1
-
-
-@simulated
-async def test_what_a_receive_brings_while_stopping_is_given_back() -> None:
-    """L12: the receive in flight is awaited, and its messages are released."""
-    store, bridge, seen = Store(), FakeBridge(), []
-
-    async def handle(message: Message) -> None:
-        seen.append(message.body)
-
-    async with listening(store, handle, bridge=bridge) as listener:
-        await bridge.until(ListenerHeartbeat)
-        await store.fill(b"x")
-        store.receiving = [hanging(3)]
-        bridge.wake(QUEUE)
-        await pass_time(1)
-        await listener.stop()
-        assert seen == []
-        assert await store.bodies(QUEUE) == [b"x"]
-
-
-@simulated
-async def test_a_cancelled_run_gives_back_and_leaves() -> None:
-    """Cancelling `run` takes no grace: handlers are cancelled, messages returned, `bye` said."""
-    store, bridge = Store(), FakeBridge()
-
-    async def handle(message: Message) -> None:
-        await pass_time(1000)
-
-    listener = Listener(store, QUEUE, handle, bridge=bridge, handle_signals=False)
-    running = asyncio.create_task(listener.run(), name="listener")
-    await bridge.until(ListenerHeartbeat)
-    await store.fill(b"x")
-    bridge.wake(QUEUE)
-    await pass_time(1)
-    running.cancel()
-    await asyncio.wait([running])
-    assert running.cancelled()
-    assert await store.bodies(QUEUE) == [b"x"]
-    assert bridge.of(Bye)
-    await listener.stop()
 
 
 @simulated

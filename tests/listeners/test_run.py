@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -11,12 +12,24 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Sequence
 
+import msgspec
 import pytest
 
 from bridge import BlockingStore, Bridge, ConfigurationError
-from listeners import PULL_ONLY, Listener, Message, run
+from bridge.contract.errors import BadInput
+from bridge.queues.base import BODY_BYTES_MAX, NewMessage, StoredMessage
+from bridge.storage.blobs.memory import MemoryBlobs
+from bridge.storage.claim_check import ClaimCheck, put_aside_all
+from listeners import PULL_ONLY, Bury, Done, Failure, Listener, Message, Replay, Retry, RetryPolicy, run
+from listeners.scaling.actuators.output import WAITING_BYTES, Output
+from listeners.testing import run_once
+from queuebell.testing import Rehearsal
+from tests.conformance.headers import HOSTILE, LARGEST
+from tests.listeners.rig import POISON, QUEUE, Store, listening, run_until
 from tests.support.processes import ROOT, environment
+from tests.support.sim_loop import simulated
 
 PROGRAM = """
 import asyncio, logging, sys
@@ -110,3 +123,221 @@ def test_run_starts_nothing_where_its_port_is_taken() -> None:
         with pytest.raises(ConfigurationError, match="metrics: cannot listen on"):
             run(listener, metrics=f"127.0.0.1:{taken.getsockname()[1]}")
         assert not listener.state().queues
+
+
+class Handler:
+    """Does with each message what is said, and remembers body and headers."""
+
+    def __init__(self, *outcomes: Exception) -> None:
+        self.outcomes = list(outcomes)
+        self.seen: list[tuple[bytes, dict[str, str]]] = []
+
+    async def __call__(self, message: Message) -> None:
+        self.seen.append((message.body, dict(message.headers)))
+        if self.outcomes:
+            raise self.outcomes.pop(0)
+
+
+def headers_of(messages: Sequence[StoredMessage]) -> list[dict[str, str]]:
+    return [message.headers for message in messages]
+
+
+async def test_a_handler_reads_headers_and_changes_none() -> None:
+    """Alone and in a batch; a message without has an empty mapping, and what no put takes is refused here too."""
+    seen: list[dict[str, str]] = []
+
+    async def one(message: Message) -> None:
+        with pytest.raises(TypeError):
+            message.headers["a"] = "other"  # type: ignore[index]
+        seen.append(dict(message.headers))
+
+    async def many(messages: list[Message]) -> None:
+        for message in messages:
+            await one(message)
+
+    for handler in (one, many):
+        await run_once(handler, "x", headers={"Trace": "y"})
+        await run_once(handler, "x")
+    assert seen == [{"trace": "y"}, {}] * 2
+    with pytest.raises(BadInput):
+        await run_once(one, "x", headers={"a": "\n"})
+
+
+@pytest.mark.parametrize("headers", LARGEST, ids=["line", "many", "unicode"])
+def test_the_largest_headers_and_body_are_buried_whole(headers: dict[str, str]) -> None:
+    """Where the facts do not fit beside the body the headers are there all the same: they count by themselves."""
+    with Rehearsal() as rehearsal:
+        rehearsal.listen(QUEUE, Handler(Bury("no")))
+        rehearsal.put(QUEUE, NewMessage(b"\xff" * BODY_BYTES_MAX, headers=headers))
+        rehearsal.run_until_idle()
+        (message,) = rehearsal.waiting(POISON)
+        assert (message.headers, rehearsal.buried(QUEUE) != []) == (headers, message.body[:1] != b"\xff")
+
+
+@simulated
+async def test_a_body_that_is_put_aside_leaves_its_headers_in_the_queue() -> None:
+    """With its claim, to the poison queue and back to a handler."""
+    store, check = Store(), ClaimCheck(MemoryBlobs())
+    large = NewMessage(b"\xff" * (2 * BODY_BYTES_MAX), headers=HOSTILE)
+    await store.put(QUEUE, await put_aside_all(check, store, QUEUE, [large]))
+    assert headers_of(await store.peek(QUEUE)) == [HOSTILE]
+    await run_until(listening(store, Handler(Bury("no")), claim_check=check), 1, "buried")
+    assert headers_of(await store.peek(POISON)) == [HOSTILE]
+    await run_until(listening(store, Handler(Replay()), POISON, claim_check=check), 1, "replayed", queue=POISON)
+    handler = Handler()
+    await run_until(listening(store, handler, claim_check=check), 1)
+    assert [(len(body), headers) for body, headers in handler.seen] == [(len(large.body), HOSTILE)]
+
+
+LINE = "x" * 1023 + "\n"
+LINES = 2 * WAITING_BYTES // len(LINE)
+
+
+@pytest.fixture
+def pipe() -> Iterator[list[int]]:
+    """A pipe; who closes one of its ends puts -1 there."""
+    ends = [*os.pipe()]
+    yield ends
+    for end in ends:
+        if end >= 0:
+            os.close(end)
+
+
+def read(pipe: list[int], until: str) -> str:
+    """Read until something was said."""
+    said = b""
+    while until.encode() not in said:
+        said += os.read(pipe[0], 65_536)
+    return said.decode()
+
+
+def test_our_own_lines_are_bounded_too(pipe: list[int]) -> None:
+    """A log that nobody reads takes no memory without end."""
+    output = Output(pipe[1])
+    for _ in range(4 * LINES):
+        output.write(LINE)
+    assert len(read(pipe, "nobody read them in time")) < 3 * WAITING_BYTES
+
+
+def test_a_reader_who_is_gone_keeps_nobody(pipe: list[int]) -> None:
+    """What is written then is lost, and the end of the process waits for none of it."""
+    output = Output(pipe[1])
+    os.close(pipe[0])
+    pipe[0] = -1
+    output.pass_on("lost\n")
+    output.drain()
+    output.flush()
+    assert output._size == 0
+
+
+class Order(msgspec.Struct):
+    number: int
+
+
+async def test_plain_batch_and_typed_handlers_run_too() -> None:
+    """As a listener would call them."""
+
+    def plain(message: Message) -> None:
+        assert message.value == Order(7)
+
+    async def many(messages: list[Message]) -> list[Retry]:
+        return [Retry(1) for _ in messages]
+
+    assert await run_once(plain, b'{"number": 7}', payload=Order) == Done()
+    assert isinstance(await run_once(plain, b"{", payload=Order), Bury)
+    assert isinstance(await run_once(many, b"x"), Retry)
+
+
+async def test_a_handler_with_checkpoints_runs_without_a_ledger() -> None:
+    """It finds the progress that the test gives, and its checkpoints are checked and forgotten."""
+
+    async def resume(message: Message) -> None:
+        assert message.progress == b"3"
+        await message.checkpoint("4")
+
+    def too_large(message: Message) -> None:
+        message.checkpoint_from_thread(b"x" * 32_769)
+
+    assert await run_once(resume, b"x", progress=b"3") == Done()
+    refused = await run_once(too_large, b"x", max_attempts=1)
+    assert isinstance(refused, Bury)
+    assert "32768" in refused.reason
+
+
+async def test_a_rule_for_classes_of_failure_can_be_tried() -> None:
+    """What it calls permanent is buried at the first attempt."""
+
+    async def handle(message: Message) -> None:
+        raise ValueError("no such customer")
+
+    permanent = await run_once(handle, b"x", failures=lambda error: Failure.PERMANENT)
+    assert isinstance(permanent, Bury)
+
+
+async def test_an_outcome_that_is_printed_says_what_it_is() -> None:
+    """As it would be written in a handler, not as the bare words of an exception."""
+
+    def later(message: Message) -> None:
+        raise Retry(after=60)
+
+    def broken(message: Message) -> None:
+        raise ValueError("no such customer")
+
+    def back(message: Message) -> None:
+        raise Replay(after=5)
+
+    assert str(await run_once(later, b"x")) == "Retry(after=60)"
+    assert str(await run_once(broken, b"x", retry=RetryPolicy(jitter=0))) == "Retry(after=0.5)"
+    buried = await run_once(broken, b"x", max_attempts=1)
+    assert repr(buried) == str(buried) == "Bury('attempt 1 of 1: ValueError: no such customer')"
+    assert str(await run_once(back, b"x", queue="a/b-poison")) == "Replay(after=5, queue='a/b')"
+    assert str(await run_once(lambda message: None, b"x")) == "Done()"
+
+
+PROGRAM_TYPES = """
+import msgspec
+from queuebell import Listener, Message, NewMessage, open_store
+
+class Order(msgspec.Struct):
+    cents: int
+
+async def charge(message: Message[Order]) -> None:
+    reveal_type(message.value)
+
+def insert(messages: list[Message[Order]]) -> None:
+    reveal_type(messages[0].value)
+
+async def ship(message: Message) -> None:
+    reveal_type(message.value)
+
+async def main(words: list[str], mixed: list[str | bytes | NewMessage]) -> None:
+    reveal_type(Listener("http://127.0.0.1:8470", "billing/orders", charge, payload=Order))
+    reveal_type(Listener("http://127.0.0.1:8470", "billing/orders", insert, payload=Order))
+    reveal_type(Listener("http://127.0.0.1:8470", "billing/orders", ship))
+    async with open_store("http://127.0.0.1:8470") as store:
+        await store.put("billing/orders", words)
+        await store.put("billing/orders", mixed)
+        await store.put("billing/orders", [NewMessage("text", ttl_s=60)])
+"""
+
+
+@pytest.mark.rest
+def test_the_value_of_a_message_is_of_the_payload_type(tmp_path: pathlib.Path) -> None:
+    """In single and batch handlers, under --strict; a bare `Message` holds anything, and a put takes what it says."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM_TYPES)
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}", program.name],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    revealed = [line.split('"')[1] for line in checked.stdout.splitlines() if "Revealed type" in line]
+    assert revealed == [
+        *("program.Order", "program.Order", "Any"),
+        *("listeners.listener.Listener[program.Order]", "listeners.listener.Listener[program.Order]"),
+        "listeners.listener.Listener[Any]",
+    ]

@@ -122,7 +122,7 @@ asyncio_mode = "auto"
 tmp_path_retention_policy = "failed"
 asyncio_default_fixture_loop_scope = "function"
 filterwarnings = ["error", "ignore::pytest.PytestConfigWarning"]
-markers = ["system: as the room says", "prove: the same", "long: not run here", "timeout: has no say here"]
+markers = ["system: as the room says", "rest: the same", "long: not run here", "timeout: has no say here"]
 """
 
 
@@ -151,9 +151,8 @@ def _make(room: Room) -> None:
 
 def _try(room: Room, names: Iterable[str], jobs: int) -> None:
     chosen = [f"--mutant={name}" for name in names]
-    ignored = [f"--ignore={test}" for test in room.without]
     processes = ["--processes"] if room.processes else []
-    _run(room, [sys.executable, "-c", TRY, *OPTIONS, f"--jobs={jobs}", *processes, *chosen, *ignored, *room.tests])
+    _run(room, [sys.executable, "-c", TRY, *OPTIONS, f"--jobs={jobs}", *processes, *chosen, *room.tests])
 
 
 def _run(room: Room, words: list[str]) -> None:

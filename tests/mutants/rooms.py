@@ -12,8 +12,8 @@ import msgspec
 from tests.support.command import ROOT
 
 PACKAGES: Final = ("bridge", "listeners", "queuebell")
-IN_PROCESS: Final = "not system and not long and not prove"
-WITH_SYSTEM: Final = "not long and not prove"
+IN_PROCESS: Final = "not system and not long and not rest"
+WITH_SYSTEM: Final = "not long and not rest"
 AT_LENGTH: Final = "not system and not long"
 
 
@@ -23,8 +23,6 @@ class Room(msgspec.Struct, frozen=True):
     name: str
     files: tuple[str, ...]
     tests: tuple[str, ...]
-    without: tuple[str, ...] = ()
-    """Tests among those that need files the copy lacks, or start processes where these have no say."""
     marks: str = IN_PROCESS
     processes: bool = False
     """Whether the processes that its tests start run the mutant as well."""
@@ -39,405 +37,213 @@ EXCEPT: Final = {
 """Product files that no room has, and why."""
 
 _QUEUES: Final = "tests/conformance/test_queues.py"
-_SAID: Final = ("tests/docs/test_stores.py", "tests/bridge/queues/test_opened.py")
-"""What each store says of itself before it is connected."""
+_EXPLORED: Final = tuple(f"tests/exploration/test_{name}.py" for name in ("walks", "mutants", "empty_queue", "fleet"))
 _LISTENERS_PS: Final = ("patience", "periods", "pool", "scaling", "settle")
 """Rules of the listener whose names begin as those of the scaler do, which has a room of its own."""
 
+
+def _room(name: str, files: str, tests: str, *more: str, marks: str = IN_PROCESS, processes: bool = False) -> Room:
+    """Return a room; files and tests are separated by spaces, tests stand without their folder."""
+    paths = tuple(f"tests/{test}" if not test.startswith("tests/") else test for test in (*tests.split(), *more))
+    return Room(name, tuple(files.split()), paths, marks, processes)
+
+
 ROOMS: Final = (
-    Room(
+    _room(
         "contract",
-        ("bridge/contract/*.py",),
-        (
-            "tests/bridge/contract",
-            "tests/bridge/core",
-            "tests/bridge/brokers/test_prefix.py",
-            "tests/bridge/service/channels/test_brokered.py",
-            "tests/bridge/producer/test_publication.py",
-            "tests/bridge/http/api/test_cloudevents.py",
-            "tests/listeners/core",
-        ),
+        "bridge/contract/*.py",
+        "bridge/contract bridge/core bridge/service/channels bridge/producer/test_publication.py listeners/core",
         marks=AT_LENGTH,
     ),
-    Room(
+    _room(
         "azure",
-        tuple(
+        " ".join(
             f"bridge/http/azure/{name}.py" for name in ("accounts", "address", "auth", "policies", "sas", "signature")
         ),
-        tuple(
-            f"tests/bridge/http/azure/test_{name}.py"
-            for name in ("accounts", "address", "auth", "policies", "policy_bodies", "sas", "service_rules")
-        ),
+        "bridge/http/azure/test_auth.py bridge/http/azure/test_policies.py bridge/http/azure/test_sas.py",
         marks=AT_LENGTH,
     ),
-    Room(
+    _room(
         "webhooks",
-        tuple(f"bridge/http/webhooks/{name}.py" for name in ("addresses", "handshake", "rules", "settings", "signing")),
-        tuple(
-            f"tests/bridge/http/webhooks/test_{name}.py"
-            for name in ("addresses", "handshake", "rules", "settings", "signing")
+        " ".join(
+            f"bridge/http/webhooks/{name}.py" for name in ("addresses", "handshake", "rules", "settings", "signing")
         ),
+        "bridge/http/webhooks/test_rules.py",
         marks=AT_LENGTH,
     ),
-    Room(
+    _room(
         "listeners",
-        ("listeners/core/[!ps]*.py", *(f"listeners/core/{name}.py" for name in _LISTENERS_PS)),
-        ("tests/listeners/core",),
+        " ".join(("listeners/core/[!ps]*.py", *(f"listeners/core/{name}.py" for name in _LISTENERS_PS))),
+        "listeners/core",
+        *_EXPLORED,
     ),
-    Room(
+    _room(
         "scaling",
-        ("listeners/core/processes.py", "listeners/core/scaled_queue.py"),
-        (
-            "tests/listeners/core/test_processes.py",
-            "tests/listeners/core/test_scaled_queue.py",
-            "tests/bridge/core/test_scalers.py",
-        ),
+        "listeners/core/processes.py listeners/core/scaled_queue.py",
+        "listeners/core bridge/core/test_scalers.py",
         marks=AT_LENGTH,
     ),
-    Room(
+    _room(
         "small",
-        (
-            "bridge/producer/turns.py",
-            "bridge/producer/publication.py",
-            "bridge/service/checking.py",
-            "bridge/service/trouble.py",
-        ),
-        (
-            *(f"tests/bridge/producer/test_{name}.py" for name in ("turns", "publication", "partitions")),
-            "tests/bridge/service/test_checking.py",
-            "tests/bridge/service/test_trouble.py",
-            "tests/queuebell/command/test_check_answers.py",
-        ),
+        "bridge/producer/turns.py bridge/producer/publication.py bridge/service/checking.py bridge/service/trouble.py",
+        "bridge/producer bridge/service/test_checking.py queuebell/command/test_check.py",
         marks=AT_LENGTH,
     ),
-    Room(
+    _room(
         "core",
-        ("bridge/core/*.py",),
-        (
-            "tests/bridge/core",
-            "tests/bridge/service/test_explaining.py",
-            "tests/bridge/service/test_plain_subscribers.py",
-            "tests/bridge/service/test_status.py",
-        ),
+        "bridge/core/*.py",
+        "bridge/core bridge/service/test_checking.py "
+        "bridge/service/test_plain_subscribers.py bridge/service/test_status.py",
+        *_EXPLORED,
         marks=AT_LENGTH,
     ),
-    Room(
-        "keda",
-        ("bridge/core/keda/*.py",),
-        ("tests/bridge/core/keda", "tests/bridge/service/keda/test_watching.py"),
-    ),
-    Room(
+    _room("keda", "bridge/core/keda/*.py", "bridge/core/keda bridge/service/keda/test_watching.py"),
+    _room(
         "cluster",
-        ("bridge/core/cluster/*.py",),
-        ("tests/bridge/core/cluster", "tests/exploration/test_cluster.py", "tests/bridge/contract/test_cluster.py"),
+        "bridge/core/cluster/*.py",
+        "bridge/core/cluster exploration/test_cluster.py bridge/contract/test_cluster.py",
         marks=AT_LENGTH,
     ),
-    Room(
-        "access",
-        ("bridge/service/access/*.py",),
-        ("tests/bridge/service/access",),
-    ),
-    Room(
+    _room("access", "bridge/service/access/*.py", "bridge/service/access"),
+    _room(
         "holding",
-        ("listeners/work/holding.py", "listeners/work/settlements.py"),
-        (
-            "tests/listeners/test_handler.py",
-            *(
-                f"tests/listeners/work/test_{name}.py"
-                for name in ("settlements", "holding", "attempts", "burying", "dequeue", "jobs", "renewing", "trouble")
-            ),
-        ),
+        "listeners/work/holding.py listeners/work/settlements.py",
+        "listeners/test_handler.py listeners/work conformance/test_attempts.py",
         marks=AT_LENGTH,
     ),
-    Room(
-        "ledger",
-        ("listeners/work/ledger.py",),
-        tuple(
-            f"tests/listeners/test_{name}.py" for name in ("ledger_rules", "ledger", "ledger_batches", "ledger_keys")
-        ),
-        marks=AT_LENGTH,
-    ),
-    Room(
+    _room("ledger", "listeners/work/ledger.py", "listeners/test_ledger.py", marks=AT_LENGTH),
+    _room(
         "own_store",
-        ("bridge/queues/embedded/own_store.py",),
-        (
-            "tests/bridge/queues/test_own_store.py",
-            "tests/bridge/queues/test_own.py",
-            "tests/bridge/queues/test_put_once.py",
-            "tests/bridge/queues/test_sqlite.py",
-        ),
+        "bridge/queues/embedded/own_store.py",
+        "bridge/queues/test_own_store.py bridge/queues/test_put_once.py bridge/queues/test_sqlite.py",
         marks=AT_LENGTH,
     ),
-    Room(
-        "once",
-        ("bridge/queues/missing.py", "bridge/queues/checked_once.py"),
-        ("tests/bridge/queues/test_missing.py", "tests/bridge/queues/test_checked_once.py"),
-    ),
-    Room(
+    _room("once", "bridge/queues/missing.py bridge/queues/checked_once.py", "bridge/queues/test_put_once.py"),
+    _room(
         "commits",
-        ("bridge/producer/outbox/pace.py", "bridge/producer/outbox/rows.py", "bridge/triggers/promises.py"),
-        (
-            "tests/bridge/producer/outbox/test_pace.py",
-            "tests/bridge/producer/outbox/test_rows.py",
-            "tests/bridge/triggers/test_promises.py",
-        ),
+        "bridge/producer/outbox/pace.py bridge/producer/outbox/rows.py bridge/triggers/promises.py",
+        "bridge/producer/outbox bridge/triggers/test_promises.py",
         marks=AT_LENGTH,
     ),
-    Room(
+    _room(
         "service",
-        ("bridge/service/*.py", "bridge/service/channels/*.py"),
-        (
-            "tests/bridge/service",
-            "tests/bridge/http/api",
-            "tests/bridge/http/page",
-            "tests/bridge/http/webhooks/test_shell.py",
-            "tests/bridge/triggers/test_cluster.py",
-            "tests/services/test_cluster_crossed.py",
-        ),
-        ("tests/bridge/service/test_elsewhere_jetstream.py",),
+        "bridge/service/*.py bridge/service/channels/*.py",
+        "bridge/service bridge/http/api bridge/http/page "
+        "bridge/http/webhooks bridge/triggers services/test_cluster_crossed.py",
         marks=WITH_SYSTEM,
     ),
-    Room("keda_port", ("bridge/service/keda/*.py",), ("tests/bridge/service/keda",)),
-    Room("openapi", ("bridge/http/api/openapi/*.py",), ("tests/reference",)),
-    Room(
+    _room("keda_port", "bridge/service/keda/*.py", "bridge/service/keda"),
+    _room("openapi", "bridge/http/api/openapi/*.py", "reference"),
+    _room(
         "api",
-        ("bridge/http/api/*.py",),
-        (
-            "tests/bridge/http/api",
-            *(f"tests/bridge/http/server/test_{name}.py" for name in ("guard", "fuzz", "many_names")),
-            "tests/bridge/http/server/overload/test_answer_room.py",
-            *(f"tests/bridge/service/test_{name}.py" for name in ("checking", "elsewhere", "plain_subscribers")),
-            "tests/bridge/service/access/test_listing.py",
-            "tests/bridge/queues/test_http.py",
-            "tests/reference/test_openapi.py",
-            f"{_QUEUES}::TestHttpStore",
-        ),
+        "bridge/http/api/*.py",
+        "bridge/http/api bridge/http/server bridge/service bridge/queues/test_http.py reference/test_openapi.py",
+        f"{_QUEUES}::TestHttpStore",
     ),
-    Room(
-        "page",
-        ("bridge/http/page/*.py",),
-        ("tests/bridge/http/page", "tests/bridge/http/api/test_access.py", "tests/bridge/http/api/test_slices.py"),
-    ),
-    Room(
+    _room("page", "bridge/http/page/*.py", "bridge/http/page bridge/http/api/test_access.py"),
+    _room(
         "server",
-        ("bridge/http/server/**/*.py", "bridge/queues/aiohttp_private/*.py", "bridge/http/__init__.py"),
-        (
-            "tests/bridge/http/server",
-            "tests/bridge/http/azure/test_azure_connections.py",
-            "tests/bridge/http/azure/test_principal_limits.py",
-            *(f"tests/bridge/http/api/test_{name}.py" for name in ("access", "app", "ingress", "limits", "native")),
-            *(f"tests/bridge/http/api/test_{name}.py" for name in ("put_once", "access_attacks", "sse")),
-            "tests/bridge/service/test_put_gate.py",
-            "tests/queuebell/test_many_addresses.py",
-        ),
+        "bridge/http/server/**/*.py bridge/queues/aiohttp_private/*.py bridge/http/__init__.py",
+        "bridge/http/server bridge/http/azure bridge/http/api bridge/service/test_own_queues.py "
+        "queuebell/test_many_addresses.py",
     ),
-    Room(
-        "webhooks_out",
-        ("bridge/http/webhooks/*.py",),
-        ("tests/bridge/http/webhooks", "tests/bridge/service/test_plain_subscribers.py"),
-    ),
-    Room(
+    _room("webhooks_out", "bridge/http/webhooks/*.py", "bridge/http/webhooks bridge/service/test_plain_subscribers.py"),
+    _room(
         "azure_server",
-        ("bridge/http/azure/**/*.py",),
-        ("tests/bridge/http/azure", f"{_QUEUES}::TestAzureStore", f"{_QUEUES}::TestAzureStoreInRequests"),
+        "bridge/http/azure/**/*.py",
+        "bridge/http/azure",
+        f"{_QUEUES}::TestAzureStore",
+        f"{_QUEUES}::TestAzureStoreInRequests",
     ),
-    Room(
+    _room(
         "embedded",
-        ("bridge/queues/embedded/*.py",),
-        (
-            *(
-                f"tests/bridge/queues/test_{name}.py"
-                for name in ("engine", "own", "own_store", "put_once", "reserve", "sqlite", "sqlite_file")
-            ),
-            *(f"tests/bridge/queues/test_{name}.py" for name in ("sqlite_together", "tally", "recount", "full_disk")),
-            *(f"tests/bridge/queues/test_{name}.py" for name in ("embedded_corners", "upkeep", "memory", "writer")),
-            *(f"tests/bridge/queues/test_{name}.py" for name in ("put_blocks", "headers", "first_start", "strict")),
-            f"{_QUEUES}::TestMemoryStore",
-            f"{_QUEUES}::TestSqliteStore",
+        "bridge/queues/embedded/*.py",
+        " ".join(
+            f"bridge/queues/test_{name}.py" for name in ("engine", "own_store", "put_once", "sqlite", "writer", "open")
         ),
+        f"{_QUEUES}::TestMemoryStore",
+        f"{_QUEUES}::TestSqliteStore",
     ),
-    Room(
+    _room(
         "postgres",
-        ("bridge/queues/postgres/*.py",),
-        (
-            "tests/conformance/test_postgres.py",
-            "tests/bridge/queues/test_postgres.py",
-            *(f"tests/bridge/queues/test_postgres_{name}.py" for name in ("errors", "headers", "marks", "short_calls")),
-            *(f"tests/bridge/queues/test_postgres_{name}.py" for name in ("transaction", "voice", "pinned")),
-            *(f"tests/bridge/queues/test_postgres_{name}.py" for name in ("once_in_transaction", "large_batches")),
-            "tests/bridge/queues/test_put_once_elsewhere.py",
-            "tests/bridge/http/azure/test_on_postgres.py",
-            "tests/bridge/triggers/test_postgres.py",
-            "tests/conformance/test_served.py::TestPostgresBehindTwoBridges",
-        ),
+        "bridge/queues/postgres/*.py",
+        "conformance/test_postgres.py bridge/queues "
+        "bridge/http/azure/test_on_postgres.py bridge/triggers/test_postgres.py",
+        "tests/conformance/test_served.py::TestPostgresBehindTwoBridges",
         marks=WITH_SYSTEM,
     ),
-    Room(
-        "redis",
-        ("bridge/queues/redis/*.py",),
-        (
-            *(f"tests/bridge/queues/test_{name}.py" for name in ("redis", "redis_troubles", "put_once_elsewhere")),
-            *(f"tests/bridge/queues/test_{name}.py" for name in ("not_the_leader", "extras")),
-            "tests/conformance/test_redis.py",
-        ),
-        marks=WITH_SYSTEM,
-    ),
-    Room(
+    _room("redis", "bridge/queues/redis/*.py", "bridge/queues conformance/test_redis.py", marks=WITH_SYSTEM),
+    _room(
         "jetstream",
-        ("bridge/queues/jetstream/*.py",),
-        (
-            "tests/bridge/queues/test_jetstream.py",
-            f"{_QUEUES}::TestJetStreamStore",
-            f"{_QUEUES}::TestJetStreamStoreInRequests",
-            *_SAID,
-        ),
+        "bridge/queues/jetstream/*.py",
+        "bridge/queues/test_jetstream.py bridge/queues/test_open.py",
+        _QUEUES,
     ),
-    Room(
-        "sqs",
-        ("bridge/queues/sqs/*.py",),
-        (
-            "tests/bridge/queues/test_sqs.py",
-            f"{_QUEUES}::TestSqsStore",
-            f"{_QUEUES}::TestSqsStoreInRequests",
-            *_SAID,
-        ),
+    _room("sqs", "bridge/queues/sqs/*.py", "bridge/queues/test_sqs.py bridge/queues/test_open.py", _QUEUES),
+    _room(
+        "queues_azure", "bridge/queues/azure/*.py", "bridge/queues/test_azure.py bridge/queues/test_open.py", _QUEUES
     ),
-    Room(
-        "queues_azure",
-        ("bridge/queues/azure/*.py",),
-        (
-            "tests/bridge/queues/test_azure.py",
-            "tests/bridge/queues/test_azure_account.py",
-            f"{_QUEUES}::TestAzureStore",
-            f"{_QUEUES}::TestAzureStoreInRequests",
-            *_SAID,
-        ),
-    ),
-    Room(
-        "queues",
-        ("bridge/queues/*.py", "bridge/__init__.py"),
-        ("tests/bridge/queues", "tests/conformance/test_queues.py"),
-        ("tests/bridge/queues/test_jetstream.py", "tests/bridge/queues/test_sqs.py"),
-    ),
-    Room(
+    _room("queues", "bridge/queues/*.py bridge/__init__.py", "bridge/queues", _QUEUES),
+    _room(
         "producer",
-        ("bridge/producer/**/*.py",),
-        (
-            "tests/bridge/producer",
-            "tests/bridge/triggers/test_postgres.py",
-            "tests/bridge/queues/test_put_once_elsewhere.py",
-            "tests/bridge/queues/test_postgres_transaction.py",
-            "tests/bridge/queues/test_postgres_once_in_transaction.py",
-            "tests/bridge/storage/test_claim_check.py",
-            "tests/bridge/observe/test_tracing.py",
-            "tests/conformance/test_outboxes.py",
-            "tests/listeners/test_partitions.py",
-            "tests/queuebell/test_many_addresses.py",
-            "tests/queuebell/command/test_replay.py",
-        ),
+        "bridge/producer/**/*.py",
+        "bridge/producer bridge/triggers/test_postgres.py bridge/queues/test_postgres_transaction.py bridge/storage "
+        "bridge/observe conformance/test_outboxes.py queuebell/command/test_export.py",
         marks=WITH_SYSTEM,
     ),
-    Room("triggers", ("bridge/triggers/*.py",), ("tests/bridge/triggers",), marks=WITH_SYSTEM),
-    Room(
+    _room("triggers", "bridge/triggers/*.py", "bridge/triggers", marks=WITH_SYSTEM),
+    _room(
         "storage",
-        ("bridge/storage/**/*.py",),
-        ("tests/bridge/storage", "tests/conformance/test_blobs.py", "tests/conformance/test_tables.py"),
+        "bridge/storage/**/*.py",
+        "bridge/storage conformance/test_blobs.py conformance/test_tables.py",
         marks=WITH_SYSTEM,
     ),
-    Room(
+    _room(
         "observe",
-        ("bridge/observe/*.py",),
-        (
-            "tests/bridge/observe",
-            *(f"tests/bridge/service/test_{name}.py" for name in ("counts", "jobs", "one_exception")),
-            "tests/bridge/core/test_scalers.py",
-            "tests/bridge/http/api/test_slices.py",
-            "tests/bridge/triggers/test_supervisor.py",
-            "tests/conformance/test_traces.py",
-            "tests/docs/test_site.py",
-            *(f"tests/listeners/{name}.py" for name in ("session/test_one_exception", "work/test_instruments")),
-            "tests/services/test_traces.py",
-        ),
+        "bridge/observe/*.py",
+        "bridge/observe bridge/service/test_status.py bridge/service/test_one_exception.py bridge/core/test_scalers.py "
+        "bridge/http/api bridge/triggers conformance/test_traces.py listeners/session services/test_traces.py",
     ),
-    Room(
+    _room(
         "brokers",
-        ("bridge/brokers/**/*.py",),
-        (
-            "tests/bridge/brokers",
-            *(f"tests/conformance/test_{name}.py" for name in ("brokers", "broker_addresses", "broker_mqtt")),
-            *(f"tests/conformance/test_{name}.py" for name in ("broker_nats", "broker_tls")),
-            "tests/bridge/contract/test_address.py",
-            "tests/bridge/http/server/test_certificates.py",
-            "tests/bridge/queues/test_postgres_pinned.py",
-            "tests/bridge/triggers/test_attachment.py",
-            "tests/bridge/triggers/test_postgres.py",
-        ),
+        "bridge/brokers/**/*.py",
+        "bridge/brokers conformance/test_brokers.py conformance/test_broker_addresses.py "
+        "conformance/test_broker_mqtt.py "
+        "conformance/test_broker_nats.py conformance/test_broker_tls.py "
+        "bridge/contract/test_address.py bridge/triggers",
         marks=WITH_SYSTEM,
     ),
-    Room(
+    _room(
         "actuators",
-        ("listeners/scaling/**/*.py",),
-        (
-            *(f"tests/listeners/test_{name}.py" for name in ("scaler", "output")),
-            *(f"tests/conformance/test_{name}.py" for name in ("scalers", "actuators")),
-        ),
+        "listeners/scaling/**/*.py",
+        "listeners/test_scaler.py listeners/test_run.py conformance/test_scalers.py conformance/test_actuators.py",
     ),
-    Room(
-        "session",
-        ("listeners/session/**/*.py",),
-        (
-            "tests/listeners/session",
-            "tests/listeners/test_listener.py",
-            "tests/listeners/test_pause.py",
-            "tests/listeners/test_key.py",
-        ),
-    ),
-    Room(
+    _room("session", "listeners/session/**/*.py", "listeners/session listeners/test_listener.py listeners/test_run.py"),
+    _room(
         "work",
-        ("listeners/work/*.py",),
-        (
-            "tests/listeners",
-            "tests/bridge/observe/test_tracing.py",
-            "tests/conformance/test_attempts.py",
-            *(f"tests/services/test_{name}.py" for name in ("jobs", "start_stop", "traces")),
-            "tests/queuebell/test_testing.py",
-        ),
-        ("tests/listeners/core",),
+        "listeners/work/*.py",
+        "listeners/work listeners/test_ledger.py listeners/test_run.py bridge/observe conformance/test_attempts.py "
+        "services/test_jobs.py services/test_start_stop.py services/test_traces.py queuebell/test_testing.py",
     ),
-    Room(
-        "worker", ("listeners/*.py",), ("tests/listeners", "tests/queuebell/test_testing.py"), ("tests/listeners/core",)
+    _room(
+        "worker",
+        "listeners/*.py",
+        "listeners/work listeners/session queuebell/test_testing.py "
+        + " ".join(f"listeners/test_{name}.py" for name in ("listener", "handler", "pool", "run", "lifespan")),
     ),
-    Room(
+    _room(
         "frameworks",
-        ("queuebell/frameworks/**/*.py",),
-        (
-            "tests/queuebell/frameworks",
-            "tests/queuebell/test_django_relay.py",
-            "tests/queuebell/test_many_addresses.py",
-            "tests/conformance/test_outboxes.py",
-            "tests/bridge/producer/outbox/test_relay.py",
-        ),
+        "queuebell/frameworks/**/*.py",
+        "queuebell/frameworks queuebell/test_django_relay.py queuebell/test_many_addresses.py "
+        "conformance/test_outboxes.py bridge/producer/outbox",
         marks=WITH_SYSTEM,
         processes=True,
     ),
-    Room(
-        "command",
-        ("queuebell/command/*.py",),
-        ("tests/queuebell/command", "tests/queuebell/test_many_addresses.py", "tests/docs/test_site.py"),
-        processes=True,
-    ),
-    Room(
+    _room("command", "queuebell/command/*.py", "queuebell/command queuebell/test_many_addresses.py", processes=True),
+    _room(
         "public",
-        ("queuebell/*.py",),
-        (
-            *(f"tests/queuebell/test_{name}.py" for name in ("settings", "testing", "names")),
-            *(f"tests/queuebell/command/test_{name}.py" for name in ("check", "check_answers", "main", "refused")),
-            *(f"tests/queuebell/command/test_serve{name}.py" for name in ("", "_azure", "_cluster", "_keda", "_relay")),
-            *(f"tests/queuebell/command/test_serve_{name}.py" for name in ("store", "webhooks")),
-            "tests/bridge/http/azure/test_principals.py",
-            "tests/bridge/service/test_put_gate.py",
-            "tests/docs/test_site.py",
-        ),
+        "queuebell/*.py",
+        "queuebell/test_settings.py queuebell/test_testing.py queuebell/command bridge/service/test_own_queues.py",
         marks=WITH_SYSTEM,
         processes=True,
     ),

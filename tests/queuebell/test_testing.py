@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import subprocess
 import sys
 import threading
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bridge import BadInput, NewMessage, Publisher
+from bridge import BadInput, Publisher
 from bridge.queues.base import Depth
 from bridge.queues.embedded.memory import MemoryStore
 from listeners import Bury, Message, Retry
@@ -53,19 +52,6 @@ class Seen:
                 self.attempts.append(("slept", message.attempt))
 
 
-def test_what_is_put_is_handled(rehearsal: Rehearsal) -> None:
-    """At the time of the put; two listeners of two queues, each its own."""
-    seen, other = Seen(), Seen()
-    rehearsal.listen(QUEUE, seen)
-    rehearsal.listen("billing/parcels", other)
-    rehearsal.put(QUEUE, "one", b"two", NewMessage("three"))
-    rehearsal.put("billing/parcels", "four")
-    rehearsal.run_until_idle()
-    assert sorted(seen.attempts) == [("one", 1), ("three", 1), ("two", 1)]
-    assert (other.attempts, other.queues) == ([("four", 1)], {"billing/parcels"})
-    assert rehearsal.depth(QUEUE).visible == rehearsal.depth(QUEUE).invisible == 0
-
-
 def test_without_a_listener_it_waits(rehearsal: Rehearsal) -> None:
     """Until one comes; a queue that nobody knows is empty."""
     assert (rehearsal.waiting(QUEUE), rehearsal.buried(QUEUE), rehearsal.depth(QUEUE)) == ([], [], Depth(0, 0))
@@ -76,44 +62,6 @@ def test_without_a_listener_it_waits(rehearsal: Rehearsal) -> None:
     rehearsal.listen(QUEUE, seen)
     rehearsal.run_until_idle()
     assert seen.attempts == [("one", 1)]
-
-
-def test_time_passes_as_the_test_has_it(rehearsal: Rehearsal) -> None:
-    """Delays, retries at the times of a listener, and burials; an hour is over at once, and nothing comes early."""
-    seen = Seen()
-    rehearsal.listen(QUEUE, seen, max_attempts=3)
-    rehearsal.put(QUEUE, "retry 100", "fail", "bury")
-    rehearsal.put(QUEUE, "later", visible_after=3600)
-    rehearsal.run_until_idle()
-    assert sorted(seen.attempts) == [("bury", 1), ("fail", 1), ("retry 100", 1)]
-    rehearsal.advance(30)
-    assert [attempt for body, attempt in seen.attempts if body == "fail"] == [1, 2, 3]
-    assert [burial.reason for burial in rehearsal.buried(QUEUE)] == [
-        "no such customer",
-        "attempt 3 of 3: ValueError: broken",
-    ]
-    assert ("retry 100", 2) not in seen.attempts
-    rehearsal.advance(100)
-    assert ("retry 100", 2) in seen.attempts
-    rehearsal.advance(3600 - 131)
-    assert ("later", 1) not in seen.attempts
-    rehearsal.advance(1)
-    assert ("later", 1) in seen.attempts
-
-
-def test_what_has_a_time_to_live_is_gone_after_it(rehearsal: Rehearsal) -> None:
-    """The queue's dates go by the same clock."""
-    rehearsal.put(QUEUE, NewMessage("x", ttl_s=60))
-    (message,) = rehearsal.waiting(QUEUE)
-    assert message.expires_at is not None
-    assert message.expires_at - message.inserted_at == datetime.timedelta(seconds=60)
-    rehearsal.advance(59)
-    assert rehearsal.depth(QUEUE).visible == 1
-    rehearsal.put("billing/later", "y")
-    (later,) = rehearsal.waiting("billing/later")
-    assert datetime.timedelta(seconds=59) <= later.inserted_at - message.inserted_at < datetime.timedelta(seconds=60)
-    rehearsal.advance(1)
-    assert rehearsal.waiting(QUEUE) == []
 
 
 def test_a_handler_sleeps_by_the_same_clock(rehearsal: Rehearsal) -> None:
@@ -231,36 +179,6 @@ async def test_within_a_running_loop_it_says_so() -> None:
     """A test that is a coroutine has a loop already."""
     with pytest.raises(RuntimeError, match="without `async`"):
         Rehearsal()
-
-
-def test_what_a_test_raises_is_shown_alone(rehearsal: Rehearsal) -> None:
-    """No error of ours stands above it, which happened "during handling" of something else."""
-
-    async def fails() -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError) as caught:
-        rehearsal.run(fails())
-    assert caught.value.__context__ is None
-
-
-def test_two_rehearsals_do_the_same() -> None:
-    """By their seed: retries come at the same times, and the bridge goes by the same name."""
-
-    def times(seed: int) -> list[float | str]:
-        found: list[float | str] = []
-
-        async def fail(message: Message) -> None:
-            found.append(round(asyncio.get_running_loop().time(), 2))
-            raise ValueError
-
-        with Rehearsal(seed=seed) as rehearsal:
-            rehearsal.listen(QUEUE, fail)
-            rehearsal.put(QUEUE, "x")
-            rehearsal.advance(60)
-            return [*found, rehearsal.bridge.boot]
-
-    assert times(1) == times(1) != times(2)
 
 
 PLUGIN = """

@@ -17,7 +17,7 @@ import queuebell
 from bench.cost import cli as cost
 from queuebell.command.main import SUBCOMMANDS
 from tests.readme.documents import DOCUMENTS, README, TOUR, blocks, commands, inline_code, links
-from tests.simulation import cli as simulation
+from tests.simulation import command as simulation
 from tests.support.processes import ROOT
 
 OPTION = re.compile(r"--[a-z][a-z-]*")

@@ -182,7 +182,7 @@ class BrokerReader(Reader):
             assert await program.ended() == 0, program.errors
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 async def test_over_nats(processes: Processes, tmp_path: Path) -> None:
     """The page's NATS server of the bridge's own, its worker, and its publish: each put is handled at once."""
     reader = BrokerReader(processes, tmp_path)
@@ -232,7 +232,7 @@ async def test_what_you_can_see(processes: Processes, path: str) -> None:
         assert await answer.read()
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 @pytest.mark.timeout(2 * DEMO_WITHIN_S)
 def test_demo(tmp_path: Path) -> None:
     """`make demo` ends with 0: by make where its set-up is allowed or done, else the same command."""
@@ -253,7 +253,7 @@ def test_demo(tmp_path: Path) -> None:
         assert word in ran.stdout, word
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 @pytest.mark.timeout(3000)
 async def test_the_proofs(processes: Processes, tmp_path: Path) -> None:
     """Each command that proves something ends well, and says what it found."""

@@ -61,7 +61,7 @@ async def test_every_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     assert sound(caplog)
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 async def test_anything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What the schemas allow and what they do not, and sequences of calls."""
     code, said = await fuzz(tmp_path, OPENAPI, "--phases", "examples,fuzzing,stateful", "--max-examples", "40")

@@ -145,7 +145,7 @@ async def test_told_twice_to_stop(processes: Processes, number: signal.Signals) 
     assert await again.stop() == 0
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 async def test_worker_told_twice_to_stop_without_its_bridge(processes: Processes, register: Register) -> None:
     """A second SIGTERM ends a worker soon, also where the store that it should give its messages back to is away."""
     bridge = await processes.serve()

@@ -121,7 +121,7 @@ async def test_from_every_bus_over_every_channel_with_mosquitto(bus: str, channe
             await cross(site, bus, channel, f"{tmp_path}{bus}{channel}")
 
 
-@pytest.mark.parametrize("channel", ["nats", pytest.param("mqtt", marks=pytest.mark.prove)])
+@pytest.mark.parametrize("channel", ["nats", pytest.param("mqtt", marks=pytest.mark.rest)])
 async def test_a_killed_broker_changes_nothing_but_the_latency(channel: str, tmp_path: Path) -> None:
     """What is put while it is away is handled when it is back; one line for each change of state."""
     handled: list[bytes] = []
@@ -153,7 +153,7 @@ async def test_a_killed_broker_changes_nothing_but_the_latency(channel: str, tmp
     await store.close()
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 async def test_a_hanging_broker_is_named_and_the_rest_goes_on(processes: Processes, tmp_path: Path) -> None:
     """`/readyz` is 503 and says which; `/livez` is good; a trigger by HTTP is taken."""
     async with NatsServer(tmp_path / "one") as hanging, NatsServer(tmp_path / "two") as good:
@@ -291,7 +291,7 @@ async def test_a_bridge_publisher_and_worker_started_before_their_broker(process
             assert await service.stop() == 0
 
 
-@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.rest)])
 async def test_a_flood_of_triggers_with_one_of_a_hundred_listeners_stopped(
     processes: Processes, tmp_path: Path, count: int
 ) -> None:

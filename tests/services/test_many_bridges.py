@@ -149,7 +149,6 @@ async def site(processes: Processes, nats: str) -> Site:
     return Site(processes, nats)
 
 
-PARTS = [f"{QUEUE}-p{number}" for number in range(2)]
 CROSSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "plain": (QUEUE, {}),
     "pool": ([QUEUE, "billing/refunds"], {"pool": 4}),
@@ -160,7 +159,7 @@ CROSSED: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "crossed", ["plain", *(pytest.param(each, marks=pytest.mark.prove) for each in list(CROSSED)[1:])]
+    "crossed", ["plain", *(pytest.param(each, marks=pytest.mark.rest) for each in list(CROSSED)[1:])]
 )
 async def test_the_bridge_that_a_worker_is_with_is_killed(site: Site, crossed: str) -> None:
     """It goes on at the other one, also with what was put while it was with neither; and back again."""
@@ -182,7 +181,7 @@ async def test_the_bridge_that_a_worker_is_with_is_killed(site: Site, crossed: s
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.prove
+@pytest.mark.rest
 async def test_a_rolling_restart_of_all_under_load(site: Site) -> None:
     """Each ends in order and comes back while messages are put; all are handled, and nothing is left unsent."""
     for _ in range(2):
@@ -212,7 +211,7 @@ async def test_a_rolling_restart_of_all_under_load(site: Site) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.prove
+@pytest.mark.rest
 async def test_all_are_gone_and_one_comes_back(site: Site) -> None:
     """What was published meanwhile is owed, and reaches the one that is back, as do its workers."""
     for _ in range(2):
@@ -230,7 +229,7 @@ async def test_all_are_gone_and_one_comes_back(site: Site) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.prove
+@pytest.mark.rest
 async def test_the_bridge_that_a_worker_is_with_stands_still(site: Site) -> None:
     """Its silence is heard after three heartbeats, and its time-out by the producer; then both go on at the other."""
     for _ in range(2):
@@ -294,7 +293,7 @@ async def test_a_key_is_wrong_at_one(site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.prove
+@pytest.mark.rest
 async def test_the_commands_go_on_at_the_other_one(site: Site, tmp_path: Path) -> None:
     """`listen` and `publish` over TLS with a key, by one variable of the environment."""
     cert, key = write_self_signed(tmp_path)
@@ -337,7 +336,7 @@ async def test_the_commands_go_on_at_the_other_one(site: Site, tmp_path: Path) -
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.prove
+@pytest.mark.rest
 async def test_several_servers_of_a_nats_cluster_are_the_way(processes: Processes, tmp_path: Path) -> None:
     """Worker, producer and bridges know the cluster by a list: a node is killed, then the worker's bridge."""
     async with NatsCluster(tmp_path) as cluster:

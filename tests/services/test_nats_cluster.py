@@ -121,8 +121,8 @@ def address_of(cluster: NatsCluster, first: NatsServer, given: str) -> str:
     ("how", "given"),
     [
         ("kill", "one"),
-        pytest.param("kill", "hosts", marks=pytest.mark.prove),
-        pytest.param("freeze", "addresses", marks=pytest.mark.prove),
+        pytest.param("kill", "hosts", marks=pytest.mark.rest),
+        pytest.param("freeze", "addresses", marks=pytest.mark.rest),
     ],
 )
 async def test_a_node_goes_that_all_are_connected_to(

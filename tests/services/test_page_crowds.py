@@ -110,7 +110,7 @@ async def _fill(file: pathlib.Path, count: int) -> None:
         await store.put(POISON, [b"the newest"])
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 def test_a_million_buried_messages_are_paged(chromium: Browser, tmp_path: pathlib.Path) -> None:
     """The first and the newest are there at once; a search takes part after part and holds nobody up."""
     (tmp_path / "data").mkdir()

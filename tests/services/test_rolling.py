@@ -85,7 +85,7 @@ async def workers(load: Load, addresses: Sequence[str]) -> AsyncIterator[list[Li
         await asyncio.gather(*running)
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 async def test_a_rolling_restart_of_three_bridges_with_300_sessions(tmp_path: Path) -> None:
     """Nothing is lost; on a machine that is not busy no put waits for a second.
 

@@ -17,9 +17,9 @@ PROGRAM = Path(__file__).with_name("signal_program.py")
 
 WORKERS = ["alone", "gather", "group", "later", "after_one", "pool", "bridge", "until_complete", "together"]
 FEW = {"alone", "gather", "pool", "bridge"}
-"""Of all tests; the others are for `make prove`."""
+"""Of all tests; the others are for `make test-rest`."""
 TOLD = [
-    pytest.param(form, number, times, marks=() if form in FEW else pytest.mark.prove)
+    pytest.param(form, number, times, marks=() if form in FEW else pytest.mark.rest)
     for form in WORKERS
     for number, times in ((TERM, 1), (INT, 2))
 ]

@@ -56,10 +56,6 @@ async def rounds(play: Callable[[int], Awaitable[None]]) -> None:
             await play(number)
 
 
-async def ignore(_: Message) -> None:
-    """Handle nothing."""
-
-
 @pytest.mark.parametrize("on_disk", [False, True])
 async def test_bridge(tmp_path: Path, on_disk: bool) -> None:
     """A bridge that is started and stopped, also twice, lets go of everything; a second owner is refused meanwhile."""

@@ -160,7 +160,7 @@ async def test_late_joiners(processes: Processes, register: Register) -> None:
     assert register.numbers().duplicated == 0
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(5000, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("count", [1000, pytest.param(5000, marks=pytest.mark.rest)])
 async def test_put_flood(processes: Processes, register: Register, count: int) -> None:
     """Thousands of messages in batches, from four producers at once, for three workers: each is handled once."""
     bridge = await processes.serve()

@@ -1,8 +1,8 @@
-"""``python -m tests.simulation``: `tests.simulation.cli`."""
+"""``python -m tests.simulation``."""
 
 import sys
 
-from tests.simulation.cli import main
+from tests.simulation.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from tests.simulation.crew import Job, Played
+from tests.simulation.jobs import Job, Played
 from tests.simulation.plan import LOAD_FROM_S, PRESETS, Plan
 from tests.simulation.promise import promise
 

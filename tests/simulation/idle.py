@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from tests.simulation.crew import Job, Played
 from tests.simulation.fault import Fault
+from tests.simulation.jobs import Job, Played
 from tests.simulation.plan import PRESETS, Plan
 from tests.simulation.promise import promise
 

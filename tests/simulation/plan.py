@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -98,12 +98,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the bridge asks for keys, and gives up what somebody opened who may do it no more."""
     quiet_restart: bool = False
     """Whether the bridge starts again once before that, while every queue is calm (I6)."""
-
-    def differences(self) -> dict[str, Any]:
-        """Return what is not as in its preset; the kinds of faults stand in the faults themselves."""
-        preset = msgspec.structs.asdict(PRESETS[self.name])
-        given = msgspec.structs.asdict(self)
-        return {field: value for field, value in given.items() if value != preset[field] and field != "faults"}
 
     @property
     def faulty_s(self) -> float:

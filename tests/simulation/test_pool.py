@@ -13,9 +13,9 @@ from tests.simulation.run import run
 
 SEEDS: Final = 24
 FEW: Final = 1
-"""Of all tests; the rest are for `make prove` ..."""
+"""Of all tests; the rest are for `make test-rest` ..."""
 PROVED: Final = 12
-"""... up to this one, and for `make prove-long`."""
+"""... up to this one, and for `make test-long`."""
 PLANS: Final = (
     Plan(
         name="own-wire",
@@ -88,7 +88,7 @@ NARROW: Final = Plan(
     "seeds",
     [
         range(FEW),
-        pytest.param(range(FEW, PROVED), marks=pytest.mark.prove),
+        pytest.param(range(FEW, PROVED), marks=pytest.mark.rest),
         pytest.param(range(PROVED, SEEDS), marks=pytest.mark.long),
     ],
     ids=str,

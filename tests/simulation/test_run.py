@@ -36,12 +36,12 @@ SEEDS = 1008
 DEAF = 53
 """Of exceptions alone: a seed whose exceptions meet a batch with the flush of a session."""
 PROVED = 336
-"""So many by `make prove`; the rest are for `make prove-long`."""
+"""So many by `make test-rest`; the rest are for `make test-long`."""
 CHUNK = 24
 PLANS = sorted(name for name, plan in PRESETS.items() if plan.bridges == 1)
 FEW = len(PLANS)
-"""Of all tests, each preset once; the rest are for `make prove`."""
-AT_LENGTH = (pytest.mark.prove, pytest.mark.long)
+"""Of all tests, each preset once; the rest are for `make test-rest`."""
+AT_LENGTH = (pytest.mark.rest, pytest.mark.long)
 RACES = (
     "killed in a receive",
     "killed in a handler",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -14,10 +14,6 @@ from bridge.core.cluster.members import Peer, rank
 from bridge.core.cluster.turns import Turns
 from bridge.core.ledger import Debt
 from bridge.core.settings import Periods
-from tests.simulation.fault import Fault
-from tests.simulation.outcome import Outcome
-from tests.simulation.plan import Plan
-from tests.simulation.run import run
 
 
 def with_turns(wrong: type[Turns]) -> type[Bell]:
@@ -108,8 +104,3 @@ class BelievesOwnOfAnEngine(Bell):
         elif isinstance(frame, Cover):
             frame = msgspec.structs.replace(frame, own=True)
         super().frame(now, number, frame)
-
-
-def forgives_by_arrival(plan: Plan, seed: int, faults: Sequence[Fault] | None = None, **how: bool) -> Outcome:
-    """Play a run with W1."""
-    return run(plan, seed, faults, bell=with_turns(ForgivesByArrival), **how)

@@ -20,7 +20,7 @@ COST = [sys.executable, "-m", "bench", "cost"]
 SMALL = ["--threads", "3", "--day", "30m", "--hours-busy", "0.1", "--batch-items", "50:60", "--bursts", "2"]
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 def test_the_command_tells_draws_and_repeats_itself(tmp_path: pathlib.Path) -> None:
     """Table and picture, one row for each policy asked for, in that order; the same seed gives the same text."""
     words = [*SMALL, "--policy", "push,polling", "--seed", "7", "--svg", str(tmp_path / "cost.svg")]

@@ -92,7 +92,7 @@ def test_batches() -> None:
 
 @pytest.mark.parametrize(
     ("name", "seed"),
-    [("polling", 1), ("capped", 1), *(pytest.param("polling", seed, marks=pytest.mark.prove) for seed in (2, 3))],
+    [("polling", 1), ("capped", 1), *(pytest.param("polling", seed, marks=pytest.mark.rest) for seed in (2, 3))],
 )
 def test_playing_one_after_the_other_changes_nothing(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the queue rests each listener is played by itself; event by event comes to the very same."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import socket
 import sys
@@ -16,16 +15,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bridge import Publisher
 from bridge.brokers.embedded.server import EmbeddedNats, find_server
 from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
-from bridge.queues import open_store
-from bridge.queues.base import NewMessage
-from listeners import Listener, Message
 from tests.support.processes import ROOT, Processes, Service, environment, free_port, until
-
-QUEUE = "billing/orders"
 
 
 @pytest_asyncio.fixture
@@ -44,10 +37,6 @@ async def listens(port: int) -> bool:
             writer.close()
     except OSError:  # refused, or reset by one that is just ending
         return False
-
-
-def enough(handled: list[bytes], count: int) -> bool:
-    return len(handled) == count
 
 
 def started(server: EmbeddedNats, times: int) -> bool:
@@ -70,20 +59,6 @@ async def test_it_takes_a_free_port_and_ends(guard: bool) -> None:
         assert server.check() == (True, f"embedded, listening on {server.url}")
     assert not await listens(server.port)
     await server.stop()
-
-
-@pytest.mark.parametrize("guard", [False, True])
-async def test_a_killed_server_is_back_on_its_port(guard: bool) -> None:
-    """Several times, each within seconds."""
-    async with EmbeddedNats(guard=guard, draw=lambda: 0.1) as server:
-        port = server.port
-        for starts in (2, 3):
-            pid = server.pid
-            assert pid is not None
-            os.killpg(pid, signal.SIGKILL)
-            await until(partial(started, server, starts), "it is back")
-            assert await listens(port)
-            assert server.port == port
 
 
 async def test_a_port_that_is_taken_is_told_in_its_own_words() -> None:
@@ -176,11 +151,6 @@ async def embedded(processes: Processes, **settings: Any) -> tuple[Service, int]
     return service, port
 
 
-def server_of(service: Service) -> int:
-    """Return the process that holds the server, as the bridge last said."""
-    return int(re.findall(r"the embedded NATS server listens.*pid=(\d+)", service.errors)[-1])
-
-
 async def test_the_bridge_stops_and_its_broker_with_it(processes: Processes) -> None:
     """In order, with what sessions were told before."""
     service, port = await embedded(processes)
@@ -214,39 +184,6 @@ async def test_where_the_kernel_does_not_help_a_guard_does(processes: Processes)
     assert await listens(port)
     await program.kill()
     await gone(port)
-
-
-async def test_a_killed_broker_is_back_and_no_wake_is_lost(processes: Processes, tmp_path: Path) -> None:
-    """A worker and a publisher that know only the broker go on within seconds; nobody is restarted."""
-    service, port = await embedded(processes, sweep_s="0")
-    handled: list[bytes] = []
-
-    async def handle(message: Message) -> None:
-        handled.append(message.body)
-
-    url = f"nats://127.0.0.1:{port}"
-    store = open_store(f"memory:{tmp_path}")
-    listener = Listener(store, QUEUE, handle, bridge=url, handle_signals=False)
-    running = asyncio.create_task(listener.run(), name="worker")
-    try:
-        async with Publisher(url) as publisher:
-            await service.has_listeners(1)
-            for number in range(2):
-                await store.put(QUEUE, [NewMessage(b"before %d" % number)])
-                await publisher.publish("billing", "orders")
-                await until(partial(enough, handled, 2 * number + 1), "handled before")
-                os.killpg(server_of(service), signal.SIGKILL)
-                await store.put(QUEUE, [NewMessage(b"during %d" % number)])
-                await publisher.publish("billing", "orders")
-                await until(partial(enough, handled, 2 * number + 2), "handled after")
-                await until(lambda: listener.state().session, "a session again")
-    finally:
-        await listener.stop()
-        await running
-        await store.close()
-    assert service.errors.count("the embedded NATS server ended") == 2
-    assert service.errors.count("the embedded NATS server listens again") == 2
-    assert await service.stop() == 0
 
 
 async def test_status_says_where_it_is(processes: Processes) -> None:

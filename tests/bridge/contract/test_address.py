@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,26 +11,31 @@ from typing import Any
 import pytest
 
 from bridge import Bridge
-from bridge.brokers import SCHEMES as BROKERS
-from bridge.brokers import open_broker
-from bridge.contract.address import sender_of, shown
+from bridge.contract.address import (
+    http_addresses,
+    in_one_text,
+    is_host,
+    is_loopback,
+    one_text,
+    sender_of,
+)
 from bridge.contract.errors import ConfigurationError
-from bridge.http.webhooks.addresses import check_url
+from bridge.contract.failover import (
+    Failover,
+    Outcome,
+    retry_after_s,
+)
 from bridge.observe.logs import FactLog
-from bridge.producer.buses import SCHEMES as BUSES
 from bridge.producer.buses import open_bus
 from bridge.producer.buses.http import HttpBus
 from bridge.producer.publisher import BlockingPublisher, Publisher
-from bridge.queues import STORES, open_store
+from bridge.queues import open_store
 from bridge.queues.http import HttpStore
-from bridge.storage.blobs import BLOBS, open_blobs
-from bridge.storage.tables import TABLES, open_table
 from bridge.triggers.attachment import Attachments
 from listeners import Listener
 from listeners.session.channels.websocket import WebSocketChannel
 from queuebell.command.client import BridgeClient
 from queuebell.command.main import main
-from queuebell.settings import load
 from tests.support.processes import until
 
 QUEUE = "billing/orders"
@@ -106,68 +111,6 @@ def test_a_malformed_address_ends_each_command(
     assert said.count("\n") == 1 and f"{key}: " in said and "http://HOST:PORT" in said
 
 
-def test_a_webhook_has_one_url() -> None:
-    """Siblings of an address of a bridge."""
-    for url in ("https://a.example,https://b.example", "https://a.example:99999", "https://a.example,b.example/x"):
-        with pytest.raises(ValueError):
-            check_url(url, allow_private=True)
-
-
-def test_serve_refuses_the_address_that_its_file_gives_the_commands() -> None:
-    """One file is read by all; whoever starts first hears of it."""
-    with pytest.raises(ConfigurationError, match="bridge"):
-        load(None, environment={"QUEUEBELL_BRIDGE": "http://a/x"})
-
-
-SECRET = "hush"
-USERINFO = [
-    f"me:{SECRET}",
-    f":{SECRET}",
-    f"me:x@{SECRET}",
-    f"me:{SECRET}/x",
-    f"me:{SECRET}?x",
-    f"me:{SECRET}#x",
-    SECRET,
-]
-PLACES = ["host", "host:1", "host:99999", "host:x", "[::1]:1", "host/db", "host/a/b", "host?x=1", "a:1,b:2", ""]
-OPENS: dict[str, tuple[Callable[[str], Any], Any]] = {
-    "store": (open_store, STORES),
-    "bus": (open_bus, BUSES),
-    "broker": (open_broker, BROKERS),
-    "table": (open_table, TABLES),
-    "blobs": (open_blobs, BLOBS),
-    "bridge": (BridgeClient, ["http", "https"]),
-    "channel": (WebSocketChannel, ["http", "https"]),
-}
-
-
-@pytest.mark.parametrize(("what", "scheme"), [(what, scheme) for what, (_, all_) in OPENS.items() for scheme in all_])
-def test_no_address_of_any_kind_tells_its_secret(
-    what: str, scheme: str, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not as text, not in `repr`, not in what refuses it, not in the log: a walk over all schemes that there are."""
-    caplog.set_level(logging.DEBUG)
-    monkeypatch.chdir(tmp_path)
-    told: list[str] = []
-    for userinfo in USERINFO:
-        for place in PLACES:
-            url = f"{scheme}://{userinfo}@{place}"
-            told.append(shown(url))
-            try:
-                made = OPENS[what][0](url)
-            except ConfigurationError as error:
-                told.append(f"{error} {error!r}")
-                continue
-            names = [str(made), repr(made)]
-            for name in ("address", "url", "_text", "_base", "_where", "_address"):
-                with contextlib.suppress(AttributeError):
-                    names.append(f"{getattr(made, name)} {getattr(made, name)!r}")
-            told += names
-    if scheme not in {"memory", "sqlite", "file"}:  # what follows these is a name or a path
-        assert not [text for text in told if SECRET in text or not text.isprintable()]
-        assert SECRET not in caplog.text
-
-
 async def test_no_bus_that_is_away_tells_its_secret(caplog: pytest.LogCaptureFixture) -> None:
     """Not in `/readyz`, not in the list of listeners, not in the log: by each kind of bus that a bridge can have."""
     caplog.set_level(logging.DEBUG)
@@ -209,3 +152,218 @@ async def test_no_bus_that_is_away_tells_its_secret(caplog: pytest.LogCaptureFix
 def test_who_counts_as_one_sender(address: str, sender: str) -> None:
     """An IPv4 address, and an IPv6 network: everybody has all addresses of theirs."""
     assert sender_of(address) == sender
+
+
+TAIL = "; an address is http://HOST:PORT or https://HOST:PORT, and no more"
+NO_HTTP = "the address does not begin with http:// or https:// and a host"
+NO_HOST = "the address names no host"
+NO_PORT = "a port is a number from 1 to 65535"
+EMPTY = "a list of addresses has an empty place"
+MIXED = "all addresses of a list begin with the same scheme"
+
+
+@pytest.mark.parametrize(
+    ("url", "why", "given"),
+    [
+        ("", NO_HTTP, None),
+        ("hush", NO_HTTP, None),
+        ("http:/hush", NO_HTTP, None),
+        ("hush x://hush", NO_HTTP, None),
+        ("://hush", NO_HTTP, None),
+        ("ftp://me:hush@a", NO_HTTP, "ftp://a"),
+        ("http://", NO_HTTP, "http://"),
+        ("http:///x", NO_HTTP, "http:///x"),
+        ("http://me@", NO_HTTP, "http://"),
+        ("http://a,https://b", MIXED, "http://a,https://b"),
+        ("https://a,b,http://c", MIXED, "https://a,b,http://c"),
+        ("http://a,nats://b", NO_HTTP, "http://a,nats://b"),
+        ("hush,http://b", NO_HTTP, None),
+        ("http://a,", EMPTY, "http://a,"),
+        ("http://,a", EMPTY, "http://,a"),
+        ("http://a,,b", EMPTY, "http://a,,b"),
+        ("http://a,http://", EMPTY, "http://a,http:"),
+        ("http://a, b", "a list of addresses holds a space", "http://a, b"),
+        ("http://a:1,b:0", NO_PORT, "http://a:1,b:0"),
+        ("http://a:1,::1", NO_HOST, "http://a:1,::1"),
+        ("http://a/x,b", "the address holds a path, and no bridge is at one", "http://a/x,b"),
+        ("http://a,b?k=hush", "the address holds a query or a fragment", "http://a,b"),
+        ("http://a,me:hush@b", "the address holds a user or a password, and a bridge asks for none", "http://b"),
+        (
+            "http://me:hush@a,http://b",
+            "the address holds a user or a password, and a bridge asks for none",
+            "http://a,http://b",
+        ),
+        (
+            f"http://{','.join(f'a{n}' for n in range(33))}",
+            "a list has at most 32 addresses",
+            f"http://{','.join(f'a{n}' for n in range(33))}",
+        ),
+        ("http://me:x,y@a", "the address holds a user or a password, and a bridge asks for none", "http://a"),
+        ("http://me:hush@a:1", "the address holds a user or a password, and a bridge asks for none", "http://a:1"),
+        ("http://@a", "the address holds a user or a password, and a bridge asks for none", "http://a"),
+        ("http://a..b", NO_HOST, "http://a..b"),
+        ("http://:1", NO_HOST, "http://:1"),
+        ("http://a:", NO_PORT, "http://a:"),
+        ("http://a:65536", NO_PORT, "http://a:65536"),
+        ("http://a:0", NO_PORT, "http://a:0"),
+        ("http://a/x", "the address holds a path, and no bridge is at one", "http://a/x"),
+        ("http://a//", "the address holds a path, and no bridge is at one", "http://a"),
+        ("http://a/x?y", "the address holds a path, and no bridge is at one", "http://a/x"),
+        ("http://a/?y", "the address holds a query or a fragment", "http://a"),
+        ("http://a?", "the address holds a query or a fragment", "http://a"),
+        ("http://a?k=hush", "the address holds a query or a fragment", "http://a"),
+        ("http://a#y\nz", "the address holds a query or a fragment", "http://a"),
+    ],
+)
+def test_each_fault_of_an_address_has_its_words(url: str, why: str, given: str | None) -> None:
+    """With the name of the setting, and what may be shown of it; what is no address at all may be a secret."""
+    with pytest.raises(ConfigurationError) as refusal:
+        http_addresses(url, "bridge")
+    assert str(refusal.value) == f"bridge: {why}{TAIL}" + ("" if given is None else f". Given: {given}")
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("http://a", ("http", "a", 80, "http://a")),
+        ("HtTpS://A.Example:1/", ("https", "a.example", 1, "https://A.Example:1")),
+        ("https://a", ("https", "a", 443, "https://a")),
+        ("http://bell_1.local.:65535", ("http", "bell_1.local.", 65535, "http://bell_1.local.:65535")),
+        ("http://127.0.0.1:8470", ("http", "127.0.0.1", 8470, "http://127.0.0.1:8470")),
+        ("http://glöckchen.example", ("http", "glöckchen.example", 80, "http://glöckchen.example")),
+        ("http://[::1]", ("http", "::1", 80, "http://[::1]")),
+        ("http://[::1]:9/", ("http", "::1", 9, "http://[::1]:9")),
+        ("http://[FE80::1]:8470", ("http", "fe80::1", 8470, "http://[FE80::1]:8470")),
+    ],
+)
+@pytest.mark.parametrize("user", ["me:hush@", "me:x,y@z@", "@"])
+def test_an_address_is_taken_apart(url: str, parts: tuple[str, str, int, str], user: str) -> None:
+    """User and password are refused, whatever they hold, and not shown."""
+    assert http_addresses(url, "bridge") == (parts,)
+    with pytest.raises(ConfigurationError, match="a bridge asks for none") as refusal:
+        http_addresses(url.replace("://", f"://{user}"), "bridge")
+    assert "hush" not in str(refusal.value) and "x,y" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "urls"),
+    [
+        ("http://a:1,b:2", ["http://a:1", "http://b:2"]),
+        ("http://a:1,http://b:2/", ["http://a:1", "http://b:2"]),
+        ("https://a,b,HTTPS://c", ["https://a", "https://b", "https://c"]),
+        ("http://[::1]:1,[::2],b", ["http://[::1]:1", "http://[::2]", "http://b"]),
+        ("http://b,a,B:80,b:81", ["http://b", "http://a", "http://b:81"]),
+        (f"http://{','.join(f'a{n}' for n in range(32))},a0", [f"http://a{n}" for n in range(32)]),
+    ],
+)
+def test_several_addresses_are_taken_apart(text: str, urls: list[str]) -> None:
+    """In the order given and each once, whether the scheme stands once or before each; and put together again."""
+    found = http_addresses(text, "bridge")
+    assert [each.url for each in found] == urls
+    assert http_addresses(in_one_text(found), "bridge") == found
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("a", True), ("a.b", True), ("a.b.", True), ("bell_1-x", True), ("glöckchen.example", True),
+        ("127.0.0.1", True), ("a" * 63, True), (".".join(["a" * 62] * 4) + ".a", True), ("::1", True),
+        ("fe80::1", True), ("::ffff:1.2.3.4", True),
+        ("", False), (".", False), ("a..b", False), ("a...", False), (".a", False),
+        ("a" * 64, False), (".".join(["a" * 62] * 4) + ".aa", False), ("a b", False), ("a\n", False), ("a%", False),
+        ("1::2::3", False), ("::g", False), ("a:b", False), ("[::1]", False),
+    ],
+)  # fmt: skip
+def test_what_may_be_a_host(name: str, is_one: bool) -> None:
+    """A name of labels of 63 characters at most and 253 in all, or an address."""
+    assert is_host(name) is is_one
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["nats://a", "nats://b"], "nats://a,nats://b"), (("nats://a",), "nats://a"), ("nats://a", "nats://a"),
+        (b"nats://a", b"nats://a"), ([], []), ((), ()), (["nats://a", 7], ["nats://a", 7]), (None, None), (7, 7),
+        ({"nats://a"}, {"nats://a"}), ([7], [7]), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_list_of_addresses_is_one_text(given: object, text: object) -> None:
+    """And anything else is as it was."""
+    assert one_text(given) == text
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        ("localhost", True),
+        ("LocalHost", True),
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:10.0.0.1", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.example", False),
+        ("[::1]", False),
+        ("127.1", False),
+        ("", False),
+    ],
+)
+def test_what_can_be_reached_from_this_machine_only(host: str, here: bool) -> None:
+    """No name but one is believed to be this machine, whatever it may resolve to."""
+    assert is_loopback(host) is here
+
+
+def made(count: int, seed: int = 0) -> Failover[int]:
+    return Failover(range(count), random.Random(seed).random)
+
+
+def test_a_late_answer_moves_nobody() -> None:
+    """Of one that was given up: calls are under way at the next one, and two that answer by turns would take turns."""
+    failover = made(2)
+    old, new = failover.round(0.0)
+    failover.tell(old, Outcome.ANSWERED, 0.0)
+    failover.tell(old, Outcome.UNKNOWN, 1.0)
+    failover.tell(new, Outcome.ANSWERED, 2.0)
+    failover.tell(old, Outcome.ANSWERED, 3.0)
+    assert failover.round(4.0) == [new, old]
+
+
+def test_a_change_is_told_once() -> None:
+    """Whom was in use before, and who is; the first is no change, nor is it where one comes back."""
+    failover = made(2)
+    first, second = failover.round(0.0)
+    assert failover.changed() is None
+    failover.tell(first, Outcome.ANSWERED, 0.0)
+    assert failover.changed() is None
+    failover.tell(first, Outcome.UNKNOWN, 1.0)
+    assert failover.changed() is None
+    failover.tell(first, Outcome.ANSWERED, 2.0)
+    assert failover.changed() is None
+    failover.tell(first, Outcome.UNKNOWN, 3.0)
+    failover.tell(second, Outcome.ANSWERED, 3.0)
+    assert failover.changed() == (first, second)
+    assert failover.changed() is None
+
+
+def test_one_address_is_asked_each_time() -> None:
+    """However often it failed: pauses are its user's."""
+    failover = made(1)
+    assert not failover.several and made(2).several
+    for turn in range(9):
+        assert failover.round(float(turn)) == [0]
+        failover.tell(0, Outcome.NOT_DONE, float(turn), retry_after=99.0)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (None, None), ("", None), ("5", 5.0), ("0", 0.0), ("999999", 999999.0), ("1000000", None), ("-1", None),
+        ("1.5", None), ("\u0665", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+    ],
+)  # fmt: skip
+def test_a_pause_is_read_in_seconds(header: str | None, seconds: float | None) -> None:
+    """A date would need the other's clock."""
+    assert retry_after_s(header) == seconds

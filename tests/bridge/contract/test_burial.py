@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import binascii
 import datetime
-import tracemalloc
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -27,12 +25,23 @@ from bridge.contract.burial import (
     after,
     facts,
     glimpse,
-    is_burial,
     newest,
     opened,
     read_burial,
     replay_target,
     write_burial,
+)
+from bridge.contract.claim import (
+    CLAIM_BYTES_MAX,
+    BadClaim,
+    Claim,
+    blob_name,
+    is_claim,
+    lives_for,
+    lost_claim,
+    place_of,
+    read_claim,
+    write_claim,
 )
 from bridge.contract.errors import BadInput
 
@@ -60,60 +69,6 @@ def written(body: bytes = b"x", limit: int = LIMIT, burial: Burial = BURIAL, **c
     return travels
 
 
-texts = st.text(st.characters(codec=None), max_size=300)
-moments = st.datetimes(timezones=st.just(datetime.UTC))
-attempts = st.builds(Attempt, st.integers(1, 99), moments, texts)
-references = st.sampled_from(["billing/orders", "a/b", f"{'a' * 80}/{'b' * 80}"])
-earlier = st.builds(Earlier, references, texts, moments, moments, texts, st.integers(1, 99), texts)
-burials = st.builds(
-    Burial,
-    references,
-    texts,
-    moments,
-    moments,
-    texts,
-    st.integers(1, 99),
-    texts,
-    st.none() | texts,
-    st.none() | st.text(st.characters(codec=None), max_size=2 * TRACE_MAX),
-    st.none() | texts,
-    st.none() | texts,
-    st.integers(1, 9),
-    st.lists(attempts, max_size=2 * HISTORY_MAX).map(tuple),
-    st.lists(earlier, max_size=2 * EARLIER_MAX).map(tuple),
-)
-bodies = (
-    st.binary(max_size=2000)
-    | st.text(max_size=500).map(str.encode)
-    | st.builds(bytes.__mul__, st.binary(min_size=1, max_size=9), st.integers(1, 9000))
-    | st.binary(max_size=50).map(lambda tail: MAGIC + b"1 " + tail)
-)
-
-
-@given(burials, bodies, st.integers(0, LIMIT))
-def test_nothing_of_a_body_is_lost_or_altered(burial: Burial, body: bytes, limit: int) -> None:
-    """Whatever the facts, the body and the limit: what fits gives the very bytes back, and what does not says so."""
-    travels = write_burial(burial, body, limit)
-    if travels is not None:
-        assert len(travels) <= limit
-        assert is_burial(travels)
-        facts, original = read_burial(travels)
-        assert original == body
-        assert (facts.queue, facts.attempts, facts.burials) == (burial.queue, burial.attempts, burial.burials)
-        assert (facts.inserted_at, facts.buried_at) == (burial.inserted_at, burial.buried_at)
-        assert write_burial(facts, body, limit) is not None, "read facts can be written again, for a replay"
-    else:
-        assert len(body) + 500 > limit - len(burial.queue) - 12 * (len(burial.id) + 120 + len(burial.failure) + 120)
-
-
-@given(burials, st.text(max_size=200))
-def test_what_travels_passes_through_every_store(burial: Burial, text: str) -> None:
-    """The line of facts holds no control character and no line feed, whatever an exception said."""
-    travels = written(text.encode(), 1 << 20, burial)
-    assert travels.split(b"\n", 1)[0].decode().isprintable()
-    assert travels.endswith(text.encode())
-
-
 def test_facts_come_back_as_they_were() -> None:
     """All of them, with a body that is readable as it stands."""
     travels = written(b'{"order": 7}')
@@ -121,44 +76,6 @@ def test_facts_come_back_as_they_were() -> None:
     assert read_burial(travels) == (BURIAL, b'{"order": 7}')
     assert opened(travels) == (BURIAL, b'{"order": 7}')
     assert opened(b"plain") == (None, b"plain")
-
-
-def ever_shorter(burial: Burial, body: bytes) -> Iterator[bytes]:
-    """Yield what is written without a limit, and then each time what fits one byte less."""
-    limit = LIMIT
-    while (travels := write_burial(burial, body, limit)) is not None:
-        assert len(travels) <= limit
-        yield travels
-        limit = len(travels) - 1
-
-
-def test_less_is_told_where_not_all_fits() -> None:
-    """History goes first, then the trace, then the rest of a long reason; a body is compressed only after that."""
-    burial = msgspec.structs.replace(BURIAL, trace="t" * 3000, reason="r" * 900)
-    whole = written(b"x" * 2000, burial=burial)
-    kept: list[tuple[bool, int, int, bool]] = []
-    for travels in ever_shorter(burial, b"x" * 2000):
-        facts = read_burial(travels)[0]
-        kept.append((len(facts.history) > 0, len(facts.trace or ""), len(facts.reason), travels.endswith(b"x" * 2000)))
-    assert kept[0] == (True, 3000, 900, True)
-    plain = [state[:3] for state in kept if state[3]]
-    packed = [state[:3] for state in kept if not state[3]]
-    assert plain == [(True, 3000, 900), (False, 3000, 900), (False, 1024, 900), (False, 0, 900), (False, 0, 120)]
-    assert packed[-1] == (False, 0, 120)
-    assert write_burial(burial, b"x" * 2000, len(whole) - 1, shorten=False) is None
-
-
-@pytest.mark.parametrize("body", [b"x" * 2000, b"\xff" * 2000])
-def test_nothing_is_left_out_where_that_is_not_asked_for(body: bytes) -> None:
-    """Neither of the facts nor by another way to write the body, however much of either could be spared."""
-    many = tuple(Attempt(number, NOON, "no") for number in range(HISTORY_MAX))
-    burial = msgspec.structs.replace(BURIAL, history=many)
-    whole = write_burial(burial, body, LIMIT, shorten=False)
-    assert whole is not None
-    assert read_burial(whole) == (burial, body)
-    for limit in (len(whole) - 1, len(whole) - 200, len(whole) - 1500):
-        assert write_burial(burial, body, limit) is not None
-        assert write_burial(burial, body, limit, shorten=False) is None
 
 
 def test_facts_are_bounded() -> None:
@@ -175,15 +92,6 @@ def test_facts_are_bounded() -> None:
 def test_a_moment_without_its_offset_is_not_written() -> None:
     """It could not be read again, and a handler would be given the facts for a body."""
     assert write_burial(msgspec.structs.replace(BURIAL, inserted_at=NOON.replace(tzinfo=None)), b"x", LIMIT) is None
-
-
-def test_bytes_are_readable_where_they_fit() -> None:
-    """What is no text travels as base64, compressed where that is too long, and as it is where nothing helps."""
-    noise = bytes((7 * n * n + n // 3) % 251 for n in range(3000)) + b"\xff"
-    travels = written(noise)
-    assert travels.isascii()
-    head = len(travels) - len(noise) * 4 // 3
-    assert read_burial(written(noise, len(noise) + head // 2))[1] == noise
 
 
 def test_a_burial_knows_of_those_before() -> None:
@@ -229,26 +137,6 @@ def test_a_damaged_burial_is_a_plain_body(old: bytes, new: bytes) -> None:
     assert opened(damaged) == (None, damaged)
 
 
-@pytest.mark.parametrize("count", [10**4_299, 2**53 + 1, -1], ids=["4300 digits", "beyond exact", "negative"])
-@pytest.mark.parametrize("name", ["attempts", "burials", "attempt", "size", "earlier"])
-def test_a_strangers_count_is_bounded(name: str, count: int) -> None:
-    """No count that a stranger wrote keeps the message from being buried: beyond the bound its body is any other."""
-    before = Earlier("billing/before", "16", NOON, NOON, "no", 6)
-    travels = written(b"body", burials=7, attempts=5, earlier=(before,))
-    old = {
-        "attempts": b'"attempts":5',
-        "burials": b'"burials":7',
-        "attempt": b'"attempt":1',
-        "size": b'"size":4',
-        "earlier": b'"attempts":6',
-    }[name]
-    assert travels.count(old) == 1
-    forged = travels.replace(old, old[:-1] + str(count).encode())
-    found, body = opened(forged)
-    assert (found, body) == (None, forged)
-    assert opened(written(body, burial=after(BURIAL, found))) == (BURIAL, forged)
-
-
 def test_the_largest_counts_are_buried_again() -> None:
     """A stranger's counts at the bound can be added to, written and read again."""
     most = 2**53
@@ -257,13 +145,6 @@ def test_the_largest_counts_are_buried_again() -> None:
     again = after(BURIAL, found)
     assert again.burials == most
     assert opened(written(body, burial=again)) == (again, b"body")
-
-
-@given(st.binary())
-def test_no_body_breaks_the_reader(tail: bytes) -> None:
-    """Whatever follows the magic, it is a burial or a plain body."""
-    body = MAGIC + b"1 " + tail
-    assert opened(body) == (None, body)
 
 
 def test_nesting_and_bombs_are_refused() -> None:
@@ -314,66 +195,6 @@ def test_where_a_message_goes_back_to(here: str, queue: str | None, wanted: str 
         replay_target(here, burial, wanted)
 
 
-def wide(length: int) -> str:
-    """Return text whose beginning and end can be told."""
-    return "".join(chr(0x41 + number % 26) for number in range(length))
-
-
-@pytest.mark.parametrize(
-    ("name", "most", "last"),
-    [("id", REASON_MAX, False), ("reason", REASON_MAX, False), ("error", 120, False), ("trace", TRACE_MAX, True),
-     ("traceparent", 120, False), ("listener", 256, False)],
-)  # fmt: skip
-def test_each_text_is_kept_to_its_bound(name: str, most: int, last: bool) -> None:
-    """Whole up to that; beyond it the beginning and three dots, of a trace the end after them."""
-    for length in (most, most + 1):
-        text = wide(length)
-        found = getattr(read_burial(written(**{name: text}))[0], name)
-        if length == most:
-            assert found == text
-        else:
-            assert found == ("...\n" + text[-(most - 4) :] if last else text[: most - 3] + "...")
-    if name not in {"id", "reason"}:
-        assert getattr(read_burial(written(**{name: None}))[0], name) is None
-
-
-@pytest.mark.parametrize("name", ["id", "reason", "failure", "error", "trace", "traceparent", "listener"])
-def test_no_terminal_obeys_what_a_burial_says(name: str) -> None:
-    """What is not printable is an escape, in each text and in those of history and earlier burials; lines stay."""
-    said, shown = "é\x1b[2J\n\t\u202e\ud800x", "é\\x1b[2J\n\t\\u202e\\ud800x"
-    first = Earlier("a/b", said, NOON, NOON, said, 2, said)
-    found = read_burial(written(**{name: said}, history=(Attempt(1, NOON, said),), earlier=(first,)))[0]
-    assert getattr(found, name) == shown
-    assert found.history == (Attempt(1, NOON, shown),)
-    assert found.earlier == (Earlier("a/b", shown, NOON, NOON, shown, 2, shown),)
-
-
-def test_facts_lose_ever_more() -> None:
-    """All, two failed attempts and one burial, none, a quarter of the trace, no trace, the shortest; in this order."""
-    many = tuple(Attempt(number, NOON, "no") for number in range(20))
-    old = tuple(Earlier("a/b", str(number), NOON, NOON, "no", 2) for number in range(10))
-    burial = msgspec.structs.replace(
-        BURIAL, history=many, earlier=old, trace=wide(4096), reason=wide(900), listener="l" * 200, traceparent="t" * 100
-    )
-    states = [read_burial(travels)[0] for travels in ever_shorter(burial, b"x")]
-    assert [
-        (len(f.history), len(f.earlier), len(f.trace or ""), len(f.reason), f.listener is None, f.traceparent is None)
-        for f in states
-    ] == [
-        (16, 8, 4096, 900, False, False),
-        (2, 1, 4096, 900, False, False),
-        (0, 0, 4096, 900, False, False),
-        (0, 0, 1024, 900, False, False),
-        (0, 0, 0, 900, False, False),
-        (0, 0, 0, 120, True, True),
-    ]
-    assert (states[0].history, states[0].earlier) == (many[-16:], old[-8:])
-    assert (states[1].history, states[1].earlier) == (many[-2:], old[-1:])
-    assert states[3].trace == "...\n" + wide(4096)[-1020:]
-    assert states[5].reason == wide(900)[:117] + "..."
-    assert states[4].trace is None
-
-
 @pytest.mark.parametrize("body", [b"", b"x" * 50, b"\xff" * 50])
 def test_a_burial_fits_its_limit_to_the_byte(body: bytes) -> None:
     """As long as the limit it is written as it is; one byte less, and something has to give."""
@@ -408,31 +229,12 @@ def headed(size: int, encoding: str) -> bytes:
     return line.replace(b'"size":1,"encoding":"identity"', b'"size":%d,"encoding":"%s"' % (size, encoding.encode()))
 
 
-@pytest.mark.parametrize(
-    ("payload", "encoding"), [(b"", "identity"), (b"", "base64"), (binascii.b2a_base64(zlib.compress(b"")), "zlib")]
-)
-def test_a_body_without_a_byte_is_read_in_every_encoding(payload: bytes, encoding: str) -> None:
-    """Other writers than ours may choose any of them for it."""
-    assert opened(headed(0, encoding) + payload.rstrip(b"\n")) == (BURIAL, b"")
-
-
 @pytest.mark.parametrize("payload", [b"/w==\n", b"/w==/w==", b"\n/w==", b"/-w==", b"/w==="])
 def test_base64_is_taken_as_it_was_written_or_not_at_all(payload: bytes) -> None:
     """No byte in it is passed over: what a store has added or changed is damage."""
     assert opened(headed(1, "base64") + b"/w==") == (BURIAL, b"\xff")
     damaged = headed(1, "base64") + payload
     assert opened(damaged) == (None, damaged)
-
-
-def test_a_bomb_is_not_unpacked() -> None:
-    """No more memory is taken than the body says it needs, whatever a stranger has packed."""
-    bomb = headed(600, "zlib") + binascii.b2a_base64(zlib.compress(bytes(1 << 24), 1), newline=False)
-    tracemalloc.start()
-    try:
-        assert opened(bomb) == (None, bomb)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
@@ -466,23 +268,6 @@ def test_how_a_body_is_damaged_is_said(payload: bytes, encoding: str) -> None:
     """In the words of what could not unpack it."""
     with pytest.raises(BadBurial, match=r"^a burial whose body is damaged: .+"):
         read_burial(headed(1, encoding) + payload)
-
-
-def test_an_earlier_burial_keeps_all_its_facts() -> None:
-    """Oldest first, before those that the new one brings; counts add up, to a bound."""
-    before = msgspec.structs.replace(
-        BURIAL, id="1", reason="first", attempts=9, failure="poisoned", burials=4,
-        inserted_at=NOON - datetime.timedelta(1), earlier=(Earlier("a/b", "0", NOON, NOON, "zero", 3),),
-    )  # fmt: skip
-    own = Earlier("a/b", "5", NOON, NOON, "own", 3)
-    found = after(msgspec.structs.replace(BURIAL, burials=2, earlier=(own,)), before)
-    assert found.earlier == (
-        before.earlier[0],
-        Earlier("billing/orders", "1", before.inserted_at, NOON, "first", 9, "poisoned"),
-        own,
-    )
-    assert (found.burials, found.reason) == (6, BURIAL.reason)
-    assert after(msgspec.structs.replace(BURIAL, burials=2**53), before).burials == 2**53
 
 
 @pytest.mark.parametrize(
@@ -558,3 +343,104 @@ def test_facts_stand_before_a_damaged_body() -> None:
     assert facts(damaged) == BURIAL
     assert glimpse(damaged, 100) == (None, damaged[:100], len(damaged))
     assert facts(damaged.replace(b"burial:1", b"burial:2")) is None
+
+
+CLAIM = Claim(blob_name("billing/orders", -1, "0" * 32), "a" * 64, 70_000, "zlib")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"claim:1 ", b"claim:2 "),
+        (b"billing/orders", b"billing/../../etc"),
+        (b"billing/orders/never", b"/etc/passwd"),
+        (b"never-", b"never-0"),
+        (b"a" * 64, b"a" * 63),
+        (b"70000", b"-1"),
+        (b"70000", b'"70000"'),
+        (b"zlib", b"bzip"),
+        (b"}", b""),
+        (b"}", b"}" + b" " * 1000),
+        (b'"sha256"', b'"\xff"'),
+    ],
+)
+def test_a_damaged_claim_is_refused(old: bytes, new: bytes) -> None:
+    """Another version, a blob of a name that is not ours, a wrong type: refused before anything is fetched."""
+    body = write_claim(CLAIM)
+    assert old in body
+    with pytest.raises(BadClaim):
+        read_claim(body.replace(old, new, 1))
+
+
+def test_a_lost_claim_is_no_claim() -> None:
+    """What a supervisor is handed of it can be read by people, and sends nobody to look for its blob."""
+    lost = lost_claim(write_claim(CLAIM))
+    assert not is_claim(lost)
+    assert CLAIM.blob.encode() in lost
+
+
+def test_a_name_tells_its_time_to_live() -> None:
+    """In seconds, or never."""
+    assert lives_for(CLAIM.blob) is None
+    assert lives_for(blob_name("a/b", 60, "0" * 32)) == 60
+    with pytest.raises(BadClaim, match="no claim check has made"):
+        lives_for("a/b/60")
+
+
+def test_a_name_tells_the_store_of_its_message() -> None:
+    """By 16 hex digits, which the names of older versions lack: both are read."""
+    name = blob_name("a/b", 60, "0" * 32, "e" * 16)
+    assert (lives_for(name), place_of(name)) == (60, "e" * 16)
+    assert place_of(CLAIM.blob) is None
+    assert read_claim(write_claim(Claim(name, "a" * 64, 1, "zlib"))).blob == name
+    with pytest.raises(BadClaim):
+        place_of("a/b/60-ee-00")
+
+
+def test_a_claim_is_one_line_that_other_versions_read() -> None:
+    """The very text: it is on queues now, and stays readable."""
+    text = (
+        'queuebell-claim:1 {"blob":"billing/orders/never-00000000000000000000000000000000",'
+        f'"sha256":"{"a" * 64}","size":70000,"encoding":"zlib"}}'
+    )
+    assert write_claim(CLAIM) == text.encode()
+    assert read_claim(text.ljust(CLAIM_BYTES_MAX).encode()) == CLAIM
+    with pytest.raises(BadClaim, match="too long") as refusal:
+        read_claim(text.ljust(CLAIM_BYTES_MAX + 1).encode())
+    assert refusal.value.code == "bad_parameter"
+    assert lost_claim(text.encode()) == b"queuebell-claim-lost:" + text.encode().removeprefix(b"queuebell-claim:")
+    assert is_claim(b"queuebell-claim:2 x")
+    assert not is_claim(b" queuebell-claim:1 x")
+
+
+@pytest.mark.parametrize(
+    ("ttl_s", "place", "name"),
+    [(-1, "", "never-"), (0, "", "0-"), (60, "e" * 16, f"60-{'e' * 16}-"), (9_999_999_999, "", "9999999999-")],
+)
+def test_a_blobs_name_is_made_and_read(ttl_s: int, place: str, name: str) -> None:
+    """Below its queue: its time to live, its store's place where it is known, and a token."""
+    blob = blob_name("a/b", ttl_s, "f" * 32, place)
+    assert blob == f"a/b/{name}{'f' * 32}"
+    assert (lives_for(blob), place_of(blob)) == (None if ttl_s < 0 else ttl_s, place or None)
+    for size in (0, 1):
+        for encoding in ("identity", "zlib"):
+            claim = Claim(blob, "0123456789abcdef" * 4, size, encoding)
+            assert read_claim(write_claim(claim)) == claim
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ({"size": -1}, "malformed"),
+        ({"sha256": "A" * 64}, "malformed"),
+        ({"sha256": "a" * 65}, "malformed"),
+        ({"blob": "a/b/never-" + "f" * 33}, "malformed"),
+        ({"blob": "a/b/99999999999-" + "f" * 32}, "malformed"),
+        ({"encoding": "IDENTITY"}, "encoding"),
+        ({"size": "1"}, "a claim that cannot be read: Expected `int`"),
+    ],
+)
+def test_each_fault_of_a_claim_is_refused_alone(damage: dict[str, Any], words: str) -> None:
+    """It comes from whoever may put here."""
+    with pytest.raises(BadClaim, match=words):
+        read_claim(write_claim(msgspec.structs.replace(CLAIM, **damage)))

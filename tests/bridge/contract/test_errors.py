@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.contract import errors
 from bridge.contract.errors import (
@@ -16,8 +20,36 @@ from bridge.contract.errors import (
     named,
     said,
 )
+from bridge.contract.event import check_depth
+from bridge.contract.headers import (
+    HEADERS_BYTES_MAX,
+    HEADERS_MAX,
+    bytes_of,
+    checked_headers,
+    headers_in,
+    readable_headers,
+)
+from bridge.contract.jobs import (
+    BOUNDS_S,
+    CLASSES_MAX,
+    COUNT_MAX,
+    HANDLERS_MAX,
+    NO_JOBS,
+    NOTHING,
+    OTHER,
+    Jobs,
+    Spread,
+    add,
+    bucket,
+    label,
+    minus,
+    plus,
+    quantile,
+)
 from bridge.contract.names import parse_reference
 from bridge.contract.partitioning import Partitions, parse_partitions
+from bridge.contract.wire import ListenerHeartbeat, QueueBeat, decode_up, encode_frame
+from bridge.queues.base import NewMessage
 
 
 class Silent(Exception):
@@ -67,25 +99,6 @@ def test_every_code_that_is_raised_stands_in_the_table() -> None:
         assert kind.code in errors.STATUS_BY_CODE
 
 
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [
-        ("a/b/c", "a/b/c"),
-        ("X/Y/Z", "X/Y/Z"),
-        ("http://ann:secret@host/q?sig=x#y;z@w?v", "w"),
-        ("host/q?sig=x", "host/q"),
-        ("host/q#part", "host/q"),
-        ("host/q;part", "host/q"),
-        ("a\n\x1b", "a\\n\\x1b"),
-        ("x" * errors.GIVEN_SHOWN, "x" * errors.GIVEN_SHOWN),
-        ("x" * (errors.GIVEN_SHOWN + 1), "x" * errors.GIVEN_SHOWN + "..."),
-    ],
-)
-def test_a_wrong_name_is_repeated_cut_and_without_a_password(given: str, shown: str) -> None:
-    """In a note, in characters that can be printed."""
-    assert BadQueueReference("is none", given).__notes__ == [f"given: '{shown}'"]
-
-
 def test_a_name_that_is_none_is_repeated_wherever_it_was_given() -> None:
     """As a reference, as a partitioned one, and as the name of partitions."""
     for read in (parse_reference, parse_partitions, lambda given: Partitions(given, 2)):
@@ -99,3 +112,214 @@ def test_who_is_not_allowed_is_told_by_the_bridges_own_code(code: str) -> None:
     """And in its words: whether a key is not known or grants too little."""
     error = NotAllowed(code, "'put' is not granted on a/y")
     assert (error.code, str(error)) == (code, "'put' is not granted on a/y")
+
+
+ARRAYS = ("[", "]", "[[[[]]]]")
+OBJECTS = ('{"a":', "}", '{"b":{"b":{"b":{}}}}')
+
+
+@pytest.mark.parametrize("kind", [ARRAYS, OBJECTS], ids=["arrays", "objects"])
+@pytest.mark.parametrize("times", [1, 30, 300])
+def test_what_was_closed_is_no_less_deep_for_it(kind: tuple[str, str, str], times: int) -> None:
+    """Depth goes on from where it was before what stands beside, whose own depth comes and goes."""
+    begin, end, beside = kind
+    opening, goes_on = ("[", "") if kind is ARRAYS else ("{", '"c":')
+    between = f"{beside}," if kind is ARRAYS else f'"b":{beside},'
+    document = begin * 29 + opening + between * times + goes_on + begin * 45 + "1" + end * 75
+    json.loads(document)
+    with pytest.raises(BadInput, match="deep"):
+        check_depth(document.encode())
+
+
+NO_NAMES = (
+    "", " ", "a b", "a:b", "a\n", "\na", "a\r\nb", "a\0", "-a", ".a", "_a", "a/b", "a=b", "ä", "\u212a", "a\u202e",
+    "x" * 129, "nats-msg-id", "Nats-Msg-Id", "NATS-", "queuebell-header-a", "Queuebell-X", 7, None, b"a",
+)  # fmt: skip
+NO_VALUES = (
+    "\n", "a\r\nb: c", "\0", "\x1b[31m", "\x7f", "\x85", "\x9b", "\v", "\ud800", "x\udc00", "x" * 65_536 + "\n",
+    7, None, b"a", ["a"], {"a": "b"}, True,
+)  # fmt: skip
+
+
+def short(value: object) -> str:
+    """Return the name of a case, which is not as long as the longest value."""
+    return ascii(value)[:30]
+
+
+@pytest.mark.parametrize("name", NO_NAMES, ids=short)
+def test_what_is_no_name_is_refused_and_not_read(name: object) -> None:
+    """A name is a conservative token of ASCII, and none that a server may obey; what was given is not echoed."""
+    with pytest.raises(BadInput, match="the name of a header is 1 to 128 of") as refused:
+        checked_headers({name: "value", "b": "c"})
+    assert refused.value.code == "bad_parameter"
+    assert readable_headers([(name, "value"), ("b", "c")]) == {"b": "c"}  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("value", NO_VALUES, ids=short)
+def test_what_is_no_value_is_refused_and_not_read(value: object) -> None:
+    """A value is text of UTF-8 in which nothing controls anything."""
+    with pytest.raises(BadInput, match="the value of a header is text without control characters") as refused:
+        checked_headers({"a": value, "b": "c"})
+    assert refused.value.code == "bad_parameter"
+    assert readable_headers([("a", value), ("b", "c")]) == {"b": "c"}  # type: ignore[list-item]
+
+
+def test_names_are_kept_in_lower_case() -> None:
+    """The same name in two cases is one name: of ours it is refused, of a stranger's the first counts."""
+    name = "X" * 128
+    assert checked_headers({"Trace-Parent": "A", name: "", "0.a_b-c": "Z"}) == {
+        "trace-parent": "A", name.lower(): "", "0.a_b-c": "Z",
+    }  # fmt: skip
+    with pytest.raises(BadInput, match="the name of a header stands twice") as refused:
+        checked_headers({"a": "1", "A": "2"})
+    assert refused.value.code == "bad_parameter"
+    assert readable_headers([("a", "1"), ("A", "2"), ("B", "3")]) == {"a": "1", "b": "3"}
+
+
+@pytest.mark.parametrize("given", [None, [], [("a", "b")], "a", 7, {("a", "b")}])
+def test_headers_are_names_with_values(given: object) -> None:
+    """Anything else is refused in words."""
+    with pytest.raises(BadInput, match="names and values") as refused:
+        checked_headers(given)
+    assert refused.value.code == "bad_parameter"
+
+
+def test_all_bytes_count() -> None:
+    """8,192 of UTF-8, those of names among them; one more is refused, and not read while what fits is."""
+    full = {"ab": "ß" * 4000, "c": "x" * 189}
+    assert bytes_of(full) == HEADERS_BYTES_MAX == 8192
+    assert checked_headers(full) == full
+    assert readable_headers(full.items()) == full
+    for more in ({**full, "c": "x" * 190}, {**full, "e": ""}):
+        with pytest.raises(BadInput, match="at most 8192 bytes") as refused:
+            checked_headers(more)
+        assert refused.value.code == "message_too_large"
+    assert readable_headers([("ab", full["ab"]), ("c", "x" * 190), ("d", "x" * 189), ("e", "")]) == {
+        "ab": full["ab"], "d": "x" * 189,
+    }  # fmt: skip
+
+
+def test_so_many_headers_and_no_more() -> None:
+    """64; of a stranger's the first."""
+    full = {f"{number}": "" for number in range(HEADERS_MAX)}
+    assert HEADERS_MAX == 64
+    assert checked_headers(full) == full
+    with pytest.raises(BadInput, match="at most 64 headers") as refused:
+        checked_headers({**full, "more": ""})
+    assert refused.value.code == "message_too_large"
+    assert readable_headers([*full.items(), ("more", "")]) == full
+
+
+@pytest.mark.parametrize(
+    "raw",
+    ["", "{", "[]", '"a"', "7", "null", b"\xff", b'{"a": "\xff"}', "[" * 100_000, '{"a": 1e999}', '{"a": {"b": "c"}}'],
+    ids=short,
+)
+def test_what_is_no_json_of_headers_has_none(raw: bytes | str) -> None:
+    """Whatever a stranger wrote where ours stand, a message is read."""
+    assert headers_in(raw) == {}
+
+
+def test_a_message_refuses_what_it_cannot_carry_when_it_is_made() -> None:
+    """So that nobody meets it later; what it has is its own, whatever becomes of the mapping given."""
+    given = {"A": "b"}
+    message = NewMessage("x", headers=given)
+    given["c"] = "\n"
+    assert message.headers == {"a": "b"}
+    assert NewMessage("x").headers == {}
+    for wrong in ({"a": "\n"}, [], None, {"a": "x" * HEADERS_BYTES_MAX}):
+        with pytest.raises(BadInput):
+            NewMessage("x", headers=wrong)  # type: ignore[arg-type]
+
+
+COUNTS = st.integers(1, 1000)
+SPREADS = st.builds(
+    lambda counts, last, total: Spread([*counts, last], total),
+    st.lists(st.integers(0, 9), max_size=len(BOUNDS_S)),
+    COUNTS,
+    st.integers(0, 10**6),
+)
+JOBS = st.builds(
+    Jobs,
+    st.dictionaries(st.sampled_from(["done", "failed"]), COUNTS),
+    st.dictionaries(st.sampled_from(["A", "B", "C"]), COUNTS),
+    st.just(0),
+    st.integers(0, 5),
+    st.one_of(st.just(NOTHING), SPREADS),
+    st.one_of(st.just(NOTHING), SPREADS),
+)
+
+
+@given(JOBS, JOBS)
+def test_a_difference_added_again_is_the_level(known: Jobs, more: Jobs) -> None:
+    """What is new in a level, added to what was known, gives the level; and nothing is new in it then."""
+    level = plus(known, more)
+    assert minus(level, known) == more
+    assert plus(known, minus(level, known)) == level
+    assert minus(known, level) == NO_JOBS, "a level that was overtaken has nothing new"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"": NO_JOBS},
+        {"x" * 129: NO_JOBS},
+        {"m:\x1b[2J": NO_JOBS},
+        {f"m:f{number}": NO_JOBS for number in range(HANDLERS_MAX + 1)},
+        {"m:f": Jobs({"done": -1})},
+        {"m:f": Jobs({"done": COUNT_MAX + 1})},
+        {"m:f": Jobs({str(number): 1 for number in range(CLASSES_MAX + 1)})},
+        {"m:f": Jobs({}, {"": 1})},
+        {"m:f": Jobs({}, {"x" * 65: 1})},
+        {"m:f": Jobs({}, {"a\nb": 1})},
+        {"m:f": Jobs({}, {str(number): 1 for number in range(CLASSES_MAX + 2)})},
+        {"m:f": Jobs({}, {}, -1)},
+        {"m:f": Jobs({}, {}, 0, -1)},
+        {"m:f": Jobs(handling=Spread([1] * (len(BOUNDS_S) + 2)))},
+        {"m:f": Jobs(handling=Spread([-1, 2]))},
+        {"m:f": Jobs(waiting=Spread([1], -1))},
+    ],
+)
+def test_what_no_listener_tells_is_refused(wrong: dict[str, Jobs]) -> None:
+    """Names too many, too long or not printable, and numbers out of their range are the sender's fault."""
+    with pytest.raises(BadInput, match=r"^jobs: "):
+        decode_up(encode_frame(ListenerHeartbeat(7, {"a/b": QueueBeat(jobs=wrong)})))
+
+
+def test_the_limits_themselves_are_let_in() -> None:
+    """As many names, as long, and as large numbers as may be."""
+    classes = {f"{number:064}": COUNT_MAX for number in range(CLASSES_MAX)} | {OTHER: 1}
+    most = Jobs(failures=classes, in_flight=COUNT_MAX, handling=Spread([1] * (len(BOUNDS_S) + 1), COUNT_MAX))
+    told = ListenerHeartbeat(7, {"a/b": QueueBeat(jobs={f"{n:0128}": most for n in range(HANDLERS_MAX)})})
+    assert decode_up(encode_frame(told)) == told
+
+
+def test_names_are_bounded_and_nothing_is_lost() -> None:
+    """Beyond 20 handlers, and 20 classes of failure of one, counts go on as other."""
+    sums: dict[str, Jobs] = {}
+    for number in range(HANDLERS_MAX + 5):
+        add(sums, f"m:f{number}", Jobs({"done": 1}))
+    assert sums[OTHER] == Jobs({"done": 5})
+    add(sums, "m:f0", Jobs({}, {f"E{number}": 1 for number in range(CLASSES_MAX - 1)}))
+    add(sums, "m:f0", Jobs({}, {"F": 2, "G": 3, "H": 4}))
+    failures = sums["m:f0"].failures
+    assert (len(failures), failures["F"], failures[OTHER]) == (CLASSES_MAX + 1, 2, 7)
+
+
+def test_buckets_and_quantiles() -> None:
+    """A bound belongs to its bucket; a quantile is the bound of the bucket that holds it."""
+    assert [bucket(seconds) for seconds in (0.0, 0.001, 0.0011, 1800.0, 1801.0)] == [0, 0, 1, 15, 16]
+    assert quantile(NOTHING, 0.5) is None
+    spread = Spread([0, 5, 4, 0, 1])
+    assert [quantile(spread, part) for part in (0.0, 0.5, 0.51, 0.9, 0.95, 1.0)] == [
+        0.005, 0.005, 0.01, 0.01, 0.05, 0.05,
+    ]  # fmt: skip
+    assert quantile(Spread([0] * 16 + [1]), 0.5) == float("inf")
+
+
+def test_a_label_is_printable_and_short() -> None:
+    """Whatever a program calls its handlers, the name does no harm on a terminal, and is never empty."""
+    assert label("m:\x1b[2Jf", 128) == "m:?[2Jf"
+    assert label("x" * 200, 128) == "x" * 128
+    assert label("", 128) == label("\udc80", 128) == "?"
+    assert label("ü" * 200, 65) == "ü" * 32

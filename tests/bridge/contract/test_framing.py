@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import msgspec
 import pytest
 
 from bridge.contract.errors import BadInput
+from bridge.contract.event import CloudQueueWorkDetected, decode_events, encode_event
 from bridge.contract.framing import (
     LAST_COUNT,
     Stamp,
@@ -20,15 +19,24 @@ from bridge.contract.framing import (
     read_stamp,
     seq_of,
 )
+from bridge.contract.trace_context import (
+    DROPPED_MAX,
+    TRACES_MAX,
+    Traces,
+    carried,
+    is_traceparent,
+    joined,
+    merged,
+    several,
+)
 from bridge.contract.wire import (
     FRAME_BYTES_MAX,
     Bye,
     DownFrame,
     Drain,
     Hello,
-    More,
     Subscription,
-    UpFrame,
+    Wake,
     Welcome,
     decode_down,
     decode_up,
@@ -36,20 +44,6 @@ from bridge.contract.wire import (
 
 ME = "0123456789abcdef" * 2
 BOOT = "b" * 32
-
-
-@pytest.mark.parametrize("frame", [Hello(ME, "worker", []), More("a/b"), Bye()])
-@pytest.mark.parametrize("to", [None, BOOT])
-def test_a_listeners_frame_says_who_sends_it_and_to_which_boot(frame: UpFrame, to: str | None) -> None:
-    """Once each, also where the frame says it by itself; and whoever knows no stamp reads the frame all the same."""
-    data = encode_up(frame, ME, 7, to)
-    assert read_stamp(data) == Stamp(ME, 7, None, to)
-    assert data.count(b'"instance"') == data.count(b'"seq"') == 1
-    assert ("to" in json.loads(data)) is (to is not None)
-    read = decode_up(data)
-    assert type(read) is type(frame)
-    assert read is not None
-    assert (getattr(read, "instance", None), getattr(read, "seq", None)) == (ME, 7)
 
 
 @pytest.mark.parametrize("frame", [Welcome(BOOT, 1, 2, 3, []), Drain(), Bye()])
@@ -61,16 +55,6 @@ def test_a_bridges_frame_says_its_boot(frame: DownFrame) -> None:
     assert type(decode_down(data)) is type(frame)
 
 
-def test_a_sequence_grows_over_connections() -> None:
-    """The last will of one comes after all it says, and before all of the next."""
-    will = read_stamp(encode_will(ME, 3))
-    assert will.instance == ME
-    assert isinstance(decode_up(encode_will(ME, 3)), Bye)
-    assert will.seq is not None
-    assert seq_of(3, 1) < seq_of(3, LAST_COUNT - 1) < will.seq < seq_of(4, 1)
-    assert (seq_of(0, 1), seq_of(0, LAST_COUNT), seq_of(1, 0)) == (1, 2**32 - 1, 2**32)
-
-
 @pytest.mark.parametrize(
     ("seq", "will"),
     [(None, False), (0, False), (LAST_COUNT, True), (LAST_COUNT - 1, False), (seq_of(5, LAST_COUNT), True)],
@@ -78,15 +62,6 @@ def test_a_sequence_grows_over_connections() -> None:
 def test_a_will_is_known_by_its_number(seq: int | None, will: bool) -> None:
     """The last one that its connection has, whichever that was."""
     assert is_will(Stamp(ME, seq)) is will
-
-
-@pytest.mark.parametrize(
-    ("text", "is_one"),
-    [(ME, True), ("", False), (ME[1:], False), (ME + "0", False), (ME[1:] + "g", False), (ME.upper(), False)],
-)
-def test_an_instance_is_32_hex_digits(text: str, is_one: bool) -> None:
-    """It becomes part of a topic."""
-    assert is_instance(text) is is_one
 
 
 def test_a_stamp_may_be_absent_and_must_be_json() -> None:
@@ -118,3 +93,86 @@ def test_what_proves_a_sender_is_carried_and_not_shown() -> None:
     assert "qb_secret" not in f"{stamp!r} {stamp}"
     assert "f" * 32 not in f"{stamp!r} {stamp}"
     assert read_stamp(encode_will(ME, 3, ticket="f" * 32)).ticket == "f" * 32
+
+
+HOSTILE = (
+    "",
+    "t",
+    "00-" + "0" * 32 + "-00f067aa0ba902b7-01",
+    "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+    "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+    "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\n",
+    " 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
+    "00-4bf92f3577b34da6a3ce929d0e0e473\u0666-00f067aa0ba902b7-01",
+    "\r\nSet-Cookie: x",
+)
+
+
+def parent(number: int) -> str:
+    return f"00-{number + 1:032x}-{number + 1:016x}-01"
+
+
+def told(number: int | None, traces: Traces | None = None) -> CloudQueueWorkDetected:
+    return CloudQueueWorkDetected("a", "q", traceparent=None if number is None else parent(number), traces=traces)
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, None])
+def test_what_is_no_traceparent_is_dropped(text: str | None) -> None:
+    """Ids of noughts, capitals, white space, a version that is none, and what stands behind it."""
+    assert not is_traceparent(text)
+    event = CloudQueueWorkDetected("a", "q", traceparent=text, traces=Traces((text or "x", "y"), 3))
+    assert merged(None, event) is None
+    before = Traces((parent(0),))
+    assert merged(before, event) in (before, Traces((parent(0),), 3))
+
+
+def test_each_context_is_kept_once_and_in_order() -> None:
+    """Merged one by one, and both ways: what was told twice is one."""
+    traces = None
+    for number in (0, 1, 0, 2):
+        traces = merged(traces, told(number))
+    assert traces == Traces((parent(0), parent(1), parent(2)))
+    assert merged(traces, told(None)) is traces, "a trigger without a trace costs nothing"
+    older, newer = told(0, Traces((parent(3), parent(0)))), told(1)
+    assert joined(older, newer) == Traces((parent(3), parent(0), parent(1)))
+
+
+def test_the_newest_are_kept_and_the_others_counted() -> None:
+    """32, however they come: one by one, or from somebody who tells of more than there may be."""
+    traces = None
+    for number in range(TRACES_MAX + 3):
+        traces = merged(traces, told(number))
+    kept = tuple(map(parent, range(3, TRACES_MAX + 3)))
+    assert traces == Traces(kept, 3)
+    many = Traces(tuple(map(parent, range(TRACES_MAX + 3))), 4)
+    assert merged(None, told(None, many)) == Traces(kept, 7)
+    wild = Traces((parent(0),), 2**62)
+    assert merged(wild, told(1, wild)) == Traces((parent(0), parent(1)), DROPPED_MAX)
+    assert merged(None, told(1, Traces((parent(0),), -5))) == Traces((parent(0), parent(1)))
+
+
+def test_only_what_the_newest_does_not_tell_is_told_beside_it() -> None:
+    """A wake of one trigger is the bytes that it always was."""
+    assert several(None) is None
+    assert several(Traces((parent(0),))) is None
+    assert several(Traces((parent(0),), 1)) == Traces((parent(0),), 1)
+    assert several(two := Traces((parent(0), parent(1)))) is two
+
+
+def test_the_contexts_of_messages_are_those_in_their_headers() -> None:
+    """Each once, the newest where there are too many; a message without one, or with a hostile one, has none."""
+    assert carried([{}, {"traceparent": "x"}, {"shop": "7"}]) is None
+    headers = [{"traceparent": parent(number)} for number in (0, 1, 0)]
+    assert carried([{}, *headers]) == Traces((parent(0), parent(1)))
+    many = [{"traceparent": parent(number)} for number in range(TRACES_MAX + 2)]
+    assert carried(many) == Traces(tuple(map(parent, range(2, TRACES_MAX + 2))), 2)
+
+
+def test_they_travel_in_triggers_and_wakes() -> None:
+    """As a list and a count; absent where there are none."""
+    event = told(1, Traces((parent(0), parent(1)), 2))
+    assert decode_events(encode_event(event)) == [event]
+    assert b"traces" not in encode_event(told(1))
+    assert Wake("a/q", "b" * 32, 1, "trigger", 1, 0).traces is None

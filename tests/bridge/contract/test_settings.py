@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import datetime
-from typing import Annotated, Any, Literal
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import pytest
 from msgspec import Meta
 
-from bridge.contract.errors import ConfigurationError
+from bridge.contract.errors import BadInput, BadQueueReference, ConfigurationError
 from bridge.contract.settings import doubtful, parse_toml, resolve
+from bridge.contract.wire import (
+    CAPACITY_MAX,
+    FRAME_BYTES_MAX,
+    LEASES_MAX,
+    MS_MAX,
+    SUBSCRIPTIONS_MAX,
+    decode_down,
+    decode_up,
+)
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,23 +30,6 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     loud: bool = False
     limit: float | None = None
-
-
-def test_the_command_line_wins_over_environment_over_file() -> None:
-    """Each layer hides the one below, key by key."""
-    table = {"listen": "file", "size": 2, "loud": True}
-    environment = {"QUEUEBELL_LISTEN": "environment", "QUEUEBELL_SIZE": "3", "PATH": "x"}
-    sample = resolve(
-        Sample, table=table, environment=environment, options={"listen": "option", "size": None, "config": "f"}
-    )
-    assert (sample.listen, sample.size, sample.loud) == ("option", 3, True)
-
-
-def test_text_is_read_as_what_is_wanted() -> None:
-    """Environment and options are text: numbers, truth and lists are read from it."""
-    environment = {"QUEUEBELL_NAMES": "a, b,,c", "QUEUEBELL_LOUD": "true", "QUEUEBELL_LIMIT": "2.5"}
-    sample = resolve(Sample, environment=environment)
-    assert (sample.names, sample.loud, sample.limit) == (("a", "b", "c"), True, 2.5)
 
 
 def test_what_listen_sets_for_its_commands_is_no_setting() -> None:
@@ -54,11 +48,6 @@ def test_toml_that_is_nested_too_deeply_is_an_error() -> None:
     """A few thousand brackets are no reason for a traceback."""
     with pytest.raises(ConfigurationError, match=r"q\.toml: its values are nested"):
         parse_toml("a = " + "[" * 30_000, "q.toml")
-
-
-def test_a_file_that_is_right_is_read() -> None:
-    """As tables."""
-    assert parse_toml('a = 1\n[listener]\nb = "x"', "q.toml") == {"a": 1, "listener": {"b": "x"}}
 
 
 @pytest.mark.parametrize(
@@ -149,17 +138,6 @@ def test_what_is_another_commands_is_left_alone() -> None:
     )
 
 
-def test_a_list_is_text_between_commas_or_a_list() -> None:
-    """From every place; text that is no list keeps its commas."""
-    for given in ("a, b ,,c", ["a", "b", "c"], ("a", "b", "c")):
-        assert resolve(Sample, environment={"QUEUEBELL_NAMES": given}).names == ("a", "b", "c")
-        assert resolve(Sample, options={"names": given}).names == ("a", "b", "c")
-    assert resolve(Sample, options={"listen": "a, b"}).listen == "a, b"
-    assert resolve(Sample, table={"names": ["a, b"]}).names == ("a, b",)
-    with pytest.raises(ConfigurationError, match="names"):
-        resolve(Sample, table={"names": "a, b"})
-
-
 class Lists(msgspec.Struct, frozen=True, kw_only=True):
     maybe: list[str] | None = None
 
@@ -182,3 +160,199 @@ def test_a_variable_that_may_be_meant_is_told_with_the_key_that_is_near() -> Non
         "environment: QUEUEBELL_LISTENS is no setting and changes nothing; did you mean QUEUEBELL_LISTEN?",
         "environment: QUEUEBELL_SISE is no setting and changes nothing; did you mean QUEUEBELL_SIZE?",
     ]
+
+
+BOOT = "b" * 32
+Frame = dict[str, Any]
+
+
+def hello(**subscription: object) -> Frame:
+    """Return a hello whose only queue says this."""
+    queues = [{"queue": "a/b", "capacity": 1, **subscription}]
+    return {"type": "hello", "instance": "1" * 32, "listener": "x", "queues": queues}
+
+
+def cover(**fields: object) -> Frame:
+    """Return a cover that says this besides."""
+    return {"type": "cover", "queue": "a/b", "boot": BOOT, "gen": 1, "age_ms": 0, **fields}
+
+
+def started(**fields: object) -> Frame:
+    """Return a `started` that says this."""
+    return {"type": "started", "queue": "a/b", "boot": BOOT, "gen": 1, **fields}
+
+
+def more(**fields: object) -> Frame:
+    """Return a `more` that says this besides."""
+    return {"type": "more", "queue": "a/b", **fields}
+
+
+def room(gen: object = None, **fields: object) -> Frame:
+    """Return a `room` that knows of wakes up to ``gen``."""
+    return {"type": "room", "queue": "a/b", "free": 1, "gen": gen, **fields}
+
+
+def beat(**levels: object) -> Frame:
+    """Return a heartbeat that says this of its only queue."""
+    return {"type": "heartbeat", "stamp": 1, "queues": {"a/b": levels}}
+
+
+def depth(**counts: object) -> Frame:
+    """Return a heartbeat with a depth that differs from nothing in this."""
+    return beat(depth={"visible": 7, "invisible": 7, "age_ms": 7, **counts})
+
+
+def running(**figures: object) -> Frame:
+    """Return a heartbeat of a handler that runs, and differs from nothing in this."""
+    return {"type": "heartbeat", "stamp": 1, "running": {"a/b": {"id": "m", "ms": 7, **figures}}}
+
+
+NUMBERS: dict[str, tuple[Callable[[int], Frame], int, int]] = {
+    "stamp": (lambda n: {"type": "heartbeat", "stamp": n}, 0, 2**63 - 1),
+    "gen of a beat": (lambda n: beat(gen=n), 0, MS_MAX),
+    "covered": (lambda n: beat(covered=n), 0, MS_MAX),
+    "receiving_ms": (lambda n: beat(receiving_ms=n), 0, MS_MAX),
+    "free of a beat": (lambda n: beat(free=n), 0, MS_MAX),
+    "failing_ms": (lambda n: beat(failing_ms=n), 0, MS_MAX),
+    "receives that found": (lambda n: beat(receives={"poll": [1, 1], "sweep": [n, 1]}), 0, MS_MAX),
+    "receives without": (lambda n: beat(receives={"poll": [1, 1], "sweep": [1, n]}), 0, MS_MAX),
+    "depth, visible": (lambda n: depth(visible=n), 0, MS_MAX),
+    "depth, invisible": (lambda n: depth(invisible=n), 0, MS_MAX),
+    "depth, its age": (lambda n: depth(age_ms=n), 0, MS_MAX),
+    "leases of a beat": (lambda n: {"type": "heartbeat", "stamp": 1, "leases": {"a/b": [1, n]}}, 0, MS_MAX),
+    "running.ms": (lambda n: running(ms=n), 0, MS_MAX),
+    "running.attempt": (lambda n: running(attempt=n), 0, MS_MAX),
+    "leases left": (lambda n: {"type": "bye", "leases": {"a/b": [n], "a/c": [1]}}, 0, MS_MAX),
+    "capacity": (lambda n: hello(capacity=n), 0, CAPACITY_MAX),
+    "visibility_ms": (lambda n: hello(visibility_ms=n), 1, MS_MAX),
+    "free of a hello": (lambda n: hello(free=n), 0, CAPACITY_MAX),
+    "seen.gen": (lambda n: hello(seen={"boot": BOOT, "gen": n}), 0, MS_MAX),
+    "gen of a started": (lambda n: started(gen=n), 0, MS_MAX),
+    "gen of a cover": (lambda n: cover(gen=n), 0, MS_MAX),
+    "age_ms": (lambda n: cover(age_ms=n), 0, MS_MAX),
+    "next_visible_in_ms": (lambda n: cover(next_visible_in_ms=n), 0, MS_MAX),
+    "depth of a more": (lambda n: more(depth=n), 0, MS_MAX),
+    "free of a room": (lambda n: room(free=n), 0, CAPACITY_MAX),
+    "gen of a room": (lambda n: room(gen=n), 0, MS_MAX),
+}
+"""Each number that a listener may say: a frame that says it, its least and its most."""
+
+
+@pytest.mark.parametrize("what", NUMBERS)
+def test_every_number_has_its_range(what: str) -> None:
+    """Both ends are taken; one beyond is refused with the name of the field and the range, before any rule meets it."""
+    frame, low, high = NUMBERS[what]
+    for value in (low, high):
+        assert decode_up(json.dumps(frame(value))) is not None
+    for value, bound in ((low - 1, f">= {low} "), (high + 1, f"<= {high} ")):
+        with pytest.raises(BadInput) as refusal:
+            decode_up(json.dumps(frame(value)))
+        name = what.split()[0].rstrip(",").rpartition(".")[2]
+        assert refusal.value.code == "bad_parameter"
+        assert bound in str(refusal.value) and f".{name}" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("frame", "field"),
+    [
+        *((hello(seen={"boot": boot, "gen": 1}), "seen.boot ") for boot in ("x", BOOT[1:], BOOT + "b", "B" * 32)),
+        *(({**hello(), "instance": name}, "instance ") for name in ("1" * 31, "1" * 33, "g" * 32, "X" * 32, "")),
+        *((kind(boot=boot), "boot ") for kind in (started, cover) for boot in ("b" * 31, "B" * 32)),
+        *(
+            (kind(store=text), "store ")
+            for kind in (hello, cover)
+            for text in ("", "xyz", "no hex", "\u0663", "\u00e9", "a" * 129, "a1\n")
+        ),
+        *(({**hello(), "listener": name}, "listener ") for name in ("x" * 257, "x\n", "\x1b[2J")),
+        ({**hello(), "queues": 2 * [{"queue": "a/b", "capacity": 1}]}, "a queue stands twice"),
+        (beat(failing_ms="long"), "Expected 'int | null', got 'str'"),
+        ({"type": "hello"}, "Object missing required field 'instance'"),
+        ({"stamp": 1}, "Object missing required field 'type'"),
+        ({"type": 7}, "Expected 'str'"),
+    ],
+)
+def test_what_has_not_its_form_is_refused(frame: Frame, field: str) -> None:
+    """With the code of a bad field, and the name of it."""
+    with pytest.raises(BadInput) as refusal:
+        decode_up(json.dumps(frame))
+    assert refusal.value.code == "bad_parameter"
+    assert str(refusal.value).startswith(field)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        hello(queue="a"), started(queue="a"), cover(queue="a"), more(queue="a"), room(queue="a"),
+        {"type": "heartbeat", "stamp": 1, "queues": {"a": {}}}, {"type": "heartbeat", "stamp": 1, "leases": {"a": []}},
+        {"type": "bye", "leases": {"a": []}},
+    ],
+)  # fmt: skip
+def test_a_queue_of_no_frame_goes_unchecked(frame: Frame) -> None:
+    """A name travels into topics and logs."""
+    with pytest.raises(BadQueueReference):
+        decode_up(json.dumps(frame))
+
+
+@pytest.mark.parametrize(
+    ("most", "frame"),
+    [
+        (SUBSCRIPTIONS_MAX, lambda n: {**hello(), "queues": [{"queue": f"a/{i}", "capacity": 1} for i in range(n)]}),
+        (LEASES_MAX, lambda n: {"type": "bye", "leases": {"a/b": [1], "a/c": [1] * (n - 1)}}),
+        (LEASES_MAX, lambda n: {"type": "heartbeat", "stamp": 1, "leases": {"a/b": [1], "a/c": [1] * (n - 1)}}),
+    ],
+)
+def test_a_frame_holds_so_much_and_no_more(most: int, frame: Callable[[int], Frame]) -> None:
+    """The most is taken; one more is too many, which is said with the number."""
+    assert decode_up(json.dumps(frame(most))) is not None
+    with pytest.raises(BadInput, match=f"^at most {most} ") as refusal:
+        decode_up(json.dumps(frame(most + 1)))
+    assert refusal.value.code == "too_many_items"
+
+
+@pytest.mark.parametrize("decode", [decode_up, decode_down])
+@pytest.mark.parametrize("make", [str, str.encode])
+def test_a_frame_is_of_64_kib_at_most(decode: Callable[[str | bytes], object], make: Callable[[str], Any]) -> None:
+    """Counted in bytes, whichever way it came."""
+    whole = '{"type":"bye","x":"é'.ljust(FRAME_BYTES_MAX - 3, "x") + '"}'
+    assert len(whole.encode()) == FRAME_BYTES_MAX == 65_536
+    assert decode(make(whole)) is not None
+    with pytest.raises(BadInput, match=r"^a frame is at most 65536 bytes$") as refusal:
+        decode(make(whole + " "))
+    assert refusal.value.code == "too_large"
+
+
+@pytest.mark.parametrize("decode", [decode_up, decode_down])
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b'{"type":"bye","x":"\xff"}', b'{"type":"bye"} {}', b'{"type":"bye","x":"\xc3\xa9}']
+)
+def test_what_is_no_json_is_told_from_what_says_something_wrong(decode: Callable[[bytes], object], data: bytes) -> None:
+    """The whole frame is UTF-8, also where nobody reads it."""
+    with pytest.raises(BadInput) as refusal:
+        decode(data)
+    assert (refusal.value.code, str(refusal.value)) == ("bad_json", "a frame is one JSON object in UTF-8")
+
+
+def test_a_frame_that_nests_too_deeply_is_refused() -> None:
+    """An unknown field is not skipped whatever it holds."""
+    with pytest.raises(BadInput, match="deep"):
+        decode_up('{"type":"bye","x":' + "[" * 100 + "]" * 100 + "}")
+
+
+UP = {"hello", "started", "cover", "more", "room", "heartbeat", "bye"}
+DOWN = {"welcome", "wake", "heartbeat", "drain", "bye", "error"}
+
+
+@pytest.mark.parametrize("type_", sorted(UP | DOWN | {"of_a_later_version"}))
+def test_a_type_that_is_not_known_is_ignored(type_: str) -> None:
+    """Either side may be newer; a type that is known and says something wrong is its sender's fault."""
+    for decode, known in ((decode_up, UP), (decode_down, DOWN)):
+        frame = json.dumps({"type": type_, "queue": 7, "queues": 7, "leases": 7, "code": 7})
+        if type_ not in known:
+            assert cast("Any", decode)(frame) is None
+        elif type_ == "drain":
+            assert decode(frame) is not None
+        else:
+            with pytest.raises(BadInput) as refusal:
+                decode(frame)
+            assert refusal.value.code == "bad_parameter"
+            assert "`" not in str(refusal.value)

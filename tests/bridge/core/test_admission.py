@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.contract.errors import ConfigurationError
 from bridge.core.admission import (
     BYTES_MIN,
     PUT_BYTES,
-    RETRY_AFTER_S_MAX,
     SLOW_AFTER_S,
     SLOW_BYTES_S,
     SMALL_BYTES,
@@ -19,6 +22,11 @@ from bridge.core.admission import (
     Refused,
     Ticket,
 )
+from bridge.core.grants import Principal, Reach, Verb, verb_of
+from bridge.core.keys import with_terms
+from bridge.core.limits import NO_LIMITS, Allowance, Limits, Refusals, limited
+from bridge.core.rate import RATE_MAX, TokenBuckets
+from tests.support.access import listed
 
 BYTES_MAX = 6 * PUT_BYTES
 WAIT_S = 0.5
@@ -102,24 +110,6 @@ def test_bytes_never_pass_the_bound(actions: list[tuple[str, int]]) -> None:
 
 
 @given(ACTIONS, SIZES)
-def test_nobody_is_refused_without_need(actions: list[tuple[str, int]], size: int) -> None:
-    """A refusal means that the bytes would pass their bound, that the oldest waits too long or that enough wait."""
-    world = World()
-    for action in actions:
-        world.play(*action)
-    room = world.rule.bytes + size + PUT_BYTES <= BYTES_MAX
-    late = any(world.now - ticket.began > WAIT_S for ticket in world.waiting)
-    full = bool(world.waiting) and len(world.waiting) >= world.rule.limit
-    asked = world.put(size)
-    if room and not late and not full:
-        assert isinstance(asked, Ticket)
-    else:
-        assert isinstance(asked, Refused)
-        assert asked.reason is (Reason.WAIT if late or full else Reason.BYTES)
-        assert 1 <= asked.retry_after_s <= RETRY_AFTER_S_MAX
-
-
-@given(ACTIONS, SIZES)
 def test_what_is_drained_takes_again_at_once(actions: list[tuple[str, int]], size: int) -> None:
     """However slow it was and however much was refused: where nobody waits, the next put is let in."""
     world = World()
@@ -128,72 +118,6 @@ def test_what_is_drained_takes_again_at_once(actions: list[tuple[str, int]], siz
     world.drain()
     assert world.rule.expected_s(world.now) == 0.0
     assert isinstance(world.put(size), Ticket)
-
-
-@given(
-    st.integers(1, 200).map(lambda ms: ms / 1000),
-    st.integers(1, 6),
-    st.lists(st.integers(0, 12), min_size=40, max_size=120),
-)
-def test_overload_is_neither_endless_waiting_nor_a_closed_door(
-    commit_s: float, group: int, arrivals: list[int]
-) -> None:
-    """Against a store that commits a group at a time, whatever the load: the waits are bounded, and work goes on."""
-    rule = Admission(1 << 30, WAIT_S, group=group)
-    queue: list[Ticket] = []
-    waits: list[float] = []
-    now, refused_in_a_row = 0.0, 0
-    for number in arrivals:
-        # What came during this commit is asked one after the other, spread over it.
-        batch, queue = queue[:group], queue[group:]
-        for step in range(number):
-            at = now + commit_s * (step + 1) / (number + 1)
-            asked = rule.ask(at, 100)
-            if isinstance(asked, Ticket):
-                rule.begin(asked, at)
-                queue.append(asked)
-        now += commit_s
-        for ticket in batch:
-            waits.append(now - ticket.began)
-            rule.end(ticket, now)
-        refused_in_a_row = refused_in_a_row + 1 if not batch and number else 0
-        # A turn may find nothing that had come before it began; two in a row would be a door that stays closed.
-        assert refused_in_a_row <= 1
-    # The expected wait, the commit under way and the own one, and what may come in the two commits before the first
-    # answer tells anything.
-    assert max(waits, default=0.0) <= WAIT_S + (2 + 2 * 12 / group) * commit_s
-
-
-def test_a_store_that_stands_still_is_noticed_by_its_oldest() -> None:
-    """Nothing is answered: puts go in until the oldest has waited too long, and ``retry_after`` grows with it."""
-    world = World(group=1024)
-    assert isinstance(world.put(0), Ticket)
-    world.now += WAIT_S
-    assert isinstance(world.put(0), Ticket)
-    world.now += 0.001
-    refused = world.put(0)
-    assert refused == Refused(Reason.WAIT, 1, refused.expected_s if isinstance(refused, Refused) else 0.0)
-    world.now += 4.0
-    later = world.put(0)
-    assert isinstance(later, Refused)
-    assert later.retry_after_s == 5  # 4.501 s, in whole ones
-    assert world.rule.refused_at == world.now
-    world.now += 1e6
-    latest = world.put(0)
-    assert isinstance(latest, Refused)
-    assert latest.retry_after_s == RETRY_AFTER_S_MAX
-
-
-@given(ACTIONS)
-def test_limit_stays_within_its_bounds(actions: list[tuple[str, int]]) -> None:
-    """It never falls below its floor, rises by one an answer at most, and never passes twice what ever waited."""
-    world, most = World(), 0
-    for action in actions:
-        before = world.rule.limit
-        world.play(*action)
-        most = max(most, world.rule.waiting)
-        assert 1.0 <= world.rule.limit <= before + 1.0
-        assert world.rule.limit <= max(4.0, 2 * most + 1.0)
 
 
 def fill(rule: Admission, count: int, now: float, came: float | None = None) -> list[Ticket]:
@@ -224,40 +148,6 @@ def test_limit_is_what_is_answered_in_half_of_the_longest_wait() -> None:
     assert 0.25 <= refused.expected_s <= 0.26
 
 
-def test_stall_with_few_waiting_is_not_held_against_those_that_came_meanwhile() -> None:
-    """Three wait while the disk stands still, and 200 come to them: those are what was carried in that time."""
-    rule = Admission(1 << 30, WAIT_S, group=1024)
-    first = fill(rule, 3, 0.0)
-    fill(rule, 197, 0.25)
-    for ticket in first:
-        rule.end(ticket, 0.5)
-    assert 95.0 <= rule.limit <= 105.0
-
-
-def test_limit_rises_by_one_an_answer_where_it_is_used() -> None:
-    """As fast as doubling with each round, and not at all from answers that had few beside them."""
-    rule = Admission(1 << 30, WAIT_S, group=64)
-    for ticket in fill(rule, 64, 0.0):
-        rule.end(ticket, 0.001)
-    assert rule.limit == 64.0 + 33.0
-    for ticket in fill(rule, 20, 1.0):
-        rule.end(ticket, 1.001)
-    assert rule.limit == 97.0
-
-
-def test_wait_before_it_was_read_counts() -> None:
-    """What lay with the kernel first has waited longer than since it was let in; that lowers the limit too."""
-    rule = Admission(1 << 30, WAIT_S, group=64)
-    for ticket in fill(rule, 64, 10.0, came=9.5):
-        rule.end(ticket, 10.0)
-    assert rule.limit == 16.5
-    # But the oldest is judged by what the store has made it wait.
-    fill(rule, 1, 20.0, came=10.0)
-    assert rule.expected_s(20.0) <= WAIT_S
-    rule.limit = 4.0
-    assert isinstance(rule.ask(20.0, 0), Ticket)
-
-
 def test_few_that_waited_long_do_not_lower_the_limit() -> None:
     """One put behind one slow commit says nothing of how many can be taken; an eighth of them does."""
     rule = Admission(1 << 30, WAIT_S, group=1024)
@@ -267,16 +157,6 @@ def test_few_that_waited_long_do_not_lower_the_limit() -> None:
         assert rule.limit == 1024.0
     rule.end(fill(rule, 128, 0.0)[0], 0.5)
     assert rule.limit == 64.0
-
-
-def test_what_came_to_nothing_teaches_nothing() -> None:
-    """Neither that much can be taken, however fast it was refused, nor that it cannot."""
-    rule = Admission(1 << 30, WAIT_S, group=4)
-    for ticket in fill(rule, 4, 0.0):
-        rule.drop(ticket)
-    assert (rule.limit, rule.waiting, rule.bytes) == (4.0, 0, 0)
-    fill(rule, 1, 50.0)
-    assert rule.expected_s(50.0) < WAIT_S, "none of them counts as the oldest"
 
 
 def arriving(rule: Admission, now: float, size: int) -> Ticket:
@@ -326,58 +206,246 @@ def test_answers_out_of_order_are_forgotten() -> None:
     assert rule.expected_s(50.0) < WAIT_S
 
 
-def test_slow_senders_keep_nobody_out() -> None:
-    """Bodies that are still coming take half of the bytes at most; one that is there goes in beside them."""
-    world = World()
-    while isinstance(world.put(0, arriving=True), Ticket):
-        pass
-    assert world.rule.bytes == BYTES_MAX // 2
-    world.now += 1000.0
-    assert isinstance(world.put(PUT_BYTES), Ticket)
+MIB = 1024 * 1024
+LISTED, _ = listed({"worker": {"take": ["a/*"]}})
 
 
-def test_large_bodies_that_do_not_come_leave_room_for_small_ones() -> None:
-    """A few senders of large bodies cannot fill what those on their way may take; each kind is let in when alone."""
-    largest = 3 * 1024 * 1024
-    for bytes_max in (BYTES_MIN, 8 * BYTES_MIN):
-        rule = Admission(bytes_max, WAIT_S)
-        large = 0
-        for size in (largest, SMALL_BYTES + 1):
-            while isinstance(rule.ask(1.0, size, arriving=True), Ticket):
-                large += 1
-        assert large >= 1, "the largest put is let in where nothing else is on its way"
-        left = bytes_max // 2 - rule.bytes
-        assert bytes_max // 16 <= left < bytes_max // 16 + SMALL_BYTES + PUT_BYTES
-        assert isinstance(rule.ask(1.0, SMALL_BYTES, arriving=True), Ticket)
-        assert isinstance(rule.ask(1.0, largest), Ticket), "one that is there is no matter of shares"
+def allowance(**limits: float) -> Allowance:
+    """What somebody uses of these limits."""
+    made = Allowance()
+    made.limit(Limits(**limits))
+    return made
 
 
-def test_the_bound_itself_is_let_in() -> None:
-    """What fills the bytes to the last is not too much; one more byte is."""
-    rule = Admission(BYTES_MAX, WAIT_S)
-    assert isinstance(rule.ask(1.0, 2 * PUT_BYTES), Ticket)
-    assert isinstance(rule.ask(1.0, 2 * PUT_BYTES + 1), Refused)
-    assert isinstance(rule.ask(1.0, 2 * PUT_BYTES), Ticket)
-    assert rule.bytes == BYTES_MAX
+def test_no_limit_is_none() -> None:
+    """Whatever is not said is not counted against anybody."""
+    used = Allowance()
+    assert not any(used.request(0.0) or used.put(0.0) for _ in range(100_000))
+    used.put_more(0.0, 10**6)
+    assert all(used.connect() and used.hold(10**9) for _ in range(100))
 
 
-def test_a_put_that_was_let_in_has_sent_nothing_and_gives_way_to_nobody_yet() -> None:
-    """Every byte that its pace is judged by must have come, and nobody reads it before somebody says so."""
-    rule = Admission(BYTES_MIN, WAIT_S)
-    ticket = arriving(rule, 1.0, SMALL_BYTES)
-    assert (ticket.got, ticket.had, ticket.gave_way, ticket.yields) == (0, 0, False, None)
+def test_whether_a_put_would_be_let_in_is_told_and_counts_nothing() -> None:
+    """It is what `request` and `put` say then, to the moment at which they say otherwise."""
+    assert Allowance().wait(0.0, put=True) == 0
+    for used in (allowance(requests_per_second=2, puts_per_second=9), allowance(puts_per_second=2)):
+        for now, may in ((5.0, True), (5.0, True), (5.0, False), (5.49, False), (5.5, True)):
+            assert [used.wait(now, put=True) == 0 for _ in range(10)] == [may] * 10
+            assert (used.request(now) == 0 and used.put(now) == 0) == may
 
 
-def test_a_clock_may_begin_at_zero() -> None:
-    """What began to wait at the very first moment waits like any other, also while later ones are answered."""
-    rule = Admission(1 << 30, WAIT_S, group=64)
-    _, second = fill(rule, 2, 0.0)
-    rule.drop(second)
-    assert rule.waiting == 1
-    assert rule.expected_s(5.0) == 5.0
+def test_a_request_is_within_its_rate_where_only_puts_are_past_theirs() -> None:
+    """The longer of both waits is told of a put."""
+    used = allowance(requests_per_second=1, puts_per_second=0.1)
+    assert (used.request(0.0), used.put(0.0)) == (0, 0)
+    assert (used.wait(1.0, put=False), used.wait(1.0, put=True), used.wait(0.5, put=True)) == (0, 9, 10)
 
 
-def test_before_anything_is_known_as_many_may_wait_as_one_commit_takes() -> None:
-    """Those are 1,024 where nobody says otherwise."""
-    assert Admission(BYTES_MIN, WAIT_S).limit == 1024.0
-    assert Admission(BYTES_MIN, WAIT_S, group=7).limit == 7.0
+def test_what_cannot_be_refused_is_counted_and_waited_for() -> None:
+    """However many come at once, what follows is later by as much; without a limit nothing waits."""
+    used = allowance(requests_per_second=2)
+    assert [used.request_more(5.0) for _ in range(4)] == [0.0, 0.5, 1.0, 1.5]
+    assert used.request(6.0) == 1
+    assert used.request(6.5) == 0
+    assert Allowance().request_more(0.0) == 0.0
+
+
+def test_refusals_past_a_few_wait_in_one_line() -> None:
+    """Of one sender, however many connections it has; nobody else waits, and after a while nothing is left of it."""
+    line = Refusals(per_second=10, at_once=3, held_s_max=0.5)
+    held = [line.hold_s("a", 0.0) for _ in range(10)]
+    assert held == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5])
+    assert line.hold_s("b", 0.0) == 0
+    assert line.hold_s("a", 0.5) == pytest.approx(0.1)
+    assert [line.hold_s("a", 10.0) for _ in range(4)] == pytest.approx([0, 0, 0, 0.1])
+
+
+def test_the_refused_one_longest_unheard_of_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no room for one more: whoever goes on asking stays known."""
+    monkeypatch.setattr("bridge.core.limits.ADDRESSES_MAX", 3)
+    line = Refusals(per_second=1, at_once=1, held_s_max=100)
+    assert [line.hold_s(who, 0.0) for who in "abcb"] == [0, 0, 0, 1]
+    assert [line.hold_s(who, 0.0) for who in "ad"] == [1, 0]
+    assert [line.hold_s(who, 0.0) for who in "badc"] == [2, 2, 1, 0]
+
+
+def test_a_put_of_several_makes_the_next_wait_for_it() -> None:
+    """It is let in whole, and in the long run there are no more messages than the rate."""
+    used = allowance(puts_per_second=2)
+    assert used.put(0.0) == 0
+    used.put_more(0.0, 31)
+    assert used.put(1.0) == 15
+    assert used.put(15.4)
+    assert used.put(15.5) == 0
+
+
+def test_connections_and_bytes_are_given_back() -> None:
+    """And what is given back is there for the next."""
+    used = allowance(connections=2, waiting_bytes=8 * MIB)
+    assert [used.connect() for _ in range(3)] == [True, True, False]
+    used.disconnect()
+    assert used.connect()
+    assert [used.hold(5 * MIB), used.hold(4 * MIB), used.hold(3 * MIB)] == [True, False, True]
+    used.give_back(5 * MIB)
+    assert used.hold(5 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"requests": "1"}, "none called 'requests': requests_per_second"),
+        ({"requests_per_second": "nan"}, "it is a number"),
+        ({"requests_per_second": "inf"}, "it is a number"),
+        ({"requests_per_second": "0"}, ">= 0.001"),
+        ({"requests_per_second": str(RATE_MAX * 2)}, "<= 1000000"),
+        ({"connections": "0"}, ">= 1"),
+        ({"connections": "many"}, "it is a number"),
+        ({"queues": "-1"}, ">= 0"),
+        ({"waiting_bytes": "8388607"}, ">= 8388608"),
+    ],
+)
+def test_a_limit_that_cannot_be_meant_is_refused(given: dict[str, str], why: str) -> None:
+    """By its name, with what would be right, and the list stays as it is."""
+    with pytest.raises(ConfigurationError, match=why):
+        limited(NO_LIMITS, given)
+    with pytest.raises(ConfigurationError, match=why):
+        with_terms(LISTED, "worker", {}, limits=given)
+
+
+def test_limits_are_set_one_by_one() -> None:
+    """Another stays, ``none`` takes one away, and a principal without any has none written."""
+    made = with_terms(LISTED, "worker", {}, limits={"queues": "0", "puts_per_second": "2.5"})
+    assert made.limits == {"worker": Limits(queues=0, puts_per_second=2.5)}
+    assert made.principals == LISTED.principals
+    made = with_terms(made, "worker", {"look": ["*"]}, limits={"queues": "none"})
+    assert made.limits == {"worker": Limits(puts_per_second=2.5)}
+    assert with_terms(made, "worker", {}, limits={"puts_per_second": "none"}).limits == {}
+    assert b"limits" in msgspec.json.encode(made)
+
+
+def test_what_is_given_back_is_what_was_taken() -> None:
+    """To the byte and to the connection, and nothing of what another one holds."""
+    used = allowance(connections=3, waiting_bytes=8 * MIB)
+    assert [used.connect() for _ in range(4)] == [True, True, True, False]
+    used.disconnect()
+    assert [used.connect() for _ in range(2)] == [True, False]
+    assert used.connections == 3
+    assert used.hold(5 * MIB)
+    assert used.hold(3 * MIB)
+    assert not used.hold(1)
+    assert used.waiting_bytes == 8 * MIB
+    assert used.making == {}
+
+
+@pytest.mark.parametrize(("more", "wait"), [(0, 1), (1, 2), (3, 4)])
+def test_each_message_more_is_waited_for(more: int, wait: int) -> None:
+    """Also where the put that it came with took the last token, and also where it is only one."""
+    used = allowance(puts_per_second=1)
+    assert used.put(0.0) == 0
+    used.put_more(0.0, more)
+    assert used.put(0.0) == wait
+
+
+def test_what_is_wrong_with_a_limit_is_said_as_people_write_it() -> None:
+    """With quotes instead of backquotes, without the place in our own structure; whichever of several it is."""
+    with pytest.raises(ConfigurationError) as refused:
+        limited(NO_LIMITS, {"queues": "none", "connections": "1", "requests_per_second": "0"})
+    assert str(refused.value) == "limit: requests_per_second: Expected `float` >= 0.001".replace("`", "'")
+    with pytest.raises(ConfigurationError, match="requests_per_second, puts_per_second, "):
+        limited(NO_LIMITS, {"": "1"})
+
+
+def test_whoever_was_not_heard_of_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no room for one more: an address costs memory, and there are very many of them."""
+    monkeypatch.setattr("bridge.core.rate.ADDRESSES_MAX", 3)
+    buckets = TokenBuckets(0.01, 1)
+    assert [buckets.take(key, 0.0) for key in "abc"] == [0, 0, 0]
+    assert [buckets.take(key, 0.0) for key in "bad"] == [100, 100, 0]
+    assert [buckets.take(key, 0.0) for key in "badc"] == [100, 100, 100, 0]
+
+
+QUEUES = ["a/x", "a/x-poison", "a/y", "b/x", "a/x-p0", "a/x-p1", "a/x-p2", "a/x-p0-poison", "ab/x", "a/xy"]
+PATTERNS = {
+    "*": set(QUEUES),
+    "a/*": {"a/x", "a/x-poison", "a/y", "a/x-p0", "a/x-p1", "a/x-p2", "a/x-p0-poison", "a/xy"},
+    "a/x": {"a/x"},
+    "b/x": {"b/x"},
+}
+BURIED = {
+    "*": {"a/x-poison", "a/x-p0-poison"},
+    "a/*": {"a/x-poison", "a/x-p0-poison"},
+    "a/x": {"a/x-poison"},
+    "b/x": set(),
+}
+
+
+def test_a_partitioned_queue_is_its_physical_ones() -> None:
+    """Each partition and no more of them; what cannot be handled goes to the poison queue of the logical name."""
+    reach = Reach(["abc/xyz:2"])
+    ends = ("", "-p0", "-p1", "-p2", "-poison")
+    assert [reach.covers(f"abc/xyz{end}") for end in ends] == [False, True, True, False, False]
+    assert [reach.buries_in(f"abc/xyz{end}-poison") for end in ("", "-p0", "-p1", "-p2")] == [True, True, True, False]
+    assert not reach.buries_in("abc/xyz-p0")
+
+
+@pytest.mark.parametrize(("verb", "granted"), list(itertools.product(Verb, Verb)))
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_nothing_is_allowed_that_is_not_granted(verb: Verb, granted: Verb, pattern: str) -> None:
+    """Every verb asked of a principal that has one verb, on every queue."""
+    if granted is Verb.OPERATE and pattern != "*":
+        with pytest.raises(ConfigurationError, match="operate is about the bridge"):
+            Principal("p", {granted.value: [pattern]})
+        return
+    principal = Principal("p", {granted.value: [pattern]})
+    for queue in QUEUES:
+        allowed = verb is granted and queue in PATTERNS[pattern]
+        buries = verb is Verb.PUT and granted is Verb.TAKE and queue in BURIED[pattern]
+        assert principal.may(verb, queue) is (allowed or buries), (verb, granted, queue)
+    assert principal.may(verb) is (verb is granted)
+    assert principal.reach(granted).patterns == (pattern,)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", "a", "*/x", "a/**", "a/x*", "**", "a/*/b", "a/x/y", "/x", "a/", " a/x", "a/x:0", "a/x:101", "é/x"]
+)
+def test_a_pattern_that_is_none_is_refused(pattern: str) -> None:
+    """A typo never grants more than was meant: it grants nothing and says so."""
+    with pytest.raises(ConfigurationError, match=r"take: a pattern is '\*', 'account/\*', 'account/queue' or"):
+        Principal("p", {"take": [pattern]})
+
+
+def test_other_typos() -> None:
+    """A verb that is none names all there are; one text is no list; a name has a form."""
+    with pytest.raises(ConfigurationError, match="no verb is called 'puts': ring, put, take, look, manage, operate"):
+        verb_of("puts")
+    with pytest.raises(ConfigurationError, match="no verb"):
+        Principal("p", {"PUT": ["*"]})
+    with pytest.raises(ConfigurationError, match=r"p: put: a list of patterns, as \['a/x'\]"):
+        Principal("p", {"put": "a/x"})
+    for name in ("", "a b", "-a", "a" * 81, "a\n", "ä"):
+        with pytest.raises(ConfigurationError, match="a principal's name is 1 to 80"):
+            Principal(name, {})
+    assert repr(Principal("a" * 80, {})) == f"Principal({'a' * 80})"
+    assert not Principal("p", {}).may(Verb.LOOK)
+    assert not Principal("p", {"look": []}).may(Verb.LOOK)
+
+
+names = st.sampled_from(
+    [f"{account}/{queue}" for account in ("a", "a-", "ab", "b") for queue in ("xyz", "xyz-p0", "y")]
+)
+
+
+@given(
+    st.lists(names | st.sampled_from(["a/*", "ab/*", "a-/*", "a/xyz:2", "*"]), max_size=5),
+    st.sampled_from(["", "a", "a/", "a/x", "a/xyz-", "ab/y", "b/", "c"]),
+    st.just("") | names | st.sampled_from(["a", "a/xx", "zz"]),
+    st.sets(names),
+)
+def test_stretches_hold_what_is_covered(patterns: list[str], prefix: str, after: str, there: set[str]) -> None:
+    """Each queue once, in order; and no queue in them that is not covered."""
+    reach = Reach(patterns)
+    met: list[str] = []
+    for stretch, exact in reach.stretches(prefix, after):
+        found = {each for each in there if (each == stretch if exact else each.startswith(stretch) and each > after)}
+        met += sorted(found)
+    assert met == sorted(each for each in there if reach.covers(each) and each.startswith(prefix) and each > after)

@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
 
 import pytest
 
-from bridge.contract.wire import Hello, Subscription
-from bridge.core.ledger import Ledger
-from bridge.core.receives import count_triggers
+from bridge.contract.wire import (
+    ErrorFrame,
+    Hello,
+    ListenerHeartbeat,
+    More,
+    QueueBeat,
+    StoreDepth,
+    Subscription,
+)
+from bridge.core.dedupe import Duplicates
+from bridge.core.due import Agenda, DueTimes
+from bridge.core.ledger import Counted, Debt, Ledger
+from bridge.core.receives import Receives, count_depth
+from bridge.core.routing import Seats
+from bridge.core.sessions import Session, Sessions
 from bridge.core.settings import Periods, Tuning
+from bridge.core.silence import Silence
+from bridge.core.slots import Seat, seat
+from bridge.observe.facts import (
+    Fact,
+    ReceivesTold,
+    SessionClosed,
+    SessionRefused,
+    Unannounced,
+)
 from bridge.observe.slices import at_once
 from bridge.service.status import crowded, findings
-from tests.support.bells import Rig
-
-
-class Counted(OrderedDict[str, None]):
-    """Counts the names that are looked at."""
-
-    looked = 0
-
-    def popitem(self, last: bool = True) -> tuple[str, None]:
-        Counted.looked += 1
-        return super().popitem(last)
-
-    def __iter__(self) -> object:  # type: ignore[override]
-        raise AssertionError("the first of a mapping from whose front much was deleted costs a walk over the gaps")
-
-
-def test_names_go_by_what_is_known_of_them() -> None:
-    """First those that nothing is known of, then those with a debt, last those with due times; the oldest of each."""
-    rig = Rig(queues_max=4)
-    rig.trigger("a/due", not_before_ms=60_000)
-    rig.trigger("a/owed")
-    number = rig.join("a/clean")
-    rig.cover(number, rig.debt("a/clean").gen, "a/clean")
-    for _ in range(5):
-        rig.wait(4.0)
-        rig.beat(number, "a/clean", free=32, gen=rig.debt("a/clean").gen)
-    rig.lose(number)
-    rig.trigger("a/owed-too")
-    known = []
-    for new in range(4):
-        rig.trigger(f"a/new{new}", not_before_ms=90_000)
-        known.append([name for name in ("a/clean", "a/owed", "a/owed-too", "a/due") if rig.bell.ledger.find(name)])
-    assert known == [["a/owed", "a/owed-too", "a/due"], ["a/owed-too", "a/due"], ["a/due"], []]
-    assert rig.bell.ledger.unknown == 3
-    assert ("due", "a/due") not in rig.bell.dispatch.agenda
+from tests.support.bells import QUEUE, Rig
 
 
 def test_who_comes_to_a_name_that_was_forgotten_is_asked_to_look() -> None:
@@ -91,34 +78,6 @@ def test_a_hello_at_the_limit_seats_all_its_queues() -> None:
     assert len(rig.bell.ledger.debts) == 1, "what listeners left behind goes bit by bit"
 
 
-def test_a_batch_at_the_limit_keeps_the_names_it_just_marked() -> None:
-    """The second name of a batch takes the place of an older one, and not of the first, whose mark was made."""
-    rig = Rig(queues_max=2)
-    rig.trigger("a/old")
-    rig.trigger("a/older")
-    rig.trigger("a/1")
-    rig.trigger("a/2")
-    assert all(rig.debt(name).dirty for name in ("a/1", "a/2"))
-
-
-@pytest.mark.parametrize("not_before_ms", [0, 60_000])
-def test_a_flood_of_names_costs_each_the_same(not_before_ms: int) -> None:
-    """However many are known: a name passes each lane once, and is looked at no more often."""
-    size = 3000
-    rig = Rig(queues_max=size)
-    ledger = rig.bell.ledger
-    ledger._lanes = (Counted(), Counted(), Counted())
-    needed = rig.join(*(f"own/{number}" for number in range(200)))
-    assert needed
-    Counted.looked = 0
-    for number in range(4 * size):
-        rig.trigger(f"a/q{number}", not_before_ms=not_before_ms)
-    assert Counted.looked <= 3 * 4 * size + 200
-    assert len(ledger.debts) == size
-    assert len(rig.bell.dispatch.agenda) <= 2 * size
-    assert all(rig.debt(f"own/{number}").seats for number in range(200))
-
-
 def test_it_is_said_that_names_did_not_fit() -> None:
     """Only where one with work announced was not kept: a clean one that went is no news."""
     rig = Rig(queues_max=1)
@@ -128,24 +87,6 @@ def test_it_is_said_that_names_did_not_fit() -> None:
     said = crowded(rig.bell)
     assert said is not None and "at most 1 names" in said
     assert at_once(findings(rig.bell, rig.now, stalled=(), notices_suspend=True)).crowded == said
-
-
-def test_a_name_has_its_turn_from_when_nobody_needs_it_any_more() -> None:
-    """B10: one that its last listener left, while it still stood in the queue service, is not the next to go for it."""
-    ledger = Ledger(2, Tuning(Periods()))
-    stands = ledger.open("a/stands", 0.0)
-    stands.exists = True
-    ledger.open("a/1", 0.0)
-    ledger.hear("a/2", 0.0)
-    ledger.release(stands)
-    ledger.hear("a/3", 0.0)
-    assert sorted(ledger.debts) == ["a/3", "a/stands"]
-    stands.exists = False
-    ledger.release(stands)
-    ledger.hear("a/4", 0.0)
-    assert sorted(ledger.debts) == ["a/4", "a/stands"]
-    ledger.hear("a/5", 0.0)
-    assert sorted(ledger.debts) == ["a/4", "a/5"], "nobody needs it any more, and it may go like any other"
 
 
 def test_a_clean_name_goes_before_an_older_one_with_a_debt() -> None:
@@ -173,20 +114,266 @@ def test_no_more_than_two_go_for_one_that_comes() -> None:
     assert len(ledger.debts) == 5
 
 
-def test_a_name_that_goes_is_known_by_the_generation_of_its_debt() -> None:
-    """B10: where plain subscribers were told nothing of it."""
-    ledger = Ledger(1, Tuning(Periods()))
-    ledger.mark(ledger.hear("a/owed", 0.0), 0.0, "trigger", 1, foreign=True)
-    ledger.hear("a/new", 0.0)
-    assert (ledger.unknown, ledger.unknown_gen) == (1, 1)
+def place(
+    session: int, *, own: bool = False, accepts: bool = False, capacity: int = 4, free: int | None = None
+) -> Seat:
+    """Return a seat as a hello asks for it."""
+    return seat(session, Subscription("a/b", capacity, own=own, free=free), accepts=accepts)
 
 
-def test_a_name_takes_little_memory() -> None:
-    """What most queues have none of is shared until it changes: a bridge may know 100,000 names."""
-    ledger = Ledger(10, Tuning(Periods()))
-    one, two = (ledger.open(name, 0.0) for name in ("a/b", "a/c"))
-    for name in ("asked", "buses", "wakes", "wake_sources"):
-        assert getattr(one, name) is getattr(two, name), name
-    count_triggers(one, 1.0, "http", 2)
-    count_triggers(one, 2.0, "http", 1)
-    assert (dict(one.buses), dict(two.buses)) == ({"http": 3}, {})
+def seated(*seats: Seat) -> Seats:
+    """Return seats in this order."""
+    all_of_them = Seats()
+    for one in seats:
+        all_of_them.add(one)
+    return all_of_them
+
+
+def test_which_sessions_are_own_is_counted_through_every_change() -> None:
+    """Seated, seated anew as the other kind, turned own by a cover, and gone: both counts are right after each."""
+    seats = Seats()
+    assert (seats.any_own, seats.any_foreign, seats.any_ready, len(seats)) == (False, False, False, 0)
+    one, two = place(1), place(2)
+    seats.add(one), seats.add(two)
+    assert (seats.any_own, seats.any_foreign) == (False, True)
+    seats.turns_own(one)
+    seats.turns_own(one)
+    assert (one.own, seats.any_own, seats.any_foreign) == (True, True, True)
+    seats.turns_own(two)
+    assert (seats.any_own, seats.any_foreign) == (True, False)
+    seats.add(place(1))
+    assert (seats.any_own, seats.any_foreign, len(seats)) == (True, True, 2)
+    assert seats.remove(2) is two
+    assert (seats.any_own, seats.any_foreign) == (False, True)
+    assert seats.remove(2) is None
+    seats.remove(1)
+    assert (seats.any_own, seats.any_foreign, seats.any_ready, len(seats)) == (False, False, False, 0)
+    three, four = place(3, own=True), place(4, own=True)
+    seats.add(three), seats.add(four), seats.remove(3)
+    assert (seats.any_own, seats.any_foreign) == (True, False)
+    seats.remove(4)
+    assert not seats.any_own
+
+
+def test_silence_is_judged_at_its_very_end() -> None:
+    """D after the last sign of life, not before; those that pass within a tenth of H are looked up along with it."""
+    sessions = Sessions(10.0)
+    silence = Silence(sessions)
+    assert (silence.deadline(), silence.dead(1e9)) == (None, [])
+    one, two, three = (Session(id=number, kind="test", opened_at=0.0, last_heard=0.0) for number in (1, 2, 3))
+    for session, heard in ((one, 0.0), (two, 1.0), (three, 1.125)):
+        sessions.open(session)
+        session.last_heard = heard
+        silence.expect(session)
+    assert (silence.deadline(), silence.dead(29.875)) == (30.0, [])
+    two.last_heard = 2.0
+    assert silence.dead(30.0) == [one]
+    assert silence.deadline() == 31.125, "the third was not looked up, and the second set anew"
+    assert silence.dead(31.125) == [three]
+    silence.forget(2)
+    assert silence.deadline() is None
+    silence.expect(two)
+    sessions.remove(two)
+    assert silence.dead(40.0) == []
+
+
+def test_a_copy_is_known_for_its_period_and_no_longer() -> None:
+    """B13: at its very end it is still a copy; beyond it, or among too many, it is forgotten, the oldest first."""
+    seen = Duplicates(10.0, 2)
+
+    def copy(now: float, id_: str | None = "1", source: str = "p", *, queue: str = "a/b", due: int = 0,
+             bus: str = "nats", redelivered: bool = False) -> bool:  # fmt: skip
+        return seen.is_copy(now, None if id_ is None else (source, id_), queue, due, bus, redelivered)
+
+    seen.marked(100.0, ("p", "1"), "a/b", 0, "http")
+    assert copy(100.0) and copy(110.0) and not copy(110.125)
+    assert (
+        not copy(100.0, queue="a/c") and not copy(100.0, due=1) and not copy(100.0, "2") and not copy(100.0, "1", "q")
+    )
+    assert not copy(100.0, bus="http") and copy(100.0, bus="http", redelivered=True)
+    seen.marked(100.0, None, "a/b", 0, "http")
+    assert not copy(100.0, None) and len(seen) == 1, "what has no name is not kept"
+    seen.marked(105.0, ("p", "1"), "a/b", 0, "nats")
+    assert copy(105.0) and not copy(105.0, bus="http"), "the first mark counts, not its copies"
+    seen.marked(110.0, ("p", "2"), "a/b", 7, "http")
+    assert len(seen) == 2
+    assert copy(110.0, "2", due=7) and copy(110.0)
+    seen.marked(110.0, ("p", "3"), "a/b", 0, "http")
+    assert (len(seen), copy(110.0)) == (2, False), "one too many: the oldest goes"
+    seen.marked(120.0, ("p", "4"), "a/b", 0, "http")
+    assert copy(120.0, "3") and copy(120.0, "4") and len(seen) == 2
+    seen.marked(120.125, ("p", "5"), "a/b", 0, "http")
+    assert len(seen) == 2 and copy(120.125, "5")
+    seen.marked(130.125, ("p", "6"), "a/b", 0, "http")
+    assert (len(seen), copy(130.125, "5"), copy(130.125, "4")) == (2, True, False)
+    seen.marked(150.0, ("p", "7"), "a/b", 0, "http")
+    assert len(seen) == 1, "all that are too old go at once"
+
+
+def test_an_agenda_keeps_one_deadline_a_key() -> None:
+    """Set anew, set earlier, cleared: what comes out is the newest, in order, and once."""
+    agenda: Agenda[str] = Agenda()
+    assert (agenda.next(), agenda.when("a"), agenda.pop_due(1e9), "a" in agenda) == (None, None, [], False)
+    for key, when in (("a", 3.0), ("b", 2.0), ("c", 2.0), ("d", 5.0)):
+        agenda.set(key, when)
+    assert (len(agenda), agenda.next(), agenda.when("a"), "a" in agenda) == (4, 2.0, 3.0, True)
+    agenda.set("a", 4.0)
+    agenda.set_earlier("a", 4.5)
+    assert agenda.when("a") == 4.0
+    agenda.set_earlier("d", 4.0)
+    assert agenda.when("d") == 4.0
+    agenda.set_earlier("e", 4.0)
+    agenda.clear("b"), agenda.clear("never set")
+    assert (agenda.pop_due(1.875), agenda.next(), len(agenda)) == ([], 2.0, 4)
+    assert agenda.pop_due(2.0) == ["c"], "its time is not after now"
+    assert agenda.pop_due(9.0) == ["a", "d", "e"], "of one time, first come, first served"
+    assert (len(agenda), agenda.next()) == (0, None)
+
+
+def test_due_times_of_one_bucket_are_one_and_their_sizes_add_up() -> None:
+    """Up to a million, which is what a trigger may announce."""
+    times = DueTimes()
+    ends = {times.add(0.0, 0.001), times.add(0.0, 0.002, size=4), times.add(0.0, 0.001, size=999_994)}
+    assert (len(ends), len(times), times.pop_due(1.0)) == (1, 1, 999_999)
+    times.add(0.0, 0.001, size=600_000), times.add(0.0, 0.001, size=600_000)
+    assert times.pop_due(1.0) == 1_000_000
+    times.add(0.0, 1.0), times.add(0.0, 2.0, size=2), times.add(0.0, 9.0)
+    assert (times.pop_due(5.0), len(times)) == (3, 1)
+
+
+def test_a_due_time_is_not_early_by_a_rounding_error_either() -> None:
+    """B2: three times the width of a bucket is less than this, as floats multiply."""
+    exact = math.nextafter(0.03, 1.0)
+    assert math.ceil(exact / 0.01) * 0.01 < exact
+    assert DueTimes().add(exact, 0.0) == pytest.approx(0.04)
+
+
+def test_b8_a_session_that_ended_meanwhile_hides_nobody_who_is_dead() -> None:
+    """B8: those that are looked up after it are judged all the same."""
+    sessions = Sessions(10.0)
+    silence = Silence(sessions)
+    one, two = (Session(id=number, kind="test", opened_at=0.0, last_heard=0.0) for number in (1, 2))
+    for session in (one, two):
+        sessions.open(session)
+        silence.expect(session)
+    sessions.remove(one)
+    assert silence.dead(30.0) == [two]
+
+
+ME, YOU = "1" * 32, "2" * 32
+
+
+def debt(queue: str = "a/b") -> Debt:
+    return Debt(queue=queue, seats=Seats(), numbers=Tuning(Periods()).of(queue))
+
+
+def test_work_that_nobody_announced_is_counted_once() -> None:
+    """By its level, apart from the receives by source, and not where work was announced meanwhile."""
+    receives, queue = Receives(), debt()
+    levels = {"sweep": (2, 1), "unannounced": (1, 0)}
+    told = [ReceivesTold("a/b", "sweep", 2, 1), Unannounced("a/b", 1)]
+    assert receives.told(ME, queue, levels) == receives.told(YOU, queue, levels) == told
+    assert receives.told(ME, queue, levels) == []
+    assert (queue.unannounced, queue.receives, queue.wake_sources) == (2, 6, {"sweep": 4})
+    assert receives.told(ME, queue, {"unannounced": (2, 0)}, announced=True) == []
+    receives.told(ME, queue, {"unannounced": (4, 0)})
+    assert queue.unannounced == 4, "of what was announced nothing is counted later either"
+
+
+def test_the_newest_count_of_a_store_is_kept() -> None:
+    """Of two listeners the one that looked later is believed, whenever it says so; of equal ones the last."""
+    queue = debt()
+    count_depth(queue, StoreDepth(5, 1, 2_000), 100.0)
+    count_depth(queue, StoreDepth(9, 9, 3_000), 100.5)
+    assert queue.counted == Counted(5, 1, 98.0, False)
+    count_depth(queue, StoreDepth(7, 0, 3_000, at_least=True), 101.0)
+    assert queue.counted == Counted(7, 0, 98.0, True)
+
+
+def test_a_pair_that_was_forgotten_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more tellers than are remembered, each heartbeat would otherwise count all of its levels once more."""
+    monkeypatch.setattr("bridge.core.receives.TELLERS_MAX", 2)
+    receives, queue = Receives(), debt()
+    instances = [f"{number:032x}" for number in range(3)]
+    for _ in range(5):
+        for instance in instances:
+            receives.told(instance, queue, {"sweep": (4, 1)})
+    assert queue.wake_sources == {"sweep": 12}
+    assert receives.told(instances[-1], queue, {"sweep": (6, 1)}) == [ReceivesTold("a/b", "sweep", 2, 0)]
+
+
+def news(rig: Rig) -> list[Fact]:
+    """Return and forget what was told."""
+    told, rig.facts = rig.facts, []
+    return told
+
+
+def heard(rig: Rig, number: int) -> list[object]:
+    """Return and forget every frame that a session was sent."""
+    frames, rig.frames[number] = rig.frames[number], []
+    return list(frames)
+
+
+def test_a_first_frame_that_is_no_hello_ends_the_session() -> None:
+    """It is said which fault it was, in the frame, in the end and in the log; nobody was there, so nobody left."""
+    rig = Rig()
+    number = rig.bell.open(rig.now, "test")
+    rig.frames[number] = []
+    rig.say(number, More(QUEUE))
+    (error,) = heard(rig, number)
+    assert isinstance(error, ErrorFrame)
+    assert (error.code, rig.ended[number]) == ("bad_parameter", (1008, "bad_parameter"))
+    assert news(rig) == [SessionRefused("", "bad_parameter", error.message)]
+    assert "hello" in error.message
+    assert rig.bell.sessions.get(number) is None
+    rig.say(number, Hello("1" * 32, "late", [Subscription(QUEUE, 4)]))
+    assert (heard(rig, number), rig.bell.ledger.find(QUEUE)) == ([], None), "it is not heard any more"
+
+
+def test_ends_of_sessions_that_do_not_say_bye() -> None:
+    """Replaced, silent, lost and without a hello: each with its code and its reason, and told if it had a name."""
+    rig = Rig()
+    nameless = rig.bell.open(rig.now, "test")
+    old = rig.join("a/x", instance="1" * 32)
+    silent = rig.join("a/x")
+    lost = rig.join("a/x")
+    new = rig.join("a/x", instance="1" * 32)
+    news(rig)
+    assert rig.ended == {old: (1001, "replaced")}
+    rig.lose(lost)
+    assert news(rig) == [SessionClosed(lost, "listener 3", "lost")]
+    rig.lose(lost)
+    assert news(rig) == [], "once"
+    rig.wait(4.875)
+    assert nameless not in rig.ended
+    rig.beat(new, "a/x")
+    rig.wait(0.125)
+    assert rig.ended[nameless] == (4408, "no hello within 5 s")
+    assert rig.bell.sessions.get(nameless) is None
+    for _ in range(2):
+        rig.wait(4.875)
+        rig.beat(new, "a/x")
+    rig.wait(0.25)
+    assert rig.ended[silent] == (1001, "silent")
+    assert [fact for fact in news(rig) if isinstance(fact, SessionClosed)] == [
+        SessionClosed(silent, "listener 2", "silent")
+    ]
+    assert new not in rig.ended
+
+
+def test_a_beat_that_tells_of_receives_and_depth_is_counted() -> None:
+    """Into the queue, as facts, and with the time at which the store was asked; a queue it does not have is passed."""
+    rig = Rig()
+    number = rig.join()
+    news(rig)
+    beats = {
+        "a/other": QueueBeat(1, receives={"sweep": (9, 9)}),
+        QUEUE: QueueBeat(receives={"sweep": (1, 2)}, depth=StoreDepth(5, 1, 500, at_least=True), failing_ms=2500),
+    }
+    rig.say(number, ListenerHeartbeat(1, beats))
+    assert news(rig) == [ReceivesTold(QUEUE, "sweep", 1, 2)]
+    assert rig.debt().counted == Counted(5, 1, 99.5, at_least=True)
+    assert rig.debt().seats.get(number).failing_since == 97.5
+    assert rig.bell.ledger.find("a/other") is None
+    rig.beat(number)
+    assert rig.debt().seats.get(number).failing_since is None

@@ -6,9 +6,7 @@ import pytest
 
 from bridge.contract.bounds import bound
 from bridge.contract.errors import ConfigurationError
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import CarriedMessage, ListenerHeartbeat, Wake
-from bridge.core import own
+from bridge.contract.wire import ListenerHeartbeat, Wake
 from bridge.core.admission import (
     BYTES_MIN,
     PUT_BYTES,
@@ -20,11 +18,10 @@ from bridge.core.admission import (
     Refused,
     Ticket,
 )
-from bridge.core.commands import Announce, Reclaim
-from bridge.core.dispatch import Dispatch
-from bridge.core.ledger import SIZE_MAX, Debt, Ledger
-from bridge.core.own import CARRY_BYTES_MAX, CARRY_MAX, CarriedBatch, Handfuls
-from bridge.core.receives import STEP_MAX, Receives, count_found
+from bridge.core.commands import Reclaim
+from bridge.core.ledger import Debt, Ledger
+from bridge.core.own import CARRY_BYTES_MAX, CarriedBatch, Handfuls
+from bridge.core.receives import Receives
 from bridge.core.routing import Seats
 from bridge.core.settings import (
     RULES_MAX,
@@ -48,28 +45,6 @@ def ledger(limit: int = 9) -> tuple[Ledger, list[str]]:
     return Ledger(limit, Tuning(Periods()), gone.append), gone
 
 
-def test_a_mark_raises_and_merges_and_a_settle_leaves_nothing() -> None:
-    """B1, I8: sizes add up to a bound, the oldest mark dates the debt, the last trace that was given stays."""
-    book, _ = ledger()
-    debt = book.open("a/b", 5.0)
-    assert (debt.gen, debt.dirty, debt.born_at, debt.queue, book.newest_gen) == (0, False, 5.0, "a/b", 0)
-    assert book.open("a/b", 6.0) is debt is book.hear("a/b", 7.0) is book.find("a/b")
-    book.mark(debt, 10.0, "sweep", 3, CloudQueueWorkDetected("a", "b", traceparent="t"), foreign=True)
-    book.mark(debt, 11.0, "due", 2, foreign=False)
-    assert (debt.gen, debt.dirty, debt.marked_at, debt.size) == (2, True, 10.0, 5)
-    assert (debt.reason, debt.traceparent, debt.foreign) == ("due", "t", True)
-    book.mark(debt, 11.0, "due", SIZE_MAX - 6, CloudQueueWorkDetected("a", "b", traceparent="u"), foreign=False)
-    assert (debt.size, debt.traceparent) == (SIZE_MAX - 1, "u")
-    book.mark(debt, 11.0, "due", 9, foreign=False)
-    assert debt.size == SIZE_MAX == 1_000_000_000
-    debt.owner, debt.unacked, debt.asked, debt.rounds, debt.started_at = 7, ((1, 1.0),), frozenset({7}), 3, 1.0
-    book.settle(debt)
-    assert (debt.dirty, debt.foreign, debt.size, debt.traceparent) == (False, False, 0, None)
-    assert (debt.owner, debt.unacked, debt.asked, debt.rounds, debt.started_at) == (None, (), set(), 0, None)
-    book.mark(debt, 12.0, "trigger", 1, foreign=False)
-    assert (debt.marked_at, debt.size, debt.foreign, debt.gen) == (12.0, 1, False, 5)
-
-
 def test_the_ledger_forgets_what_is_gone_and_says_so() -> None:
     """`forget` only where nothing is owed, `drop` whatever is; each name is told once."""
     book, gone = ledger()
@@ -83,54 +58,6 @@ def test_the_ledger_forgets_what_is_gone_and_says_so() -> None:
     assert gone == ["a/clean", "a/owed"]
     assert book.find("a/owed") is None
     assert all("a/owed" not in lane and "a/clean" not in lane for lane in book._lanes)
-
-
-def test_what_is_forgotten_for_want_of_room_is_counted_with_its_newest_generation() -> None:
-    """A stream that goes on from there has to know that something may be missing; a clean name that went is nothing."""
-    book, gone = ledger(1)
-    book.open("a/clean", 0.0)
-    owed = book.hear("a/owed", 0.0)
-    assert (gone, book.unknown, book.unknown_gen) == (["a/clean"], 0, 0)
-    book.mark(owed, 0.0, "trigger", 1, foreign=True)
-    owed.rung = book.next_gen()
-    other = book.hear("a/other", 0.0)
-    assert (gone[1:], book.unknown, book.unknown_gen) == (["a/owed"], 1, 2)
-    other.exists = True
-    stranger = book.hear("a/stranger", 3.0)
-    assert (stranger.queue, stranger.born_at, book.unknown, book.unknown_gen, book.newest_gen) == (
-        "a/stranger",
-        3.0,
-        2,
-        3,
-        3,
-    )
-    assert book.find("a/stranger") is None
-    other.exists = False
-    other.dirty = True
-    book.release(other)
-    book.release(stranger)
-    book.hear("a/last", 0.0)
-    assert (gone[2:], book.unknown, book.unknown_gen) == (["a/other"], 3, 3)
-    assert sorted(book.debts) == ["a/last"]
-
-
-def test_two_go_for_one_that_comes_until_the_limit_holds_again() -> None:
-    """Those whom no limit refuses leave more behind than there is room for, and that goes bit by bit."""
-    book, gone = ledger(2)
-    seats = [book.open(f"a/{number}", 0.0) for number in range(5)]
-    assert sorted(book.debts) == ["a/3", "a/4"]
-    for debt in seats[3:]:
-        debt.exists = True
-    late = [book.open(f"b/{number}", 0.0) for number in range(1)]
-    late[0].exists = True
-    assert book.hear("c/1", 0.0).queue == "c/1"
-    assert len(book.debts) == 3
-    for debt in (*seats[3:], *late):
-        debt.exists = False
-        book.release(debt)
-    del gone[:]
-    book.open("d/1", 0.0)
-    assert (gone, sorted(book.debts)) == (["a/3", "a/4"], ["b/0", "d/1"])
 
 
 @pytest.mark.parametrize(
@@ -216,50 +143,6 @@ def test_a_put_to_listeners_of_another_store_is_a_trigger_and_what_is_paused_is_
     assert put(0, 0, rose=True) == []
 
 
-def test_what_plain_subscribers_are_told_of_a_commit() -> None:
-    """What it put, or what came back by itself, as old as the commit; what was carried was told with its wake."""
-    rig = Rig()
-    rig.bell.reminders.announcing(rig.now, True)
-    rig.level(1, rose=True, put=1)
-    rig.rung.clear()
-    rig.wait(1.0)
-    rig.level(4, put=2)
-    rig.level(9)
-    rig.level(7)
-    rig.level(7, put=2, rose=False)
-    assert [(ring.gen, ring.reason, ring.size, ring.marked_at) for ring in rig.rung] == [
-        (2, "trigger", 2, 101.0), (3, "due", 5, 101.0), (4, "trigger", 2, 101.0),
-    ]  # fmt: skip
-    rig.level(0)
-    number = rig.join(own=True, accept=True)
-    rig.rung.clear()
-    hand(rig, number, "m1", "m2")
-    assert rig.rung == [Announce(QUEUE, rig.debt().gen, "trigger", 2, 101.0, None)]
-    assert rig.debt().carried_told == 2
-    rig.level(0, rose=True, put=2)
-    assert (len(rig.rung), rig.debt().carried_told) == (1, 0)
-
-
-def test_a_grant_is_for_what_there_is_room_for_and_only_where_nothing_waits() -> None:
-    """O7: the least of the free slots, of what is put and of what a wake carries."""
-    rig = Rig()
-    grant = rig.bell.own.grant
-    assert grant(rig.now, QUEUE, 1) is None, "never heard of"
-    number = rig.join(own=True, accept=True, capacity=100)
-    assert grant(rig.now, QUEUE, 50) == (number, CARRY_MAX, 2.0)
-    assert grant(rig.now, QUEUE, 5) == (number, 5, 2.0)
-    assert rig.debt().seats.get(number).granted == 37
-    rig.debt().seats.get(number).granted = 98
-    assert grant(rig.now, QUEUE, 50) == (number, 2, 2.0)
-    assert grant(rig.now, QUEUE, 1) is None
-    rig.debt().seats.get(number).granted = 0
-    for name in ("dirty", "visible", "paused"):
-        setattr(rig.debt(), name, True)
-        assert grant(rig.now, QUEUE, 1) is None
-        setattr(rig.debt(), name, False)
-    assert grant(rig.now, QUEUE, 1) == (number, 1, 2.0)
-
-
 def test_a_wake_that_carries_is_told_with_all_that_it_carries() -> None:
     """Its size is what was visible with them; its slots are taken off; its lease is what `started` is waited for."""
     rig = Rig()
@@ -298,19 +181,6 @@ def test_carried_messages_are_bounded_by_bytes_to_the_very_byte() -> None:
         assert rig.debt().seats.get(number).free == 8 - 2 + excess
 
 
-def test_messages_that_come_to_a_session_that_looks_go_back_and_free_their_slots() -> None:
-    """O7: its receive takes the slots that were kept for them."""
-    rig = Rig()
-    number = rig.join(own=True, accept=True, capacity=8)
-    rig.bell.own.grant(rig.now, QUEUE, 2)
-    seat = rig.debt().seats.get(number)
-    seat.looking = True
-    hand(rig, number, "m1", "m2", granted=2)
-    assert rig.reclaims == [Reclaim(QUEUE, (("m1", "receipt of m1"), ("m2", "receipt of m2")), uncount=True)]
-    assert (seat.granted, seat.free, rig.wakes(number)) == (0, 8, [])
-    assert rig.bell.dispatch.agenda.when(("handful", number)) is None
-
-
 def test_a_look_is_on_its_way_from_its_wake_until_it_is_counted() -> None:
     """O7: from the wake that asks for one; `started` for an older generation, or of no look, is not its beginning."""
     rig = Rig()
@@ -340,21 +210,6 @@ def test_a_look_is_on_its_way_from_its_wake_until_it_is_counted() -> None:
 def handful(gen: int, queue: str = "a/x", due_at: float = 2.0) -> CarriedBatch:
     """Return a handful of one message."""
     return CarriedBatch(1, queue, gen, ((f"m{gen}", "r"),), 0.0, due_at, alone=True)
-
-
-def test_handfuls_are_taken_up_in_order_and_once() -> None:
-    """Up to a generation, of one queue; those that are gone are passed over."""
-    held = Handfuls()
-    for gen, queue in ((1, "a/x"), (2, "a/y"), (3, "a/x"), (5, "a/x")):
-        held.add(handful(gen, queue))
-    assert held.take_up("a/none", 9) == []
-    assert [one.gen for one in held.take_up("a/x", 3)] == [1, 3]
-    assert held.take_up("a/x", 4) == []
-    assert [held.by_gen[gen].started for gen in (1, 2, 3, 5)] == [True, False, True, False]
-    assert [one.gen for one in held.take_up("a/x", 9)] == [5]
-    assert "a/x" not in held._waiting, "nothing is kept of a queue that waits for nothing"
-    assert held.take_up("a/x", 9) == []
-    assert [one.gen for one in held.take_up("a/y", 2)] == [2]
 
 
 def test_handfuls_whose_time_is_over_are_taken_out_first() -> None:
@@ -451,27 +306,6 @@ def test_o4_what_the_audit_takes_for_a_bug(found: str, dirty: bool) -> None:
         assert rig.bell.own.audit_found == 1, "repaired"
 
 
-def test_the_audit_comes_every_heartbeat_for_as_long_as_there_are_sessions() -> None:
-    """From the first session on; it looks at every queue with something visible, and not only at the first."""
-    rig = Rig()
-    number = rig.join("a/x", "a/y", own=True)
-    for queue in ("a/x", "a/y"):
-        rig.level(1, queue=queue, rose=True, put=1)
-        rig.bell.dispatch.settle(rig.debt(queue))
-    rig.wait(4.875)
-    assert rig.bell.own.audit_found == 0
-    rig.beat(number, "a/x"), rig.wait(0.125)
-    assert rig.bell.own.audit_found == 2
-    rig.bell.dispatch.settle(rig.debt("a/x"))
-    rig.wait(4.75), rig.beat(number, "a/x")
-    assert rig.bell.own.audit_found == 2
-    rig.wait(0.25)
-    assert rig.bell.own.audit_found == 3
-    rig.bye(number)
-    rig.wait(5.0)
-    assert rig.bell.deadline() is None
-
-
 def test_all_are_woken_for_work_and_the_owner_is_used_once() -> None:
     """A mark on top of one that is owned: the owner's slot is written once, so that the order stays."""
     rig = Rig(wake="all")
@@ -484,44 +318,6 @@ def test_all_are_woken_for_work_and_the_owner_is_used_once() -> None:
     assert [len(rig.wakes(number)) for number in numbers] == [1, 1, 1]
     rig.more(numbers[0], unannounced=False)
     assert rig.debt().owner == numbers[1]
-
-
-def test_a_look_for_a_gap_is_spread_and_comes_as_a_mark() -> None:
-    """The first at once; the others within ten seconds, or a quarter of T; own ones not."""
-    rig = Rig(rules=(QueueRule(match="a/quick", sweep_s=8.0),))  # type: ignore[arg-type]
-    for queue in ("a/first", "a/quick", "a/late"):
-        rig.trigger(queue, bus="nats")
-        rig.bell.dispatch.settle(rig.debt(queue))
-    rig.level(0, queue="a/own")
-    rig.level(0, queue="a/both"), rig.join("a/both"), rig.join("a/both", own=True)
-    assert rig.bell.gap(rig.now) == 4
-    assert rig.debt("a/first").dirty
-    assert (rig.debt("a/first").reason, rig.debt("a/first").size, rig.debt("a/first").foreign) == ("resync", 1, True)
-    when = {queue: rig.bell.dispatch.agenda.when(("due", queue)) for queue in ("a/quick", "a/late", "a/both")}
-    assert when["a/quick"] == pytest.approx(101.0, abs=0.02)
-    assert when["a/late"] == when["a/both"] == pytest.approx(105.0, abs=0.02)
-    rig.wait(1.1)
-    assert (rig.debt("a/quick").dirty, rig.debt("a/quick").due, rig.debt("a/late").dirty) == (True, {}, False)
-
-
-def test_due_times_of_several_reasons_each_come_at_their_own_time() -> None:
-    """The first of them is what is waited for; each becomes a mark with its reason and size."""
-    rig = Rig()
-    debt = rig.bell.ledger.open(QUEUE, rig.now)
-    for delay, reason, size in ((8.0, "due", 3), (4.0, "lease", 1), (2.0, "due", 2)):
-        rig.bell.timers.arm_due(debt, rig.now, delay, reason, size)  # type: ignore[arg-type]
-    seen = []
-    for _ in range(3):
-        at = rig.bell.deadline()
-        assert at is not None
-        rig.now = at
-        rig.bell.tick(at)
-        seen.append((round(at), debt.reason, debt.size, debt.foreign, sorted(debt.due)))
-        rig.bell.dispatch.settle(debt)
-    assert seen == [
-        (102, "due", 2, True, ["due", "lease"]), (104, "lease", 1, True, ["due"]), (108, "due", 3, True, []),
-    ]  # fmt: skip
-    assert rig.bell.deadline() is None
 
 
 def test_b15_what_is_known_ages_by_the_sleep_and_what_is_due_comes_nearer() -> None:
@@ -544,27 +340,6 @@ def test_b15_what_is_known_ages_by_the_sleep_and_what_is_due_comes_nearer() -> N
     assert rig.bell.dispatch.agenda.when(("due", "a/unheard")) == 100.0, "over, and looked at now"
     rig.bell.suspended(rig.now, 0.05)
     assert debt.seats.get(number).leases == [pytest.approx(160.0 - 20.4)], "too short to bring anything nearer"
-
-
-@pytest.mark.parametrize(("seen", "since"), [("covered", 105.0), ("not covered", 100.0)])
-def test_b9_a_sweep_counts_from_the_cover_or_the_birth(seen: str, since: float) -> None:
-    """One period later; the agenda never lies in the past, and an overdue one is asked about every quarter of it."""
-    rig = Rig(sweep_s=16.0)
-    number = rig.join()
-    rig.wait(5.0)
-    rig.beat(number)
-    if seen == "covered":
-        rig.cover(number, 1)
-    assert rig.bell.dispatch.agenda.when(("sweep", QUEUE)) == since + 16.0
-    for _ in range(7):
-        rig.wait(4.0)
-        rig.beat(number)
-    again = rig.join()
-    when = rig.bell.dispatch.agenda.when(("sweep", QUEUE))
-    assert when is not None
-    assert rig.now <= when <= rig.now + 4.0
-    rig.bye(number), rig.bye(again)
-    assert rig.bell.dispatch.agenda.when(("sweep", QUEUE)) is None
 
 
 def test_b9_a_sweep_is_a_mark_of_elsewhere() -> None:
@@ -661,13 +436,6 @@ def test_each_refusal_names_its_table_and_its_key(says: str, check: object) -> N
         check()  # type: ignore[operator]
 
 
-def test_rules_at_their_limits_are_let_in() -> None:
-    """As many tables as there may be, the least of each number, and none of them where it is off."""
-    check_rules([QueueRule(match=f"a/q{number}") for number in range(RULES_MAX)])
-    check_rules([QueueRule(match="a/b", sweep_s=0.0), QueueRule(match="a/c", sweep_s=0.1)])
-    check_slack(Periods(slack_s=10.0, rules=(QueueRule(match="*", slack_s=10.0),)))
-
-
 def test_what_is_refused_says_for_how_long_and_by_what() -> None:
     """Bytes to the very byte; a refusal while nobody waits asks for one second."""
     rule = Admission(10 * PUT_BYTES, 4.0, group=8)
@@ -737,48 +505,6 @@ def let_in(rule: Admission, size: int) -> Ticket:
     return asked
 
 
-def test_the_limit_is_learnt_at_its_very_edges() -> None:
-    """Half the wait is still good; an eighth of the limit is enough to lower it; never below its floor."""
-    rule = Admission(1 << 30, 4.0, group=64)
-    tickets = [rule.ask(0.0, 0) for _ in range(32)]
-    for ticket in tickets:
-        assert isinstance(ticket, Ticket)
-        rule.begin(ticket, 0.0)
-    limits = []
-    for seconds in (2.0, 2.0, 4.0, 1e6):
-        last = tickets.pop()
-        assert isinstance(last, Ticket)
-        rule.end(last, seconds)
-        limits.append(rule.limit)
-    # Half of it waited together, for half of the longest wait; then fewer than half; 30 in 4 s are 15 in 2 s.
-    assert limits == [65.0, 65.0, 15.0, 2.0]
-    assert Admission(1, 1.0, group=16)._floor == 1.0
-
-
-def test_a_pair_that_is_known_goes_on_counting_where_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found and empty apart; and of a level that begins anew each source only says where it begins."""
-    monkeypatch.setattr("bridge.core.receives.TELLERS_MAX", 2)
-    debt = Debt(queue="a/b", seats=Seats(), numbers=Tuning(Periods()).common)
-    receives = Receives()
-    receives.told("old", debt, {})
-    assert receives.told("i", debt, {"sweep": (2, 7), "trigger": (1, 0)}) == [
-        ReceivesTold("a/b", "trigger", 1, 0), ReceivesTold("a/b", "sweep", 2, 7),
-    ]  # fmt: skip
-    assert receives.told("i", debt, {"sweep": (3, 9)}) == [ReceivesTold("a/b", "sweep", 1, 2)]
-    assert receives.told("i", debt, {"sweep": (9, 8)}) == [ReceivesTold("a/b", "sweep", 6, 0)]
-    assert receives.told("i", debt, {"sweep": (9, 9)}) == [], "a level that went back is no base for new ones"
-    assert (debt.receives, debt.empty, debt.wake_sources) == (19, 9, {"trigger": 1, "sweep": 9})
-    # There is no room for three: the oldest is forgotten.
-    receives.told("other", debt, {}), receives.told("i", debt, {})
-    assert receives.told("j", debt, {"sweep": (4, 4), "trigger": (4, 4)}) == []
-    assert receives.told("j", debt, {"sweep": (5, 4), "trigger": (4, 6)}) == [
-        ReceivesTold("a/b", "trigger", 0, 2), ReceivesTold("a/b", "sweep", 1, 0),
-    ]  # fmt: skip
-    assert receives.told("i", debt, {"poll": (STEP_MAX + 1, 0)}) == [ReceivesTold("a/b", "poll", STEP_MAX, 0)]
-    count_found(debt, "poll", 0), count_found(debt, "lease", 0)
-    assert "lease" not in debt.wake_sources
-
-
 def test_who_was_silent_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Being heard keeps a pair, and as many are kept as may be."""
     monkeypatch.setattr("bridge.core.receives.TELLERS_MAX", 2)
@@ -793,37 +519,6 @@ def test_who_was_silent_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPat
     assert receives.told("j", debt, {"sweep": (9, 0)}) == []
 
 
-def test_a_bridge_begins_with_nothing_to_do() -> None:
-    """No command, no fact, no deadline; nobody listens to plain announcements."""
-    rig = Rig(heartbeat_s=2.0, queues_max=7)
-    dispatch: Dispatch = rig.bell.dispatch
-    assert (rig.bell.commands(), rig.bell.facts(), rig.bell.deadline(), rig.bell.boot) == ([], [], None, BOOT)
-    assert (dispatch.announcing, dispatch.ledger.limit, dispatch.sessions.heartbeat_s) == (False, 7, 2.0)
-    assert (rig.bell.ledger.unknown, rig.bell.ledger.unknown_gen, rig.bell.own.audit_found) == (0, 0, 0)
-    assert own.CARRY_MAX == 32
-    assert isinstance(message("x"), CarriedMessage)
-
-
-def test_b3_a_mark_keeps_what_is_unsent_with_its_messages_its_size_and_its_age() -> None:
-    """B3, O7: the wake that is written again carries the same, and still fits a frame with what comes after it."""
-    rig = Rig()
-    number = rig.join(own=True, accept=True)
-    rig.deaf = {number}
-    weigh = [20_000]
-    rig.bell.own.handed(rig.now, QUEUE, number, 1, [message("m1")], 1, weigh)
-    rig.wait(1.0)
-    rig.level(2, rose=True, put=2)
-    slot = rig.debt().seats.get(number).slot
-    assert (slot.gen, slot.size, slot.marked_at, slot.weight) == (rig.debt().gen, 3, 100.0, 20_000)
-    rig.wait(0.5)
-    rig.bell.own.handed(rig.now, QUEUE, number, 2, [message("m2"), message("m3")], 2, weigh * 2)
-    rig.drive()
-    assert rig.reclaims == [Reclaim(QUEUE, (("m3", "receipt of m3"),), uncount=True)]
-    (wake,) = rig.bell.take(rig.now, number)
-    assert [one.id for one in wake.messages or ()] == ["m1", "m2"]
-    assert wake.age_ms == 1500
-
-
 def test_o7_a_wake_that_carries_nothing_weighs_nothing() -> None:
     """O7: a whole frame's messages still fit into a slot that was written for a look."""
     rig = Rig()
@@ -834,86 +529,6 @@ def test_o7_a_wake_that_carries_nothing_weighs_nothing() -> None:
     rig.drive()
     (wake,) = rig.bell.take(rig.now, number)
     assert [one.id for one in wake.messages or ()] == ["m1"] and rig.reclaims == []
-
-
-def test_wakes_are_counted_by_their_reason() -> None:
-    """Each of one kind adds one to those of its kind."""
-    rig = Rig()
-    number = rig.join()
-    rig.settle_hello(number)
-    for _ in range(3):
-        rig.trigger()
-    assert rig.debt().wakes == {"resync": 1, "trigger": 3}
-
-
-def test_b3_handing_out_says_whether_somebody_took_it_on_just_now() -> None:
-    """B3: what is not owed, what has an owner and what nobody has room for was not taken on."""
-    rig = Rig()
-    rig.trigger()
-    hand_out = rig.bell.dispatch.hand_out
-    assert not hand_out(rig.debt(), rig.now), "nobody there"
-    number = rig.join()
-    assert rig.debt().owner == number
-    assert not hand_out(rig.debt(), rig.now), "it has an owner"
-    rig.bell.dispatch.release_owner(rig.debt(), number)
-    assert hand_out(rig.debt(), rig.now)
-    rig.cover(number, rig.debt().gen)
-    assert not hand_out(rig.debt(), rig.now), "nothing is owed"
-
-
-@pytest.mark.parametrize("wake", ["enough", "all"])
-def test_b9_past_the_owner_is_past_it_however_many_are_woken(wake: str) -> None:
-    """B9: one other where one is enough, and all others where work wakes all; never the one that holds it."""
-    rig = Rig(wake=wake)
-    owner, *others = (rig.join() for _ in range(4))
-    rig.cover(owner, rig.debt().gen)
-    rig.trigger()
-    debt = rig.debt()
-    for number in (owner, *others):
-        rig.wakes(number)
-    rig.bell.dispatch.release_owner(debt, owner)
-    for number in others:
-        debt.seats.used(debt.seats.get(number))
-    rig.bell.dispatch.hand_out(debt, rig.now, besides=(owner,))
-    rig.drive()
-    assert [number for number in (owner, *others) if rig.wakes(number)] == (others if wake == "all" else others[:1])
-
-
-def test_b12_plain_subscribers_are_reminded_from_when_they_were_told_last() -> None:
-    """B12: also where it was the store that told of what came back, or a wake that carries."""
-    rig = Rig()
-    rig.bell.reminders.announcing(rig.now, True)
-    rig.level(1, rose=True, put=1)
-    rig.wait(50.0)
-    rig.level(2)
-    assert (rig.announced, rig.debt().rung_at) == (["trigger", "due"], 150.0)
-    rig.wait(59.0)
-    assert rig.announced[2:] == []
-    rig.wait(16.0)
-    assert rig.announced[2:] == ["resync"]
-    number = rig.join("a/y", own=True, accept=True)
-    rig.bell.own.handed(rig.now, "a/y", number, 1, [message("m1")], 1)
-    assert rig.debt("a/y").rung_at == rig.now
-
-
-def test_b12_what_was_told_with_the_wakes_that_carry_it_is_not_told_again() -> None:
-    """B12, O7: two sessions were handed one message each in the same commit; that commit rings nobody besides."""
-    rig = Rig()
-    rig.bell.dispatch.announcing = True
-    first, second = rig.join(own=True, accept=True), rig.join(own=True, accept=True)
-    hand(rig, first, "m1"), hand(rig, second, "m2")
-    rig.level(0, rose=True, put=2, invisible=2)
-    assert [(one.reason, one.size) for one in rig.rung] == [("trigger", 1), ("trigger", 1)]
-
-
-def test_o7_messages_for_a_queue_that_was_forgotten_meanwhile_go_back() -> None:
-    """O7, B9: and whoever comes to that name later is swept for like anybody else."""
-    rig = Rig(sweep_s=60.0)
-    rig.bell.own.handed(rig.now, QUEUE, 7, 1, [message("m1")], 1)
-    rig.drive()
-    assert rig.reclaims == [Reclaim(QUEUE, (("m1", "receipt of m1"),), uncount=True)]
-    rig.join()
-    assert rig.bell.dispatch.agenda.when(("sweep", QUEUE)) == 160.0
 
 
 def test_o7_what_did_not_fit_weighs_nothing() -> None:
@@ -928,68 +543,3 @@ def test_o7_what_did_not_fit_weighs_nothing() -> None:
     rig.drive()
     (wake,) = rig.bell.take(rig.now, number)
     assert [one.id for one in wake.messages or ()] == ["m1", "m2", "m4"]
-
-
-def test_o4_the_audit_looks_at_each_queue_and_marks_as_the_level_does() -> None:
-    """O4, O1: one that somebody is on hides none after it; what it marks is as much as is visible, and the store's."""
-    rig = Rig()
-    first = rig.join("a/x", own=True)
-    second = rig.join("a/y", own=True)
-    rig.level(1, queue="a/x", rose=True, put=1)
-    rig.level(3, queue="a/y", rose=True, put=3)
-    rig.wakes(first), rig.wakes(second)
-    rig.bell.dispatch.settle(rig.debt("a/y"))
-    rig.bell.own.audit(rig.now)
-    rig.drive()
-    assert not rig.wakes(first)
-    assert [wake.size for wake in rig.wakes(second)] == [3]
-    assert (rig.debt("a/y").size, rig.debt("a/y").foreign) == (3, False)
-    rig.level(0, queue="a/y")
-    assert not rig.debt("a/y").dirty
-
-
-def test_b12_a_reminder_says_how_much_waits_and_since_when() -> None:
-    """B12: what is owed since its mark, or what is visible since it became so, whichever is known."""
-    rig = Rig()
-    rig.bell.reminders.announcing(rig.now, True)
-    number = rig.join()
-    rig.settle_hello(number)
-    rig.trigger()
-
-    def pass_(seconds: int) -> None:
-        for _ in range(seconds // 5):
-            rig.wait(5.0)
-            rig.beat(number)
-
-    pass_(75)
-    assert [(one.reason, one.size, one.marked_at) for one in rig.rung] == [("trigger", 1, 100.0), ("resync", 1, 100.0)]
-    rig.level(4)
-    since = rig.now
-    pass_(75)
-    told = rig.rung[-1]
-    assert (told.reason, told.size, told.marked_at) == ("resync", 4, since)
-
-
-def test_b9_a_period_of_less_than_a_second_is_a_period() -> None:
-    """B9: the shortest that is allowed is a tenth of a second; only 0 is no sweep."""
-    for sweep_s in (0.125, 1.0):
-        rig = Rig(sweep_s=sweep_s)
-        rig.join()
-        assert rig.bell.dispatch.agenda.when(("sweep", QUEUE)) == 100.0 + sweep_s
-    rig = Rig(sweep_s=0.0)
-    rig.join()
-    assert rig.bell.dispatch.agenda.when(("sweep", QUEUE)) is None
-
-
-def test_each_look_for_a_gap_asks_for_one_session() -> None:
-    """B1: nobody knows of any message, so one looks at each queue, at the first as at those that are spread."""
-    rig = Rig()
-    number = rig.join("a/x", "a/y")
-    for queue in ("a/x", "a/y"):
-        rig.cover(number, rig.debt(queue).gen, queue)
-    rig.wakes(number)
-    rig.bell.gap(rig.now)
-    rig.drive()
-    rig.wait(6.0)
-    heard = {(wake.queue, wake.reason, wake.size) for wake in rig.wakes(number)}
-    assert heard == {("a/x", "resync", 1), ("a/y", "resync", 1)}

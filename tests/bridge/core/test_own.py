@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 
 import pytest
 
-from bridge.contract.wire import BridgeHeartbeat, CarriedMessage, Hello, Subscription
+from bridge.contract.wire import (
+    BridgeHeartbeat,
+    CarriedMessage,
+    Cover,
+    Hello,
+    ListenerHeartbeat,
+    QueueBeat,
+    Subscription,
+)
+from bridge.core.bell import Bell
 from bridge.core.commands import Reclaim
 from bridge.core.own import CarriedBatch
 from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted
-from tests.support.bells import QUEUE, Rig
+from tests.support.bells import BOOT, QUEUE, Rig
 
 
 def message(name: str) -> CarriedMessage:
@@ -33,17 +43,6 @@ def test_o0_workers_may_start_before_the_first_put() -> None:
     rig = Rig()
     number = rig.join(own=True)
     assert rig.welcome(number).queues[0].clean and not rig.wakes(number)
-
-
-def test_o1_a_put_wakes_once_and_the_store_settles() -> None:
-    """Dirty means visible: the first put rises, the next adds nothing, the level at zero settles."""
-    rig = Rig()
-    number = rig.join(own=True)
-    rig.level(1, rose=True, put=1)
-    rig.level(2, put=1)
-    assert len(rig.wakes(number)) == 1
-    rig.level(0)
-    assert not rig.debt().dirty and rig.debt().owner is None
 
 
 def test_o1_a_rise_from_nothing_is_a_newer_generation() -> None:
@@ -75,17 +74,6 @@ def test_o1_a_trigger_adds_nothing_to_an_own_queue() -> None:
     for _ in range(100):
         rig.trigger()
     assert not rig.wakes(number) and not rig.debt().dirty and rig.debt().triggers == 100
-
-
-def test_a_put_is_a_trigger_for_listeners_of_another_store_too() -> None:
-    """A session that does not say own hears of a put, and its cover settles it."""
-    rig = Rig()
-    number = rig.join()
-    rig.settle_hello(number)
-    rig.level(1, rose=True, put=1)
-    (gen,) = rig.gens(number)
-    rig.cover(number, gen)
-    assert not rig.debt().dirty
 
 
 def test_a_namesake_in_the_queue_service_does_not_swallow_triggers() -> None:
@@ -179,27 +167,6 @@ def test_o7_a_report_between_a_grant_and_its_commit_frees_no_slot_of_it(says: st
     assert rig.debt().seats.get(number).spare == 1
 
 
-def test_o7_a_later_hello_does_not_free_the_slots_of_what_is_on_its_way() -> None:
-    """It was said before the wake was heard; a welcome that tells the wake's generation does not prove it heard."""
-    rig = Rig()
-    number = rig.join(own=True, accept=True, capacity=2, instance="1" * 32)
-    rig.deaf = {number}
-    rig.bell.own.grant(rig.now, QUEUE, 2)
-    hand(rig, number, "m1", "m2")
-    rig.say(number, Hello("1" * 32, "again", [Subscription(QUEUE, 2, own=True)], ["messages"]))
-    rig.room(number, 2, gen=rig.debt().gen)
-    assert rig.bell.own.grant(rig.now, QUEUE, 1) is None
-
-
-def test_o7_who_comes_back_with_handlers_that_run_is_handed_what_it_has_slots_for() -> None:
-    """A broken connection ends no handler: the hello tells the slots that are free, and not only how many there are."""
-    rig = Rig()
-    number = rig.bell.open(rig.now, "test")
-    rig.frames[number] = []
-    rig.say(number, Hello("1" * 32, "back", [Subscription(QUEUE, 4, own=True, free=1)], ["messages"]))
-    assert rig.bell.own.grant(rig.now, QUEUE, 4) == (number, 1, 2.0)
-
-
 class Slots:
     """A listener's own count: what it hears takes slots, handlers that end give them back, and it says so at any time.
 
@@ -262,13 +229,6 @@ def test_o7_nobody_is_handed_messages_while_others_wait() -> None:
     assert rig.bell.own.grant(rig.now, QUEUE, 1) is None
 
 
-def test_o7_only_sessions_that_accept_are_handed_messages() -> None:
-    """A session that did not ask is woken the plain way."""
-    rig = Rig()
-    rig.join(own=True)
-    assert rig.bell.own.grant(rig.now, QUEUE, 1) is None
-
-
 def test_o7_carried_messages_travel_in_the_wake_and_owe_nothing() -> None:
     """One wake with the message, `started` takes it up, and no debt remains."""
     rig = Rig()
@@ -281,42 +241,6 @@ def test_o7_carried_messages_travel_in_the_wake_and_owe_nothing() -> None:
     rig.started(number, wake.gen)
     rig.wait(3)
     assert rig.reclaims == [] and any(isinstance(fact, HandlerStarted) for fact in rig.facts)
-
-
-def test_o7_two_puts_of_one_commit_share_a_wake() -> None:
-    """What is unsent merges, messages included."""
-    rig = Rig()
-    number = rig.join(own=True, accept=True)
-    rig.deaf = {number}
-    hand(rig, number, "m1")
-    hand(rig, number, "m2")
-    (wake,) = rig.bell.take(rig.now, number)
-    assert wake.messages is not None and [m.id for m in wake.messages] == ["m1", "m2"] and wake.size == 2
-
-
-def test_o7_a_debt_merges_with_carried_messages_and_asks_for_a_look() -> None:
-    """More was visible than was handed over: the wake says so by its size, and its `started` answers the debt."""
-    rig = Rig()
-    number = rig.join(own=True, accept=True, capacity=1)
-    rig.deaf = {number}
-    hand(rig, number, "m1", visible=3)
-    rig.level(2, put=3, rose=True, invisible=1)
-    (wake,) = rig.bell.take(rig.now, number)
-    assert wake.size > 1 and wake.gen == rig.debt().gen
-    rig.started(number, wake.gen)
-    assert not rig.debt().unacked and rig.debt().owner == number
-
-
-def test_o7_a_started_for_carried_messages_answers_no_other_debt() -> None:
-    """The listener began no receive: another session's debt stays that session's."""
-    rig = Rig()
-    first, second = rig.join(own=True, accept=True), rig.join(own=True, accept=True)
-    rig.level(5, put=5, rose=True)
-    assert rig.debt().owner == first
-    hand(rig, second, "m9")
-    (wake,) = rig.wakes(second)
-    rig.started(second, wake.gen)
-    assert rig.debt().owner == first and rig.debt().unacked
 
 
 def test_o7_not_taken_up_within_a_is_released_uncounted() -> None:
@@ -360,19 +284,6 @@ def test_o7_messages_for_a_session_that_is_gone_go_back() -> None:
     assert rig.reclaims == [Reclaim(QUEUE, (("m1", "receipt of m1"),), uncount=True)]
 
 
-def test_o7_room_counts_what_crossed_it_on_the_way() -> None:
-    """Slots reported before a wake was heard do not include what that wake carried."""
-    rig = Rig()
-    number = rig.join(own=True, accept=True, capacity=4)
-    rig.bell.own.grant(rig.now, QUEUE, 3)
-    hand(rig, number, "m1", "m2", "m3")
-    (wake,) = rig.wakes(number)
-    rig.room(number, 4, gen=wake.gen - 1)
-    assert rig.debt().seats.get(number).free == 1
-    rig.room(number, 4, gen=wake.gen)
-    assert rig.debt().seats.get(number).free == 4
-
-
 def test_o7_a_session_that_did_not_take_up_is_not_handed_the_next() -> None:
     """A listener that is stopped but still connected costs A once, and hears again once it shows life."""
     rig = Rig()
@@ -385,24 +296,6 @@ def test_o7_a_session_that_did_not_take_up_is_not_handed_the_next() -> None:
     assert granted is not None and granted[0] == other
     rig.beat(frozen, free=32, gen=0)
     assert rig.debt().seats.get(frozen).has_room
-
-
-def test_o7_a_started_costs_no_look_at_all_that_was_handed_out() -> None:
-    """Ten thousand a second to one session are twenty thousand within A, and each of them brings a `started`."""
-    rig = Rig()
-    number = rig.join(own=True, accept=True, capacity=100_000)
-    gens = []
-    for count in range(5_000):
-        hand(rig, number, f"m{count}")
-        gens += rig.gens(number)
-    held = rig.bell.own._handfuls[number].by_gen = Walked(rig.bell.own._handfuls[number].by_gen)
-    for gen in gens:
-        rig.started(number, gen)
-    rig.wait(1.0)
-    rig.wait(1.1)
-    assert number not in rig.bell.own._handfuls
-    assert rig.reclaims == [] and held.walks == 0
-    assert sum(isinstance(fact, HandlerStarted) for fact in rig.facts) == 5_000
 
 
 class Walked(dict[int, CarriedBatch]):
@@ -421,31 +314,6 @@ class Walked(dict[int, CarriedBatch]):
         return super().items()
 
 
-def test_o7_what_fits_no_frame_is_left_behind() -> None:
-    """Carried messages are bounded by bytes too, also where two puts share a slot."""
-    rig = Rig()
-    number = rig.join(own=True, accept=True)
-    rig.deaf = {number}
-    for names in (["m1"], ["m2", "m3"]):
-        rig.bell.own.handed(
-            rig.now, QUEUE, number, len(names), [message(name) for name in names], len(names), [20_000] * len(names)
-        )
-        rig.drive()
-    (wake,) = rig.bell.take(rig.now, number)
-    assert wake.messages is not None and [m.id for m in wake.messages] == ["m1", "m2"] and wake.size == 3
-    assert rig.reclaims == [Reclaim(QUEUE, (("m3", "receipt of m3"),), uncount=True)]
-
-
-def test_own_queues_are_heard_beyond_the_limit_on_names() -> None:
-    """Strangers' triggers fill the names a bridge knows; a put on a new own queue still wakes its worker."""
-    rig = Rig(queues_max=2)
-    rig.trigger("a/1")
-    rig.trigger("a/2")
-    rig.level(1, rose=True, put=1)
-    number = rig.join(own=True)
-    assert rig.wakes(number)
-
-
 def test_a_queue_that_never_stood_here_takes_no_debt_of_a_namesake_along() -> None:
     """O0, B1: that a queue is not in the queue service says nothing of what was rung for elsewhere."""
     rig = Rig()
@@ -455,19 +323,30 @@ def test_a_queue_that_never_stood_here_takes_no_debt_of_a_namesake_along() -> No
     assert [(wake.reason, wake.size) for wake in rig.wakes(number)] == [("trigger", 3)]
 
 
-def test_a_queue_that_does_not_stand_leaves_no_name() -> None:
-    """O0: one that was never heard of before, and that nothing is owed for, is not kept."""
-    rig = Rig()
-    rig.level(0, exists=False)
-    assert rig.bell.ledger.find(QUEUE) is None
-    rig.level(0)
-    assert rig.bell.ledger.find(QUEUE) is not None
+T = 60.0
 
 
-def test_each_commit_with_puts_is_one_trigger() -> None:
-    """O1: however many it puts; a commit without any is none."""
-    rig = Rig()
-    rig.level(1, rose=True, put=1)
-    rig.level(5, put=4)
-    rig.level(3)
-    assert rig.debt().triggers == 2
+def engine(queue: str) -> str:
+    return f"e{len(queue)}"
+
+
+class EngineRig(Rig):
+    def __init__(self) -> None:
+        super().__init__(sweep_s=T, bell=functools.partial(Bell, engine=engine))  # type: ignore[arg-type]
+
+
+def test_a_queue_of_whom_says_own_is_swept_and_its_dead_man_told_the_truth() -> None:
+    """Covered once, the queue is as old as that cover for every heartbeat, and a sweep looks again."""
+    rig = EngineRig()
+    session = rig.join(own=True, accept=True, store="aa")
+    (wake,) = rig.wakes(session)
+    rig.say(session, Cover(QUEUE, BOOT, wake.gen, 0, own=True, store="aa"))
+    assert not rig.debt().dirty
+    (seat,) = rig.debt().seats
+    assert (seat.own, seat.accepts, seat.store) == (False, False, engine(QUEUE))
+    rig.now += 40
+    rig.frames[session].clear()
+    rig.say(session, ListenerHeartbeat(7, {QUEUE: QueueBeat()}))
+    (beat,) = [frame for frame in rig.frames[session] if isinstance(frame, BridgeHeartbeat)]
+    assert beat.queues[QUEUE].covered_age_ms == 40_000
+    assert rig.bell._agenda.when(("sweep", QUEUE)) is not None

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.core.bell import Bell
-from bridge.core.commands import Announce
-from tests.bridge.core.test_own import hand
-from tests.support.bells import QUEUE, Rig
+from bridge.core.rejections import KEPT_MAX, RECENT_S, Rejections
+from tests.support.bells import Rig
 
 AGAIN_S = 60.0
 LATEST_S = 75.0
@@ -59,13 +57,6 @@ def test_o1_each_put_is_heard_and_not_only_the_rise_from_empty(sessions: str | N
     assert gens == sorted(set(gens))
 
 
-def test_o1_a_put_that_others_took_in_its_own_commit_is_heard() -> None:
-    """A busy worker beside them leaves nothing visible; a bus elsewhere would ring all the same."""
-    rig = plain("own")
-    rig.level(0, rose=True, put=3)
-    assert heard(rig) == [("trigger", 3)]
-
-
 @pytest.mark.parametrize("sessions", SESSIONS)
 @pytest.mark.parametrize("before", [0, 4])
 def test_what_becomes_visible_by_itself_is_heard(before: int, sessions: str | None) -> None:
@@ -76,54 +67,6 @@ def test_what_becomes_visible_by_itself_is_heard(before: int, sessions: str | No
         heard(rig)
     rig.level(before + 2, rose=not before, invisible=0)
     assert [reason for reason, _ in heard(rig)] == ["due"]
-
-
-def test_a_delayed_put_is_heard_when_it_is_due() -> None:
-    """Nothing is visible before."""
-    rig = plain()
-    rig.level(0, put=1, invisible=1, next_s=30.0)
-    assert heard(rig) == []
-    rig.level(1, rose=True)
-    assert heard(rig) == [("due", 1)]
-
-
-def test_a_paused_queue_is_silent_until_it_is_resumed() -> None:
-    """Puts meanwhile are told with the level that the resume lets rise; reminders stop as well."""
-    rig = plain()
-    rig.level(2, rose=True, put=2)
-    heard(rig)
-    rig.level(0, invisible=2)
-    rig.level(0, put=3, invisible=5)
-    rig.wait(3 * LATEST_S)
-    assert heard(rig) == []
-    rig.level(5, rose=True)
-    assert heard(rig) == [("due", 5)]
-
-
-@pytest.mark.parametrize(
-    ("put", "visible", "told"), [(2, 0, [("trigger", 2)]), (5, 3, [("trigger", 2), ("trigger", 3)])]
-)
-def test_o7_carried_messages_are_told_once(put: int, visible: int, told: list[tuple[str, int]]) -> None:
-    """The wake that carries two of a put tells of those two, the commit of the rest."""
-    rig = plain("own")
-    (seat,) = rig.debt().seats
-    hand(rig, seat.session, "m1", "m2")
-    rig.level(visible, rose=True, put=put)
-    assert heard(rig) == told
-    rig.level(visible + 1, rose=not visible, put=1)
-    assert [reason for reason, _ in heard(rig)] == ["trigger"]
-
-
-def test_o7_what_is_not_taken_up_is_heard_when_it_comes_back() -> None:
-    """The session that was handed it is gone: it is visible, and nobody was told that."""
-    rig = plain("own")
-    (seat,) = rig.debt().seats
-    hand(rig, seat.session, "m1")
-    rig.level(0, rose=True, put=1)
-    heard(rig)
-    rig.lose(seat.session)
-    rig.level(1, rose=True)
-    assert heard(rig) == [("due", 1)]
 
 
 @pytest.mark.parametrize("sessions", SESSIONS)
@@ -149,36 +92,6 @@ def test_a_level_that_stays_up_is_told_again(sessions: str | None) -> None:
     assert heard(rig) == []
 
 
-def test_a_put_puts_the_reminder_off() -> None:
-    """Who hears a put every ten seconds needs no reminder."""
-    rig = plain()
-    for visible in range(1, 31):
-        rig.level(visible, rose=visible == 1, put=1)
-        rig.wait(10.0)
-    assert heard(rig) == [("trigger", 1)] * 30
-
-
-@pytest.mark.parametrize(("session", "told"), [(True, True), (False, False)])
-def test_elsewhere_reminders_are_for_work_that_somebody_would_settle(session: bool, told: bool) -> None:
-    """A debt that a session will cover is told again; without a session nobody would ever say that it is done."""
-    rig = Rig()
-    rig.bell.reminders.announcing(rig.now, True)
-    number = rig.join() if session else None
-    if number is not None:
-        rig.settle_hello(number)
-    rig.trigger(size=4)
-    gen = rig.debt().gen
-    heard(rig)
-    for _ in range(round(LATEST_S)):
-        live(rig)
-    assert heard(rig) == ([("resync", 4)] if told else [])
-    if number is not None:
-        rig.cover(number, gen)
-        for _ in range(3 * round(LATEST_S)):
-            live(rig)
-        assert heard(rig) == []
-
-
 def test_who_comes_late_finds_the_level_and_its_reminders() -> None:
     """It is caught up as it comes, and told again a period later; when the last one goes, nothing is done."""
     rig = Rig()
@@ -198,26 +111,47 @@ def test_who_comes_late_finds_the_level_and_its_reminders() -> None:
     assert heard(rig) == []
 
 
-def test_what_rings_only_for_them_wakes_no_session() -> None:
-    """I2: neither a put on top of work nor a reminder costs a receive, and no generation is owed for it."""
-    rig = plain("own")
-    (seat,) = rig.debt().seats
-    rig.level(1, rose=True, put=1)
-    owed = rig.debt().gen
-    assert rig.gens(seat.session) == [owed]
-    rig.started(seat.session, owed)
-    rig.level(2, put=1)
-    assert rig.gens(seat.session) == []
-    assert rig.debt().gen == owed
-    assert heard(rig)[-1] == ("trigger", 1)
+def test_repeated_rejections_are_one_with_its_count_and_times() -> None:
+    """By queue, worker and reason; each queue of the worker has its own."""
+    told = Rejections()
+    for now in (10.0, 30.0, 60.0):
+        told.add(now, ["a/x", "a/y"], "staging", "store_mismatch", "another store", instance="i")
+    told.add(61.0, ["a/x"], "staging", "forbidden", "not granted")
+    rows = [(each.queue, each.code, each.count, each.first_at, each.last_at) for each in told.recent(70.0)]
+    assert rows == [
+        ("a/x", "forbidden", 1, 61.0, 61.0),
+        ("a/x", "store_mismatch", 3, 10.0, 60.0),
+        ("a/y", "store_mismatch", 3, 10.0, 60.0),
+    ]
+    assert told.recent(70.0)[1].describe(70.0) == ("the bridge rejected staging 3 times, last 10 s ago: another store")
+    assert set(told.by_queue(70.0)) == {"a/x", "a/y"}
 
 
-def test_levels_tell_from_where_a_resume_goes_on() -> None:
-    """The newest generation told is what a stream compares its last id with."""
-    rig = plain()
-    rig.level(1, rose=True, put=1)
-    rig.level(2, put=1)
-    newest: Announce = rig.rung[-1]
-    assert rig.debt().rung == newest.gen > rig.debt().gen
-    assert isinstance(rig.bell, Bell)
-    assert newest.queue == QUEUE
+def test_a_worker_that_stopped_trying_is_forgotten() -> None:
+    """After ninety seconds, three times its longest pause; one that comes back later begins at one."""
+    told = Rejections()
+    told.add(0.0, ["a/x"], "staging", "store_mismatch", "why")
+    told.add(5.0, ["a/x"], "staging", "store_mismatch", "why")
+    assert told.recent(5.0 + RECENT_S) and not told.recent(5.1 + RECENT_S)
+    told.add(200.0, ["a/x"], "staging", "store_mismatch", "why")
+    assert told.recent(200.0)[0].count == 1
+
+
+def test_a_worker_that_is_accepted_is_forgotten() -> None:
+    """That one and no other."""
+    told = Rejections()
+    told.add(0.0, ["a/x"], "one", "store_mismatch", "why", instance="1")
+    told.add(0.0, ["a/x"], "two", "store_mismatch", "why", instance="2")
+    told.accepted("1")
+    assert [each.listener for each in told.recent(1.0)] == ["two"]
+
+
+def test_rejections_are_bounded() -> None:
+    """However many names strangers give; those that were repeated last stay, and so does one of no known queue."""
+    told = Rejections()
+    for number in range(2 * KEPT_MAX):
+        told.add(float(number) / KEPT_MAX, ["a/x"], f"stranger {number}", "store_mismatch", "why")
+    told.add(3.0, (), "", "bad_parameter", "why")
+    kept = told.recent(3.0)
+    assert len(kept) == KEPT_MAX and kept[0].queue == ""
+    assert "stranger 0" not in {each.listener for each in kept}

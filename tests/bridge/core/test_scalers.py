@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import msgspec
-import pytest
+import itertools
 
-from bridge.contract.errors import BadInput
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.jobs import COUNT_MAX, Jobs, Spread
 from bridge.contract.wire import (
-    BridgeHeartbeat,
-    CoverAge,
+    Cover,
     Hello,
     ListenerHeartbeat,
     More,
@@ -18,14 +22,19 @@ from bridge.contract.wire import (
     Room,
     Subscription,
     Wake,
-    decode_up,
-    encode_frame,
 )
-from bridge.core.tallies import STEP_MAX, Tallies
-from bridge.observe.facts import WorkersTallied
-from bridge.observe.metrics import Metrics
-from bridge.service.status import listeners, scaled, workers
+from bridge.core import jobs as work
+from bridge.core import tallies
+from bridge.core.bell import Bell
+from bridge.core.jobs import JobCounts
+from bridge.core.ledger import Debt
+from bridge.core.routing import Seats
+from bridge.core.settings import Periods, QueueRule, Tuning, check_rules, check_slack, check_sweep
+from bridge.core.supervision import State, Supervision
+from bridge.observe.facts import BusDown, BusUp, JobsTold, WorkersTallied
+from bridge.service.status import listeners
 from tests.support.bells import QUEUE, Rig
+from tests.support.steps import steps
 
 
 def join_scaler(rig: Rig, capacity: int = 8) -> int:
@@ -50,50 +59,6 @@ def quiet(rig: Rig, *numbers: int) -> None:
         rig.frames[number].clear()
 
 
-def test_a_scaler_is_asked_only_where_no_worker_has_room() -> None:
-    """However much longer ago it was used; and told how many workers there are."""
-    rig = Rig()
-    scaler, worker = join_scaler(rig), rig.join(QUEUE, capacity=1)
-    quiet(rig, scaler, worker)
-    for _ in range(3):
-        rig.trigger()
-        assert rig.debt().owner == worker
-        assert not rig.gens(scaler)
-        rig.cover(worker, rig.debt().gen)
-    rig.trigger()
-    rig.say(worker, More(QUEUE, 5, False))
-    assert rig.debt().owner == scaler
-    assert newest(rig, scaler).workers == 1
-
-
-def test_of_several_scalers_one_is_asked_and_the_next_takes_off_what_it_starts() -> None:
-    """A large depth reaches no second one, for each would start what is missing."""
-    rig = Rig()
-    first, second = join_scaler(rig, 1), join_scaler(rig, 1)
-    quiet(rig, first, second)
-    rig.trigger(size=1000)
-    owner = rig.debt().owner
-    assert owner in (first, second)
-    other = second if owner == first else first
-    assert not rig.gens(other)
-    rig.say(owner, More(QUEUE, 1000, False, 4))
-    assert rig.debt().owner == other
-    assert newest(rig, other).workers == 4
-    rig.say(owner, ListenerHeartbeat(1, {QUEUE: QueueBeat(free=0, processes=Processes(9, 3, 1))}))
-    rig.say(other, More(QUEUE, 1000, False, 0))
-    rig.say(other, Room(QUEUE, 1))
-    assert newest(rig, other).workers == 1
-
-
-def test_a_worker_that_stops_is_none() -> None:
-    """Its hello of capacity 0 says that it takes nothing any more (L12)."""
-    rig = Rig()
-    worker, scaler = rig.join(QUEUE, capacity=0), join_scaler(rig)
-    quiet(rig, worker, scaler)
-    rig.trigger()
-    assert newest(rig, scaler).workers == 0
-
-
 def test_where_all_are_to_be_woken_a_scaler_is_not() -> None:
     """`wake = "all"` means those that receive."""
     rig = Rig(wake="all")
@@ -102,20 +67,6 @@ def test_where_all_are_to_be_woken_a_scaler_is_not() -> None:
     rig.trigger()
     assert all(rig.gens(worker) for worker in workers)
     assert not rig.gens(scaler)
-
-
-def test_the_first_worker_takes_the_debt_that_a_scaler_handed_back() -> None:
-    """By its hello, and without another mark (B10)."""
-    rig = Rig()
-    scaler = join_scaler(rig)
-    quiet(rig, scaler)
-    rig.trigger()
-    rig.say(scaler, More(QUEUE, 1, False, 1))
-    gen = rig.debt().gen
-    assert rig.debt().owner is None
-    worker = rig.join(QUEUE)
-    assert rig.debt().owner == worker
-    assert rig.gens(worker) == [gen]
 
 
 def starts(rig: Rig, scaler: int, count: int) -> None:
@@ -143,29 +94,6 @@ def test_one_that_starts_workers_hears_of_more_work(reason: Reason) -> None:
     rig.say(scaler, More(QUEUE, 1, False, 2))
     assert not rig.gens(scaler)
     assert rig.debt().owner == worker
-
-
-@pytest.mark.parametrize("reason", ["sweep", "resync", "more"])
-def test_of_what_only_makes_sure_it_does_not_hear(reason: Reason) -> None:
-    """As plain subscribers do not (B12)."""
-    rig = Rig()
-    scaler = join_scaler(rig)
-    quiet(rig, scaler)
-    rig.trigger()
-    starts(rig, scaler, 1)
-    rig.bell.dispatch.mark(rig.debt(), rig.now, reason, foreign=True)
-    rig.drive()
-    assert not rig.gens(scaler)
-
-
-def test_own_queues_tell_it_of_each_put() -> None:
-    """Not only of the rise from empty (O1)."""
-    rig = Rig()
-    scaler = rig.join(QUEUE, own=True, kind="scaler")
-    rig.level(1, put=1, rose=True)
-    starts(rig, scaler, 1)
-    rig.level(40, put=39)
-    assert [wake.size for wake in rig.frames[scaler] if isinstance(wake, Wake)] == [40]
 
 
 def test_of_several_one_hears_and_none_where_one_has_room_or_can_start_nobody() -> None:
@@ -205,27 +133,6 @@ def test_room_says_that_nobody_starts_any_more() -> None:
     assert newest(rig, second).workers == 0
 
 
-def test_a_heartbeat_tells_it_of_workers_and_of_what_is_due() -> None:
-    """Whatever keeps the moment: a trigger, a lease, or the bridge's own queue (Z2, Z5); others do not hear of it."""
-    rig = Rig()
-    scaler, worker = join_scaler(rig), rig.join(QUEUE)
-
-    def beaten(session: int) -> CoverAge:
-        rig.beat(session)
-        (*_, answer) = (frame for frame in rig.frames[session] if isinstance(frame, BridgeHeartbeat))
-        return answer.queues[QUEUE]
-
-    assert (beaten(scaler).workers, beaten(scaler).due_ms) == (1, None)
-    rig.trigger(not_before_ms=9000)
-    due_ms = beaten(scaler).due_ms
-    assert due_ms is not None and 9000 <= due_ms <= 9100
-    assert (beaten(worker).workers, beaten(worker).due_ms) == (None, None)
-    rig.bell.dispatch.agenda.set(("reread", QUEUE), rig.now + 3.0)
-    assert beaten(scaler).due_ms == 3000
-    rig.now += 4.0
-    assert beaten(scaler).due_ms == 0, "it is due and not looked at yet"
-
-
 def test_the_state_tells_a_scaler_from_a_listener() -> None:
     """With what it last said of its workers."""
     rig = Rig()
@@ -262,91 +169,262 @@ def test_what_is_tallied_is_counted_once() -> None:
     assert tallied(again, started=4, idle=0) == [("started", 1)]
     assert tallied(again, idle=2) == [("idle", 1)]
     other = join_scaler(rig)
-    assert tallied(other, failed=5_000_000) == [("failed", STEP_MAX)], "whoever claims more is broken"
+    assert tallied(other, failed=5_000_000) == [("failed", tallies.STEP_MAX)], "whoever claims more is broken"
     worker = rig.join(QUEUE)
     assert tallied(worker, started=1) == [], "it says so of itself and is none"
 
 
-def test_so_many_tellers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that was silent longest is forgotten first, and counted anew should it come back."""
-    monkeypatch.setattr("bridge.core.tallies.TELLERS_MAX", 2)
-    tallies = Tallies()
-    for instance in ("a", "b", "a", "c"):
-        tallies.told(instance, QUEUE, {"started": 1})
-    assert not tallies.told("a", QUEUE, {"started": 1})
-    assert not tallies.told("c", QUEUE, {"started": 1})
-    assert tallies.told("b", QUEUE, {"started": 1})
+def most() -> float:
+    """The longest draw there is."""
+    return 0.999999
 
 
-def test_metrics_show_workers_as_they_stand_and_what_became_of_them() -> None:
-    """Of several scalers of a queue the numbers add up, but for what is wanted of all; those that left are gone."""
-    rig, metrics = Rig(), Metrics()
-    metrics.watch_workers(lambda: scaled(rig.bell))
-    first, second = join_scaler(rig), join_scaler(rig)
-    for number, told in ((first, Processes(5, 2, 1, running=4)), (second, Processes(4, 1, 0, running=1))):
-        tally = {"started": 3, "failed": 1, "idle": 1}
-        beat = QueueBeat(processes=msgspec.structs.replace(told, tally=tally))
-        rig.say(number, ListenerHeartbeat(1, {QUEUE: beat}))
-    for fact in rig.facts:
-        metrics(fact)
-
-    def shown() -> set[str]:
-        return {line for line in metrics.render().decode().splitlines() if line.startswith("queuebell_worker")}
-
-    gauges = {
-        f'queuebell_workers{{queue="{QUEUE}",state="{state}"}} {number}.0'
-        for state, number in (("wanted", 5), ("ready", 3), ("starting", 1), ("running", 5))
-    }
-    counts = {
-        f'queuebell_worker_starts_total{{queue="{QUEUE}"}} 6.0',
-        f'queuebell_worker_failures_total{{queue="{QUEUE}"}} 2.0',
-        f'queuebell_worker_ends_total{{queue="{QUEUE}",reason="idle"}} 2.0',
-    }
-    assert gauges | counts <= shown()
-    rig.lose(first)
-    rig.lose(second)
-    assert counts <= shown() and not gauges & shown()
+def supervision(now: float = 100.0) -> Supervision:
+    return Supervision("nats", "nats://here:4222", now)
 
 
-@pytest.mark.parametrize(
-    ("told", "words"),
-    [
-        (Processes(2, 2, 0, running=2), "2 workers wanted, 2 ready, 0 starting"),
-        (Processes(3, 1, 1, running=3, held="starting"), "1 starting, 1 ending; no more before those are ready"),
-        (
-            Processes(1, 0, 0, "exit code 1: no database", held="backoff", pause_ms=7600),
-            "none for another 8 s, because of a failure; the last failed: exit code 1: no database",
-        ),
-        (
-            Processes(1, 1, 0, "'look' is not granted on billing/orders", held="uncounted", running=1),
-            (
-                "cannot be counted, and none ends for want of work; "
-                "the count failed: 'look' is not granted on billing/orders"
-            ),
-        ),
-        (Processes(1, 1, running=1), "1 worker wanted, 1 ready, 0 starting"),
-        (Processes(1, held="news of a later version"), "0 starting; news of a later version"),
-    ],
-)
-def test_how_workers_stand_in_words(told: Processes, words: str) -> None:
-    """As `queuebell status` and `queuebell explain` say it."""
-    assert words in workers(told)
+def up(rules: Supervision, now: float) -> Supervision:
+    rules.connecting()
+    rules.connected(now)
+    return rules
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
-        More(QUEUE, starting=-1),
-        ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(running=-1))}),
-        ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(pause_ms=-1))}),
-        ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(held="x" * 41))}),
-        ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(tally={"started": -1}))}),
-        ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(-1))}),
-        ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(1, 2, 2_000_000))}),
-        ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(failure="x" * 1001))}),
-    ],
-)
-def test_numbers_that_cannot_be_are_refused(frame: More | ListenerHeartbeat) -> None:
-    """As those of any other frame."""
-    with pytest.raises(BadInput):
-        decode_up(encode_frame(frame))
+def test_messages_dropped_by_the_client_are_a_gap_once_for_each_increase() -> None:
+    """The count is of the connection: a new one starts at 0."""
+    rules = up(supervision(), 100)
+    rules.take_gap()
+    gaps = []
+    for number, dropped in enumerate((0, 3, 3, 4)):
+        rules.probed(105 + 5 * number, 0.001, dropped)
+        gaps.append(rules.take_gap())
+    assert gaps == [False, True, False, True]
+    rules.broken(130, "reset", most)
+    up(rules, 131)
+    rules.take_gap()
+    rules.probed(136, 0.001, 1)
+    assert rules.take_gap()
+
+
+def test_one_fact_for_each_change_of_state() -> None:
+    """However many tries fail in between, whatever is told twice."""
+    rules, now = supervision(), 100.0
+    facts = []
+    for _ in range(20):
+        rules.connecting()
+        rules.failed(now, "refused", most)
+        now = rules.due()
+        facts += rules.facts()
+    up(rules, now)
+    facts += rules.facts()
+    rules.probe_lost(now + 7, "silence", most)
+    rules.probe_lost(now + 9, "silence", most)
+    rules.broken(now + 9, "closed", most)
+    rules.connecting()
+    rules.failed(now + 10, "refused", most)
+    facts += rules.facts()
+    assert [type(fact) for fact in facts] == [BusDown, BusUp, BusDown]
+    assert facts[2] == BusDown("nats", "nats://here:4222", "silence")
+
+
+def test_a_hopeless_refusal_is_tried_again_slowly() -> None:
+    """A wrong password may be set right at the broker, and no restart is needed then."""
+    rules = supervision()
+    rules.connecting()
+    rules.failed(100, "not authorized", most, hopeless=True)
+    assert rules.due() == 105
+
+
+def test_no_order_of_events_breaks_it() -> None:
+    """Every sequence of five things that can happen: the state is one of three and the next act has a time."""
+    for events in itertools.product("cfbplx", repeat=5):
+        rules, now = supervision(), 100.0
+        downs = ups = 0
+        for event in events:
+            now += 1
+            if event in "cf" and rules.state is State.DOWN:
+                rules.connecting()
+                if event == "c":
+                    rules.connected(now)
+                else:
+                    rules.failed(now, "refused", most)
+            elif event == "b":
+                rules.broken(now, "reset", most)
+            elif event == "p":
+                rules.probed(now, 0.001, 0)
+            elif event == "l":
+                rules.probe_lost(now, "silence", most)
+            elif event == "x":
+                rules.ready(now)
+                rules.detail(now)
+            for fact in rules.facts():
+                ups += isinstance(fact, BusUp)
+                downs += isinstance(fact, BusDown)
+            assert rules.state in (State.DOWN, State.UP)
+            assert now <= rules.due() <= now + 5 or rules.due() <= now
+            assert downs - ups in (0, 1) or ups - downs in (0, 1), "they alternate"
+            assert rules.take_gap() is (event == "c" and rules.state is State.UP and rules.due() == now + 5)
+
+
+# -- what is told, exactly ---------------------------------------------------------------------------------------------
+def test_two_lost_probes_end_it_and_the_time_counts_from_the_first() -> None:
+    """A fresh connection has lost none; an ended one says nothing to a late loss."""
+    rules = up(supervision(100.0), 100.0)
+    assert not rules.probe_lost(110.0, "no answer", most)
+    assert rules.probe_lost(112.0, "no answer", most)
+    assert not rules.probe_lost(112.0, "late", most)
+    assert rules.detail(113.0) == "nats://here:4222: no answer, for 3 s"
+
+
+TOKEN = st.text("ab1", min_size=1, max_size=3)
+PATTERN = st.builds(lambda token, star: token + "*" * star, TOKEN, st.booleans()) | st.just("*")
+MATCH = st.builds("{}/{}".format, PATTERN, PATTERN) | st.just("*")
+QUEUE_SETTINGS = st.builds("{}/{}".format, TOKEN, TOKEN)
+
+
+def test_the_first_match_wins_and_what_is_absent_is_common() -> None:
+    """A rule changes what it names; the numbers of one rule are one object for all its queues."""
+    tuning = Tuning(
+        Periods(
+            slack_s=20.0,
+            rules=(QueueRule(match="a/x", sweep_s=5.0), QueueRule(match="a/*", sweep_s=7.0, wake="all", spread_s=0.0)),
+        )
+    )
+    assert (tuning.of("a/x").sweep_s, tuning.of("a/x").wake, tuning.of("a/x").slack_s) == (5.0, "enough", 20.0)
+    assert (tuning.of("a/y").sweep_s, tuning.of("a/y").wake, tuning.of("a/y").spread_s) == (7.0, "all", 0.0)
+    assert tuning.of("b/x") is tuning.common and tuning.of("a/y") is tuning.of("a/z")
+    assert [match for match, _ in tuning.each()] == ["a/x", "a/*", "*"]
+
+
+@pytest.mark.parametrize("match", ["", "a", "a/b/c", "/b", "a/", "a*b/c", "**/c", "a/b c", "-a/b", "a" * 81 + "/b"])
+def test_a_malformed_pattern_is_refused(match: str) -> None:
+    """The table and the key are named."""
+    with pytest.raises(ConfigurationError, match="queue 1: match"):
+        check_rules([QueueRule(match=match)])
+
+
+@given(before=MATCH, after=MATCH, queue=QUEUE_SETTINGS)
+def test_only_rules_that_can_never_apply_are_refused(before: str, after: str, queue: str) -> None:
+    """A refused second rule matches nothing that the first one leaves."""
+    try:
+        check_rules([QueueRule(match=before), QueueRule(match=after)])
+    except ConfigurationError:
+        assert QueueRule(match=before).matches(queue) or not QueueRule(match=after).matches(queue)
+
+
+def test_a_sweep_is_off_or_one_that_listeners_can_be_told_of() -> None:
+    """Periods travel in whole milliseconds, and 0 of them would mean that sweeps are off."""
+    check_sweep(0.0, "sweep_s")
+    check_sweep(0.1, "sweep_s")
+    with pytest.raises(ConfigurationError, match="sweep_s: is 0"):
+        check_sweep(1e-6, "sweep_s")
+    with pytest.raises(ConfigurationError, match="queue 1: sweep_s"):
+        check_rules([QueueRule(match="a/b", sweep_s=1e-320)])
+
+
+def test_a_slack_is_two_heartbeats_at_least() -> None:
+    """Else every listener looks by itself before it hears that another one has, and the printed cost is not true."""
+    check_slack(Periods(slack_s=10.0, heartbeat_s=5.0, rules=(QueueRule(match="a/b", slack_s=10.0),)))
+    check_slack(Periods(slack_s=0.4, heartbeat_s=0.2))
+    with pytest.raises(ConfigurationError, match=r"^slack_s: is at least 10 s"):
+        check_slack(Periods(slack_s=9.9))
+    with pytest.raises(ConfigurationError, match=r"^slack_s: is at least 40 s"):
+        check_slack(Periods(heartbeat_s=20.0))
+    with pytest.raises(ConfigurationError, match=r"^queue 2: slack_s"):
+        check_slack(Periods(rules=(QueueRule(match="a/b"), QueueRule(match="a/c", slack_s=0.1))))
+
+
+@given(matches=st.lists(MATCH, min_size=1, max_size=6), queue=QUEUE_SETTINGS)
+def test_the_first_of_many_is_the_first_one_by_one(matches: list[str], queue: str) -> None:
+    """All patterns in one expression say what each of them says alone."""
+    rules = tuple(QueueRule(match=match, sweep_s=float(number + 1)) for number, match in enumerate(matches))
+    alone = [float(number + 1) for number, rule in enumerate(rules) if rule.matches(queue)]
+    assert Tuning(Periods(rules=rules)).of(queue).sweep_s == (alone[0] if alone else 60.0)
+
+
+ME, YOU = "1" * 32, "2" * 32
+
+
+def debt(queue: str = "a/b") -> Debt:
+    return Debt(queue=queue, seats=Seats(), numbers=Tuning(Periods()).of(queue))
+
+
+def test_no_heartbeat_adds_more_than_a_listener_can_have_done() -> None:
+    """An absurd level is taken as where its counts stand, not as work that was done."""
+    counts, queue = JobCounts(), debt()
+    absurd = Jobs({"done": COUNT_MAX}, {"E": COUNT_MAX}, 0, COUNT_MAX, Spread([COUNT_MAX], COUNT_MAX))
+    counts.told(ME, queue, {"m:f": absurd})
+    counts.told(ME, queue, {"m:f": absurd})
+    step = work.STEP_MAX
+    most = Jobs({"done": step}, {"E": step}, 0, step, Spread([step], 1000 * step))
+    assert queue.jobs == {"m:f": most}
+
+
+def test_who_was_forgotten_says_that_it_was_heard_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its levels are not counted again, while one that was never heard counts from its first word on."""
+    monkeypatch.setattr("bridge.core.jobs.TELLERS_MAX", 2)
+    counts, queue = JobCounts(), debt()
+    instances = [f"{number:032x}" for number in range(3)]
+    for round_ in range(5):
+        for instance in instances:
+            counts.told(instance, queue, {"m:f": Jobs({"done": 4}, resumed=round_ > 0)})
+    assert queue.jobs == {"m:f": Jobs({"done": 12})}
+    assert counts.told(instances[-1], queue, {"m:f": Jobs({"done": 6}, resumed=True)}) == [
+        JobsTold("a/b", "m:f", Jobs({"done": 2}))
+    ]
+
+
+QUEUE_GROWTH = "billing/orders"
+BOOT = "b" * 32
+
+
+def hello(bell: Bell, now: float, number: int, store: str = "s") -> int:
+    """Begin a session of the queue."""
+    session = bell.open(now, "test")
+    bell.frame(now, session, Hello(f"{number:032x}", "worker", [Subscription(QUEUE_GROWTH, 4, store=store)], []))
+    return session
+
+
+def fleet(size: int) -> tuple[Bell, list[int]]:
+    """Return rules with so many sessions of one queue, and the sessions."""
+    bell = Bell(BOOT, Periods(), lambda: 0.5)
+    sessions = [hello(bell, 0.0, number) for number in range(size)]
+    bell.commands()
+    bell.facts()
+    return bell, sessions
+
+
+def costs(size: int) -> dict[str, int]:
+    """Return the steps of what happens to one session of so many."""
+    bell, sessions = fleet(size)
+    event = CloudQueueWorkDetected("billing", "orders", 1)
+    found = {"hello": steps(lambda: hello(bell, 1.0, size))}
+    bell.commands()
+    found["trigger"] = steps(lambda: bell.trigger(2.0, event, "http"))
+    debt = bell.ledger.debts[QUEUE_GROWTH]
+    owner = debt.owner
+    assert owner is not None
+    found["wake"] = steps(lambda: bell.take(2.0, owner))
+    cover = Cover(QUEUE_GROWTH, BOOT, debt.gen, 0, store="s")
+    found["cover"] = steps(lambda: bell.frame(3.0, owner, cover))
+    assert not debt.dirty
+    found["end"] = steps(lambda: bell.lost(4.0, sessions[size // 2], "gone"))
+    return found
+
+
+@pytest.mark.parametrize("frame", ["hello", "cover"])
+def test_a_session_of_another_store_is_refused_however_many_there_are(frame: str) -> None:
+    """B11: as long as another one names a store, and no longer; whoever takes its own place over may change it."""
+    bell, sessions = fleet(3)
+    if frame == "cover":
+        bell.frame(1.0, sessions[0], Cover(QUEUE_GROWTH, BOOT, 0, 0, store="other"))
+        assert bell.sessions.get(sessions[0]) is None
+        return
+    other = hello(bell, 1.0, 9, "other")
+    assert bell.sessions.get(other) is None
+    for session in sessions[1:]:
+        bell.lost(2.0, session, "gone")
+    assert bell.sessions.get(hello(bell, 3.0, 8, "other")) is None
+    # The very instance that is still there, with another store: it is compared with nobody.
+    assert bell.sessions.get(hello(bell, 4.0, 0, "other")) is not None
+    assert bell.ledger.debts[QUEUE_GROWTH].seats.store == "other"
+    assert bell.sessions.get(hello(bell, 5.0, 7, "s")) is None

@@ -25,15 +25,6 @@ def test_a_plain_line_cannot_be_forged() -> None:
     assert line == "1970-01-01T00:00:00.000Z warning web: hello a\\nb\\x1b[2J peer=x\\ry"
 
 
-def test_a_json_line_holds_what_is_known() -> None:
-    """Extras are fields of their own, whatever they are."""
-    line = JsonLines().format(record("hello\n", queue="a/q", odd=object))
-    assert "\n" not in line
-    entry = json.loads(line)
-    assert (entry["message"], entry["level"], entry["queue"]) == ("hello\n", "warning", "a/q")
-    assert entry["time"] == "1970-01-01T00:00:00.000Z"
-
-
 @pytest.mark.parametrize("form", [PlainLines(), JsonLines()])
 def test_a_traceback_is_kept(form: logging.Formatter) -> None:
     """An error with a traceback shows where it was raised."""
@@ -43,32 +34,6 @@ def test_a_traceback_is_kept(form: logging.Formatter) -> None:
     except ValueError as error:
         made.exc_info = (type(error), error, error.__traceback__)
     assert "ValueError: inner" in form.format(made)
-
-
-def test_repetitions_are_counted_instead_of_written() -> None:
-    """Ten lines of a kind in ten seconds pass; the next period says how many did not, and other kinds are free."""
-    now = 0.0
-    limit = Repetition(clock=lambda: now)
-    assert sum(limit.filter(record("noise %d", n)) for n in range(100)) == 10
-    assert limit.filter(record("something else"))
-    now = 10.0
-    late = record("noise %d", 1)
-    assert limit.filter(late)
-    assert late.getMessage() == "noise 1 (90 more like this were left out)"
-
-
-def test_two_different_faults_are_both_heard() -> None:
-    """Words that are only filled in, or the exception behind equal words, make another kind: none buries another."""
-    limit = Repetition(clock=lambda: 0.0)
-    broken, lost = record("it broke"), record("it broke")
-    broken.exc_info, lost.exc_info = (ValueError, ValueError("x"), None), (OSError, OSError("x"), None)
-    for one, other in (
-        (record("%s", "the disk is full"), record("%s", "the file is damaged")),
-        (record("%s%s", "a client sent too much", ""), record("%s%s", "a handler broke", "")),
-        (broken, lost),
-    ):
-        assert sum(limit.filter(one) for _ in range(100)) == 10
-        assert limit.filter(other)
 
 
 def test_kinds_are_bounded() -> None:

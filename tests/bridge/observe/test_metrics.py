@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import msgspec
 import pytest
 
-from bridge import Bridge
-from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.jobs import Jobs, Spread
-from bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat
+from bridge.contract.wire import Processes
 from bridge.observe import facts, metrics, swallowed
 from bridge.observe.metrics import Metrics
 from bridge.observe.queue_families import Standing
 from bridge.observe.registry import COLLECTOR
 from bridge.observe.slices import at_once
-from bridge.queues.base import NewMessage
-from bridge.service.state import ListenerState, Subscribed
-from bridge.service.status import queues, told_by_webhooks
+from bridge.service.status import queues
 from tests.support.bells import QUEUE, Rig
 
 
@@ -112,41 +105,6 @@ def test_a_fact_is_counted_by_its_metric_alone(fact: facts.Fact, shown: dict[str
     assert samples(counted) == {name: value * (1 if name.startswith(gauges) else 2) for name, value in shown.items()}
 
 
-def test_a_lost_bus_is_down() -> None:
-    """It has a value, or an alert could not see it."""
-    counted = Metrics()
-    counted(facts.BusUp("nats", "::1", 0.0))
-    counted(facts.BusDown("nats", "::1", "gone"))
-    assert 'queuebell_bus_up{bus="nats"} 0.0' in counted.render().decode()
-
-
-@pytest.mark.parametrize(
-    ("moved", "receives"),
-    [
-        ((9, 4, {"trigger": (2, 1), "sweep": (0, 2)}), {"trigger": (2, 1), "sweep": (0, 2), "unreported": (3, 1)}),
-        ((3, 1, {"due": (2, 1)}), {"due": (2, 1)}),
-        ((2, 0, {}), {"unreported": (2, 0)}),
-        ((2, 2, {}), {"unreported": (0, 2)}),
-        ((0, 0, {}), {}),
-    ],
-)
-def test_a_receive_counts_by_what_it_was_for(
-    moved: tuple[int, int, dict[str, tuple[int, int]]], receives: dict[str, tuple[int, int]]
-) -> None:
-    """And those of which no client said one as unreported; puts of the same commit count beside them."""
-    counted = Metrics()
-    all_of_them, empty, sources = moved
-    counted(facts.QueueMoved(QUEUE, 1, 1, 5, all_of_them, empty, sources))
-    told = samples(counted)
-    assert told.pop("put_messages_total") == 5
-    assert told == {
-        f'receives_total{{result="{result}",wake_source="{source}"}}': number
-        for source, numbers in receives.items()
-        for result, number in zip(("found", "empty"), numbers, strict=True)
-        if number
-    }
-
-
 def test_latencies_are_counted_up_to_each_bound() -> None:
     """Of wakes and of starts of handlers, each by itself; the last number is of all."""
     counted = Metrics()
@@ -167,77 +125,6 @@ def test_the_workers_of_a_queues_scalers_add_up_and_what_is_wanted_is_for_all() 
         f'workers{{queue="{QUEUE}",state="{state}"}}': number
         for state, number in (("wanted", 6), ("ready", 3), ("starting", 3), ("running", 7))
     }
-
-
-def test_work_that_waits_with_nobody_there_is_unattended() -> None:
-    """Not while a listener or a webhook is there, nor where only a gap says that something may have been missed."""
-    rig = Rig()
-    rig.trigger()
-    assert (told(rig, "listeners"), told(rig, "unattended")) == (0, 1)
-    assert told(rig, "unattended", (QUEUE,)) == 0
-    number = rig.join()
-    assert (told(rig, "listeners"), told(rig, "unattended")) == (1, 0)
-    rig.cover(number, rig.debt().gen)
-    rig.lose(number)
-    rig.bell.gap(rig.now)
-    rig.drive()
-    assert rig.debt().dirty
-    assert told(rig, "unattended") == 0
-
-
-def test_a_webhook_that_is_not_reached_attends_to_nothing() -> None:
-    """As in the findings."""
-    rows = [ListenerState(channel="webhook", queues=[Subscribed(queue=queue)], state=state) for queue, state in (
-        ("a/well", "ok"), ("a/away", "failing"), ("a/gone", "disabled")
-    )]  # fmt: skip
-    assert told_by_webhooks(rows) == {"a/well"}
-
-
-def test_the_longest_failure_of_a_queues_listeners_is_shown() -> None:
-    """In seconds, on and on while nobody tells otherwise, and 0 once its receives are answered."""
-    rig = Rig()
-    first, second = rig.join(), rig.join()
-    for number, failing_ms in ((first, 2000), (second, 30_000)):
-        rig.say(number, ListenerHeartbeat(1, {QUEUE: QueueBeat(failing_ms=failing_ms)}))
-    rig.wait(5)
-    assert told(rig, "failing_seconds") == 35
-    rig.say(second, ListenerHeartbeat(2, {QUEUE: QueueBeat()}))
-    assert told(rig, "failing_seconds") == 7
-    rig.say(first, ListenerHeartbeat(2, {QUEUE: QueueBeat()}))
-    assert told(rig, "failing_seconds") == 0
-
-
-def test_a_lost_publish_is_counted_from_0_on() -> None:
-    """The series is there before, for Prometheus cannot see how a counter rose that it sees for the first time."""
-    rig, counted = Rig(), Metrics()
-    counted.watch_queues(lambda: queues(rig.bell, rig.now, ()))
-    number = rig.join()
-    assert shown(counted, "queuebell_unannounced_total") == {QUEUE: 0}
-    for level in (1, 1, 3):
-        rig.say(number, ListenerHeartbeat(1, {QUEUE: QueueBeat(receives={"sweep": (level, 0)}, unannounced=level)}))
-    for fact in rig.facts:
-        counted(fact)
-    assert shown(counted, "queuebell_unannounced_total") == {QUEUE: 3}
-    assert rig.debt().unannounced == 3
-    rig.lose(number)
-    assert rig.bell.forget(QUEUE)
-    assert shown(counted, "queuebell_unannounced_total") == {QUEUE: 3}, "a counter never falls while a bridge runs"
-
-
-@pytest.mark.parametrize(("before_s", "dirty", "counted"), [(9.0, False, 0), (11.0, False, 1), (11.0, True, 0)])
-def test_work_that_was_announced_meanwhile_is_no_lost_publish(before_s: float, dirty: bool, counted: int) -> None:
-    """By a trigger within the last two heartbeats, or one that is owed still; a listener's `more` announces nothing."""
-    rig = Rig()
-    number = rig.join()
-    rig.trigger()
-    if not dirty:
-        rig.cover(number, rig.debt().gen)
-    for _ in range(2):
-        rig.wait(before_s / 2)
-        rig.beat(number)
-    rig.more(number, unannounced=True)
-    rig.say(number, ListenerHeartbeat(1, {QUEUE: QueueBeat(receives={"sweep": (1, 0)}, unannounced=1)}))
-    assert rig.debt().unannounced == counted
 
 
 def test_queues_beyond_the_labels_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,23 +161,6 @@ def test_what_is_written_is_what_was_read() -> None:
     counted(facts.Unannounced("a/0", 1))
     rows.clear()
     assert write() == before != counted.render()
-
-
-async def test_a_scrape_asks_nothing_of_a_store_or_a_listener() -> None:
-    """Ten of them leave every count of receives as it was, and send no frame."""
-    async with Bridge() as bridge:
-        await bridge.store.put(QUEUE, [NewMessage(b"x")])
-        bridge.trigger([CloudQueueWorkDetected("a", "elsewhere")], bus="http")
-        heard: list[facts.Fact] = []
-        bridge.observe(heard.append)
-        before = msgspec.json.encode([bridge.describe(QUEUE), bridge.describe("a/elsewhere")])
-        assert all(b"queuebell_queue_unattended" in bridge.metrics.render() for _ in range(10))
-        await asyncio.sleep(0)
-        after = [bridge.describe(QUEUE), bridge.describe("a/elsewhere")]
-        assert [(each.receives.total, each.gen) for each in after] == [
-            (each["receives"]["total"], each["gen"]) for each in msgspec.json.decode(before)
-        ]
-        assert heard == []
 
 
 def test_a_gauge_that_raises_hides_no_other_metric() -> None:

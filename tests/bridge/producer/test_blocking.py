@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import datetime
 import json
 import pathlib
-import signal
 import socket
 import subprocess
 import sys
@@ -35,7 +33,6 @@ from bridge.producer.publisher import Publisher
 from bridge.queues.base import (
     Capabilities,
     Claim,
-    Depth,
     Extend,
     NewMessage,
     PutReceipt,
@@ -45,7 +42,6 @@ from bridge.queues.base import (
     Settling,
     StoredMessage,
 )
-from bridge.queues.embedded.memory import MemoryStore
 from tests.support.buses import RecordingBus
 from tests.support.command import environment, serving
 from tests.support.processes import PATIENCE_S
@@ -145,19 +141,6 @@ def test_a_message_from_put_to_its_end(kind: str, url: str, tmp_path: pathlib.Pa
     assert threads() == []
 
 
-def test_one_store_for_all_threads(url: str) -> None:
-    """They share one thread and one loop, which the first of them starts; nobody's message is lost."""
-    assert threads() == []
-    with BlockingStore(url) as store:
-        assert threads() == []
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda number: store.put("threads/orders", [str(number)]), range(64)))
-        assert threads() == ["queuebell-store"]
-        depth = store.depth("threads/orders")
-        assert depth is not None and depth.visible == 64
-    assert threads() == []
-
-
 @pytest.mark.parametrize(
     ("given", "options", "error"),
     [
@@ -204,28 +187,6 @@ async def test_within_an_event_loop_it_is_refused() -> None:
     with pytest.raises(BadInput, match=r"await store\.close"):
         store.close()
     await asyncio.to_thread(store.close)
-
-
-def test_every_call_has_an_end(silent: socket.socket) -> None:
-    """A store that does not answer leaves the outcome unknown."""
-    with BlockingStore(address(silent), timeout=0.2) as store, pytest.raises(UnknownOutcome, match=r"within 0.2 s"):
-        store.put(QUEUE, ["x"])
-
-
-class Hanging(MemoryStore):
-    """A store that never counts, and tells when it is asked and when nobody waits any more."""
-
-    def __init__(self) -> None:
-        super().__init__("hanging")
-        self.asked, self.given_up = threading.Event(), threading.Event()
-
-    async def depth(self, queue: str) -> Depth | None:
-        self.asked.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.given_up.set()
-        return None
 
 
 class Noting:
@@ -313,28 +274,6 @@ def test_every_call_reaches_the_store_and_names_itself_where_no_answer_comes(mon
     assert made == [("noting:", {"some": "option"}), ("noting:", {})]
 
 
-def test_with_a_bridge_each_put_is_published_as_it_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its key goes to a bridge that is spoken to by HTTP, and to no broker, whose users have passwords."""
-    bus, keys = RecordingBus(), []
-
-    def publisher(bridge: str, *, api_key: object) -> Publisher:
-        keys.append((bridge, api_key))
-        return Publisher(bus)
-
-    store = Noting()
-    monkeypatch.setattr(blocking, "open_store", lambda url, **options: store)
-    monkeypatch.setattr(blocking, "Publisher", publisher)
-    for bridge in ("http://h:1", "nats://h:1"):
-        with BlockingStore("noting:", bridge=bridge, api_key="secret") as there:
-            there.put(QUEUE, ["x"], visible_after_ms=1, ttl_s=2, create=False)
-            there.publish(QUEUE, 3, not_before_ms=60_000)
-            there.publish(QUEUE)
-    assert keys == [("http://h:1", "secret"), ("nats://h:1", None)]
-    assert store.noted == [("put", QUEUE, [NewMessage(b"x", 1, 2)], {"create": False}), ("close",)] * 2
-    assert sum(event.payload_size for event in bus.taken) == 10
-    assert max(event.not_before_ms for event in bus.taken) > 50_000
-
-
 def test_a_loop_that_stands_still_leaves_the_outcome_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever blocks it; the caller does not wait for it, and says which call it was."""
     gate = threading.Event()
@@ -401,25 +340,6 @@ def test_in_a_forked_process_what_was_open_is_left_alone_and_opened_anew(monkeyp
         assert store._life is not parent and threads() == ["queuebell-store"] * 2
         assert parent is not None
         parent.end(PATIENCE_S)
-
-
-def test_an_interrupt_cancels_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C comes through at once, what was asked is given up, and the store goes on."""
-    hanging, main = Hanging(), threading.get_ident()
-    monkeypatch.setattr("bridge.producer.blocking.open_store", lambda url: hanging)
-
-    def interrupt() -> None:
-        assert hanging.asked.wait(PATIENCE_S)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    other = threading.Thread(target=interrupt)
-    other.start()
-    with BlockingStore("hanging:", timeout=10 * PATIENCE_S) as store:
-        with pytest.raises(KeyboardInterrupt):
-            store.depth(QUEUE)
-        assert hanging.given_up.wait(PATIENCE_S)
-        assert len(store.put(QUEUE, ["x"])) == 1
-    other.join(PATIENCE_S)
 
 
 def test_closing_ends_the_calls_of_others(silent: socket.socket) -> None:

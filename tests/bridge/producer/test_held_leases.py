@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 
+import msgspec
 import pytest
 
 from bridge.contract.burial import Burial, write_burial
-from bridge.producer.held_leases import HeldLeases
-from bridge.producer.replaying import Choice, Replaying
-from bridge.queues.base import NOT_DONE, NewMessage, QueueStore, Settled, Settlement, Settling
+from bridge.contract.errors import UnknownOutcome
+from bridge.producer.held_leases import CALL_S, SHARED_LEASE_S, HeldLeases
+from bridge.queues.base import BATCH_MAX, NOT_DONE, NewMessage, QueueStore, Settled, Settlement, Settling
 from bridge.queues.embedded.memory import MemoryStore
-from tests.support.growth import counted
+from tests.bridge.queues.clocks import FakeClock
+from tests.listeners.rig import Store
+from tests.support.sim_loop import simulated
 
 POISON = "pay/orders-poison"
 NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
@@ -36,32 +40,6 @@ async def filled(store: QueueStore, size: int) -> None:
         await store.put(POISON, [NewMessage(body)] * 32)
 
 
-@pytest.mark.parametrize("discard", [False, True])
-@pytest.mark.parametrize("choice", [{"reason": "price"}, {"ids": frozenset({"none"})}])
-async def test_a_run_costs_the_same_for_each_message(choice: dict[str, object], discard: bool) -> None:
-    """None matches, so that all are held: steps of Python for each message, of 128 and of 1,280."""
-    each: list[float] = []
-    for size in (128, 1280):
-        async with MemoryStore(f"held-{size}-{discard}-{len(choice)}") as store:
-            await filled(store, size)
-            replaying = Replaying(
-                store,
-                store,
-                POISON,
-                Choice(discard=discard, **choice),
-                size,
-                clock=Clock(),  # type: ignore[arg-type]
-            )
-            with counted() as work:
-                done = await replaying.run()
-            assert (done.moved, done.stay) == (0, 0)
-            depth = await store.depth(POISON)
-            assert depth is not None
-            assert (depth.visible, depth.invisible) == (size, 0)
-            each.append(work.steps / size)
-    assert each[1] < 1.2 * each[0]
-
-
 class Tells(MemoryStore):
     """Counts what is extended, and refuses to while it is ``tight``."""
 
@@ -77,28 +55,6 @@ class Tells(MemoryStore):
             if self.tight:
                 return Settling([], [], [Settled(False, code=NOT_DONE)] * len(settlement.extend))
         return await super().settle(queue, settlement)
-
-
-async def test_only_what_is_half_over_is_renewed() -> None:
-    """The oldest first, each once, also where one of them was let go."""
-    async with Tells("half") as store:
-        await filled(store, 96)
-        clock = Clock()
-        held = HeldLeases(store, POISON, 300, clock)
-        first = await held.receive(32)
-        clock.now += 100
-        await held.receive(32)
-        await held.renew()
-        assert store.extended == []
-        held.pop(first[3].id)
-        clock.now += 60
-        await held.renew()
-        assert store.extended == [31]
-        clock.now += 100
-        await held.renew()
-        assert store.extended == [31, 32]
-        await held.renew()
-        assert store.extended == [31, 32]
 
 
 async def test_what_could_not_be_renewed_is_tried_again_later() -> None:
@@ -119,3 +75,59 @@ async def test_what_could_not_be_renewed_is_tried_again_later() -> None:
         clock.now += 140
         await held.renew()
         assert one.id not in held
+
+
+QUEUE = "billing/orders-poison"
+
+
+class Sharing(Store):
+    """A store whose leases all last as long as the longest that was ever asked for."""
+
+    capabilities = msgspec.structs.replace(Store.capabilities, own_leases=False)
+
+
+@pytest.mark.parametrize(
+    ("store", "asked", "lease_s", "call_s"),
+    [
+        (Store, 600.0, 600.0, CALL_S),
+        (Store, 60.0, 60.0, 15.0),
+        (Sharing, 600.0, SHARED_LEASE_S, SHARED_LEASE_S / 4),
+        (Sharing, 10.0, 10.0, 2.5),
+    ],
+)
+@simulated
+async def test_a_lease_is_no_longer_than_others_bear_and_a_call_ends_within_it(
+    store: type[Store], asked: float, lease_s: float, call_s: float
+) -> None:
+    """Where leases are shared a long one would be every worker's; a call has a quarter of it, and a minute at most."""
+    loop = asyncio.get_running_loop()
+    held = HeldLeases(store(), QUEUE, asked, loop.time)
+    assert held.lease_s == lease_s
+    began = loop.time()
+    with pytest.raises(UnknownOutcome, match=f"within {call_s:g} s"):
+        await held.in_time(asyncio.Event().wait())
+    assert loop.time() - began == pytest.approx(call_s)
+
+
+@simulated
+async def test_leases_are_renewed_in_their_second_half_and_given_back_uncounted() -> None:
+    """Whatever is held stays held however long the look takes, and afterwards nobody sees that it was taken."""
+    clock = FakeClock()
+    store: QueueStore = Store()
+    for start in range(0, 40, BATCH_MAX):
+        await store.put(QUEUE, [b"%d" % number for number in range(start, min(40, start + BATCH_MAX))])
+    held = HeldLeases(store, QUEUE, 20.0, clock)
+    ids = [message.id for _ in range(2) for message in await held.receive(BATCH_MAX)]
+    first = {id_: held.receipt(id_) for id_ in ids}
+    await clock.let_pass(10.0)
+    await held.renew()
+    assert {id_: held.receipt(id_) for id_ in ids} == first
+    await clock.let_pass(0.1)
+    await held.renew()
+    assert all(held.receipt(id_) != first[id_] for id_ in ids)
+    gone = held.pop(ids[0])
+    assert gone and ids[0] not in held and ids[1] in held
+    await held.give_back()
+    assert not any(id_ in held for id_ in ids)
+    found = (await store.receive(QUEUE, BATCH_MAX, 30.0)).messages
+    assert len(found) == BATCH_MAX and {message.dequeue_count for message in found} == {1}

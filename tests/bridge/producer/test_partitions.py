@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,19 +12,14 @@ import pytest
 from bridge.contract.errors import (
     BadInput,
     Overloaded,
-    QueuebellError,
     QueueNotFound,
-    StoreFull,
     StoreUnavailable,
     UnknownOutcome,
 )
 from bridge.contract.partitioning import Partitions
 from bridge.producer.partitions import PartitionedQueue, PartlyPut, Placed
-from bridge.producer.publisher import Publisher
-from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import Capabilities, Depth, NewMessage, PutReceipt
 from bridge.queues.embedded.memory import MemoryStore
-from tests.support.buses import RecordingBus
 
 ORDERS = Partitions("billing/orders", 4)
 _names = itertools.count()
@@ -64,98 +57,6 @@ def key_of(number: int) -> str:
     return next(key for key in map(str, itertools.count()) if ORDERS.of(key) == ORDERS.reference(number))
 
 
-async def test_puts_without_a_key_go_in_turn() -> None:
-    """Each put is one batch on one partition; over many the spread is exactly even."""
-    async with Store() as store:
-        queue = PartitionedQueue(store, "billing/orders:4", draw=drawn(0.5))
-        placed = [await queue.put([b"a", b"b", b"c"]) for _ in range(8)]
-        assert [{one.queue for one in batch} for batch in placed] == [
-            {ORDERS.reference(number)} for number in (2, 3, 0, 1) * 2
-        ]
-        assert queue.queues == ORDERS.references
-        assert queue.state().put == dict.fromkeys(ORDERS.references, 6)
-        assert queue.state().diverted == 0
-        assert await queue.depth() == Depth(24, 0)
-
-
-async def test_each_batch_of_a_long_put_takes_its_turn() -> None:
-    """70 messages are three transactions, on three partitions; the receipts come in order and settle there."""
-    async with Store() as store:
-        queue = PartitionedQueue(store, ORDERS, draw=drawn())
-        placed = await queue.put([f"{number}" for number in range(70)])
-        assert store.asked == [("billing/orders-p0", 32), ("billing/orders-p1", 32), ("billing/orders-p2", 6)]
-        assert [one.queue for one in placed] == [queue for queue, count in store.asked for _ in range(count)]
-        assert await store.bodies(2) == [f"{number}".encode() for number in range(64, 70)]
-
-
-async def test_a_store_that_takes_more_gets_more_of_one_key_and_turns_stay_as_they_are() -> None:
-    """A larger batch would otherwise have a long put fill one partition after the other."""
-
-    class Roomy(Store):
-        capabilities = Capabilities(batch_max=64)  # type: ignore[assignment]
-
-        async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
-            self.asked.append((queue, len(messages)))
-            return [PutReceipt("id", "receipt", 0) for _ in messages]
-
-    async with Roomy() as store:
-        queue = PartitionedQueue(store, ORDERS, draw=drawn())
-        await queue.put([b"x"] * 70, key="one")
-        assert store.asked == [(ORDERS.of("one"), 64), (ORDERS.of("one"), 6)]
-        del store.asked[:]
-        await queue.put([b"x"] * 70)
-        assert store.asked == [("billing/orders-p0", 32), ("billing/orders-p1", 32), ("billing/orders-p2", 6)]
-
-
-async def test_many_short_producers_do_not_all_begin_at_the_first_partition() -> None:
-    """A producer that puts once and ends finds a partition by chance."""
-    async with Store() as store:
-        for seed in range(200):
-            await PartitionedQueue(store, ORDERS, draw=random.Random(seed).random).put([b"x"])
-        counts = Counter(queue for queue, _ in store.asked)
-        assert set(counts) == set(ORDERS.references)
-        assert max(counts.values()) < 80
-
-
-async def test_a_key_always_lands_on_its_partition() -> None:
-    """In one put or several, by any producer, before and after others."""
-    async with Store() as store:
-        for producer in range(3):
-            queue = PartitionedQueue(store, ORDERS, draw=drawn(producer / 3))
-            for number in range(4):
-                placed = await queue.put([f"{producer}"] * 40, key=key_of(number))
-                assert {one.queue for one in placed} == {ORDERS.reference(number)}
-        assert await queue.depth() == Depth(480, 0)
-
-
-async def test_many_keys_are_split_into_batches_of_their_partitions() -> None:
-    """Each partition gets its share in the order given, 32 a batch; the receipts come in the order of the pairs."""
-    async with Store() as store:
-        queue = PartitionedQueue(store, ORDERS)
-        pairs = [(f"customer-{number % 50}", f"{number}".encode()) for number in range(400)]
-        placed = await queue.put_keyed(iter(pairs))
-        assert [one.queue for one in placed] == [ORDERS.of(key) for key, _ in pairs]
-        assert max(count for _, count in store.asked) == 32
-        assert len(store.asked) == sum(-(-count // 32) for count in queue.state().put.values())
-        for ref in ORDERS.references:
-            share = [message.body for message in (await store.receive(ref, 32)).messages]
-            assert share == [body for key, body in pairs if ORDERS.of(key) == ref][:32]
-
-
-@pytest.mark.parametrize("fault", [StoreUnavailable("away"), StoreFull("full")])
-async def test_a_partition_that_is_away_is_passed_over_and_counted(fault: Exception) -> None:
-    """Nothing was put there, so the next one takes it; while it rests, it is not asked again."""
-    async with Store() as store:
-        store.faults[ORDERS.reference(0)] = fault
-        queue = PartitionedQueue(store, ORDERS, draw=drawn())
-        assert (await queue.put([b"x"]))[0].queue == ORDERS.reference(1)
-        assert [(await queue.put([b"x"]))[0].queue for _ in range(3)] == [
-            ORDERS.reference(number) for number in (2, 3, 1)
-        ]
-        assert queue.state().diverted == 1
-        assert [ref for ref, _ in store.asked].count(ORDERS.reference(0)) == 1
-
-
 async def test_where_three_are_away_the_put_fails() -> None:
     """A store that is away is not asked by each of a hundred names."""
     async with Store() as store:
@@ -179,69 +80,6 @@ async def test_a_store_that_asks_to_be_left_alone_is_not_asked_by_another_name()
         assert [(await queue.put([b"x"]))[0].queue for _ in range(4)] == [
             ORDERS.reference(number) for number in (1, 2, 3, 0)
         ]
-
-
-async def test_a_put_whose_outcome_is_unknown_goes_nowhere_else() -> None:
-    """It may stand: on another partition it would come twice."""
-    async with Store() as store:
-        store.faults[ORDERS.reference(0)], store.late = UnknownOutcome("no answer"), True
-        queue = PartitionedQueue(store, ORDERS, draw=drawn())
-        with pytest.raises(UnknownOutcome) as caught:
-            await queue.put([b"x"])
-        assert not isinstance(caught.value, PartlyPut)
-        assert len(store.asked) == 1
-        assert await queue.depth() == Depth(1, 0)
-        assert (await queue.put([b"x"]))[0].queue == ORDERS.reference(1)
-        assert queue.state().put[ORDERS.reference(0)] == 0, "known puts only"
-
-
-async def test_a_put_by_key_goes_nowhere_else() -> None:
-    """What is handled in one place must not be in two."""
-    async with Store() as store:
-        store.faults[ORDERS.reference(2)] = StoreUnavailable("away")
-        queue = PartitionedQueue(store, ORDERS)
-        with pytest.raises(StoreUnavailable, match="away"):
-            await queue.put([b"x"] * 40, key=key_of(2))
-        assert store.asked == [(ORDERS.reference(2), 32)], "and what would come after it was not tried"
-        with pytest.raises(StoreUnavailable, match="away"):
-            await queue.put_keyed([(key_of(2), b"x"), (key_of(2), b"y")])
-        assert await queue.depth() is None
-
-
-async def test_which_were_put_is_said_where_a_partition_fails() -> None:
-    """The others' messages stand; of each message it is known what became of it."""
-    async with Store() as store:
-        store.faults = {ORDERS.reference(1): StoreUnavailable("away"), ORDERS.reference(2): UnknownOutcome("no answer")}
-        queue = PartitionedQueue(store, ORDERS)
-        pairs = [(key_of(number % 4), f"{number}".encode()) for number in range(8)]
-        with pytest.raises(
-            PartlyPut, match=r"^billing/orders:4: of 8 messages 4 were put, 2 were not, of 2 it is not known"
-        ) as caught:
-            await queue.put_keyed(pairs)
-        outcomes = caught.value.outcomes
-        assert [type(outcome) for outcome in outcomes] == [Placed, StoreUnavailable, UnknownOutcome, Placed] * 2
-        store.faults.clear()
-        again = [
-            pair for pair, outcome in zip(pairs, outcomes, strict=True)
-            if isinstance(outcome, QueuebellError) and not isinstance(outcome, UnknownOutcome)
-        ]  # fmt: skip
-        await queue.put_keyed(again)
-        assert sorted([*await store.bodies(0), *await store.bodies(1), *await store.bodies(3)]) == sorted(
-            body for key, body in pairs if key != key_of(2)
-        )
-
-
-async def test_an_unknown_partition_beside_one_that_failed_is_partly_put() -> None:
-    """The whole is not certainly undone, and the error must not say so."""
-    async with Store() as store:
-        store.faults = {ORDERS.reference(0): StoreUnavailable("away"), ORDERS.reference(1): UnknownOutcome("no answer")}
-        queue = PartitionedQueue(store, ORDERS)
-        with pytest.raises(PartlyPut):
-            await queue.put_keyed([(key_of(0), b"x"), (key_of(1), b"y")])
-        store.faults[ORDERS.reference(1)] = StoreFull("full")
-        with pytest.raises(StoreUnavailable) as caught:
-            await queue.put_keyed([(key_of(0), b"x"), (key_of(1), b"y")])
-        assert not isinstance(caught.value, UnknownOutcome), "nothing stands, and that is known"
 
 
 async def test_a_long_put_says_which_batches_stand() -> None:
@@ -270,23 +108,6 @@ async def test_bad_input_changes_nothing() -> None:
             PartitionedQueue(store, "billing/orders")
         assert await queue.put([]) == []
         assert store.asked == []
-
-
-async def test_each_partition_s_put_rings_its_own_bell() -> None:
-    """With a publishing queue each batch is published on its partition, an unknown one too, a failed one never."""
-    bus = RecordingBus()
-    async with Store() as store, Publisher(bus) as publisher:
-        queue = PartitionedQueue(PublishingQueue(store, publisher), ORDERS, draw=drawn())
-        await queue.put([b"x"] * 40)
-        await queue.put([b"x"] * 3, key=key_of(3))
-        store.faults = {ORDERS.reference(2): StoreUnavailable("away"), ORDERS.reference(0): UnknownOutcome("lost")}
-        assert (await queue.put([b"x"]))[0].queue == ORDERS.reference(3)
-        with pytest.raises(UnknownOutcome):
-            await queue.put([b"x"])
-    told: Counter[str] = Counter()
-    for event in bus.taken:
-        told[event.queue] += event.payload_size
-    assert told == {ORDERS.reference(0): 34, ORDERS.reference(1): 8, ORDERS.reference(3): 4}
 
 
 async def test_a_cancelled_put_leaves_no_task() -> None:
@@ -344,21 +165,6 @@ async def test_a_pause_holds_for_partitions_that_were_not_there_yet() -> None:
         await queue.clear()
         await queue.pause(False)
         assert await queue.depth() == Depth(0, 0)
-
-
-async def test_receipts_are_those_of_the_store_and_a_message_is_put_once() -> None:
-    """Each placed message is there under its receipt's id; the same key of a put answers None, and is not counted."""
-    async with Store() as store:
-        queue = PartitionedQueue(store, "billing/orders:4")
-        placed = await queue.put(["a", "b"], key="eu")
-        assert {each.queue for each in placed} == {ORDERS.of("eu")}
-        there = await store.peek(ORDERS.of("eu"))
-        assert [each.receipt.id for each in placed] == [message.id for message in there]
-        once = await queue.put_once("eu", "order-1", "c")
-        assert once is not None and once.queue == ORDERS.of("eu")
-        assert (await store.peek(ORDERS.of("eu")))[-1].id == once.receipt.id
-        assert await queue.put_once("eu", "order-1", "c") is None
-        assert queue.state().put[ORDERS.of("eu")] == 3
 
 
 class Noting:
@@ -451,23 +257,3 @@ async def test_the_longest_wait_of_all_partitions() -> None:
         assert await queue.oldest_ms() == 70
         waits.update(dict.fromkeys(waits))
         assert await queue.oldest_ms() is None
-
-
-async def test_no_more_than_sixteen_partitions_are_asked_at_a_time() -> None:
-    """A queue of a hundred must not open a hundred calls at once; what makes one says its metadata to each."""
-    most, now, said = 0, 0, []
-
-    class Crowded(Store):
-        async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
-            nonlocal most, now
-            now += 1
-            most = max(most, now)
-            said.append(metadata)
-            await asyncio.sleep(0)
-            now -= 1
-            return await super().create(queue, metadata)
-
-    async with Crowded() as store:
-        queue = PartitionedQueue(store, "billing/many:40")
-        assert await queue.create({"team": "billing"}) == 40
-    assert (most, said) == (16, [{"team": "billing"}] * 40)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 
@@ -14,48 +13,6 @@ from bridge.producer.bus import Bus
 from bridge.producer.publisher import BlockingPublisher, Publisher, PublisherState
 from tests.support.buses import RecordingBus
 from tests.support.processes import PATIENCE_S
-from tests.support.sim_loop import pass_time, simulated
-
-
-@pytest.mark.parametrize("blocking", [False, True])
-async def test_a_queue_is_one_name_or_two(blocking: bool) -> None:
-    """And the number of messages has two names as well."""
-    bus = RecordingBus()
-    publisher = BlockingPublisher(bus) if blocking else Publisher(bus)
-    for words, more in (
-        (("billing/orders",), {}),
-        (("billing/two",), {"count": 2}),
-        (("billing/three",), {"payload_size": 3}),
-        (("billing", "four", 4), {}),
-        (("billing", "five"), {"count": 5, "id": "mine", "traceparent": "00-a-b-01", "not_before_ms": 60_000}),
-    ):
-        said = publisher.publish(*words, **more)  # type: ignore[arg-type]
-        if said is not None:
-            await said
-    ended = publisher.close()
-    assert (ended if isinstance(ended, list) else await ended) == []
-    assert sorted((event.payload_size, event.queue) for event in bus.taken) == [
-        (1, "billing/orders"),
-        (2, "billing/two"),
-        (3, "billing/three"),
-        (4, "billing/four"),
-        (5, "billing/five"),
-    ]
-    (five,) = [event for event in bus.taken if event.queue_name == "five"]
-    assert (five.id, five.traceparent, five.not_before_ms > 50_000) == ("mine", "00-a-b-01", True)
-
-
-async def test_publish_reaches_the_bus() -> None:
-    """An event carries what was published, with an id and a source."""
-    bus = RecordingBus()
-    async with Publisher(bus, source="shop") as publisher:
-        await publisher.publish("billing", "orders", 3, traceparent="00-a-b-01")
-    (event,) = bus.taken
-    assert (event.queue, event.payload_size, event.source) == ("billing/orders", 3, "shop")
-    assert event.id
-    assert event.traceparent == "00-a-b-01"
-    assert bus.closed
-    assert publisher.state().sent == 1
 
 
 async def test_publish_returns_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -76,45 +33,6 @@ async def test_publish_returns_at_once(caplog: pytest.LogCaptureFixture) -> None
     assert [record.__dict__[name] for name in ("unsent", "source")] == [1, "shop"]
 
 
-async def test_at_most_one_publish_of_a_queue_is_in_flight() -> None:
-    """P3: what is published meanwhile follows in one event, as soon as the first is acknowledged."""
-    bus = RecordingBus()
-    bus.gate.clear()
-    async with Publisher(bus) as publisher:
-        await publisher.publish("a", "q")
-        await bus.until(lambda bus: len(bus.batches) == 1)
-        await publisher.publish("a", "q", 2)
-        await publisher.publish("a", "q", 3)
-        assert len(bus.batches) == 1
-        bus.gate.set()
-        await bus.until(lambda bus: len(bus.taken) == 2)
-    assert [event.payload_size for event in bus.taken] == [1, 5]
-
-
-async def test_several_queues_go_in_one_request() -> None:
-    """Everything published in one turn of the loop is one batch."""
-    bus = RecordingBus()
-    async with Publisher(bus) as publisher:
-        for number in range(50):
-            await publisher.publish("a", f"q{number}")
-    assert [len(batch) for batch in bus.batches] == [50]
-
-
-async def test_a_failure_is_tried_again_with_the_same_id(caplog: pytest.LogCaptureFixture) -> None:
-    """P4, P5: a bridge that is away costs one log line, and gets the same event when it is back."""
-    bus = RecordingBus(BusUnavailable("away"), BusUnavailable("away"))
-    with caplog.at_level(logging.INFO, "queuebell.publisher"):
-        async with Publisher(bus) as publisher:
-            await publisher.publish("a", "q")
-            await bus.until(lambda bus: len(bus.taken) == 1)
-    assert len({batch[0].id for batch in bus.batches}) == 1
-    assert publisher.state().failures == 2
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", "the bridge does not take triggers; they are kept: away"),
-        ("INFO", "the bridge takes triggers again"),
-    ]
-
-
 async def test_a_bus_that_breaks_its_promise_is_survived(caplog: pytest.LogCaptureFixture) -> None:
     """An exception that a bus must not raise is logged, and the event is kept."""
     bus = RecordingBus(KeyError("oops"))
@@ -123,31 +41,6 @@ async def test_a_bus_that_breaks_its_promise_is_survived(caplog: pytest.LogCaptu
         await bus.until(lambda bus: len(bus.taken) == 1)
     assert caplog.messages[0] == "a bus failed in a way it does not promise"
     assert publisher.state().failures == 1
-
-
-@simulated
-async def test_a_bridge_that_is_away_or_silent_is_asked_again_by_a_back_off(caplog: pytest.LogCaptureFixture) -> None:
-    """Ten seconds for an answer, then a pause that grows; what has no text is told by its kind."""
-    times: list[float] = []
-    bus = RecordingBus(*[BusUnavailable("away")] * 2)
-    loop = asyncio.get_running_loop()
-    bus.gate.clear()
-    bus.on_publish = lambda events: times.append(loop.time())
-    began = loop.time()
-    async with Publisher(bus, draw=lambda: 0.5, instance="shop-1") as publisher:
-        await publisher.publish("a", "q")
-        await pass_time(10.05)
-        assert publisher.state().failures == 1
-        bus.gate.set()
-        await bus.until(lambda bus: len(bus.taken) == 1)
-        await publisher.publish("a", "q")
-        await bus.until(lambda bus: len(bus.taken) == 2)
-    waits = [round(time - began, 3) for time in times]
-    assert waits[:2] == [0, waits[1]] and 10 < waits[1] <= waits[2] <= waits[3]
-    assert caplog.messages == ["the bridge does not take triggers; they are kept: TimeoutError"]
-    assert [(event.id, event.source) for event in bus.taken] == [
-        (f"shop-1-{number}", "queuebell:publisher:shop-1") for number in (1, 2)
-    ]
 
 
 async def test_faults_at_the_end_are_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -233,25 +126,6 @@ async def test_bad_arguments_raise_value_error(words: tuple[object, ...], more: 
         with pytest.raises(ValueError):
             await publisher.publish(*words, **more)  # type: ignore[arg-type]
     assert bus.batches == []
-
-
-async def test_publish_after_close_raises_value_error() -> None:
-    """A closed publisher says so, as a ValueError."""
-    publisher = Publisher(RecordingBus())
-    await publisher.close()
-    with pytest.raises(BadInput, match="closed") as refused:
-        await publisher.publish("a", "q")
-    assert refused.value.code == "bad_parameter"
-
-
-async def test_a_delayed_publish_says_what_is_left_of_its_delay() -> None:
-    """B2: not_before_ms counts from receipt, so a late request says less, and never too little."""
-    bus = RecordingBus()
-    async with Publisher(bus) as publisher:
-        await publisher.publish("a", "q", not_before_ms=60_000)
-        await publisher.publish("a", "q")
-    assert sorted(event.not_before_ms for event in bus.taken)[0] == 0
-    assert 59_000 < sorted(event.not_before_ms for event in bus.taken)[1] <= 60_001
 
 
 async def test_close_wakes_a_back_off() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.errors import BadInput, StoreFull, UnknownOutcome
+from bridge.contract.errors import BadInput, Overloaded, StoreFull, StoreUnavailable, UnknownOutcome, Unsupported
 from bridge.contract.event import NOT_BEFORE_MS_MAX
 from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
@@ -94,39 +93,6 @@ async def test_mutant_v5_is_caught() -> None:
     assert await unseen(PublishesTooEarly) == 2
 
 
-@pytest.mark.parametrize(("batch_max", "batches"), [(32, [32, 32, 6]), (10, [10] * 7), (64, [64, 6])])
-async def test_puts_go_in_batches_and_sizes_are_told(batch_max: int, batches: list[int]) -> None:
-    """As many messages a put as the store takes; the receipts come in order, and the triggers count every message."""
-    store, bus = SlowStore(batch_max=batch_max), RecordingBus()
-    async with Publisher(bus) as publisher:
-        receipts = await queue_of(store, publisher).put("a/q", [b"x"] * 70)
-    assert store.batches == batches
-    assert len(receipts) == 70
-    assert sum(event.payload_size for event in bus.taken) == 70
-
-
-@simulated
-async def test_text_and_messages_are_taken() -> None:
-    """Bodies are bytes, text, or messages with their own delay."""
-    store, bus = SlowStore(), RecordingBus()
-    async with Publisher(bus) as publisher:
-        await queue_of(store, publisher).put("a/q", ["é", b"\xff", NewMessage(b"later", visible_after_ms=5000)])
-    assert store.visible == ["é".encode(), b"\xff", b"later"]
-    delays = sorted((event.not_before_ms, event.payload_size) for event in bus.taken)
-    assert delays[0] == (0, 2)
-    assert 5000 <= delays[1][0] <= 5003
-    assert delays[1][1] == 1
-
-
-@simulated
-async def test_a_coarse_store_is_given_its_tick() -> None:
-    """B2: a delay is rounded up by the store's resolution and 1e-4 of itself."""
-    store, bus = SlowStore(resolution_ms=1000), RecordingBus()
-    async with Publisher(bus) as publisher:
-        await queue_of(store, publisher).put("a/q", [b"x"], visible_after_ms=100_000)
-    assert 101_009 <= bus.taken[0].not_before_ms <= 101_010
-
-
 @simulated
 async def test_an_unknown_outcome_is_published_twice() -> None:
     """P2: once now and once for a put that lands at the store's own time-out, each under an id of its own."""
@@ -140,16 +106,6 @@ async def test_an_unknown_outcome_is_published_twice() -> None:
     assert later.not_before_ms >= 30_000 - 1
     assert now.id != later.id
     assert "0 of 1" in caught.value.__notes__[0]
-
-
-async def test_a_known_failure_is_not_published() -> None:
-    """What was certainly not put is no trigger; batches before it stay put and published."""
-    store, bus = SlowStore(), RecordingBus()
-    store.fault = StoreFull("full")
-    async with Publisher(bus) as publisher:
-        with pytest.raises(StoreFull):
-            await queue_of(store, publisher).put("a/q", [b"x"])
-    assert bus.batches == []
 
 
 async def test_a_cancelled_put_goes_on_and_is_published() -> None:
@@ -170,15 +126,6 @@ async def test_a_cancelled_put_goes_on_and_is_published() -> None:
         await bus.until(lambda bus: len(bus.taken) == 3)
     assert store.visible == [b"x"]
     assert bus.taken[2].not_before_ms == 0
-
-
-async def test_a_closed_publisher_does_not_fail_the_put(caplog: pytest.LogCaptureFixture) -> None:
-    """P4: a put that outlives its publisher stands, and says so in the log."""
-    store, bus = SlowStore(), RecordingBus()
-    publisher = Publisher(bus)
-    await publisher.close()
-    assert len(await queue_of(store, publisher).put("a/q", [b"x"])) == 1
-    assert "not published" in caplog.text
 
 
 async def test_a_bad_reference_puts_nothing() -> None:
@@ -239,34 +186,95 @@ async def test_a_body_that_is_put_aside_goes_with_a_put_that_fails_for_certain(
             assert left() == kept
 
 
-async def test_how_far_a_put_came_is_noted_and_a_failure_that_nobody_awaits_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """With the error of the batch that failed; who was cancelled does not hear of it."""
-    caplog.set_level(logging.DEBUG, "queuebell.publisher")
-    store, bus = SlowStore(batch_max=2), RecordingBus()
+QUEUE = "billing/orders"
+RECEIPT = PutReceipt("id", "receipt", 0)
 
-    class Fails(SlowStore):
-        async def put(self, queue: str, messages: Sequence[NewMessage], **more: Any) -> list[PutReceipt]:
-            if len(self.batches) == 2:
-                self.fault = StoreFull("full")
-            return await super().put(queue, messages, **more)
 
+class Scripted:
+    """A store whose puts end as they are told to, one after the other."""
+
+    capabilities = Capabilities(put_once=True)
+
+    def __init__(self, *outcomes: Exception | PutReceipt | None) -> None:
+        self.outcomes = list(outcomes)
+        self.asked: list[tuple[str, str, NewMessage]] = []
+        self.more: list[dict[str, object]] = []
+        self.held = asyncio.Event()
+
+    async def put_once(self, queue: str, key: str, message: NewMessage, **more: object) -> PutReceipt | None:
+        self.asked.append((queue, key, message))
+        self.more.append(more)
+        if not self.outcomes:
+            self.held.set()
+            await asyncio.Event().wait()
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+def queue_of_publishing_once(store: object, publisher: Publisher) -> PublishingQueue:
+    promise: QueueStore = store  # type: ignore[assignment]
+    return PublishingQueue(promise, publisher, server_timeout=30.0)
+
+
+def told(bus: RecordingBus) -> list[int]:
+    """Return the delays that were published, in seconds."""
+    return sorted(event.not_before_ms // 1000 for event in bus.taken)
+
+
+async def test_what_fails_in_passing_is_asked_again() -> None:
+    """The same key and body, until the store knows; a lost answer is published as well, now and for later."""
+    store, bus = Scripted(Overloaded("busy", 0.0), UnknownOutcome("lost"), None), RecordingBus()
     async with Publisher(bus) as publisher:
-        with pytest.raises(StoreFull) as caught:
-            await queue_of(Fails(batch_max=2), publisher).put("a/q", [b"x"] * 7)
-        assert caught.value.__notes__ == ["4 of 7 messages had been put and published"]
-        assert caplog.messages == ["a put failed: full"]
-        queue = queue_of(store, publisher)
-        store.gate.clear()
-        putting = asyncio.create_task(queue.put("a/q", [b"x", b"y"], visible_after_ms=50), name="putting")
-        await store.begun.wait()
-        assert {task.get_name() for task in asyncio.all_tasks()} >= {"queuebell-put:a/q"}
-        putting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await putting
-        store.fault = StoreFull("full")
-        store.gate.set()
-        await queue.close()
-    assert caplog.messages[1:] == ["a put failed: full"]
-    assert [event.payload_size for event in bus.taken][-2:] == [2, 2]
+        queue = queue_of_publishing_once(store, publisher)
+        assert await queue.put_once(QUEUE, "key", "body") is None
+    assert store.asked == [(QUEUE, "key", NewMessage(b"body"))] * 3
+    assert told(bus)[0] == 0
+    assert told(bus)[-1] in (29, 30)
+
+
+async def test_patience_ends() -> None:
+    """What is still failing then is raised as it was; a wait that would outlast it is not begun."""
+    bus = RecordingBus()
+    async with Publisher(bus) as publisher:
+        store = Scripted(Overloaded("busy", 20.0))
+        with pytest.raises(Overloaded) as refused:
+            await queue_of_publishing_once(store, publisher).put_once(QUEUE, "key", b"body", patience=10.0)
+        assert refused.value.retry_after == 20.0
+        store = Scripted(StoreUnavailable("away"), StoreUnavailable("still away"))
+        with pytest.raises(StoreUnavailable, match="still"):
+            await queue_of_publishing_once(store, publisher).put_once(QUEUE, "key", b"body", patience=0.15)
+    assert bus.taken == []
+
+
+@pytest.mark.parametrize("create", [True, False])
+async def test_what_is_said_of_a_put_reaches_the_store_publishing_once(create: bool) -> None:
+    """Time to live, connection and whether a queue is made; on a connection it is one try, and nothing is published."""
+    existing, connection = {} if create else {"create": False}, object()
+    store, bus = Scripted(StoreUnavailable("away"), RECEIPT, RECEIPT, StoreUnavailable("away")), RecordingBus()
+    async with Publisher(bus) as publisher:
+        queue = queue_of_publishing_once(store, publisher)
+        assert await queue.put_once(QUEUE, "one", "x", ttl_s=9, visible_after_ms=7, create=create) == RECEIPT
+        more: dict[str, Any] = {"ttl_s": 9, "visible_after_ms": 7, "connection": connection, "create": create}
+        assert await queue.put_once(QUEUE, "two", "x", **more) == RECEIPT
+        with pytest.raises(StoreUnavailable):
+            await queue.put_once(QUEUE, "two", "x", **more)
+    assert store.asked == [(QUEUE, key, NewMessage(b"x", 7, 9)) for key in ("one", "one", "two", "two")]
+    assert store.more == [existing, existing, *[{"connection": connection, **existing}] * 2]
+    assert [event.queue for event in bus.taken] == [QUEUE]
+
+
+async def test_what_no_other_try_would_change_is_raised_at_once() -> None:
+    """A conflict, and a store that cannot."""
+    bus = RecordingBus()
+    async with Publisher(bus) as publisher:
+        with pytest.raises(BadInput):
+            await queue_of_publishing_once(Scripted(BadInput("message_conflict", "x")), publisher).put_once(
+                QUEUE, "key", b"body"
+            )
+        plain = Scripted()
+        plain.capabilities = Capabilities()
+        with pytest.raises(Unsupported):
+            await queue_of_publishing_once(plain, publisher).put_once(QUEUE, "key", b"body")
+    assert bus.taken == []

@@ -52,52 +52,6 @@ async def bodies(store: QueueStore, queue: str) -> list[bytes]:
     return [opened(message.body)[1] for message in await store.peek(queue)]
 
 
-async def test_each_message_is_reported_with_where_it_went_and_its_new_id() -> None:
-    """It arrives as it was buried, with its headers; the same ids are found there."""
-    async with MemoryStore(f"replaying-{next(_names)}") as store:
-        old = await store.put(POISON, [buried("price", 1), buried("address", 2)])
-        told = Told()
-        done = await run(store, Choice(), told=told)
-        there = await store.peek(QUEUE)
-        assert [(message.id, message.headers) for message in there] == [
-            (told.went[0][2], {"number": "1"}), (told.went[1][2], {"number": "2"}),
-        ]  # fmt: skip
-        assert [each[:2] + each[3:] for each in told.went] == [
-            (old[0].id, QUEUE, "price"), (old[1].id, QUEUE, "address"),
-        ]  # fmt: skip
-        assert (done.moved, done.stay, done.twice, done.not_found) == (2, 0, 0, [])
-        assert await bodies(store, QUEUE) == [b"order 1", b"order 2"]
-        assert await store.peek(POISON) == []
-
-
-@pytest.mark.parametrize(
-    ("choice", "went"),
-    [
-        (Choice(reason="pri"), [1, 3]),
-        (Choice(reason="none"), []),
-        (Choice(most=1), [1]),
-        (Choice(most=3), [1, 2, 3]),
-        (Choice(reason="price", most=1), [1]),
-        (Choice(discard=True, reason="address"), [2]),
-    ],
-)
-async def test_what_is_chosen_goes_and_the_rest_stays_uncounted(choice: Choice, went: list[int]) -> None:
-    """Whatever was only looked at can be received at once, and nobody sees that it was held."""
-    async with MemoryStore(f"replaying-{next(_names)}") as store:
-        await store.create(QUEUE)
-        await store.put(POISON, [buried("price", 1), buried("address", 2), buried("price", 3)])
-        told = Told()
-        done = await run(store, choice, told=told)
-        assert done.moved == len(went) == len(told.went)
-        assert {target for _, target, _, _ in told.went} <= {"" if choice.discard else QUEUE}
-        assert await bodies(store, QUEUE) == ([] if choice.discard else [b"order %d" % number for number in went])
-        left = (await store.receive(POISON, 32, 30.0)).messages
-        assert sorted(opened(message.body)[1] for message in left) == [
-            b"order %d" % number for number in (1, 2, 3) if number not in went
-        ]
-        assert {message.dequeue_count for message in left} <= {1}
-
-
 async def test_ids_that_are_not_there_are_named() -> None:
     """Those that are there go, and a run does not look further once it has met all."""
     async with MemoryStore(f"replaying-{next(_names)}") as store:
@@ -105,18 +59,6 @@ async def test_ids_that_are_not_there_are_named() -> None:
         done = await run(store, Choice(ids=frozenset({receipts[1].id, "nobody", "another"})))
         assert (done.moved, done.not_found) == (1, ["another", "nobody"])
         assert await bodies(store, QUEUE) == [b"order 1"]
-
-
-@pytest.mark.parametrize("present", [0, 1, 2, 40])
-async def test_no_more_are_looked_at_than_were_there(present: int) -> None:
-    """Else a queue whose messages fail again at once would keep a run busy for ever."""
-    async with MemoryStore(f"replaying-{next(_names)}") as store:
-        for start in (0, 20):
-            await store.put(POISON, [buried("price", number) for number in range(start, start + 20)])
-        done = await run(store, Choice(discard=True), present=present)
-        assert done.moved == present
-        depth = await store.depth(POISON)
-        assert depth is not None and (depth.visible, depth.invisible) == (40 - present, 0)
 
 
 async def test_what_may_not_be_put_stays_and_says_why() -> None:

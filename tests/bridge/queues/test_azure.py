@@ -17,11 +17,11 @@ from bridge.contract.errors import (
     UnknownOutcome,
 )
 from bridge.queues import open_store
-from bridge.queues.azure.account import EMULATOR, VARIABLE
+from bridge.queues.azure.account import EMULATOR, VARIABLE, AzureAccount
 from bridge.queues.azure.address import AzureAddress
 from bridge.queues.azure.store import AzureStore
 from bridge.queues.azure.text import Encoding
-from bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement
+from bridge.queues.base import Claim, NewMessage, Release, Settlement
 from tests.bridge.queues.scripted_server import HangUp, ScriptedServer
 from tests.support.azurite import connection_string
 from tests.support.processes import free_port
@@ -219,31 +219,6 @@ class TestRequests:
             assert remedy == "azure:?api_version=2025-11-05"
             assert isinstance(open_store(remedy), AzureStore)
 
-    async def test_a_batch_that_is_not_full_is_one_request(self, store_at: StoreAt) -> None:
-        """The SDK's own iteration would ask again for what was not there."""
-        async with (
-            ScriptedServer(lambda *_: xml(messages("m1", "m2"))) as server,
-            store_at(server.url) as store,
-        ):
-            received = await store.receive(QUEUE, 5)
-            assert [(message.id, message.body) for message in received.messages] == [("m1", b"hi"), ("m2", b"hi")]
-            assert len(server.asked) == 1
-
-    async def test_a_quiet_queue_costs_one_request_a_look(self, store_at: StoreAt) -> None:
-        """After the first empty answer was counted, the next looks are receives alone (I2)."""
-
-        def answering(request: web.Request, _: bytes) -> web.Response:
-            if request.path.endswith("/messages"):
-                return xml(messages())
-            return web.Response(headers={"x-ms-approximate-messages-count": "0"})
-
-        async with ScriptedServer(answering) as server, store_at(server.url) as store:
-            for _ in range(3):
-                await store.receive(QUEUE)
-            assert [path.rpartition("/")[2] for _, path in server.asked] == [
-                "messages", "orders", "messages", "messages",
-            ]  # fmt: skip
-
     async def test_a_put_that_stands_in_part(self, store_at: StoreAt) -> None:
         """Messages go one by one: where a later one fails, the outcome of the put is unknown."""
         answers = iter([xml(messages("m1"), 201), fault(503, "ServerBusy")])
@@ -252,40 +227,32 @@ class TestRequests:
                 await store.put(QUEUE, [NewMessage(b"x"), NewMessage(b"y"), NewMessage(b"z")])
             assert len(server.asked) == 2
 
-    async def test_a_claim_without_an_id_never_travels(self, store_at: StoreAt) -> None:
-        """A delete of no id would be the request that clears the queue."""
-        async with ScriptedServer(lambda *_: web.Response(status=200)) as server, store_at(server.url) as store:
-            for id_ in ("", "/", "..", "a/b", "?x"):
-                asked = Settlement(
-                    delete=[Claim(id_, "r")], release=[Release(id_, "r")], extend=[Extend(id_, "r", 1.0)]
-                )
-                settling = await store.settle(QUEUE, asked)
-                codes = {o.code for o in (*settling.delete, *settling.release, *settling.extend)}
-                assert codes == {"message_not_found"}
-            assert {method for method, _ in server.asked} <= {"GET", "HEAD"}
-
-    @pytest.mark.parametrize(("done", "asked"), [(True, 2), (False, 3)])
-    async def test_whether_the_queue_is_there_changes_no_outcome(
-        self, store_at: StoreAt, done: bool, asked: int
-    ) -> None:
-        """It is asked only where nothing was done; where nobody can tell, each item has its answer all the same."""
-
-        def answering(request: web.Request, _: bytes) -> web.Response:
-            if "/messages/" not in request.path:
-                return fault(503, "ServerBusy")
-            if done and request.path.endswith("m1"):
-                return web.Response(status=204)
-            return fault(404, "MessageNotFound")
-
-        async with ScriptedServer(answering) as server, store_at(server.url) as store:
-            settling = await store.settle(QUEUE, Settlement(delete=[Claim("m1", "r"), Claim("m2", "r")]))
-            gone = "message_not_found"
-            assert [one.code for one in settling.delete] == [None if done else gone, gone]
-            assert len(server.asked) == asked
-
     async def test_nobody_there(self, store_at: StoreAt) -> None:
         """An address where nobody listens is told as such; nothing was sent."""
         async with store_at(f"http://127.0.0.1:{free_port()}") as store:
             with pytest.raises(StoreUnavailable) as unreachable:
                 await store.receive(QUEUE)
             assert not isinstance(unreachable.value, UnknownOutcome)
+
+
+def account(url: str, **environment: str) -> AzureAccount:
+    return AzureAccount(url, "claim_check", "container", "bodies", environment)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("azure:", "has no AZURE_STORAGE_CONNECTION_STRING"),
+        ("azure:other", "has no AZURE_STORAGE_CONNECTION_STRING_OTHER"),
+        ("azure://host", "without a host"),
+        ("azure:a/b", "without a host"),
+        ("azure:?secret=1", "options of azure: are container"),
+        ("azure:?api_version=newest", "is a date"),
+    ],
+)
+def test_an_address_that_cannot_work_is_refused(url: str, says: str) -> None:
+    """With the setting's name, and without what the address held."""
+    with pytest.raises(ConfigurationError, match=says) as refused:
+        account(url)
+    assert str(refused.value).startswith("claim_check: ")
+    assert "secret" not in str(refused.value)

@@ -92,44 +92,6 @@ async def test_what_nobody_used_for_a_minute_ends() -> None:
 
 
 @simulated
-async def test_a_connection_is_used_again_only_where_it_is_sound() -> None:
-    """Not after a failure that leaves its end unknown, a cancellation, or where it has ended by itself meanwhile."""
-    pool = Plain(1)
-    for error in (OSError("gone"), StoreUnavailable("refused")):
-        with pytest.raises(StoreUnavailable):
-            await pool.used(0, error)
-    assert (pool.ended, pool.explained) == ([1, 2], [True])
-    pool.sound = True
-    with pytest.raises(StoreUnavailable, match="cannot be reached"):
-        await pool.used(0, OSError("refused"))
-    assert await pool.used() == 3 and pool.ended == [1, 2]
-    cut = asyncio.create_task(pool.used(100), name="cut off")
-    await pass_time(1)
-    cut.cancel()
-    await asyncio.wait([cut])
-    assert await pool.used() == 4 and pool.ended == [1, 2, 3]
-    pool.unusable.add(4)
-    assert await pool.used() == 5 and pool.ended == [1, 2, 3, 4]
-    used = asyncio.create_task(pool.used(1), name="ends in use")
-    await pass_time(0.5)
-    pool.unusable.add(5)
-    assert await used == 5 and pool.ended == [1, 2, 3, 4, 5]
-    await pool.close()
-
-
-@simulated
-async def test_a_connection_that_cannot_be_made_is_told_as_that() -> None:
-    """Nothing was sent, and nothing is left open; the next call may have one."""
-    pool = Plain(1, fails=OSError("away"))
-    with pytest.raises(StoreUnavailable, match="cannot be reached"):
-        await pool.used()
-    assert (pool.explained, pool.ended) == ([False], [])
-    pool.fails = None
-    assert await pool.used() == 1
-    await pool.close()
-
-
-@simulated
 async def test_a_store_closed_while_it_connects_leaves_nothing_open() -> None:
     """The call hears that, and the connection that came too late ends."""
     pool = Plain(1, connect_s=5)

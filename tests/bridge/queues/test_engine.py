@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import hashlib
-from collections.abc import Callable
+import heapq
+import pathlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import pytest_asyncio
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -28,9 +34,14 @@ from bridge.queues.base import (
     Settlement,
     StoredMessage,
 )
+from bridge.queues.embedded import file as sqlite_file
 from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.file import open_memory
+from bridge.queues.embedded.file import open_file, open_memory
+from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.embedded.once import put_once
+from bridge.queues.embedded.own_store import OwnStore
+from bridge.queues.embedded.sqlite import SqliteStore
+from bridge.queues.embedded.tally import Calendar
 from bridge.queues.embedded.terms import Grant, Handed, Level
 from bridge.queues.embedded.upkeep import Upkeep
 from tests.bridge.queues.clocks import WALL, FakeClock
@@ -606,51 +617,140 @@ def test_many_that_expire_together_go_in_slices(count: int) -> None:
     assert rows(engine) == 2 + commits
 
 
-def test_what_stays_beside_many_that_expire_rises_when_they_are_gone() -> None:
-    """Once: a listener that received in vain meanwhile is woken then."""
-    engine = expiring(2500)
-    rose = []
-    for _ in range(4):
-        engine.state.tick()
-        engine.reread(Q)
-        engine.state.commit()
-        (level,) = engine.state.take_levels()
-        rose.append((level.visible, level.rose))
-    assert rose == [(0, False), (0, False), (1, True), (1, False)]
+QUEUE = "billing/orders"
 
 
-def test_a_slice_that_is_taken_back_changes_nothing() -> None:
-    """Neither counts nor whether the queue gives something out; a clear in the middle leaves nothing behind."""
-    engine = expiring(2500)
-    state = engine.state
-    state.tick()
-    engine.reread(Q)
-    state.rollback()
-    assert rows(engine) == 2502
-    assert not state.queues[Q].behind and state.queues[Q].tally.total == 2501
-    state.tick()
-    engine.clear(Q)
-    state.commit()
-    state.tick()
-    engine.put(Q, [NewMessage(b"new")], None)
-    assert [each.body for each in engine.receive(Q, 32, 1000).messages] == [b"new"]
-    state.commit()
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
 
 
-def test_many_queues_that_expire_together_share_a_commits_slice() -> None:
-    """However many of them are asked about in one commit."""
-    clock, connection = FakeClock(), open_memory()
-    engine = Engine(connection, clock=clock, wall=clock.wall, receipts=lambda: 6, boot="0" * 32)
-    names = [f"a/q{number}" for number in range(30)]
-    for name in names:
-        engine.put(name, [NewMessage(b"x", ttl_s=1)] * 100, None)
-    engine.state.commit()
-    clock.now += 1.0
-    for left in (2000, 1000, 0, 0):
-        engine.state.tick()
-        for name in names:
-            engine.reread(name)
-        engine.state.commit()
-        assert rows(engine) == left
-    assert all(not level.visible and not level.invisible for level in engine.state.take_levels())
-    assert all(engine.finds_nothing(name) for name in names)
+@pytest_asyncio.fixture(params=["memory", "file"])
+async def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> AsyncIterator[Any]:
+    made: Any = (
+        MemoryStore(tmp_path.name, clock=clock, wall=clock.wall)
+        if request.param == "memory"
+        else SqliteStore(tmp_path / "queue.db", clock=clock, wall=clock.wall)
+    )
+    async with made:
+        yield made
+
+
+async def test_several_delayed_messages_are_deleted_at_once(store: Any, clock: FakeClock) -> None:
+    """By their receipts; what is left is counted, and comes at its time."""
+    receipts = await store.put(QUEUE, [NewMessage(b"%d" % number, visible_after_ms=5000) for number in range(4)])
+    other = await store.put("billing/other", [NewMessage(b"x", visible_after_ms=5000)])
+    gone = await store.settle(QUEUE, Settlement(delete=[Claim(each.id, each.pop_receipt) for each in receipts[:3]]))
+    assert [each.ok for each in gone.delete] == [True] * 3
+    counts = await store.counts(QUEUE)
+    assert (counts.visible, counts.leased, counts.delayed) == (0, 0, 1)
+    assert (await store.counts("billing/other")).delayed == len(other)
+    await clock.let_pass(5.0)
+    assert [message.body for message in (await store.receive(QUEUE, 4, 30.0)).messages] == [b"3"]
+
+
+@pytest.fixture(autouse=True)
+def short_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the log a small length beforehand: there are many files to open."""
+    monkeypatch.setattr(sqlite_file, "_LOG_BYTES", 8192)
+
+
+def message_bodies(path: pathlib.Path) -> list[bytes]:
+    """Open a data file as a start does, write to it, and return the bodies that it held before."""
+    connection, lock = open_file(path)
+    try:
+        found = [body for (body,) in connection.execute("SELECT body FROM messages")]
+        connection.execute("INSERT INTO queues VALUES (7, 'a/q', '{}', 0, 0)")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        assert version == len(sqlite_file.STEPS)
+    finally:
+        connection.close()
+        lock.release()
+    return found
+
+
+def half_made(path: pathlib.Path) -> None:
+    """Leave what older versions left where they died in their first start: a page, and a journal of zeros."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        connection.execute("VACUUM")
+    with path.open("r+b") as file:
+        file.truncate(4096)
+        file.seek(28)
+        file.write((1).to_bytes(4))
+        file.seek(40)
+        file.write(bytes(4))
+
+
+def test_what_an_older_version_left_half_made_is_made_anew(tmp_path: pathlib.Path) -> None:
+    """With its journal or without: there was never a table in it."""
+    path = tmp_path / "queue.db"
+    for journal in (None, bytes(512), sqlite_file_journal(1)):
+        path.unlink(missing_ok=True)
+        half_made(path)
+        if journal is not None:
+            path.with_name("queue.db-journal").write_bytes(journal)
+        assert message_bodies(path) == []
+
+
+def sqlite_file_journal(pages: int) -> bytes:
+    """Return the head of a journal of a file that had so many pages."""
+    return bytes.fromhex("d9d505f920a163d7") + bytes(8) + pages.to_bytes(4) + bytes(492)
+
+
+@pytest_asyncio.fixture(params=["memory", "sqlite"])
+async def store_strict(
+    request: pytest.FixtureRequest, clock: FakeClock, tmp_path: pathlib.Path
+) -> AsyncIterator[OwnStore]:
+    made: OwnStore
+    if request.param == "memory":
+        made = MemoryStore(str(tmp_path), clock=clock, wall=clock.wall)
+    else:
+        made = SqliteStore(tmp_path / "queue.db", clock=clock, wall=clock.wall)
+    async with made:
+        yield made
+
+
+@pytest.mark.parametrize("body", [None, b"new"])
+async def test_an_update_to_zero_makes_visible_at_once(store_strict: OwnStore, body: bytes | None) -> None:
+    """With a body or without, in one commit, under a new receipt; the old one is void."""
+    await store_strict.create("a/q")
+    await store_strict.put("a/q", [NewMessage(b"old")])
+    (held,) = (await store_strict.receive("a/q")).messages
+    settled, _, _ = await store_strict.update("a/q", Claim(held.id, held.pop_receipt), 0, body)
+    assert settled.ok
+    assert settled.pop_receipt not in (None, held.pop_receipt)
+    assert await store_strict.depth("a/q") == Depth(1, 0)
+    (again,) = (await store_strict.receive("a/q")).messages
+    assert again.body == (body or b"old")
+    settled, _, _ = await store_strict.update("a/q", Claim(held.id, held.pop_receipt), 0, body)
+    assert (settled.ok, settled.code) == (False, "pop_receipt_mismatch")
+
+
+async def test_a_queue_is_made_once(store_strict: OwnStore) -> None:
+    """New, alike, different: three answers, and metadata that stands is never replaced."""
+    assert await store_strict.create_alike("a/q", {"k": "v"}) is True
+    assert await store_strict.create_alike("a/q", {"k": "v"}) is False
+    assert await store_strict.create_alike("a/q", {}) is None
+    assert await store_strict.standing("a/q") == ({"k": "v"}, Depth(0, 0))
+    await store_strict.replace_metadata("a/q", {"n": "w"})
+    assert await store_strict.listing() == [("a/q", {"n": "w"})]
+    await store_strict.remove("a/q")
+    for call in (store_strict.remove("a/q"), store_strict.replace_metadata("a/q", {}), store_strict.standing("a/q")):
+        with pytest.raises(QueueNotFound):
+            await call
+    assert await store_strict.listing() == []
+
+
+def test_a_calendar_forgets_stale_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases extended over and over leave no trace of their old ends."""
+    heapify, kept = heapq.heapify, []
+    monkeypatch.setattr(heapq, "heapify", lambda times: (kept.append(len(times)), heapify(times)))
+    calendar = Calendar()
+    calendar.add(10**9, 1)
+    for end in range(10**9, 10**9 + 10_000):
+        calendar.remove(end, 1)
+        calendar.add(end + 1, 1)
+    # Each time that 66 were added to the one that counts, it is kept alone.
+    assert kept == [1] * (10_000 // 66)
+    assert calendar.earliest() == 10**9 + 10_000

@@ -10,9 +10,9 @@ import pytest
 
 from bridge.contract.errors import (
     BadInput,
-    Closed,
     ConfigurationError,
     Overloaded,
+    QueuebellError,
     QueueNotFound,
     StoreError,
     StoreFull,
@@ -20,9 +20,10 @@ from bridge.contract.errors import (
     UnknownOutcome,
 )
 from bridge.queues import open_store
-from bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement
+from bridge.queues.base import NewMessage, Settled
 from bridge.queues.http import HttpStore, normalised
-from tests.support.web import serving
+from bridge.queues.side_by_side import apart, outcomes, side_by_side
+from tests.support.sim_loop import pass_time, simulated
 
 QUEUE = "billing/orders"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -64,75 +65,6 @@ def answering(status: str, body: bytes = b"{}") -> Serve:
     return serve
 
 
-async def test_it_learns_the_boot_of_the_queue_service() -> None:
-    """Every answer tells the boot, refusals too: by it a listener knows its bridge's own queues (O0)."""
-    async with serving() as served, connected(served.server.url) as store:
-        assert store.boot is None
-        with pytest.raises(QueueNotFound):
-            await store.receive(QUEUE)
-        assert store.boot == served.bridge.boot
-        await store.put(QUEUE, [NewMessage(b"x")])
-        assert (await store.receive(QUEUE)).boot == served.bridge.boot
-
-
-async def test_leases_are_whole_seconds_rounded_up() -> None:
-    """The wire knows integers from 1; a shorter lease would end early."""
-    async with serving() as served, connected(served.server.url) as store:
-        await store.put(QUEUE, [NewMessage(b"x"), NewMessage(b"y")])
-        received = await store.receive(QUEUE, 1, 0.2)
-        assert received.next_visible_in_ms is not None
-        assert 500 < received.next_visible_in_ms <= 1001
-        (message,) = received.messages
-        extend = Extend(message.id, message.pop_receipt, 9.3, b"z")
-        settled = await store.settle(QUEUE, Settlement(extend=[extend]))
-        assert settled.extend[0].ok
-        empty = await store.receive(QUEUE, 32)
-        assert empty.next_visible_in_ms is not None
-        assert 9000 < empty.next_visible_in_ms <= 10_001
-
-
-@pytest.mark.parametrize("create", [True, False])
-async def test_a_put_under_a_key_keeps_its_delay_and_its_end(create: bool) -> None:
-    """Whether or not the queue must exist: both go as parameters of one address."""
-    async with serving() as served, connected(served.server.url) as store:
-        await store.put(QUEUE, [NewMessage(b"first")])
-        await store.put_once(QUEUE, "k", NewMessage(b"later", visible_after_ms=60_000, ttl_s=120), create=create)
-        received = await store.receive(QUEUE, 32)
-        assert [message.body for message in received.messages] == [b"first"]
-        if not create:
-            with pytest.raises(QueueNotFound):
-                await store.put_once("billing/none", "k", NewMessage(b"x", visible_after_ms=60_000), create=False)
-
-
-async def test_a_large_batch_passes() -> None:
-    """32 messages of 64 KiB, as text that JSON leaves alone and as bytes."""
-    async with serving() as served, connected(served.server.url) as store:
-        for body in (b"x" * 65_536, b"\xff" * 65_536):
-            await store.put(QUEUE, [NewMessage(body)] * 32)
-            received = await store.receive(QUEUE, 32)
-            assert [m.body for m in received.messages] == [body] * 32
-
-
-async def test_a_long_listing_is_read_page_by_page() -> None:
-    """The service gives a thousand at a time."""
-    async with serving() as served, connected(served.server.url) as store:
-        names = sorted(f"a/q{n}" for n in range(1005))
-        for name in names:
-            await served.bridge.store.create(name)
-        assert await store.queues("a/", "", 10_000) == names
-        assert await store.queues("a/", names[2], 2) == names[3:5]
-
-
-async def test_nobody_listening_is_unavailable() -> None:
-    """Nothing was sent, so nothing happened."""
-    async with serving() as served:
-        url = served.server.url
-    async with connected(url) as store:
-        with pytest.raises(StoreUnavailable) as told:
-            await store.receive(QUEUE)
-        assert not isinstance(told.value, UnknownOutcome)
-
-
 @pytest.mark.parametrize("call", ["receive", "peek", "create", "delete", "clear", "depth", "put"])
 async def test_l6_a_dropped_connection_is_an_unknown_outcome_and_never_repeated(call: str) -> None:
     """aiohttp's client repeats GET, PUT and DELETE after a kept connection was dropped before the answer."""
@@ -150,17 +82,6 @@ async def test_l6_a_dropped_connection_is_an_unknown_outcome_and_never_repeated(
         with pytest.raises(UnknownOutcome):
             await getattr(store, call)(QUEUE, *arguments)
         assert len(requests) == 1
-
-
-async def test_no_answer_within_r_is_an_unknown_outcome() -> None:
-    """The request may be carried out yet."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    async with scripted(serve) as url, connected(url, timeout=0.05) as store:
-        with pytest.raises(UnknownOutcome):
-            await store.receive(QUEUE)
 
 
 @pytest.mark.parametrize(
@@ -199,64 +120,6 @@ async def test_answers_become_the_errors_of_the_tree(status: str, body: bytes, e
             assert str(told.value).startswith(f"{url}: this is not a Queuebell queue service")
 
 
-async def test_the_address_of_another_server_is_told_as_that() -> None:
-    """Our own endpoint for Azure's SDKs among them, which names its boot as well: that counts for nothing."""
-    refused = "400 Bad Request\r\nQueuebell-Boot: b1", b"<Error><Code>InvalidUri</Code></Error>"
-    async with scripted(answering(*refused)) as url, connected(url) as store:
-        with pytest.raises(ConfigurationError, match=f"^{url}: this is not a Queuebell queue service: it answers 400"):
-            await store.receive(QUEUE)
-        assert store.boot is None
-
-
-async def test_an_address_that_has_worked_is_no_mistake() -> None:
-    """A proxy's own page ends nobody's worker, for what stands there may change back."""
-    answers = [
-        b'HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{"queues":[]}',
-        b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n",
-    ]
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for answer in answers:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(answer)
-
-    async with scripted(serve) as url, connected(url) as store:
-        assert await store.queues() == []
-        with pytest.raises(StoreError, match="not a Queuebell queue service"):
-            await store.queues()
-
-
-async def test_arguments_are_checked_before_anything_is_sent() -> None:
-    """What JSON cannot carry faithfully is refused here, the rest by the service."""
-    async with serving() as served, connected(served.server.url) as store:
-        await store.create(QUEUE)
-        for bad in (0, -1, float("nan"), float("inf"), 604_801, True, "1"):
-            with pytest.raises(BadInput):
-                await store.receive(QUEUE, 1, bad)  # type: ignore[arg-type]
-        for limit in (0, 33):
-            with pytest.raises(BadInput):
-                await store.receive(QUEUE, limit)
-        with pytest.raises(BadInput):
-            await store.put(QUEUE, [])
-        with pytest.raises(BadInput):
-            await store.put("no reference", [NewMessage(b"x")])
-        with pytest.raises(BadInput):
-            await store.settle(QUEUE, Settlement(release=[Release("a", "b", -1)]))
-        settled = await store.settle(QUEUE, Settlement(delete=[Claim("a", "b")]))
-        assert (settled.delete[0].ok, settled.delete[0].code) == (False, "message_not_found")
-
-
-async def test_close_ends_calls_and_may_be_repeated() -> None:
-    """Used after it, the store says so."""
-    async with serving() as served:
-        store = HttpStore(served.server.url)
-        await store.create(QUEUE)
-        await store.close()
-        await store.close()
-        with pytest.raises(Closed):
-            await store.receive(QUEUE)
-
-
 async def test_addresses() -> None:
     """One fingerprint for every way to write an address, another for every other queue; no secrets, no paths astray."""
     same = ["http://127.0.0.1:8470", "http://localhost:8470/", "HTTP://LOCALHOST:8470"]
@@ -275,12 +138,74 @@ async def test_addresses() -> None:
             HttpStore(bad)
 
 
-async def test_a_body_that_is_no_message_is_refused_before_anything_is_sent() -> None:
-    """With a word on what a put takes, whatever stands in the list or instead of it."""
-    async with connected("http://127.0.0.1:9") as store:
-        for wrong in (b"x", "x", NewMessage(b"x")):
-            with pytest.raises(BadInput, match=r"put\(queue, \['\.\.\.'\]\)"):
-                await store.put(QUEUE, wrong)  # type: ignore[arg-type]
-        for wrong in ([{"body": "x"}], [3]):
-            with pytest.raises(BadInput, match="bytes, or text"):
-                await store.put(QUEUE, wrong)  # type: ignore[list-item]
+class TestSideBySide:
+    async def test_a_cancelled_caller_takes_its_requests_along(self) -> None:
+        """No request outlives the call that it is part of."""
+        begun = asyncio.Event()
+        ended: list[str] = []
+
+        async def waits() -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("cancelled")
+
+        task = asyncio.create_task(side_by_side("test", (waits(),)), name="caller")
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended == ["cancelled"]
+
+
+class TestApart:
+    @simulated
+    async def test_a_request_that_hangs_does_not_hold_up_the_answers(self) -> None:
+        """It ends before the whole call may, and nobody knows what it did."""
+        began = asyncio.get_running_loop().time()
+
+        async def hangs() -> int:
+            await pass_time(1e6)
+            return 1
+
+        async def ends() -> int:
+            return 2
+
+        hung, ended = await apart("test", (hangs, ends))
+        assert isinstance(hung, UnknownOutcome) and ended == 2
+        assert asyncio.get_running_loop().time() - began == 8
+
+    async def test_a_defect_is_raised(self) -> None:
+        """What is no error of a store is nobody's outcome."""
+
+        async def breaks() -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await apart("test", (breaks, asyncio.Event().wait))
+
+
+class TestOutcomes:
+    @pytest.mark.parametrize(
+        ("failure", "code", "open_"),
+        [
+            (StoreUnavailable("busy"), "storage_unavailable", True),
+            (Overloaded("busy"), "storage_unavailable", True),
+            (StoreError("refused"), "storage_unavailable", True),
+            (UnknownOutcome("lost"), "unknown_outcome", True),
+            (QueueNotFound("gone"), "message_not_found", False),
+            (BadInput("message_too_large", "no"), "message_too_large", False),
+        ],
+    )
+    def test_a_failure_beside_others_is_the_outcome_of_its_item(
+        self, failure: QueuebellError, code: str, open_: bool
+    ) -> None:
+        """By a code that is stable, and says whether it is to be tried again."""
+        done, refused = Settled(True, "r2"), Settled(False, code="pop_receipt_mismatch")
+        first, failed, last = outcomes([done, failure, refused])
+        assert (first, last) == (done, refused)
+        assert (failed.ok, failed.code, failed.open) == (False, code, open_)
+        assert not first.open and not last.open
+        other = UnknownOutcome("x") if not isinstance(failure, UnknownOutcome) else StoreUnavailable("x")
+        assert outcomes([failure, other])[0] == failed, "two ways to fail are none of the store as a whole"

@@ -37,7 +37,6 @@ from bridge.queues.jetstream.api import (
     Refusal,
     Stored,
     Taken,
-    covers,
     decoded,
     meaning,
 )
@@ -46,7 +45,7 @@ from bridge.queues.jetstream.names import Delivery, Names, reference_of
 from bridge.queues.jetstream.store import JetStreamStore
 from bridge.queues.jetstream.wire import Answers, Wire
 from tests.support.brokers import NatsServer, nats_that_says
-from tests.support.processes import PATIENCE_S, until
+from tests.support.processes import PATIENCE_S
 
 QUEUE = "shop/orders"
 LONG = 30.0
@@ -184,17 +183,6 @@ async def test_a_put_that_failed_tells_how_many_stand(answers: list[str], put: i
     assert wire.sent == [message.body for message in messages]
 
 
-@pytest.mark.parametrize("first", ["gone", "full"])
-async def test_a_put_of_which_nothing_stands_says_why(first: str) -> None:
-    """No message was put, and none can have been: the first failure is raised as it is, and may be tried again."""
-    store = JetStreamStore("nats://127.0.0.1:4222")
-    store._wire = Scripted([first, "gone", "full"])  # type: ignore[assignment]
-    store._fit.add(NAMES.stream)
-    with pytest.raises(StoreFull if first == "full" else StoreUnavailable) as failed:
-        await store.put(QUEUE, [NewMessage(b"x")] * 3)
-    assert "messages were put" not in str(failed.value)
-
-
 async def test_what_the_server_is_asked(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Request by request, as a user's permissions have to allow it: a quiet receive is one, and a full one too."""
     asked: list[tuple[str, Any]] = []
@@ -309,22 +297,6 @@ async def test_a_connection_that_does_not_answer_is_left(replaced: bool) -> None
 
 
 class TestJetStream:
-    async def test_at_the_limit_of_leases_an_answer_proves_nothing(
-        self, server: NatsServer, store: JetStreamStore
-    ) -> None:
-        """With as many leased as the consumer allows, a receive is blocked, and after a delete it is not (L8)."""
-        await store.put(QUEUE, [NewMessage(b"%d" % n) for n in range(3)])
-        await consume(server, max_ack_pending=2)
-        first = await store.receive(QUEUE, 2, LONG)
-        assert len(first.messages) == 2
-        blocked = await store.receive(QUEUE, 5, LONG)
-        assert (blocked.messages, blocked.blocked) == ([], True)
-        assert (blocked.depth.visible, blocked.depth.invisible) == (1, 2)
-        await store.settle(QUEUE, Settlement(delete=[Claim(m.id, m.pop_receipt) for m in first.messages]))
-        rest = await store.receive(QUEUE, 5, LONG)
-        assert [message.body for message in rest.messages] == [b"2"]
-        assert not rest.blocked
-
     async def test_a_batch_cut_short_by_the_limit_is_blocked(self, server: NatsServer, store: JetStreamStore) -> None:
         """Messages and the limit may come in one answer: there may be more then."""
         await store.put(QUEUE, [NewMessage(b"%d" % n) for n in range(3)])
@@ -347,94 +319,6 @@ class TestJetStream:
         monkeypatch.setattr(store._api, "consumer", fails)
         received = await store.receive(QUEUE, 5, LONG)
         assert ([message.body for message in received.messages], received.blocked) == ([b"1"], True)
-
-    async def test_leases_are_never_shortened(self, store: JetStreamStore) -> None:
-        """Whoever asks for a short lease after a long one gets the long one: others hold messages by it."""
-        await store.put(QUEUE, [NewMessage(b"one"), NewMessage(b"two")])
-        await store.receive(QUEUE, 1, LONG)
-        await store.receive(QUEUE, 1, 1.0)
-        assert await ack_wait(store) == LONG
-
-    async def test_a_delete_asks_for_no_lease(self, store: JetStreamStore) -> None:
-        """Only an extension lengthens."""
-        await store.put(QUEUE, [NewMessage(b"one")])
-        (one,) = (await store.receive(QUEUE, 1, 0.5)).messages
-        await store.settle(QUEUE, Settlement(delete=[Claim(one.id, one.pop_receipt)]))
-        assert await ack_wait(store) == 0.5
-
-    async def test_a_lease_of_another_process_is_lengthened(self, server: NatsServer, store: JetStreamStore) -> None:
-        """A consumer whose leases are too short for a receive is changed before it is asked."""
-        await store.put(QUEUE, [NewMessage(b"one")])
-        await consume(server)
-        await store.receive(QUEUE, 1, 2 * LONG)
-        assert await ack_wait(store) == 2 * LONG
-
-    async def test_a_lease_is_not_shortened_by_what_was_known_before(
-        self, server: NatsServer, store: JetStreamStore
-    ) -> None:
-        """Another has lengthened since the consumer was read here: a longer lease than ours was stays as it is."""
-        async with JetStreamStore(f"nats://127.0.0.1:{server.port}") as other:
-            await store.create(QUEUE)
-            await store.receive(QUEUE, 1, 2.0)
-            await other.receive(QUEUE, 1, LONG)
-            await store.receive(QUEUE, 1, 3.0)
-        assert await ack_wait(store) == LONG
-
-    async def test_what_else_was_changed_stays(self, server: NatsServer, store: JetStreamStore) -> None:
-        """Whoever manages the consumer has set a limit since it was read here: only its leases are lengthened."""
-        await store.create(QUEUE)
-        await store.receive(QUEUE, 1, 2.0)
-        await consume(server, ack_wait=3, max_ack_pending=7)
-        await store.receive(QUEUE, 1, LONG)
-        state = await store._api.consumer(NAMES)
-        assert (state.ack_wait_s, state.leases_max) == (LONG, 7)
-
-    @pytest.mark.parametrize("how", ["receive", "extend", "lost"])
-    async def test_leases_that_somebody_shortened_are_found(
-        self, how: str, server: NatsServer, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The consumer is read anew where messages are leased by it: after a while, and where a message came again."""
-        await store.put(QUEUE, [NewMessage(b"%d" % n) for n in range(3)])
-        (held,) = (await store.receive(QUEUE, 1, LONG)).messages
-        await consume(server, ack_wait=2)
-        await store.receive(QUEUE, 1, LONG)
-        assert await ack_wait(store) == 2
-        if how == "lost":
-            monkeypatch.setattr(jetstream_leases, "DOUBT_S", 0.0)
-            await store.settle(QUEUE, Settlement(release=[Release(held.id, held.pop_receipt)]))
-            (again,) = (await store.receive(QUEUE, 1, LONG)).messages
-            assert again.dequeue_count == 2
-        else:
-            monkeypatch.setattr(jetstream_leases, "LOOK_AGAIN_S", 0.0)
-            if how == "receive":
-                await store.receive(QUEUE, 1, LONG)
-            else:
-                await store.settle(QUEUE, Settlement(extend=[Extend(held.id, held.pop_receipt, LONG)]))
-        assert await ack_wait(store) == LONG
-
-    async def test_a_look_that_fails_takes_no_message_along(
-        self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """What was received is leased: whoever asked for it has it, whatever the server says of its consumer."""
-        await store.put(QUEUE, [NewMessage(b"%d" % n) for n in range(3)])
-        await store.receive(QUEUE, 1, LONG)
-        asked: list[str] = []
-
-        async def away(_: Names) -> ConsumerState:
-            asked.append("away")
-            raise StoreUnavailable("away")
-
-        async def silent(_: Names) -> ConsumerState:
-            asked.append("silent")
-            return await asyncio.get_running_loop().create_future()
-
-        monkeypatch.setattr(jetstream_leases, "LOOK_AGAIN_S", 0.0)
-        monkeypatch.setattr(jetstream_leases, "GLANCE_S", 0.01)
-        monkeypatch.setattr(jetstream_leases, "PUT_OFF_S", 0.0)
-        for fault in (away, silent):
-            monkeypatch.setattr(store._api, "consumer", fault)
-            assert len((await store.receive(QUEUE, 1, LONG)).messages) == 1
-        assert asked == ["away", "silent"]
 
     async def test_a_look_that_fails_is_put_off(self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """A server that is silent about consumers holds up one receive, not each; later it is asked again."""
@@ -464,21 +348,6 @@ class TestJetStream:
         await remove_consumer(server)
         assert [message.body for message in (await store.receive(QUEUE, 1, lease_s)).messages] == [b"one"]
         assert await ack_wait(store) == lease_s
-
-    async def test_longer_leases_of_a_queue_that_was_made_again(
-        self, server: NatsServer, store: JetStreamStore
-    ) -> None:
-        """While the stream is gone a receive says so, and nothing is known of it then; a new one is received from."""
-        await store.put(QUEUE, [NewMessage(b"one")])
-        (held,) = (await store.receive(QUEUE, 1, 2.0)).messages
-        async with JetStreamStore(f"nats://127.0.0.1:{server.port}") as other:
-            await other.delete(QUEUE)
-            with pytest.raises(QueueNotFound):
-                await store.receive(QUEUE, 1, LONG)
-            with pytest.raises(QueueNotFound):
-                await store.settle(QUEUE, Settlement(delete=[Claim(held.id, held.pop_receipt)]))
-            await other.put(QUEUE, [NewMessage(b"two")])
-        assert [message.body for message in (await store.receive(QUEUE, 1, LONG)).messages] == [b"two"]
 
     async def test_a_consumer_that_goes_while_it_is_changed(
         self, server: NatsServer, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
@@ -553,25 +422,6 @@ class TestJetStream:
                 await store.receive(QUEUE, 2, 2.0)
         assert len(pulls) == (what == "consumer"), "what is gone is forgotten: nothing is asked of it in vain"
 
-    async def test_a_quiet_queue_has_no_consumer_read(
-        self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """An empty receive is one request, however long ago the consumer was read."""
-        await store.create(QUEUE)
-        await store.receive(QUEUE, 1, LONG)
-        asked: list[Names] = []
-        read = store._api.consumer
-
-        async def counted(names: Names) -> ConsumerState | None:
-            asked.append(names)
-            return await read(names)
-
-        monkeypatch.setattr(jetstream_leases, "LOOK_AGAIN_S", 0.0)
-        await store.receive(QUEUE, 1, LONG)
-        monkeypatch.setattr(store._api, "consumer", counted)
-        assert (await store.receive(QUEUE, 1, LONG)).messages == []
-        assert asked == []
-
     async def test_whoever_shortens_all_the_time_is_told_of(
         self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -590,54 +440,6 @@ class TestJetStream:
         left[0] = 9
         with pytest.raises(StoreUnavailable, match="shortens"):
             await store.receive(QUEUE, 1, LONG)
-
-    async def test_two_that_lengthen_at_once_end_with_the_longer(
-        self, server: NatsServer, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Both read the consumer before either writes: whoever lost looks again at the next message."""
-        await store.put(QUEUE, [NewMessage(b"one")])
-        await store.receive(QUEUE, 1, 10.0)  # longer than a busy machine may stand still: it is not to come again
-        await store.receive(QUEUE, 1, LONG)
-        await consume(server, ack_wait=11)  # the other's write, which came a moment later
-        monkeypatch.setattr(jetstream_leases, "DOUBT_S", 0.0)
-        await store.put(QUEUE, [NewMessage(b"two")])
-        await store.receive(QUEUE, 1, LONG)
-        assert await ack_wait(store) == LONG
-
-    async def test_a_strangers_publish_is_a_message(self, server: NatsServer, store: JetStreamStore) -> None:
-        """Whatever is published on the queue's subject is put on the queue, headers or not."""
-        await store.create(QUEUE)
-        client = await nats.connect(f"nats://127.0.0.1:{server.port}")
-        await client.jetstream().publish("queuebell.queue.shop.orders", b"hello", headers={"X-Any": "thing"})
-        await client.close()
-        (message,) = (await store.receive(QUEUE, 5, LONG)).messages
-        assert (message.body, message.headers) == (b"hello", {"x-any": "thing"})
-
-    async def test_headers_of_strangers_are_read_as_far_as_they_are_any(
-        self, server: NatsServer, store: JetStreamStore
-    ) -> None:
-        """The server's own and ours are none of a message, nor what breaks our rule; the body comes all the same."""
-        await store.create(QUEUE)
-        client = await nats.connect(f"nats://127.0.0.1:{server.port}")
-        given = {
-            "Content-Type": "text/plain", "Nats-Msg-Id": "7", "Queuebell-Any": "x", "queuebell-headers": "[no JSON",
-            "Status": "503", "odd!name": "x", "right": "\u202e<b>", "control": "\x1b[31m", "long": "x" * 9000,
-        }  # fmt: skip
-        await client.jetstream().publish("queuebell.queue.shop.orders", b"", headers=given)
-        await client.close()
-        (message,) = (await store.receive(QUEUE, 5, LONG)).messages
-        wanted = {"content-type": "text/plain", "status": "503", "right": "\u202e<b>"}
-        assert (message.body, message.headers) == (b"", wanted)
-
-    async def test_headers_are_there_for_strangers(self, server: NatsServer, store: JetStreamStore) -> None:
-        """By their own names as NATS has them, where a client keeps the value as it is."""
-        await store.put(QUEUE, [NewMessage(b"x", headers={"Traceparent": "00-ab", "spaces": " x ", "word": "grün"})])
-        client = await nats.connect(f"nats://127.0.0.1:{server.port}")
-        message = await client.jetstream().get_msg(NAMES.stream, 1)
-        await client.close()
-        assert message.headers is not None
-        assert message.headers["traceparent"] == "00-ab"
-        assert set(message.headers) == {"traceparent", "queuebell-headers"}
 
     async def test_headers_count_in_what_the_server_takes(self, tmp_path: Path) -> None:
         """More than fits in one message is refused, and the connection goes on: the server would have ended it."""
@@ -663,20 +465,6 @@ class TestJetStream:
             await store.receive(QUEUE, 1, LONG)
         await server.start()
         assert [message.body for message in (await store.receive(QUEUE, 1, LONG)).messages] == [b"one"]
-
-    async def test_a_server_that_does_not_answer_leaves_the_outcome_open(
-        self, server: NatsServer, store: JetStreamStore
-    ) -> None:
-        """A put that was sent into silence may yet be carried out (L6), and is carried out once."""
-        await store.create(QUEUE)
-        async with JetStreamStore(f"nats://127.0.0.1:{server.port}", timeout=2.0) as hasty:
-            await hasty.put(QUEUE, [NewMessage(b"one")])
-            server.pause()
-            with pytest.raises(UnknownOutcome):
-                await hasty.put(QUEUE, [NewMessage(b"two")])
-            server.resume()
-            await until(lambda: has(store, 2), "the put is carried out")
-            await hasty.clear(QUEUE)
 
     async def test_a_server_without_jetstream_is_told(self, tmp_path: Path) -> None:
         """A server that has no JetStream is no store; it may get it, so another try is worth it."""
@@ -719,15 +507,6 @@ class TestAConsumerThatHasNotHeardYet:
 
         monkeypatch.setattr(store, "_pull", answer)
 
-    async def test_what_was_put_before_is_received(
-        self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """It is asked again: believed, its answer would have covered a wake that is owed."""
-        await store.put(QUEUE, [NewMessage(b"one")])
-        self.deaf(store, monkeypatch, 2)
-        received = await store.receive(QUEUE, 5, LONG)
-        assert [message.body for message in received.messages] == [b"one"]
-
     async def test_one_that_hears_nothing_at_all_proves_nothing(
         self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -736,25 +515,6 @@ class TestAConsumerThatHasNotHeardYet:
         self.deaf(store, monkeypatch, 10)
         received = await store.receive(QUEUE, 5, LONG)
         assert (received.messages, received.blocked) == ([], True)
-
-    async def test_what_is_leased_or_removed_by_hand_is_not_waited_for(
-        self, server: NatsServer, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A stream that is not empty may have nothing to give; saying otherwise would look for ever."""
-        await store.put(QUEUE, [NewMessage(b"one"), NewMessage(b"two")])
-        await store.receive(QUEUE, 1, LONG)
-        await ask(server, f"STREAM.MSG.DELETE.{NAMES.stream}", {"seq": 2})
-        asked = 0
-        pull = store._pull
-
-        async def count(names: Names, consumer: ConsumerState, limit: int) -> tuple[list[StoredMessage], str]:
-            nonlocal asked
-            asked += 1
-            return await pull(names, consumer, limit)
-
-        monkeypatch.setattr(store, "_pull", count)
-        received = await store.receive(QUEUE, 5, LONG)
-        assert (received.messages, received.blocked, asked) == ([], False, 1)
 
     async def test_a_question_that_fails_takes_no_message_along(
         self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
@@ -983,19 +743,6 @@ async def test_a_stream_of_others_that_hears_the_subject_gets_no_message(
         await store.put(QUEUE, [NewMessage(b"one")])
 
 
-@pytest.mark.parametrize(
-    ("pattern", "yes"),
-    [
-        ("a.b.c", True), (">", True), ("a.>", True), ("a.b.>", True), ("*.b.*", True), ("*.*.>", True),
-        ("a.b.c.>", False), ("a.b", False), ("a.*", False), ("a.b.c.*", False), ("a.b.d", False), ("b.>", False),
-        ("", False),
-    ],
-)  # fmt: skip
-def test_patterns_of_subjects(pattern: str, yes: bool) -> None:
-    """As NATS has them: ``>`` is at least one token."""
-    assert covers(pattern, "a.b.c") is yes
-
-
 async def test_a_stream_that_replaced_one_that_was_removed_is_checked_again(
     server: NatsServer, store: JetStreamStore
 ) -> None:
@@ -1008,22 +755,3 @@ async def test_a_stream_that_replaced_one_that_was_removed_is_checked_again(
     await made_by_hand(server, NAMES, {"retention": "limits"})
     with pytest.raises(ConfigurationError, match="has retention limits"):
         await store.receive(QUEUE)
-
-
-async def test_a_user_that_may_not_read_settings_can_put(
-    store: JetStreamStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The server does not answer what a user may not ask; the question is put once."""
-    await store.put(QUEUE, [NewMessage(b"x")])
-    store._fit.clear()
-    asked: list[Names] = []
-
-    async def silent(names: Names) -> None:
-        asked.append(names)
-        raise UnknownOutcome("no answer")
-
-    monkeypatch.setattr(store._api, "stream", silent)
-    for body in (b"y", b"z"):
-        await store.put(QUEUE, [NewMessage(body)])
-    assert asked == [NAMES]
-    assert f"the settings of the stream {NAMES.stream} cannot be read" in caplog.text

@@ -2,69 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import re
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
+from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX
 from bridge.queues import STORES, open_store
+from bridge.queues.base import BODY_BYTES_MAX, NewMessage, StoredMessage
 from bridge.queues.embedded.memory import MemoryStore
-from bridge.queues.embedded.sqlite import SqliteStore
-from bridge.storage.blobs import open_blobs
-from bridge.storage.tables import open_table
-
-
-def test_schemes_lead_to_their_stores() -> None:
-    """Names, paths and options arrive where they belong."""
-    store = open_store("memory:orders", boot="ab" * 16)
-    assert isinstance(store, MemoryStore)
-    assert (store.name, store.boot) == ("orders", "ab" * 16)
-    store = open_store("sqlite:///var/lib/my%20queue.db")
-    assert isinstance(store, SqliteStore)
-    assert store.path == Path("/var/lib/my queue.db")
-    store = open_store("sqlite:here/queue.db")
-    assert isinstance(store, SqliteStore)
-    assert store.path == Path.cwd() / "here" / "queue.db"
-
-
-@pytest.mark.parametrize("rest", ["/q.db?k=secret", "/q#secret.db", "file?", "/q.db#", "//[secret", "//x]/secret"])
-@pytest.mark.parametrize(("open_", "scheme"), [(open_store, "sqlite"), (open_table, "sqlite"), (open_blobs, "file")])
-def test_no_part_of_an_address_is_ignored(open_: Callable[[str], object], scheme: str, rest: str) -> None:
-    """An option that no file has is refused, and what would cut the path short, without repeating a secret."""
-    with pytest.raises(ConfigurationError) as refused:
-        open_(f"{scheme}:{rest}")
-    text = str(refused.value)
-    assert f"{scheme}://" in text or "malformed" in text
-    assert "secret" not in text
-    # Nor does a traceback.
-    assert refused.value.__suppress_context__ or refused.value.__context__ is None
-
-
-def test_a_path_has_any_character_as_an_escape() -> None:
-    """Those with a meaning in a URL too."""
-    store = open_store("sqlite:///var/lib/q%231%3F%25.db")
-    assert isinstance(store, SqliteStore)
-    assert store.path == Path("/var/lib/q#1?%.db")
-
-
-def test_no_path_has_a_nul() -> None:
-    """An escape of the URL is no way to give the system what it cannot take."""
-    with pytest.raises(ConfigurationError, match="NUL"):
-        open_store("sqlite:/var/lib/%00.db")
-
-
-@pytest.mark.parametrize("url", ["mongodb://secret@host", "", "nonsense", "/etc/passwd", "sqlite:", "sqlite://host/x"])
-def test_other_schemes_name_the_known_ones(url: str) -> None:
-    """What is not understood is refused in one line that helps, and without repeating a secret."""
-    with pytest.raises(ConfigurationError) as refused:
-        open_store(url)
-    text = str(refused.value)
-    assert "sqlite" in text
-    assert "secret" not in text
-    assert "\n" not in text
+from bridge.queues.embedded.terms import NoRoom
+from listeners import PULL_ONLY, Listener, Message
+from tests.bridge.queues.clocks import FakeClock
+from tests.bridge.queues.ears import Ear
+from tests.support.processes import ROOT, environment
+from tests.support.writers import engine_of
 
 
 def test_looking_at_the_table_loads_no_store() -> None:
@@ -73,3 +30,155 @@ def test_looking_at_the_table_loads_no_store() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert set(STORES) >= {"memory", "sqlite", "http", "https"}
+
+
+def test_no_sdk_is_loaded_before_the_first_call() -> None:
+    """Opening a store of another system loads neither its SDK nor a web client."""
+    program = """
+import sys
+from bridge.queues import open_store
+for url in ("sqs://eu-central-1", "azure:", "nats://127.0.0.1:1", "redis://127.0.0.1:1"):
+    open_store(url)
+print(sorted({"aiobotocore", "botocore", "azure", "nats", "redis", "aiohttp"} & set(sys.modules)))
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(AZURE_STORAGE_CONNECTION_STRING="UseDevelopmentStorage=true"),
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert told.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "extra"),
+    [
+        ("sqs://eu-central-1", "aiobotocore.session", "sqs"),
+        ("azure:?account=shop", "azure.storage.queue.aio", "azure"),
+        ("nats://127.0.0.1:1", "nats.aio.client", "nats"),
+        ("redis://127.0.0.1:1", "redis.asyncio", "redis"),
+        ("postgres://127.0.0.1:1/db", "asyncpg", "postgres"),
+    ],
+)
+async def test_a_missing_sdk_is_named(url: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has not installed the extra is told how, by a listener at its start: with a bridge and without."""
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
+    monkeypatch.setitem(sys.modules, module, None)
+    async with open_store(url) as store:
+        with pytest.raises(ConfigurationError, match=re.escape(install(extra))):
+            await store.receive("shop/orders")
+    for bridge in (PULL_ONLY, "http://127.0.0.1:1"):
+        asked = open_store(url)
+        monkeypatch.setattr(asked, "receive", lambda *_, **__: pytest.fail("the store was asked"))
+        with pytest.raises(ConfigurationError, match=re.escape(install(extra))):
+            async with asyncio.timeout(100):
+                await Listener(asked, "shop/orders", _handle, bridge=bridge, handle_signals=False).run()
+        await asked.close()
+
+
+async def _handle(message: Message) -> None:
+    """Succeed."""
+
+
+Q = "billing/orders"
+
+
+async def test_close_carries_out_what_was_asked() -> None:
+    """A call under way is answered, not dropped."""
+    keeper, store = MemoryStore("kept"), MemoryStore("kept")
+    await keeper.open()
+    await store.open()
+    task = asyncio.create_task(store.put(Q, [NewMessage(b"x")]), name="put")
+    await asyncio.sleep(0)
+    await store.close()
+    assert len(await task) == 1
+    depth = await keeper.depth(Q)
+    assert depth.visible == 1
+    await keeper.close()
+
+
+async def test_a_large_queue_is_cleared_bit_by_bit() -> None:
+    """Clearing answers at once; what is left goes in the following turns of the loop."""
+    store = MemoryStore("large")
+    for _ in range(100):
+        await store.put(Q, [NewMessage(b"x")] * 32)
+    await store.clear(Q)
+    engine = engine_of(store)
+    depth = await store.depth(Q)
+    assert depth.visible == 0
+    while engine.state.garbage:
+        await asyncio.sleep(0)
+    assert engine.state.execute("SELECT COUNT(*) FROM messages").fetchone() == (0,)
+    await store.close()
+
+
+async def test_a_store_never_opened_closes() -> None:
+    """Nothing was taken, so there is nothing to let go."""
+    store = MemoryStore("never")
+    store.reread(Q)
+    store.reclaim(Q, [])
+    assert store.levels() == []
+    assert store.failure() is not None
+    await store.close()
+
+
+def test_a_store_left_on_a_closed_loop_holds_up_nobody() -> None:
+    """A put is carried out, acknowledged and heard of by those who still listen."""
+    left, near, far = MemoryStore("left"), MemoryStore("left"), MemoryStore("left")
+
+    async def leave() -> None:
+        await left.open()
+        left.observe(Ear())
+
+    async def put() -> tuple[int, int]:
+        ear = Ear()
+        await near.open()
+        near.observe(ear)
+        async with asyncio.timeout(10):
+            put = await far.put(Q, [NewMessage(b"x")])
+        visible = ear.levels[-1].visible
+        for store in (left, near, far):
+            await store.close()
+        return len(put), visible
+
+    asyncio.run(leave())
+    assert asyncio.run(put()) == (1, 1)
+    gc.collect()
+
+
+QUEUE = "billing/orders"
+
+
+class Room:
+    """Room for so many bytes, which remembers what it was asked for."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.kept = 0
+
+    def take(self, size: int) -> bool:
+        return size <= self.size
+
+    def keep(self, size: int) -> None:
+        self.kept = size
+
+
+def told(messages: list[StoredMessage]) -> list[tuple[bytes, dict[str, str]]]:
+    return [(message.body, message.headers) for message in messages]
+
+
+async def test_headers_count_where_room_is_asked_for() -> None:
+    """What is read is counted before it is read, and what is kept is what there is."""
+    dear = {f"{number:02}": '"' * 126 for number in range(HEADERS_MAX)}
+    clock = FakeClock()
+    async with MemoryStore("room", clock=clock, wall=clock.wall) as store:
+        await store.put(QUEUE, [NewMessage(b"x" * BODY_BYTES_MAX, headers=dear)])
+        most = BODY_BYTES_MAX + 2 * HEADERS_BYTES_MAX + 6 * HEADERS_MAX
+        with pytest.raises(NoRoom) as refused:
+            await store.peek(QUEUE, room=Room(BODY_BYTES_MAX))
+        assert BODY_BYTES_MAX + HEADERS_BYTES_MAX < refused.value.size <= most
+        # Read for what it really takes, where there is none for the most that it could.
+        exact = Room(refused.value.size)
+        # By itself: to show how texts as long as these differ takes minutes.
+        same = told((await store.receive(QUEUE, room=exact)).messages) == [(b"x" * BODY_BYTES_MAX, dear)]
+        assert same
+        assert exact.kept == exact.size

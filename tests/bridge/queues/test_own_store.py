@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import platform
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -13,21 +12,20 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import BadInput, Closed, QueueNotFound, Unsupported
-from bridge.queues.base import BODY_BYTES_MAX, Claim, Depth, NewMessage, Settled, Settlement
-from bridge.queues.embedded.calls import Call, Commit
+from bridge.contract.errors import BadInput, Closed, QueueNotFound
+from bridge.queues import limits
+from bridge.queues.base import BODY_BYTES_MAX, Claim, Depth, NewMessage, Release, Settled, Settlement
 from bridge.queues.embedded.memory import MemoryStore
-from bridge.queues.embedded.own_store import deliver
+from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.embedded.sqlite import SqliteStore
 from bridge.queues.embedded.terms import Grant, Handed, Level, NoRoom
-from tests.bridge.queues.clocks import FakeClock
+from tests.bridge.queues.clocks import Counter, FakeClock
 from tests.bridge.queues.ears import Ear
 
 Q = "billing/orders"
 EMPTY = "billing/empty"
 OTHER = "other/queue"
 META = {"k": "v"}
-
 Store = MemoryStore | SqliteStore
 Make = Callable[[], Store]
 
@@ -89,8 +87,6 @@ class Room:
 
 
 # Each takes a store that may not be open yet, and a lease of its first message. -------------------------------------
-
-
 async def put(store: Store, claim: Claim) -> Any:
     receipts = await store.put(Q, [NewMessage(b"three"), NewMessage(b"late", 5000)])
     return [receipt.visible_in_ms for receipt in receipts], await bodies(store)
@@ -243,18 +239,6 @@ TOLD: list[tuple[Callable[[Store, Claim], Awaitable[Any]], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("opened", [False, True], ids=["first call", "open"])
-@pytest.mark.parametrize(("call", "told"), TOLD, ids=[call.__name__ for call, _ in TOLD])
-async def test_any_call_may_be_the_first(
-    make: Make, call: Callable[[Store, Claim], Awaitable[Any]], told: Any, opened: bool
-) -> None:
-    """A store that nobody has opened does by itself what an open one does, and answers the same."""
-    store, claim = await filled(make)
-    if opened:
-        await store.open()
-    assert await call(store, claim) == told
-
-
 async def test_a_closed_store_does_nothing(make: Make) -> None:
     """Also one that never was open: every call says so, by an error of its own."""
     store, claim = await filled(make)
@@ -344,39 +328,6 @@ async def test_what_cannot_be_is_refused_before_anything_is_opened(
     await store.close()
 
 
-async def test_the_longest_and_the_most_are_taken(make: Make, clock: FakeClock) -> None:
-    """The limits themselves are no mistake: 32 messages, a week, the longest body, a thousand names and more."""
-    store, claim = await filled(make)
-    await store.put(EMPTY, [NewMessage(b"x")] * 32)
-    received = await store.receive(EMPTY, 32, FAR)
-    assert (len(received.messages), received.next_visible_in_ms) == (32, FAR * 1000)
-    settling = await store.settle(EMPTY, Settlement(delete=[Claim(m.id, m.pop_receipt) for m in received.messages]))
-    assert [settled.ok for settled in settling.delete] == [True] * 32
-    settled, _, _ = await store.update(Q, claim, FAR, b"y" * BODY_BYTES_MAX)
-    assert settled.ok
-    assert len(await store.queues(limit=10_000)) == 3
-
-
-@pytest.mark.parametrize("stamped", [False, True])
-async def test_what_is_not_said_of_a_receive(make: Make, stamped: bool) -> None:
-    """A receive that names only its queue takes one message of the two there are, and holds it for 30 s."""
-    store = make()
-    await store.put(Q, [NewMessage(b"one"), NewMessage(b"two")])
-    received = (await store.receive_stamped(Q)).answer if stamped else await store.receive(Q)
-    assert [message.body for message in received.messages] == [b"one"]
-    rest = await store.receive(Q, 32, FAR)
-    assert ([message.body for message in rest.messages], rest.next_visible_in_ms) == ([b"two"], 30_000)
-
-
-async def test_what_is_not_said_of_a_list(make: Make) -> None:
-    """A list that says nothing begins with the very first name there can be, and ends after a thousand."""
-    async with make() as store:
-        first = ["0/0", *(f"a/{number:04}" for number in range(999))]
-        await asyncio.gather(*(store.create(queue) for queue in [*first, "a/over"]))
-        assert await store.queues() == first
-        assert [queue for queue, _ in await store.listing()] == first
-
-
 async def test_a_store_closed_in_the_turn_of_its_opening_says_so(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call opens it and finds it closed by another: it is told that, as by any closed store."""
     store = make()
@@ -391,112 +342,10 @@ async def test_a_store_closed_in_the_turn_of_its_opening_says_so(make: Make, mon
         await store.depth(Q)
 
 
-async def test_whose_store_it_is_and_its_name(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fingerprint is 32 hex digits, and tells queue, place and machine apart (B11)."""
-    store = make()
-    here = store.fingerprint(Q)
-    assert len(here) == 32 and int(here, 16) >= 0
-    assert make().fingerprint(Q) == here != store.fingerprint(OTHER)
-    assert MemoryStore("another").fingerprint(Q) != here
-    assert str(store).startswith(("memory:", "sqlite:/"))
-    monkeypatch.setattr(platform, "node", lambda: "another machine")
-    assert make().fingerprint(Q) != here
-
-
 # Who is told ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_wake_source_of_each_receive_is_counted(make: Make) -> None:
-    """With what it found; of those that say none, nothing is counted."""
-    store, _ = await filled(make)
-    ear = Ear()
-    store.observe(ear)
-    await store.receive(Q, 1, 5.0, source="poll")
-    await store.receive_stamped(Q, 1, 5.0, source="trigger")
-    await store.receive_stamped(Q, 1, 5.0)
-    assert [level.sources for level in ear.levels] == [{"poll": (1, 0)}, {"trigger": (1, 0)}, {}]
-
-
-@pytest.mark.parametrize("grants", [[None, Grant("s", 1, 2.0), Grant("t", 1, 2.0)], [None, None, None]])
-async def test_the_first_bridge_that_grants_is_handed_the_message(grants: list[Grant | None]) -> None:
-    """Each is asked in turn, and nobody after the one that has room; of what is put for later nobody is asked."""
-    name = uuid.uuid4().hex
-    ears = [Ear(grant) for grant in grants]
-    async with contextlib.AsyncExitStack() as stores:
-        for ear in ears:
-            store = await stores.enter_async_context(MemoryStore(name))
-            store.observe(ear)
-        await store.put(Q, [NewMessage(b"late", 10)])
-        assert [ear.asked for ear in ears] == [[], [], []]
-        await store.put_once(Q, "k", NewMessage(b"x"))
-        taken = next((number for number, grant in enumerate(grants) if grant is not None), len(grants))
-        assert [ear.asked for ear in ears] == [[(Q, 1)] if number <= taken else [] for number in range(3)]
-        handed = [(hand.queue, hand.session, [m.key for m in hand.messages]) for hand in ears[0].handed]
-        assert handed == ([(Q, "s", ["k"])] if grants[1] else [])
-
-
-@pytest.mark.parametrize("put", ["put", "put_existing", "put_once"])
-async def test_a_grant_is_answered_whatever_becomes_of_its_put(make: Make, put: str) -> None:
-    """Each kind of put hands over what was granted, or says that it came to nothing."""
-    store, _ = await filled(make)
-    ear = Ear()
-    store.observe(ear)
-    for queue in (EMPTY, "billing/none"):
-        ear.next_grant = Grant("s", 1, 2.0)
-        given = ("k", NewMessage(b"x")) if put == "put_once" else ([NewMessage(b"x")],)
-        fails = put == "put_existing" and queue != EMPTY
-        with pytest.raises(QueueNotFound) if fails else contextlib.nullcontext():
-            await getattr(store, put)(queue, *given)
-        assert [(h.queue, h.session, len(h.messages)) for h in ear.handed] == [(queue, "s", 0 if fails else 1)]
-        ear.handed.clear()
-
-
-@pytest.mark.parametrize("once", [False, True], ids=["put", "put_once"])
-async def test_a_grant_of_a_put_that_is_refused_late_names_its_queue(
-    make: Make, monkeypatch: pytest.MonkeyPatch, once: bool
-) -> None:
-    """Where the engine refuses, the bridge that granted is told which queue came to nothing, and what is visible."""
-    store, _ = await filled(make)
-    ear = Ear()
-    store.observe(ear)
-    await store.put_once(Q, "k", NewMessage(b"three"))
-    queue, visible = (Q, 3) if once else ("billing/many", 0)
-    monkeypatch.setattr("bridge.queues.embedded.state.QUEUES_MAX", 3)
-    ear.next_grant = Grant("s", 1, 2.0)
-    with pytest.raises(BadInput):
-        await (store.put_once(queue, "k", NewMessage(b"x")) if once else store.put(queue, [NewMessage(b"x")]))
-    assert ear.handed == [Handed(queue, "s", [], visible)]
-
-
-class Deaf:
-    """An observer that fails."""
-
-    def grant(self, queue: str, count: int) -> Grant | None:
-        return None
-
-    def committed(self, levels: list[Level], handed: list[Handed]) -> None:
-        raise RuntimeError("ear")
-
-
-@pytest.mark.parametrize("levels", [0, 1])
-@pytest.mark.parametrize("handed", [0, 1])
-async def test_a_commit_is_told_where_there_is_something_to_tell(levels: int, handed: int) -> None:
-    """Levels, grants or both; its callers are answered in any case, also where whoever is told fails."""
-    ear = Ear()
-    level, hand = Level(Q, True, 1, 0, True, 1, 0, 0, None), Handed(Q, "s", [], 0)
-    for observers, fails in ((([ear]), False), ([ear, Deaf()], bool(levels or handed))):
-        call = Call(len, ((),), asyncio.get_running_loop().create_future())
-        call.result = 7
-        commit = Commit([call], [level] * levels, [hand] * handed)
-        with pytest.raises(RuntimeError, match="ear") if fails else contextlib.nullcontext():
-            deliver(commit, observers)
-        assert call.future is not None
-        assert await call.future == 7
-    assert (ear.commits, len(ear.levels), len(ear.handed)) == (2 * bool(levels or handed), 2 * levels, 2 * handed)
-
-
 # What nobody hears any more ------------------------------------------------------------------------------------------
-
 Ask = Callable[[Store], "asyncio.Future[Any]"]
 ASKS: list[tuple[str, Ask]] = [
     ("receive", lambda store: asyncio.create_task(store.receive(Q, 2, 30.0), name="receive")),
@@ -561,24 +410,121 @@ async def test_a_receive_cancelled_in_the_turn_of_its_answer_is_taken_back(
         assert [m.dequeue_count for m in (await store.receive(Q, 1, 30.0)).messages] == [1]
 
 
-async def test_nothing_is_taken_back_for_nobody(make: Make) -> None:
-    """Without a claim no commit is made; what was named is what is taken back, though the list changes after."""
-    store, claim = await filled(make)
-    ear = Ear()
-    store.observe(ear)
-    await store.open()
-    store.reclaim(Q, [])
-    await store.peek(Q)
-    assert ear.commits == 0
-    claims = [claim]
-    store.reclaim(Q, claims)
-    claims.clear()
-    assert (await ear.next_level()).visible == 3
+BOOT = "ab" * 16
 
 
-async def test_a_put_joins_nobodys_transaction(make: Make) -> None:
-    """What it holds is in no database of the caller's."""
-    store = make()
-    with pytest.raises(Unsupported, match="nothing was put"):
-        await store.put(Q, ["one"], connection=object())  # type: ignore[arg-type]
-    assert await store.depth(Q) is None
+@pytest.fixture
+def ear() -> Ear:
+    return Ear()
+
+
+@pytest_asyncio.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, clock: FakeClock, ear: Ear, tmp_path: Path) -> AsyncIterator[OwnStore]:
+    made: OwnStore
+    if request.param == "memory":
+        made = MemoryStore(uuid.uuid4().hex, boot=BOOT, clock=clock, wall=clock.wall, receipts=Counter())
+    else:
+        made = SqliteStore(tmp_path / "queue.db", boot=BOOT, clock=clock, wall=clock.wall, receipts=Counter())
+    made.observe(ear)
+    await made.open()
+    yield made
+    await made.close()
+
+
+def one(body: bytes = b"x", delay_ms: int = 0, ttl_s: int = -1) -> list[NewMessage]:
+    return [NewMessage(body, delay_ms, ttl_s)]
+
+
+async def test_each_commit_tells_the_level(store: OwnStore, ear: Ear, clock: FakeClock) -> None:
+    """Put, receive and an empty receive are each told, as of their place in the writer's order."""
+    await store.put(Q, [NewMessage(b"a"), NewMessage(b"b", 500)])
+    await store.receive(Q, 1, 2.0)
+    await store.receive(Q, 1, 2.0)
+    assert ear.levels == [
+        Level(Q, True, 1, 1, True, 2, 0, 0, 500, leased=0, delayed=1, oldest_ms=0),
+        Level(Q, True, 0, 2, False, 0, 1, 0, 500, leased=1, delayed=1),
+        Level(Q, True, 0, 2, False, 0, 1, 1, 500, leased=1, delayed=1),
+    ]
+    clock.now += 0.5
+    received = await store.receive(Q, 5, 2.0)
+    assert received.boot == BOOT
+    # What came due since the last look made it rise, although it is taken again within the same commit.
+    assert ear.levels[-1] == Level(Q, True, 0, 2, True, 0, 1, 0, 1500, leased=2)
+
+
+async def test_told_before_acknowledged(store: OwnStore, ear: Ear) -> None:
+    """The bridge marks before the producer hears of it (B1)."""
+    heard: list[int] = []
+    task = asyncio.create_task(store.put(Q, one()), name="put")
+    task.add_done_callback(lambda _: heard.append(len(ear.levels)))
+    await task
+    await asyncio.sleep(0)
+    assert heard == [1]
+
+
+async def test_reread_lets_time_pass(store: OwnStore, ear: Ear, clock: FakeClock) -> None:
+    """A due timer re-reads: too early it tells the rest, in time that it rose (O3)."""
+    await store.put(Q, one(delay_ms=100))
+    clock.now += 0.099
+    store.reread(Q)
+    assert await ear.next_level() == Level(Q, True, 0, 1, False, 0, 0, 0, 1, delayed=1)
+    clock.now += 0.001
+    store.reread(Q)
+    assert await ear.next_level() == Level(Q, True, 1, 0, True, 0, 0, 0, None, oldest_ms=0)
+    store.reread("billing/unknown")
+    assert await ear.next_level() == Level("billing/unknown", False, 0, 0, False, 0, 0, 0, None)
+
+
+async def test_no_grant_is_honoured_while_paused(store: OwnStore, ear: Ear) -> None:
+    """It is answered with nothing, whether the queue is empty or not."""
+    await store.create(Q)
+    await store.pause(Q)
+    for body in (b"first", b"second"):
+        ear.next_grant = Grant("s", 5, 2.0)
+        await store.put(Q, one(body))
+        assert (ear.handed[-1].session, ear.carried(), ear.handed[-1].visible) == ("s", [], 0)
+    await store.pause(Q, False)
+    assert [(m.body, m.dequeue_count) for m in (await store.receive(Q, 5, 2.0)).messages] == [
+        (b"first", 1),
+        (b"second", 1),
+    ]
+
+
+async def test_a_grant_for_a_put_that_fails_is_answered(
+    store: OwnStore, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reserved slots for a session hears that they are free again."""
+    monkeypatch.setattr("bridge.queues.embedded.state.QUEUES_MAX", 1)
+    await store.create("billing/other")
+    ear.next_grant = Grant("s1", 1, 2.0)
+    with pytest.raises(BadInput) as refused:
+        await store.put(Q, one())
+    assert (refused.value.code, refused.value.status) == ("too_many_queues", 503)
+    assert [(hand.session, hand.messages) for hand in ear.handed] == [("s1", [])]
+    with pytest.raises(QueueNotFound):
+        await store.peek(Q)
+
+
+async def test_reclaim_of_what_was_taken_up_does_nothing(store: OwnStore, ear: Ear) -> None:
+    """An accepted, deleted or unknown message is left alone."""
+    ear.next_grant = Grant("s1", 2, 2.0)
+    await store.put(Q, [NewMessage(b"a"), NewMessage(b"b")])
+    a, b = ear.carried()
+    await store.settle(Q, Settlement(delete=[Claim(a.id, a.pop_receipt)], release=[Release(b.id, b.pop_receipt, 5000)]))
+    store.reclaim(Q, [Claim(a.id, a.pop_receipt), Claim(b.id, b.pop_receipt), Claim("?", "?")])
+    assert await ear.next_level() == Level(Q, True, 0, 1, False, 0, 0, 0, 5000, delayed=1)
+    store.reclaim("billing/unknown", [Claim(a.id, a.pop_receipt)])
+    assert not (await ear.next_level()).exists
+
+
+async def test_metadata_can_be_read(store: OwnStore) -> None:
+    """What `create` was given last, for the endpoint that shows it."""
+    assert isinstance(store, MemoryStore | SqliteStore)
+    await store.create(Q, {"a": "ü"})
+    await store.create(Q)
+    assert (await store.standing(Q))[0] == {"a": "ü"}
+    await store.create(Q, {})
+    assert (await store.standing(Q))[0] == {}
+    for wrong in ({"a": 1}, {"a": "\ud800"}, {"a": "x" * limits.METADATA_BYTES_MAX}):
+        with pytest.raises(BadInput):
+            await store.create(Q, wrong)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from bridge.contract.errors import (
     UnknownOutcome,
 )
 from bridge.queues.postgres.connections import PostgresConnections
-from bridge.queues.postgres.errors import INIT_HINT, explain
+from bridge.queues.postgres.errors import explain
 from bridge.queues.postgres.store import LONG_S, PostgresStore
 from bridge.queues.postgres.transaction import explained
 
@@ -73,18 +73,6 @@ def test_no_answer_is_no_news(error: Exception) -> None:
     assert str(sent) == f"postgres://here: no answer from the database: {why}"
     assert type(unsent) is StoreUnavailable
     assert str(unsent) == f"postgres://here: the database cannot be reached: {why}"
-
-
-def test_a_missing_table_says_what_to_do() -> None:
-    """The person awake at night learns which command is missing."""
-    assert INIT_HINT in str(explain(said(asyncpg.UndefinedTableError), "postgres://here", sent=True))
-
-
-def test_a_database_that_is_missing_is_not_the_users_fault() -> None:
-    """The server names it; what is to be done stands behind it."""
-    error = explain(said(asyncpg.InvalidCatalogNameError), "jobs", sent=False)
-    assert isinstance(error, ConfigurationError)
-    assert "let this user in" not in str(error) and "mend the address" in str(error)
 
 
 def driver(name: str, module: str, *bases: type[Exception], **told: str) -> Exception:
@@ -147,12 +135,6 @@ def test_what_a_put_on_a_callers_connection_meets(error: Exception, meaning: typ
     assert words in str(caught.value)
     assert str(caught.value).startswith("billing/orders: nothing was put") or meaning is BadInput
     assert caught.value.__cause__ is error
-
-
-def test_what_is_no_drivers_error_goes_on_as_it_is() -> None:
-    """A defect of the caller's is the caller's to see."""
-    with pytest.raises(ZeroDivisionError), explained("billing/orders"):
-        raise ZeroDivisionError
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import signal
 import sqlite3
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,34 +14,39 @@ import pytest
 import pytest_asyncio
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 
-from bridge.contract.errors import BadInput, Closed, ConfigurationError, StoreUnavailable, UnknownOutcome, Unsupported
+from bridge.contract.errors import (
+    BadInput,
+    Closed,
+    ConfigurationError,
+    NotPrepared,
+    QueueNotFound,
+    StoreUnavailable,
+    UnknownOutcome,
+)
 from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues import open_store
-from bridge.queues.base import Depth, NewMessage
+from bridge.queues.base import Depth, NewMessage, PutReceipt
 from bridge.queues.postgres.schema import init
 from bridge.queues.postgres.store import PostgresStore
-from bridge.queues.postgres.transaction import put_in_transaction
-from bridge.storage.claim_check import ClaimCheck
+from bridge.queues.postgres.transaction import put_in_transaction, put_once_in_transaction
 from tests.bridge.queues.postgres_rig import QUEUE, schema, server, store, url
 from tests.support.buses import RecordingBus
 from tests.support.postgres import PostgresServer, execute, init_as, running
-from tests.support.processes import PATIENCE_S, ROOT, environment, until
+from tests.support.processes import PATIENCE_S, until
 from tests.support.transactions import (
     OPENERS,
+    Awaited,
     Blocking,
     Opener,
     by_asyncpg,
     by_psycopg,
-    by_psycopg_async,
-    by_sqlalchemy_session,
-    by_sqlalchemy_session_async,
 )
 
-__all__ = ["schema", "server", "store", "url"]
 pytestmark = pytest.mark.system
+
+__all__ = ["schema", "server", "store", "url"]
 each_driver = pytest.mark.parametrize("opened", OPENERS, ids=lambda opener: opener.__name__.removeprefix("by_"))
 
 
@@ -90,77 +92,6 @@ async def bodies(store: PostgresStore) -> list[bytes]:
 
 
 @each_driver
-async def test_a_commit_has_it_there_and_rings(
-    server: PostgresServer, schema: str, url: str, store: PostgresStore, ears: Ears, opened: Opener
-) -> None:
-    """Any bytes in their order, each with its delay and expiry, two puts and a row of the caller's are one."""
-    await init(url, notify=True)
-    await execute(url, "CREATE TABLE orders (number int)")
-    first = ["grün: % %s :p1 $1 \\", b"", bytes(range(256)), b"x" * 65_536]
-    async with opened(server, schema) as caller:
-        receipts = await caller.put(store, QUEUE, first)
-        await caller.execute("INSERT INTO orders VALUES (17)")
-        receipts += await caller.put(
-            store, QUEUE, [NewMessage(b"later", visible_after_ms=60_000), NewMessage(b"short", ttl_s=60)]
-        )
-        assert await store.depth(QUEUE) is None
-        assert await ears.until_now() == []
-        await caller.end(commit=True)
-    heard = await ears.until_now()
-    assert len(heard) == 3
-    # Rounded up, as the bridge does: a tick early would be a loss (B2).
-    assert any(59_000 < json.loads(said).get("not_before_ms", 0) <= 60_000 + 1000 * PATIENCE_S for said in heard), heard
-    assert await execute(url, "SELECT number FROM orders") == [(17,)]
-    assert await store.depth(QUEUE) == Depth(5, 1)
-    taken = (await store.receive(QUEUE, 32)).messages
-    assert [m.body for m in taken] == ["grün: % %s :p1 $1 \\".encode(), *first[1:], b"short"]
-    assert [bool(m.expires_at) for m in taken] == [False] * 4 + [True]
-    assert [r.id for r in (*receipts[:4], receipts[5])] == [m.id for m in taken]
-    assert [r.visible_in_ms for r in receipts] == [0, 0, 0, 0, 60_000, 0]
-    rows = await execute(url, "SELECT id, receipt FROM queuebell_messages WHERE attempts = 0")
-    assert [(f"{row['id']:016x}", row["receipt"].hex) for row in rows] == [(receipts[4].id, receipts[4].pop_receipt)]
-
-
-@each_driver
-async def test_a_rollback_leaves_nothing(
-    server: PostgresServer, schema: str, url: str, store: PostgresStore, ears: Ears, opened: Opener
-) -> None:
-    """No message, no queue, and nobody is rung; nor for a savepoint that is rolled back before the commit."""
-    await init(url, notify=True)
-    async with opened(server, schema) as caller:
-        await caller.put(store, QUEUE, ["one"])
-        await caller.end(commit=False)
-    assert await ears.until_now() == []
-    assert await store.queues() == []
-    async with opened(server, schema) as caller:
-        await caller.execute("SELECT 1")
-        await caller.execute("SAVEPOINT here")
-        await caller.put(store, QUEUE, ["two"])
-        await caller.execute("ROLLBACK TO SAVEPOINT here")
-        await caller.end(commit=True)
-    assert await ears.until_now() == []
-    assert await store.queues() == []
-
-
-@each_driver
-async def test_it_rings_where_plain_puts_do_not(
-    server: PostgresServer, schema: str, url: str, store: PostgresStore, ears: Ears, opened: Opener
-) -> None:
-    """Without the trigger function the put says itself, unless silence is meant."""
-    async with opened(server, schema) as caller:
-        await caller.put(store, QUEUE, ["one"])
-        assert await ears.until_now() == []
-        await caller.end(commit=True)
-    assert await ears.until_now() == [QUEUE]
-    await init(url, notify=False)
-    async with opened(server, schema) as caller:
-        await caller.put(store, QUEUE, ["two"])
-        await caller.end(commit=True)
-    assert await ears.until_now() == []
-    assert await bodies(store) == [b"one", b"two"]
-
-
-@each_driver
 async def test_without_a_transaction_it_is_refused(
     server: PostgresServer, schema: str, store: PostgresStore, opened: Opener
 ) -> None:
@@ -174,48 +105,6 @@ async def test_without_a_transaction_it_is_refused(
         await caller.put(store, QUEUE, ["two"])
         await caller.execute("COMMIT")
     assert await bodies(store) == [b"two"]
-
-
-@each_driver
-async def test_in_a_failed_transaction_it_is_refused(
-    server: PostgresServer, schema: str, store: PostgresStore, opened: Opener
-) -> None:
-    """Whatever failed it; after a rollback the same connection takes the put."""
-    async with opened(server, schema) as caller:
-        with pytest.raises(Exception, match="division"):
-            await caller.execute("SELECT 1 / 0")
-        with pytest.raises(BadInput, match="roll it back") as refused:
-            await caller.put(store, QUEUE, ["one"])
-        assert refused.value.code == "transaction_failed"
-        await caller.end(commit=False)
-        assert await store.queues() == []
-
-
-class Base(DeclarativeBase):
-    """Tables of the caller's."""
-
-
-class Thing(Base):
-    """A row of the caller's."""
-
-    __tablename__ = "things"
-    number: Mapped[int] = mapped_column(primary_key=True)
-
-
-@pytest.mark.parametrize("opened", [by_sqlalchemy_session, by_sqlalchemy_session_async])
-async def test_a_put_writes_no_objects_of_the_session(
-    server: PostgresServer, schema: str, store: PostgresStore, opened: Opener
-) -> None:
-    """What is wrong with them is told where the caller writes them, by the caller's own errors."""
-    async with opened(server, schema) as caller:
-        session: Any = caller.connection
-        await caller.execute("CREATE TEMPORARY TABLE things (number int PRIMARY KEY CHECK (number < 5))")
-        session.add(Thing(number=7))
-        await caller.put(store, QUEUE, ["one"])
-        with pytest.raises(sqlalchemy.exc.IntegrityError):
-            await caller.end(commit=True)
-        await caller.end(commit=False)
-        assert await store.queues() == []
 
 
 @each_driver
@@ -236,46 +125,6 @@ async def test_on_a_closed_connection_it_is_refused(
                 await caller.put(store, QUEUE, ["two"])
             assert refused.value.code == "connection_unusable"
     assert await bodies(store) == [b"two"] * isinstance(caller.connection, AsyncSession | Session)
-
-
-def test_on_a_session_that_cannot_be_asked_it_is_refused(server: PostgresServer, schema: str) -> None:
-    """One that begins nothing by itself and was not begun, and one that is closed for good."""
-    engine = sqlalchemy.create_engine(server.url().replace("postgres://", "postgresql+psycopg://", 1))
-    with Session(engine, autobegin=False) as unbegun, Session(engine, close_resets_only=False) as closed:
-        closed.close()
-        for session in (unbegun, closed):
-            with pytest.raises(BadInput, match="nothing was put") as refused:
-                put_in_transaction(session, QUEUE, ["one"], schema=schema)
-            assert refused.value.code == "connection_unusable"
-    engine.dispose()
-
-
-async def test_on_a_connection_that_went_back_to_its_pool_it_is_refused(url: str, store: PostgresStore) -> None:
-    """Another may have it by now."""
-    async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool:
-        async with pool.acquire() as connection:
-            await connection.execute("SELECT 1")
-        with pytest.raises(BadInput, match="released back") as refused:
-            await store.put(QUEUE, ["one"], connection=connection)
-    assert refused.value.code == "connection_unusable"
-
-
-async def test_on_a_connection_that_is_busy_it_is_refused(
-    server: PostgresServer, schema: str, store: PostgresStore
-) -> None:
-    """With another statement of its transaction, which goes on."""
-    async with by_asyncpg(server, schema) as caller, by_asyncpg(server, schema) as locker:
-        await locker.execute("SELECT pg_advisory_xact_lock(1)")
-        busy = asyncio.create_task(caller.execute("SELECT pg_advisory_xact_lock(1)"), name="busy")
-        await until(lambda: waits(server.url()), "it waits")
-        with pytest.raises(BadInput, match="in progress") as refused:
-            await caller.put(store, QUEUE, ["one"])
-        assert refused.value.code == "connection_unusable"
-        await locker.end(commit=True)
-        await busy
-        await caller.put(store, QUEUE, ["two"])
-        await caller.end(commit=True)
-    assert await bodies(store) == [b"two"]
 
 
 @each_driver
@@ -328,33 +177,6 @@ async def test_on_a_connection_to_another_database_it_is_refused(
     assert await store.queues() == []
 
 
-async def test_the_store_says_which_tables(server: PostgresServer, schema: str, url: str, store: PostgresStore) -> None:
-    """Those of its address, wherever the caller's connection looks; a blocking put is told the schema."""
-    for number, opened in enumerate(OPENERS):
-        async with opened(server, "public") as caller:
-            if isinstance(caller, Blocking):
-                with pytest.raises(BadInput) as refused:
-                    await caller.put(store, QUEUE, [b"nowhere"])
-                assert refused.value.code == "wrong_database"
-                put_in_transaction(caller.connection, QUEUE, [b"%d" % number], schema=schema)
-            else:
-                await caller.put(store, QUEUE, [b"%d" % number])
-            await caller.end(commit=True)
-    assert await bodies(store) == [b"%d" % number for number in range(len(OPENERS))]
-
-
-async def test_a_schema_of_any_name(server: PostgresServer) -> None:
-    """Its name is quoted, by each driver in its way."""
-    async with PostgresStore(server.url(search_path='"Odd%%20name%%2525s"'.replace("%%", "%"))) as store:
-        await init(server.url(search_path='"Odd%20name%2525s"'))
-        async with by_psycopg_async(server, "public") as caller, by_asyncpg(server, "public") as other:
-            await caller.put(store, QUEUE, ["one"])
-            await other.put(store, "billing/other", ["two"])
-            await caller.end(commit=True)
-            await other.end(commit=True)
-        assert await store.queues() == [QUEUE, "billing/other"]
-
-
 async def test_a_server_that_was_started_anew_is_known_again(tmp_path: Path) -> None:
     """The store asks where it leads once more before it refuses a connection."""
     with running() as server:
@@ -396,14 +218,6 @@ async def test_what_is_no_connection_is_refused(store: PostgresStore, server: Po
     assert refused.value.code == "wrong_database"
     engine.dispose()
     assert await store.queues() == []
-
-
-async def test_other_stores_refuse_a_connection(server: PostgresServer, schema: str) -> None:
-    """They say which store can, and what to do instead; nothing was put."""
-    async with by_asyncpg(server, schema) as caller, open_store("memory:caller") as store:
-        with pytest.raises(Unsupported, match=r"PostgreSQL.*outbox.*after your commit"):
-            await store.put(QUEUE, ["one"], connection=caller.connection)
-        assert await store.depth(QUEUE) is None
 
 
 @each_driver
@@ -464,24 +278,6 @@ async def test_a_publishing_queue_leaves_the_ringing_to_the_commit(
     assert await store.depth(QUEUE) == Depth(0, 300)
 
 
-async def test_a_body_is_put_aside_before_the_transaction(
-    server: PostgresServer, schema: str, store: PostgresStore, tmp_path: Path
-) -> None:
-    """What is over the limit goes by its claim; a put that is refused takes its blob along."""
-    blobs = tmp_path / "blobs"
-    async with Publisher(RecordingBus()) as publisher, ClaimCheck(blobs.as_uri()) as check:
-        queue = PublishingQueue(store, publisher, claim_check=check)
-        async with by_asyncpg(server, schema, begin=False) as caller:
-            with pytest.raises(BadInput):
-                await queue.put(QUEUE, ["x" * 100_000], connection=caller.connection)
-        assert [path.name for path in blobs.rglob("*") if path.is_file()] == [".queuebell-blobs"]
-        async with by_asyncpg(server, schema) as caller:
-            await queue.put(QUEUE, ["x" * 100_000], connection=caller.connection)
-            await caller.end(commit=True)
-        (body,) = await bodies(store)
-        assert await check.fetch(body) == b"x" * 100_000
-
-
 async def test_a_cancelled_put_leaves_nothing(
     server: PostgresServer, schema: str, url: str, store: PostgresStore
 ) -> None:
@@ -503,41 +299,6 @@ async def waits(url: str) -> bool:
     return bool(await execute(url, "SELECT FROM pg_locks WHERE NOT granted"))
 
 
-WRITER = """
-import sys
-import asyncio, asyncpg, psycopg
-from queuebell import open_store, put_in_transaction
-
-url, at, kind = sys.argv[1:]
-plain, _, schema = url.partition("?search_path=")
-
-async def awaited():
-    connection = await asyncpg.connect(url)
-    async with open_store(url) as store:
-        transaction = connection.transaction()
-        await transaction.start()
-        await connection.execute("INSERT INTO killed VALUES (1)")
-        if at != "before the put":
-            await store.put("billing/orders", ["one"], connection=connection)
-        if at == "after the commit":
-            await transaction.commit()
-        print("here", flush=True)
-        await asyncio.Event().wait()
-
-def blocking():
-    with psycopg.connect(plain, options="-csearch_path=" + schema) as connection:
-        connection.execute("INSERT INTO killed VALUES (1)")
-        if at != "before the put":
-            put_in_transaction(connection, "billing/orders", ["one"])
-        if at == "after the commit":
-            connection.commit()
-        print("here", flush=True)
-        sys.stdin.read()
-
-blocking() if kind == "blocking" else asyncio.run(awaited())
-"""
-
-
 async def test_a_closed_store_takes_none(server: PostgresServer, schema: str, url: str, store: PostgresStore) -> None:
     """Also where it has found its tables before, and asks for no connection of its own any more."""
     async with by_asyncpg(server, schema) as caller:
@@ -549,34 +310,100 @@ async def test_a_closed_store_takes_none(server: PostgresServer, schema: str, ur
     assert await execute(url, "SELECT body FROM queuebell_messages") == [(b"one",)]
 
 
-@pytest.mark.parametrize("kind", ["awaited", "blocking"])
-@pytest.mark.parametrize("at", ["before the put", "before the commit", "after the commit"])
-async def test_a_writer_that_is_killed_leaves_all_or_nothing(
-    server: PostgresServer, url: str, store: PostgresStore, ears: Ears, at: str, kind: str
+KEY = "order-7"
+
+
+async def put_once(
+    caller: Awaited, store: PostgresStore, body: str | bytes | NewMessage, *, key: str = KEY, **more: bool
+) -> PutReceipt | None:
+    if isinstance(caller, Blocking):
+        return put_once_in_transaction(caller.connection, QUEUE, key, body, **more)
+    return await store.put_once(QUEUE, key, body, connection=caller.connection, **more)
+
+
+@each_driver
+async def test_a_commit_keeps_the_key_and_a_rollback_forgets_it(
+    server: PostgresServer, schema: str, url: str, store: PostgresStore, opened: Opener
 ) -> None:
-    """By SIGKILL at each point: no row, no message, nobody rung before the commit is done, and then all of it."""
-    await init(url, notify=True)
-    await execute(url, "CREATE TABLE killed (number int)")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WRITER, url, at, kind,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=ROOT, env=environment(PYTHONPATH=str(ROOT)),
-    )  # fmt: skip
-    assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE_S):
-        assert await process.stdout.readline() == b"here\n"
-        assert bool(await open_transactions(url)) is (at != "after the commit")
-        process.send_signal(signal.SIGKILL)
-        await process.communicate()
+    """By each driver, in its own kind of transaction; within it the key is known at once, and to nobody else."""
+    body = bytes(range(256)) + b"%s :p1 $1 \\"
+    async with opened(server, schema) as caller:
+        assert await put_once(caller, store, body) is not None
+        assert await put_once(caller, store, body) is None
+        with pytest.raises(BadInput) as refused:
+            await put_once(caller, store, "other")
+        assert refused.value.code == "message_conflict"
+        await caller.end(commit=False)
+    assert await store.queues() == []
+    assert await execute(url, "SELECT FROM queuebell_once") == []
+    async with opened(server, schema) as caller:
+        receipt = await put_once(caller, store, NewMessage(body, visible_after_ms=1))
+        assert receipt is not None
+        assert receipt.visible_in_ms == 1
+        await caller.end(commit=True)
+    assert await store.put_once(QUEUE, KEY, body) is None
+    message = (await store.receive(QUEUE, 32)).messages[0]
+    assert (message.id, message.body, message.key) == (receipt.id, body, KEY)
+    async with opened(server, schema) as caller:
+        assert await put_once(caller, store, body) is None
+        await caller.end(commit=True)
 
-    async def over() -> bool:
-        return not await open_transactions(url)
 
-    await until(over, "the server has seen it")
-    done = at == "after the commit"
-    assert len(await ears.until_now()) == done
-    assert await bodies(store) == [b"one"] * done
-    assert len(await execute(url, "SELECT FROM killed")) == done
+@each_driver
+async def test_a_queue_that_is_missing_is_told_and_the_transaction_goes_on(
+    server: PostgresServer, schema: str, store: PostgresStore, opened: Opener
+) -> None:
+    """With ``create`` False; in autocommit it is that which is told. A queue made within the transaction is there."""
+    more = {"create": False}
+
+    async def put(caller: Awaited) -> object:
+        if isinstance(caller, Blocking):
+            return put_in_transaction(caller.connection, QUEUE, ["two"], create=False)
+        return await store.put(QUEUE, ["two"], connection=caller.connection, create=False)
+
+    async with opened(server, schema) as caller:
+        for _ in range(2):
+            with pytest.raises(QueueNotFound, match="nothing was put"):
+                await put_once(caller, store, "one", **more)
+            with pytest.raises(QueueNotFound, match="nothing was put"):
+                await put(caller)
+        await caller.execute(f"INSERT INTO queuebell_queues (name) VALUES ('{QUEUE}')")
+        assert await put_once(caller, store, "one", **more) is not None
+        assert await put(caller)
+        await caller.end(commit=True)
+    assert sorted(await bodies(store)) == [b"one", b"two"]
+    await store.delete(QUEUE)
+    async with opened(server, schema, begin=False) as caller:
+        for refused in (put_once(caller, store, "one", **more), put(caller), put_once(caller, store, "one")):
+            with pytest.raises(BadInput) as error:
+                await refused
+            assert error.value.code == "no_transaction"
+    assert await store.queues() == []
 
 
-async def open_transactions(url: str) -> int:
-    return len(await execute(url, "SELECT FROM pg_stat_activity WHERE state = 'idle in transaction'"))
+@each_driver
+async def test_a_transaction_that_takes_no_writes_is_told_as_such(
+    server: PostgresServer, schema: str, store: PostgresStore, opened: Opener
+) -> None:
+    """READ ONLY is the caller's to mend, and worth no other try; the transaction is as it was."""
+    async with opened(server, schema) as caller:
+        await caller.execute("SET TRANSACTION READ ONLY")
+        for refused in (put_once(caller, store, "one"), caller.put(store, QUEUE, ["one"])):
+            with pytest.raises(BadInput, match="READ ONLY") as error:
+                await refused
+            assert error.value.code == "read_only"
+        await caller.execute("SELECT 1")
+        await caller.end(commit=True)
+    assert await store.queues() == []
+
+
+async def test_tables_of_the_schema_before_are_refused_and_migrated(url: str) -> None:
+    """They have no keys: a clear line first, and the messages that stand are there after `queue init`."""
+    await init_as(url, 3)
+    await execute(url, "SELECT queuebell_put($1, $2::text)", QUEUE, "old")
+    async with PostgresStore(url) as store:
+        with pytest.raises(NotPrepared, match="schema 3, and 5 is needed"):
+            await store.put_once(QUEUE, KEY, "one")
+        assert await init(url) == ["tables migrated from schema 3 to 5"]
+        assert await store.put_once(QUEUE, KEY, "one", create=False) is not None
+        assert [message.key for message in await store.peek(QUEUE)] == [None, KEY]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 
 import pytest
 
-from bridge.queues.postgres.voice import Voice, hearing, outdated, room, speak
+from bridge.queues.postgres.marks import QUEUES_MAX, PostgresMarks
+from bridge.queues.postgres.voice import Voice, hearing, room, speak
 
 
 def said(channel: str) -> dict[str, str]:
@@ -59,15 +61,6 @@ def test_what_stands_at_the_tables(found: list[Voice], ok: bool, words: str) -> 
     assert ok or "queue init" in hears.detail
 
 
-def test_a_function_of_another_version_says_its_channel() -> None:
-    """What `queue init` brings up to date without being told to: nothing that is, nothing that is not ours."""
-    ours = said("others")["queuebell_messages"]
-    assert outdated(ours) is None
-    assert outdated(ours.replace("LOOP", "LOOP  ", 1)) == "others"
-    assert outdated(None) is None
-    assert outdated("BEGIN RETURN NULL; END") is None
-
-
 @pytest.mark.parametrize(("used", "ok"), [(0, True), (79, True), (80, False), (100, False)])
 def test_a_server_that_is_nearly_full_is_said(used: int, ok: bool) -> None:
     """With how much is left and what to lower, before it refuses anybody."""
@@ -76,7 +69,15 @@ def test_a_server_that_is_nearly_full_is_said(used: int, ok: bool) -> None:
     assert ("pool_size" in found.detail) is not ok
 
 
-def test_what_mends_a_channel_of_ones_own_names_it() -> None:
-    """The command as it is told would else make functions for the usual channel, and mend nothing."""
-    assert "'QUEUEBELL_PREFIX=shop queuebell queue init" in hearing(OURS, "shop").detail
-    assert "'queuebell queue init" in hearing(THEIRS, "queuebell").detail
+EARLY = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
+LATE = EARLY + datetime.timedelta(seconds=1)
+
+
+def test_marks_are_not_kept_for_ever_more_queues() -> None:
+    """Past the limit all begin anew."""
+    marks = PostgresMarks()
+    for number in range(QUEUES_MAX):
+        marks.took(f"a/{number}", 0.0, EARLY)
+    marks.took("a/one-more", 0.0, LATE)
+    assert marks.mark("a/0", 0.1) is None
+    assert marks.mark("a/one-more", 0.1) == LATE

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from bridge.contract.errors import BadInput, StoreUnavailable
-from bridge.queues.base import NewMessage, Settlement
-from bridge.queues.embedded import file as sqlite_file
+from bridge.contract.errors import BadInput, QueueNotFound, StoreUnavailable
+from bridge.queues import recount
+from bridge.queues.base import AsyncConnection, Capabilities, NewMessage, PutReceipt, Settlement
+from bridge.queues.checked_once import CheckedOnceStore
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.embedded.sqlite import SqliteStore
-from bridge.queues.embedded.state import State
 from bridge.queues.embedded.terms import Grant
+from bridge.queues.missing import LISTED_MAX, missing_from
+from bridge.queues.recount import Recount
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
 from tests.conformance.leases import claim
-from tests.support.writers import engine_of
 
 QUEUE = "billing/orders"
 ONE = NewMessage(b"one")
@@ -51,22 +53,6 @@ async def test_keys_outlive_a_restart(tmp_path: Path) -> None:
         assert message.key == "waiting"
 
 
-async def test_a_key_is_known_for_its_window_and_as_long_as_its_message() -> None:
-    """To the millisecond: a handled one until the window is over, one that waits until it was handled."""
-    clock = FakeClock()
-    async with MemoryStore("window", clock=clock, wall=clock.wall) as store:
-        await store.put_once(QUEUE, "handled", ONE)
-        await handle(store)
-        await store.put_once(QUEUE, "waiting", ONE)
-        clock.now += WINDOW_S - 0.01
-        assert await store.put_once(QUEUE, "handled", ONE) is None
-        clock.now += 0.02
-        assert await store.put_once(QUEUE, "handled", NewMessage(b"two")) is not None
-        assert await store.put_once(QUEUE, "waiting", ONE) is None
-        clock.now += 10 * WINDOW_S
-        assert await store.put_once(QUEUE, "waiting", ONE) is None
-
-
 async def test_what_expired_is_forgotten_after_its_window() -> None:
     """A message that nobody took in time was still put: only the window counts."""
     clock = FakeClock()
@@ -77,25 +63,6 @@ async def test_what_expired_is_forgotten_after_its_window() -> None:
         assert await store.put_once(QUEUE, "brief", brief) is None
         clock.now += WINDOW_S
         assert await store.put_once(QUEUE, "brief", brief) is not None
-
-
-async def test_keys_do_not_pile_up() -> None:
-    """Each put forgets more of what is over than it adds; what waits is kept."""
-    clock = FakeClock()
-    async with MemoryStore("piling", clock=clock, wall=clock.wall) as store:
-        for number in range(10):
-            await store.put_once(QUEUE, f"stays{number}", ONE)
-        await store.pause(QUEUE)
-        for number in range(100):
-            await store.put_once("billing/others", f"k{number}", ONE)
-        await store.clear("billing/others")
-        assert store.remembered == 110
-        clock.now += WINDOW_S + 1
-        for number in range(40):
-            await store.put_once("billing/others", f"l{number}", ONE)
-        assert store.remembered == 50
-        for number in range(10):
-            assert await store.put_once(QUEUE, f"stays{number}", ONE) is None
 
 
 async def test_keys_are_forgotten_between_calls(tmp_path: Path) -> None:
@@ -112,54 +79,6 @@ async def test_keys_are_forgotten_between_calls(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "queue.db")
     assert connection.execute("SELECT COUNT(*) FROM once").fetchone() == (0,)
     connection.close()
-
-
-async def test_a_file_of_the_version_before_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its messages are there, without keys, and it takes puts that are carried out once."""
-    clock = FakeClock()
-    path = tmp_path / "queue.db"
-    with monkeypatch.context() as before:
-        before.setattr(sqlite_file, "STEPS", sqlite_file.STEPS[:1])
-        connection, lock = sqlite_file.open_file(path)
-        connection.execute("INSERT INTO queues VALUES (1, ?, '{}', 0)", (QUEUE,))
-        connection.execute("INSERT INTO messages VALUES (7, 1, 5, NULL, 0, 1, 5, ?)", (b"old",))
-        connection.execute("UPDATE clock SET seq=7, queue=1")
-        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
-        connection.close()
-        lock.release()
-    async with sqlite(tmp_path, clock) as store:
-        assert store.made(QUEUE) == 0
-        await store.put_once(QUEUE, "new", ONE)
-        found = (await store.receive(QUEUE, 32)).messages
-        assert [(message.body, message.key) for message in found] == [(b"old", None), (b"one", "new")]
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (len(sqlite_file.STEPS),)
-    connection.close()
-
-
-async def test_a_put_that_failed_leaves_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit that failed took the key along with the message, also in memory."""
-    clock = FakeClock()
-    faults: list[Exception] = []
-    commit = State.commit
-
-    def failing(state: State) -> bool:
-        if faults:
-            state.flush()
-            raise faults.pop()
-        return commit(state)
-
-    monkeypatch.setattr(State, "commit", failing)
-    async with MemoryStore("failing", clock=clock, wall=clock.wall) as store:
-        await store.put(QUEUE, [NewMessage(b"zero")])
-        faults.append(StoreUnavailable("away"))
-        with pytest.raises(StoreUnavailable):
-            await store.put_once(QUEUE, "key", ONE)
-        assert faults == []
-        assert store.remembered == 0
-        assert await store.put_once(QUEUE, "key", NewMessage(b"two")) is not None
-        assert store.remembered == 1
-        assert [message.body for message in await store.peek(QUEUE)] == [b"zero", b"two"]
 
 
 async def test_a_message_that_is_handed_over_tells_its_key() -> None:
@@ -186,16 +105,78 @@ async def test_a_message_that_is_handed_over_tells_its_key() -> None:
         assert (ear.handed[-1].session, ear.carried()) == ("4", [])
 
 
-async def test_only_what_has_keys_is_asked_for_them() -> None:
-    """Neither a queue that never had one nor a page without messages costs a look; a batch costs one."""
-    async with MemoryStore("looks") as store:
-        await store.put(QUEUE, ["one", "two"])
-        await store.put_once("billing/once", "key", "one")
-        await store.put("billing/once", ["two"])
-        heard: list[str] = []
-        engine_of(store).state.connection.set_trace_callback(heard.append)
-        assert len((await store.receive(QUEUE, 2)).messages) == 2
-        assert (await store.browse("billing/once", 2)).following is None
-        assert [each.key for each in (await store.receive("billing/once", 2)).messages] == ["key", None]
-        assert (await store.browse("billing/once", 2)).messages == []
-        assert sum("FROM once" in line for line in heard) == 2
+class Dictionary(CheckedOnceStore):
+    """Knows one queue's keys; ``asked`` is what came through the checks."""
+
+    kind = "dictionary"
+    capabilities = Capabilities(put_once=True, delay_ms_max=1000)
+
+    def __init__(self, *queues: str) -> None:
+        self.asked: list[tuple[str, str, NewMessage, bool, AsyncConnection | None]] = []
+        self._names = list(queues)
+        self._keys: dict[tuple[str, str], str] = {}
+
+    async def _put_once(
+        self,
+        queue: str,
+        key: str,
+        message: NewMessage,
+        digest: str,
+        create: bool,
+        connection: AsyncConnection | None,
+    ) -> PutReceipt | bool:
+        self.asked.append((queue, key, message, create, connection))
+        assert digest == hashlib.sha256(message.body).hexdigest()
+        if queue not in self._names:
+            raise QueueNotFound("missing")
+        known = self._keys.setdefault((queue, key), digest)
+        return PutReceipt("1", "2", message.visible_after_ms) if len(self.asked) == 1 else known == digest
+
+    async def _queues(self, prefix: str, after: str, limit: int) -> list[str]:
+        return [name for name in self._names if name.startswith(prefix)]
+
+
+async def test_a_missing_queue_is_told_with_what_was_meant() -> None:
+    """Only to whoever asked for one that is there; else the store's own words go on."""
+    store = Dictionary(QUEUE)
+    with pytest.raises(QueueNotFound, match=f"Did you mean {QUEUE}"):
+        await store.put_once("billing/order", "k", "x", create=False)
+    with pytest.raises(QueueNotFound, match=r"\Amissing\Z"):
+        await store.put_once("billing/order", "k", "x")
+
+
+class Listing(MemoryStore):
+    """Remembers what is listed, and fails where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__("listing")
+        self.asked: list[tuple[str, str, int]] = []
+        self.away = False
+
+    async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        self.asked.append((prefix, after, limit))
+        if self.away:
+            raise StoreUnavailable("away")
+        return await super().queues(prefix, after, limit)
+
+
+async def test_names_are_looked_for_in_the_account_and_then_everywhere() -> None:
+    """Two listings at most; where they fail, the refusal stands all the same."""
+    async with Listing() as store:
+        await store.create("billing/orders")
+        assert "billing/orders" in str(await missing_from(store, "billing/order"))
+        assert store.asked == [("billing/", "", LISTED_MAX)]
+        assert "billing/orders" in str(await missing_from(store, "biling/orders"))
+        assert store.asked[1:] == [("biling/", "", LISTED_MAX), ("", "", LISTED_MAX)]
+        store.away = True
+        assert "Did you mean" not in str(await missing_from(store, "billing/order"))
+        assert LISTED_MAX == 1000
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many quiet queues are forgotten, which only costs a count."""
+    monkeypatch.setattr(recount, "REMEMBERED_MAX", 2)
+    rule = Recount()
+    for name in ("a/1", "a/2", "a/3"):
+        rule.counted(name, 0)
+    assert [rule.worth(name) for name in ("a/1", "a/2", "a/3")] == [True, True, False]

@@ -53,29 +53,6 @@ def test_held_given_up_and_held_again(tmp_path: Path) -> None:
     assert not reserve.short
 
 
-def test_given_up_is_known_to_the_next_process(
-    tmp_path: Path, full_disk: FullDisk, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The empty file stays however often there is no room for it, and each process says once that puts wait."""
-    path = tmp_path / "queue.db.reserve"
-    first = Reserve(path, 1 << 20)
-    assert first.hold()
-    full_disk.room = False
-    assert first.give_up()
-    for _ in range(2):
-        caplog.clear()
-        following = Reserve(path, 1 << 20)
-        for _ in range(3):
-            assert not following.hold()
-            assert following.short
-        assert path.stat().st_size == 0
-        assert [record.levelname for record in caplog.records] == ["WARNING"]
-        assert "puts wait for room" in caplog.text
-    full_disk.room = True
-    assert following.hold()
-    assert not following.short
-
-
 def test_no_room_from_the_start_is_said(tmp_path: Path, full_disk: FullDisk, caplog: pytest.LogCaptureFixture) -> None:
     """A disk that is too small for it from the start does without, says so, and leaves no file that means more."""
     full_disk.room = False
@@ -113,29 +90,5 @@ async def test_puts_wait_for_room_through_a_restart(tmp_path: Path, full_disk: F
     full_disk.room = True
     await store.put("a/q", [NewMessage(b"after")])
     assert store.failure() is None
-    assert [message.body for message in (await store.receive("a/q", 32)).messages] == [b"after"]
-    await store.close()
-
-
-async def test_while_it_is_short_only_puts_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages can be taken and deleted while there is no room for it; puts are refused until there is."""
-    room, hold = True, Reserve.hold
-    reserves: list[Reserve] = []
-
-    def held(reserve: Reserve) -> bool:
-        reserves.append(reserve)
-        return room and hold(reserve)
-
-    monkeypatch.setattr(Reserve, "hold", held)
-    store = SqliteStore(tmp_path / "queue.db", boot="a" * 32)
-    await store.open()
-    await store.put("a/q", [NewMessage(b"before")])
-    room = False
-    reserves[0].give_up()
-    with pytest.raises(StoreFull):
-        await store.put("a/q", [NewMessage(b"no room")])
-    assert [message.body for message in (await store.receive("a/q", 32)).messages] == [b"before"]
-    room = True
-    await store.put("a/q", [NewMessage(b"after")])
     assert [message.body for message in (await store.receive("a/q", 32)).messages] == [b"after"]
     await store.close()

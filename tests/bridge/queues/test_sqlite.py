@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import signal
 import sqlite3
+import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import Closed, QueueNotFound, StoreFull, StoreUnavailable
-from bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement, Settling
-from bridge.queues.embedded.calls import Committer
+from bridge.contract.errors import (
+    Closed,
+    ConfigurationError,
+    QueueNotFound,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreOwned,
+    StoreUnavailable,
+)
+from bridge.queues.base import Claim, NewMessage, Settlement, Settling
+from bridge.queues.embedded import file as sqlite_file
+from bridge.queues.embedded.file import messages_in, open_file, open_to_others
 from bridge.queues.embedded.sqlite import SqliteStore
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
@@ -58,144 +66,6 @@ async def limit_pages(store: SqliteStore, spare: int) -> None:
     execute = engine_of(store).state.execute
     (pages,) = execute("PRAGMA page_count").fetchone()
     execute(f"PRAGMA max_page_count={2**30 if spare < 0 else pages + spare}").fetchone()
-
-
-async def let_go(store: SqliteStore) -> None:
-    """Wait until the writer has let the engine go, which it does after it told of its commit."""
-    async with asyncio.timeout(100):
-        while store._in_use.locked():
-            await asyncio.sleep(0)
-
-
-async def test_calls_that_wait_share_one_commit(store: SqliteStore) -> None:
-    """However many callers, one transaction takes all that wait (group commit)."""
-    heard = statements(store)
-    tasks = [asyncio.create_task(store.put(f"billing/q{n % 3}", [NewMessage(b"x")]), name=f"put{n}") for n in range(60)]
-    await asyncio.gather(*tasks)
-    commits = heard.count("COMMIT")
-    assert heard.count("BEGIN IMMEDIATE") == commits
-    assert 1 <= commits <= 3
-    assert sum(line.startswith("UPDATE clock") for line in heard) == commits
-
-
-async def test_calls_of_one_turn_are_one_commit(store: SqliteStore) -> None:
-    """What is asked for before the loop turns again reaches the writer together: the first call does not go alone."""
-    ear = Ear()
-    store.observe(ear)
-
-    async def put() -> None:
-        # Gives up the interpreter's lock, as reading a socket does: a writer that has been called would go now.
-        hashlib.sha256(bytes(1 << 21)).digest()
-        await store.put(Q, [NewMessage(b"x")])
-
-    await asyncio.gather(*(put() for _ in range(16)))
-    assert ear.commits == 1
-
-
-async def test_a_settle_finds_its_rows_by_number(store: SqliteStore) -> None:
-    """However many claims, no statement walks the index of the whole queue: a backlog would stop every settle."""
-    await store.put(Q, [NewMessage(b"x")] * 32)
-    held = (await store.receive(Q, 32)).messages
-    heard = statements(store)
-    await store.settle(Q, Settlement(delete=[Claim(message.id, message.pop_receipt) for message in held]))
-    engine_of(store).state.connection.set_trace_callback(None)
-    looked = [line for line in heard if "FROM messages" in line]
-    assert looked
-    for line in looked:
-        ((*_, plan),) = engine_of(store).state.execute(f"EXPLAIN QUERY PLAN {line}").fetchall()
-        assert "INTEGER PRIMARY KEY" in plan, plan
-
-
-async def test_one_refusal_spoils_no_other_call(store: SqliteStore) -> None:
-    """In a group each call has its own outcome."""
-    answers = await asyncio.gather(
-        store.put(Q, [NewMessage(b"x")]),
-        store.receive("billing/unknown"),
-        store.put(Q, [NewMessage(b"y")]),
-        return_exceptions=True,
-    )
-    assert [type(answer) for answer in answers] == [list, QueueNotFound, list]
-
-
-async def test_an_empty_receive_runs_no_statement(store: SqliteStore) -> None:
-    """Looking at an empty queue costs neither SQL nor disk."""
-    await store.put(Q, [NewMessage(b"x", 1000)])
-    heard = statements(store)
-    assert (await store.receive(Q, 32, 1.0)).messages == []
-    assert await store.depth(Q) is not None
-    assert heard == []
-
-
-async def test_an_empty_receive_does_not_go_to_the_writer(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is known without a statement is answered on the loop, also that there is no queue; and it is told."""
-    ear = Ear()
-    store.observe(ear)
-    await store.create(Q)
-    await let_go(store)
-    asked: list[object] = []
-    monkeypatch.setattr(store, "_calls", SimpleNamespace(put=asked.append))
-    commits = ear.commits
-    answers = await asyncio.gather(
-        store.receive(Q), store.receive_stamped(Q), store.receive("billing/unknown"), return_exceptions=True
-    )
-    assert asked == []
-    assert isinstance(answers[2], QueueNotFound)
-    assert ear.commits == commits + 1
-    assert (ear.levels[-1].queue, ear.levels[-1].receives, ear.levels[-1].empty) == (Q, 2, 2)
-    monkeypatch.undo()
-
-
-async def test_a_receive_stays_behind_what_was_asked_for_before_it(store: SqliteStore) -> None:
-    """A put that is under way is found by the receive that comes after it, whoever asks and whenever the loop turns."""
-    await store.create(Q)
-    for turns in range(1, 8):
-        putting = asyncio.create_task(store.put(Q, [NewMessage(b"x")]), name="put")
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        received = await store.receive(Q)
-        await putting
-        assert len(received.messages) == 1, turns
-
-
-async def test_a_receive_leaves_the_engine_to_whoever_uses_it(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the writer tidies, an empty receive waits for it as every call does."""
-    tidying, go, tidy = threading.Event(), threading.Event(), Committer.tidy
-
-    def slowly(committer: Committer) -> None:
-        tidying.set()
-        assert go.wait(30)
-        tidy(committer)
-
-    monkeypatch.setattr(Committer, "tidy", slowly)
-    await asyncio.gather(*(store.put(Q, [NewMessage(b"x")] * 32) for _ in range(40)))
-    await store.clear(Q)
-    assert await asyncio.to_thread(tidying.wait, 30)
-    receiving = asyncio.create_task(store.receive(Q), name="receive")
-    for _ in range(8):
-        await asyncio.sleep(0)
-    assert not receiving.done()
-    go.set()
-    assert (await receiving).messages == []
-
-
-async def test_what_came_due_or_expired_is_the_writers(store: SqliteStore, clock: FakeClock) -> None:
-    """Time alone makes a message visible, or has rows to remove; a receive at that moment is no empty one."""
-    await store.put(Q, [NewMessage(b"x", 1000), NewMessage(b"y", 0, 2)])
-    assert [message.body for message in (await store.receive(Q, 2, 60.0)).messages] == [b"y"]
-    assert (await store.receive(Q, 2)).messages == []
-    await clock.let_pass(1.1)
-    assert [message.body for message in (await store.receive(Q, 2, 60.0)).messages] == [b"x"]
-    await clock.let_pass(1.0)
-    await let_go(store)
-    heard: list[tuple[str, str]] = []
-    engine_of(store).state.connection.set_trace_callback(
-        lambda line: heard.append((threading.current_thread().name, line))
-    )
-    assert (await store.receive(Q, 2)).messages == []
-    assert any(line.startswith("DELETE FROM messages") for _, line in heard)
-    assert {thread for thread, _ in heard} == {"queuebell-writer"}
 
 
 async def test_deletes_of_one_commit_share_a_statement(store: SqliteStore) -> None:
@@ -242,17 +112,6 @@ async def test_deletes_of_one_commit_share_a_statement(store: SqliteStore) -> No
     assert depth is not None and (depth.visible, depth.invisible) == (0, 4)
 
 
-async def test_a_cancelled_call_is_carried_out(store: SqliteStore) -> None:
-    """Cancelling leaves the outcome unknown; here it is that the put happened."""
-    task = asyncio.create_task(store.put(Q, [NewMessage(b"x")]), name="put")
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    depth = await store.depth(Q)
-    assert depth.visible == 1
-
-
 async def test_close_carries_out_what_waits(path: Path, clock: FakeClock) -> None:
     """Calls before close are answered and on the disk, calls after it refused."""
     store = SqliteStore(path, clock=clock, wall=clock.wall)
@@ -293,20 +152,6 @@ async def test_a_full_disk_fails_what_needs_room_and_nothing_else(store: SqliteS
     await store.put(Q, big)
     assert store.failure() is None
     assert [m.body for m in await store.peek(Q)] == [b"x" * 60_000]
-
-
-async def test_a_rise_is_told_although_the_commit_failed(store: SqliteStore, clock: FakeClock) -> None:
-    """Time passes whether or not the disk is full: what came due is told."""
-    ear = Ear()
-    store.observe(ear)
-    await store.put(Q, [NewMessage(b"x", 10)])
-    await limit_pages(store, 0)
-    clock.now += 0.010
-    ear.levels.clear()
-    with pytest.raises(StoreFull):
-        await store.put(Q, [NewMessage(b"x" * 60_000)])
-    assert [(level.visible, level.rose, level.put) for level in ear.levels] == [(1, True, 0)]
-    await limit_pages(store, -1)
 
 
 async def test_a_file_that_was_removed_takes_nothing(store: SqliteStore, path: Path, clock: FakeClock) -> None:
@@ -365,51 +210,6 @@ async def test_everything_is_there_after_a_restart(store: SqliteStore, path: Pat
     await again.close()
 
 
-async def test_a_pause_survives_a_restart_and_so_does_its_end(store: SqliteStore, path: Path, clock: FakeClock) -> None:
-    """Also with messages that were cleared in between, which gives the queue another number."""
-    await store.put(Q, [NewMessage(b"gone")])
-    await store.pause(Q)
-    await store.clear(Q)
-    await store.put(Q, [NewMessage(b"a"), NewMessage(b"b", 50)])
-    await store.close()
-    clock.now += 1.0
-    again = SqliteStore(path, clock=clock, wall=clock.wall)
-    await again.open()
-    (level,) = again.levels()
-    assert (level.paused, level.visible, level.invisible, level.rose) == (True, 0, 2, False)
-    assert level.next_visible_in_ms is None
-    assert (await again.receive(Q, 5, 1.0)).messages == []
-    await again.pause(Q, False)
-    await again.close()
-    third = SqliteStore(path, clock=clock, wall=clock.wall)
-    await third.open()
-    (level,) = third.levels()
-    assert (level.paused, level.visible, level.invisible, level.rose) == (False, 2, 0, True)
-    await third.close()
-
-
-async def test_a_pause_that_cannot_be_written_is_taken_back(store: SqliteStore, path: Path) -> None:
-    """The caller hears of it, and the queue gives out as before."""
-    await store.put(Q, [NewMessage(b"a")])
-    path.rename(path.with_suffix(".away"))
-    with pytest.raises(StoreUnavailable):
-        await store.pause(Q)
-    path.with_suffix(".away").rename(path)
-    assert [m.body for m in (await store.receive(Q, 5, 1.0)).messages] == [b"a"]
-
-
-async def test_numbers_are_never_given_twice(store: SqliteStore, path: Path, clock: FakeClock) -> None:
-    """An id outlives its message: a stale claim must never meet a newer one."""
-    (first,) = await store.put(Q, [NewMessage(b"x")])
-    await store.clear(Q)
-    await store.delete(Q)
-    await store.close()
-    again = SqliteStore(path, clock=clock, wall=clock.wall)
-    (second,) = await again.put(Q, [NewMessage(b"y")])
-    assert second.id > first.id
-    await again.close()
-
-
 @pytest.mark.parametrize("jump", [-1e6, -1.0, 0.0, 1e6])
 async def test_a_wall_clock_that_jumps_moves_nothing(
     store: SqliteStore, path: Path, clock: FakeClock, jump: float
@@ -435,44 +235,6 @@ async def test_a_wall_clock_that_jumps_moves_nothing(
         assert [m.inserted_at >= message.inserted_at for m in await again.peek(Q)] == [True]
         assert receipt.id > message.id
     await again.close()
-
-
-CHILD = """
-import asyncio, sys
-from bridge.queues.base import NewMessage
-from bridge.queues.embedded.sqlite import SqliteStore
-
-async def main():
-    store = SqliteStore(sys.argv[1])
-    number = 0
-    while True:
-        await store.put("billing/orders", [NewMessage(b"%d" % (number + n)) for n in range(8)])
-        number += 8
-        print(number, flush=True)
-
-asyncio.run(main())
-"""
-
-
-async def test_kill_9_loses_nothing_acknowledged(path: Path) -> None:
-    """What a process was told is on the disk is there after it was killed, and nobody else's lock is in the way."""
-    child = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, str(path), stdout=asyncio.subprocess.PIPE)
-    assert child.stdout is not None
-    acknowledged = 0
-    while acknowledged < 400:
-        acknowledged = int(await child.stdout.readline())
-    child.send_signal(signal.SIGKILL)
-    rest = await child.stdout.read()
-    await child.wait()
-    acknowledged = max([acknowledged, *(int(line) for line in rest.split(b"\n")[:-1])])
-    store = SqliteStore(path)
-    found: list[int] = []
-    while messages := (await store.receive(Q, 32, 60.0)).messages:
-        found += [int(message.body) for message in messages]
-    await store.close()
-    # Puts are all or none: at most the one under way is there without having been acknowledged.
-    assert found == list(range(len(found)))
-    assert len(found) in (acknowledged, acknowledged + 8)
 
 
 async def test_space_is_given_back(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -517,52 +279,208 @@ async def test_what_a_clear_left_is_removed_after_a_restart(path: Path, clock: F
     await again.close()
 
 
-async def test_no_descriptor_stays_behind(path: Path, clock: FakeClock) -> None:
-    """Opening and closing leaves nothing open."""
-    before = len(list(Path("/dev/fd").iterdir()))
-    for _ in range(3):
-        store = SqliteStore(path, clock=clock, wall=clock.wall)
-        await store.put(Q, [NewMessage(b"x")])
-        await store.close()
-    assert len(list(Path("/dev/fd").iterdir())) == before
+HOLDER = """
+import asyncio, sys
+from bridge.queues.embedded.sqlite import SqliteStore
 
-
-async def test_time_really_passes(path: Path) -> None:
-    """With the real clock a delayed message is there when the level said, at millisecond visibilities."""
-    store, ear = SqliteStore(path), Ear()
+async def main():
+    store = SqliteStore(sys.argv[1])
     await store.open()
-    store.observe(ear)
-    await store.put(Q, [NewMessage(b"x", 5)])
-    loop = asyncio.get_running_loop()
-    for _ in range(10):
-        level = ear.levels[-1]
-        if level.visible:
-            break
-        assert level.next_visible_in_ms is not None
-        loop.call_later((level.next_visible_in_ms + 1) / 1000, store.reread, Q)
-        await ear.next_level()
-    (message,) = (await store.receive(Q, 1, 1.0)).messages
-    settling = await store.settle(Q, Settlement(release=[Release(message.id, message.pop_receipt)]))
-    assert settling.release[0].ok
+    print("open", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+async def fill(path: Path, count: int = 64) -> None:
+    store = SqliteStore(path)
+    for _ in range(count // 32):
+        await store.put(Q, [NewMessage(b"x" * 500)] * 32)
     await store.close()
 
 
-async def test_a_restart_knows_the_leased_from_the_delayed(tmp_path: Path) -> None:
-    """A lease that was extended is one, what was given back for later is none, and a delete takes off the right one."""
-    store = SqliteStore(tmp_path / "queue.db")
-    await store.put(Q, [NewMessage(b"1"), NewMessage(b"2"), NewMessage(b"later", 60_000)])
-    one, two = (await store.receive(Q, 2, 60.0)).messages
-    longer = Extend(one.id, one.pop_receipt, 90.0)
-    settled = await store.settle(Q, Settlement(extend=[longer], release=[Release(two.id, two.pop_receipt, 90_000)]))
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def one_line(error: BaseException, path: Path) -> bool:
+    text = str(error)
+    return "\n" not in text and str(path) in text
+
+
+async def refused(path: Path, expected: type[Exception]) -> Exception:
+    """Open and expect a refusal; the file stays as it was, and nothing is left open or locked."""
+    before = digest(path)
+    store = SqliteStore(path)
+    with pytest.raises(expected) as caught:
+        await store.open()
     await store.close()
-    store = SqliteStore(tmp_path / "queue.db")
-    told = await store.counts(Q)
-    assert told is not None
-    assert (told.visible, told.leased, told.delayed) == (0, 1, 2)
-    receipt = settled.extend[0].pop_receipt
-    assert receipt is not None
-    await store.settle(Q, Settlement(delete=[Claim(one.id, receipt)]))
-    told = await store.counts(Q)
-    assert told is not None
-    assert (told.leased, told.delayed) == (0, 2)
+    assert digest(path) == before
+    assert one_line(caught.value, path)
+    return caught.value
+
+
+async def test_a_second_process_is_refused_by_name(tmp_path: Path) -> None:
+    """One owner at a time; the next one may come when it is gone."""
+    path = tmp_path / "queue.db"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "open\n"
+        store = SqliteStore(path)
+        with pytest.raises(StoreOwned) as caught:
+            await store.open()
+        assert str(holder.pid) in str(caught.value) and "--data" in str(caught.value)
+        with pytest.raises(StoreOwned):
+            await store.put(Q, [NewMessage(b"x")])
+        holder.communicate("\n")
+    # The same store may try again.
+    await store.put(Q, [NewMessage(b"x")])
     await store.close()
+
+
+async def test_no_database_is_refused(tmp_path: Path) -> None:
+    """A text file, or one too short to be anything."""
+    for content in (b"these are my notes, do not overwrite them\n" * 100, b"x", b"SQLite format 3\x00"):
+        path = tmp_path / "queue.db"
+        path.write_bytes(content)
+        await refused(path, StoreDamaged)
+
+
+async def test_the_file_of_another_program_is_refused(tmp_path: Path) -> None:
+    """An SQLite file that is not ours is neither migrated nor turned to another journal."""
+    path = tmp_path / "queue.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE notes (text)")
+    assert "another program" in str(await refused(path, StoreDamaged))
+
+
+async def test_a_file_cut_off_is_refused(tmp_path: Path) -> None:
+    """Half a file is not served as if it were whole."""
+    path = tmp_path / "queue.db"
+    await fill(path, 640)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2 // 4096 * 4096])
+    await refused(path, StoreDamaged)
+
+
+async def test_a_file_with_broken_pages_is_refused(tmp_path: Path) -> None:
+    """Garbage where the tables should be."""
+    path = tmp_path / "queue.db"
+    await fill(path, 640)
+    data = bytearray(path.read_bytes())
+    data[4096 : 20 * 4096] = b"\xa5" * (19 * 4096)
+    path.write_bytes(data)
+    await refused(path, StoreDamaged)
+
+
+async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    """A file of a later version is left to that version, and the error names both."""
+    path = tmp_path / "queue.db"
+    await fill(path)
+    newest = len(sqlite_file.STEPS)
+    # The header has it without a sign.
+    for version, said in ((newest + 1, newest + 1), (99, 99), (-1, 2**32 - 1)):
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"PRAGMA user_version={version}")
+        error = await refused(path, ConfigurationError)
+        assert f"schema {said}, this one knows {newest}" in str(error)
+
+
+async def test_the_messages_of_a_file_that_nobody_serves_are_counted(tmp_path: Path) -> None:
+    """Nothing is made where there is none; what cannot be read is named, and whether it is damaged."""
+    path = tmp_path / "odd?name#.db"
+    assert messages_in(path) == 0 and not path.exists()
+    await fill(path)
+    assert messages_in(path) == 64
+    path.write_bytes(b"these are my notes" * 100)
+    with pytest.raises(StoreDamaged) as damaged:
+        messages_in(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StoreUnavailable) as unreadable:
+        messages_in(path)
+    assert one_line(damaged.value, path) and one_line(unreadable.value, path)
+
+
+async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    """A file stands where the directory should be, or a directory where the file or its lock should."""
+    (tmp_path / "file").write_bytes(b"")
+    store = SqliteStore(tmp_path / "file" / "queue.db")
+    with pytest.raises(StoreUnavailable, match=r"/file: File exists"):
+        await store.open()
+    await store.close()
+    store = SqliteStore(tmp_path)
+    with pytest.raises(StoreError) as caught:
+        await store.open()
+    await store.close()
+    assert one_line(caught.value, tmp_path)
+    (tmp_path / "queue.db.lock").mkdir()
+    store = SqliteStore(tmp_path / "queue.db")
+    with pytest.raises(StoreUnavailable, match=r"queue\.db\.lock: Is a directory"):
+        await store.open()
+    await store.close()
+
+
+async def test_settings_are_checked(tmp_path: Path) -> None:
+    """``synchronous`` is one of three words."""
+    store = SqliteStore(tmp_path / "queue.db", synchronous="OFF")
+    with pytest.raises(ConfigurationError):
+        await store.open()
+
+
+def test_a_new_file_has_its_marks(tmp_path: Path) -> None:
+    """Write-ahead log, incremental vacuum, full synchronisation, version, and an application's number in the header."""
+    connection, lock = sqlite_file.open_file(tmp_path / "deep" / "er" / "queue.db")
+    wanted = {"journal_mode": "wal", "synchronous": 2, "auto_vacuum": 2, "user_version": len(sqlite_file.STEPS)}
+    assert {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in wanted} == wanted
+    connection.close()
+    lock.release()
+    lock.release()
+    header = (tmp_path / "deep" / "er" / "queue.db").read_bytes()[:100]
+    assert int.from_bytes(header[68:72]) == sqlite_file.APPLICATION_ID
+
+
+def test_migration_goes_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older file is brought up to date, a step that fails leaves the file at the version before."""
+    path = tmp_path / "queue.db"
+    one = sqlite_file.STEPS[0]
+    monkeypatch.setattr(sqlite_file, "STEPS", (one,))
+    connection, lock = sqlite_file.open_file(path)
+    connection.close()
+    lock.release()
+    broken = ("CREATE TABLE third (x)", "this is no SQL")
+    monkeypatch.setattr(sqlite_file, "STEPS", (one, ("CREATE TABLE second (x)",), broken))
+    with pytest.raises(StoreUnavailable):
+        sqlite_file.open_file(path)
+    monkeypatch.setattr(sqlite_file, "STEPS", (one, ("CREATE TABLE second (x)",)))
+    connection, lock = sqlite_file.open_file(path)
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+    version = connection.execute("PRAGMA user_version").fetchone()
+    connection.close()
+    lock.release()
+    assert {"messages", "second"} <= tables
+    assert "third" not in tables
+    assert version == (2,)
+
+
+def test_a_folder_that_is_open_is_said(tmp_path: Path) -> None:
+    """Only where others can come to something in it; closing either is enough."""
+    folder = tmp_path / "data"
+    assert open_to_others(folder) == ""
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    assert open_to_others(folder) == ""
+    connection, lock = open_file(folder / "queue.db")
+    connection.close()
+    lock.release()
+    assert open_to_others(folder) == ""
+    (folder / "queue.db").chmod(0o644)
+    assert "every user of this machine" in open_to_others(folder)
+    folder.chmod(0o750)
+    assert open_to_others(folder) == ""
+    (folder / "queue.db").chmod(0o600)
+    folder.chmod(0o757)
+    assert "replace" in open_to_others(folder)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, ReadTimeoutError
+from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +25,6 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.contract.names import TOKEN
 from bridge.queues import open_store
 from bridge.queues.base import (
     Claim,
@@ -40,28 +39,17 @@ from bridge.queues.base import (
 )
 from bridge.queues.sqs.address import SqsAddress
 from bridge.queues.sqs.errors import queue_meaning
-from bridge.queues.sqs.message import BASE64, BATCH_BYTES_MAX, EMPTY, ENCODING, HEADERS, requests, stored
 from bridge.queues.sqs.store import IN_FLIGHT_MAX, SqsStore
-from tests.bridge.queues.scripted_server import HangUp, ScriptedServer
+from tests.bridge.queues.scripted_server import ScriptedServer
 from tests.support.moto import KEYS, give_keys
-from tests.support.processes import free_port
 
 QUEUE = "shop/orders"
 ACCOUNT = "sqs://eu-central-1?account=shop"
-tokens = st.from_regex(TOKEN, fullmatch=True).filter(lambda token: len(token) <= 20)
 
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     give_keys(monkeypatch)
-
-
-@given(tokens, tokens)
-def test_a_name_leads_back_to_its_reference(account: str, queue: str) -> None:
-    """No two references meet in one name, whatever dashes they have: each name has one way back."""
-    for url in ("sqs://eu-central-1", "sqs://eu-central-1/test-"):
-        where = SqsAddress(url)
-        assert where.reference(where.name(f"{account}/{queue}")) == f"{account}/{queue}"
 
 
 @given(st.text("ab_-", max_size=8), st.sampled_from(["sqs://eu-central-1", "sqs://eu-central-1/a-", ACCOUNT]))
@@ -70,15 +58,6 @@ def test_a_name_has_a_reference_that_leads_back_or_none(name: str, url: str) -> 
     where = SqsAddress(url)
     reference = where.reference(name)
     assert reference is None or where.name(reference) == name
-
-
-def test_names_look_as_documented() -> None:
-    """Plain names are joined by a dash, and a dash of the account is doubled."""
-    where = SqsAddress("sqs://eu-central-1/test-")
-    assert where.name("shop/orders-poison") == "test-shop-orders-poison"
-    assert where.name("my-shop/orders") == "test-my--shop-orders"
-    assert where.reference("shop-orders") is None
-    assert where.reference("test-orders") is None
 
 
 def test_one_account_keeps_names_as_they_are() -> None:
@@ -125,72 +104,6 @@ def test_addresses_that_are_none(url: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "text", "encoding"),
-    [(b'{"a": 1}\n', '{"a": 1}\n', None), (b"\xff", "/w==", BASE64), (b"a\x00", "YQA=", BASE64), (b"", "-", EMPTY)],
-)
-def test_bodies_stay_readable(body: bytes, text: str, encoding: str | None) -> None:
-    """What SQS takes as text is put as it is; the rest says how it is written; both come back."""
-    ((entry,),) = requests([NewMessage(body)])
-    assert entry["MessageBody"] == text
-    assert entry.get("MessageAttributes", {}).get(ENCODING, {}).get("StringValue") == encoding
-    received = {
-        "MessageId": "1", "ReceiptHandle": "r", "Body": text,
-        "Attributes": {"SentTimestamp": "1700000000123", "ApproximateReceiveCount": "2"},
-        "MessageAttributes": entry.get("MessageAttributes", {}),
-    }  # fmt: skip
-    assert stored(received).body == body
-    assert stored(received).inserted_at.isoformat() == "2023-11-14T22:13:20.123000+00:00"
-
-
-def test_attributes_of_strangers_are_headers() -> None:
-    """Those of text, as far as they are any; ours go as JSON in one, for there may be ten."""
-    headers = {"a": "grün", **{f"n{number}": "x" for number in range(20)}}
-    ((entry,),) = requests([NewMessage(b"\xff", headers=headers)])
-    assert entry["MessageAttributes"].keys() == {ENCODING, HEADERS}
-    given: dict[str, Any] = {
-        **entry["MessageAttributes"],
-        "Trace": {"DataType": "String", "StringValue": "x"},
-        "number": {"DataType": "Number", "StringValue": "7"},
-        "A": {"DataType": "String", "StringValue": "another"},
-        "line": {"DataType": "String", "StringValue": "a\nb"},
-        "binary": {"DataType": "Binary", "BinaryValue": b"x"},
-    }
-    received = {
-        "MessageId": "1", "ReceiptHandle": "r", "Body": entry["MessageBody"], "MessageAttributes": given,
-        "Attributes": {"SentTimestamp": "1700000000123", "ApproximateReceiveCount": "2"},
-    }  # fmt: skip
-    assert stored(received).body == b"\xff"
-    assert stored(received).headers == {**headers, "trace": "x", "number": "7"}
-    given[HEADERS]["StringValue"] = "no JSON"
-    assert stored(received).headers == {"trace": "x", "number": "7", "a": "another"}
-
-
-def test_headers_count_in_a_request() -> None:
-    """However long they become as JSON."""
-    dear = {"unicode": "ß" * 4000}
-    made = requests([NewMessage(b"x" * 50_000, headers=dear) for _ in range(8)])
-
-    def size(part: list[dict[str, Any]]) -> int:
-        said = (len(entry["MessageAttributes"][HEADERS]["StringValue"]) for entry in part)
-        return sum(len(entry["MessageBody"]) for entry in part) + sum(said)
-
-    assert len(made) == 3
-    assert max(map(size, made)) <= BATCH_BYTES_MAX
-
-
-def test_a_put_is_cut_into_requests() -> None:
-    """Ten messages and 256 KiB a request at most, in order, none left out."""
-    made = requests([NewMessage(b"x" * 60_000) for _ in range(5)] + [NewMessage(b"y") for _ in range(12)])
-    assert [int(entry["Id"]) for part in made for entry in part] == list(range(17))
-    assert max(len(part) for part in made) == 10
-    assert max(sum(len(entry["MessageBody"]) for entry in part) for part in made) <= BATCH_BYTES_MAX
-    assert len(made) == 3
-    exact = requests([NewMessage(b"x" * (BATCH_BYTES_MAX // 4)) for _ in range(8)])
-    assert [len(part) for part in exact] == [4, 4]
-    assert [len(part) for part in requests([NewMessage(b"x")] * 21)] == [10, 10, 1]
-
-
-@pytest.mark.parametrize(
     ("code", "status", "kind", "said"),
     [
         *((code, 400, QueueNotFound, "there is no such queue") for code in ("QueueDoesNotExist", "A.NonExistentQueue")),
@@ -211,17 +124,6 @@ def test_what_an_error_means(code: str, status: int, kind: type[QueuebellError],
     answer = {"Error": {"Code": code, "Message": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}}
     error = queue_meaning(ClientError(answer, "ReceiveMessage"), let_in=False)
     assert (type(error), str(error)) == (kind, f"sqs: {said}")
-
-
-def test_what_an_error_without_an_answer_means() -> None:
-    """What was never sent may be tried again; of the rest nothing is known."""
-    for error in (EndpointConnectionError(endpoint_url="x"), ConnectTimeoutError(endpoint_url="x")):
-        meant = queue_meaning(error, let_in=True)
-        assert (type(meant), str(meant)) == (StoreUnavailable, "sqs: the service cannot be reached; nothing was sent")
-    meant = queue_meaning(ReadTimeoutError(endpoint_url="x"), let_in=True)
-    assert (type(meant), str(meant)) == (UnknownOutcome, "sqs: no answer: ReadTimeoutError")
-    meant = queue_meaning(ClientError({}, "ReceiveMessage"), let_in=True)
-    assert str(meant).startswith("sqs: refused: 0; nothing was changed")
 
 
 def told(code: str, status: int = 400, detail: str | None = None) -> web.Response:
@@ -252,10 +154,6 @@ def message(id_: str, receipt: str) -> dict[str, Any]:
     """A message as the service gives it out."""
     attributes = {"SentTimestamp": "1700000000123", "ApproximateReceiveCount": "3"}
     return {"MessageId": id_, "ReceiptHandle": receipt, "Body": "hi", "Attributes": attributes}
-
-
-def hang_up(_: dict[str, Any]) -> Any:
-    raise HangUp
 
 
 def counts(visible: int, leased: int, delayed: int = 0) -> Callable[[dict[str, Any]], Any]:
@@ -369,31 +267,6 @@ class TestRequests:
             assert [type(one) for one in found] == [QueueNotFound] * 2
             assert store._urls == {}
 
-    async def test_a_receive_without_an_answer_is_not_repeated(self) -> None:
-        """A receive that was read and not answered is sent once, and its outcome is unknown (L6)."""
-        async with service(ReceiveMessage=hang_up) as server, store_at(server) as store:
-            with pytest.raises(UnknownOutcome):
-                await store.receive(QUEUE)
-            assert server.asked == [("POST", "GetQueueUrl"), ("POST", "ReceiveMessage")]
-
-    async def test_a_busy_service_is_asked_once(self) -> None:
-        """What the SDK would retry by itself is told instead."""
-        async with service(ReceiveMessage=lambda _: told("ThrottlingException")) as server, store_at(server) as store:
-            with pytest.raises(StoreUnavailable) as busy:
-                await store.receive(QUEUE)
-            assert not isinstance(busy.value, UnknownOutcome)
-            assert len(server.asked) == 2
-
-    async def test_a_failing_service_leaves_the_outcome_open(self) -> None:
-        """An internal error says nothing about what was done; a refusal does, and is no reason to try again."""
-        answers = iter([told("InternalError", 500), told("AccessDenied", 403)])
-        async with service(ReceiveMessage=lambda _: next(answers)) as server, store_at(server) as store:
-            with pytest.raises(UnknownOutcome):
-                await store.receive(QUEUE)
-            with pytest.raises(StoreError) as refused:
-                await store.receive(QUEUE)
-            assert not refused.value.retryable
-
     async def test_keys_that_are_wrong_are_a_mistake_of_the_configuration(self) -> None:
         """Not where they have worked before: GetQueueUrl is let in here, or is not."""
         async with (
@@ -410,21 +283,6 @@ class TestRequests:
             with pytest.raises(StoreError, match="does not let us in: ExpiredToken"):
                 await store.receive(QUEUE)
 
-    async def test_it_polls_long(self) -> None:
-        """Every receive waits a second at least: a short poll would prove nothing (L8)."""
-        asked: list[dict[str, Any]] = []
-
-        def empty(request: dict[str, Any]) -> Any:
-            asked.append(request)
-            return {}
-
-        server = service(ReceiveMessage=empty, GetQueueAttributes=counts(0, 0))
-        async with server, store_at(server) as store:
-            assert store.capabilities.receive_s == 1.0
-            await store.receive(QUEUE, 32, 0.3)
-            assert (asked[0]["WaitTimeSeconds"], asked[0]["MaxNumberOfMessages"]) == (1, 10)
-            assert asked[0]["VisibilityTimeout"] == 1
-
     async def test_over_the_limit_is_blocked(self) -> None:
         """At the limit of leased messages an answer proves nothing, be the limit told as an error or counted (L8)."""
         async with service(ReceiveMessage=lambda _: told("OverLimit", 403)) as server, store_at(server) as store:
@@ -433,23 +291,6 @@ class TestRequests:
         async with server, store_at(server) as store:
             received = await store.receive(QUEUE)
             assert received.blocked and received.messages == []
-
-    async def test_a_quiet_queue_costs_one_request_a_look(self) -> None:
-        """After the first empty answer was counted, the next looks are receives alone (I2)."""
-        server = service(ReceiveMessage=lambda _: {}, GetQueueAttributes=counts(0, 0))
-        async with server, store_at(server) as store:
-            for _ in range(3):
-                assert not (await store.receive(QUEUE)).blocked
-            assert [name for _, name in server.asked] == [
-                "GetQueueUrl", "ReceiveMessage", "GetQueueAttributes", "ReceiveMessage", "ReceiveMessage",
-            ]  # fmt: skip
-
-    async def test_a_count_that_fails_leaves_the_answer(self) -> None:
-        """The receive was answered: that its count was not is no failure of it."""
-        server = service(ReceiveMessage=lambda _: {}, GetQueueAttributes=hang_up)
-        async with server, store_at(server) as store:
-            received = await store.receive(QUEUE)
-            assert (received.messages, received.depth) == ([], None)
 
     async def test_a_put_that_stands_in_part(self) -> None:
         """Where some messages were put the outcome is unknown; where none was, it is not."""
@@ -508,10 +349,3 @@ class TestRequests:
             with pytest.raises(ConfigurationError, match="AWS_ACCESS_KEY_ID"):
                 await store.receive(QUEUE)
             assert server.asked == []
-
-    async def test_nobody_there(self) -> None:
-        """An address where nobody listens is told as such; nothing was sent."""
-        async with SqsStore(f"sqs://eu-central-1?endpoint=http://127.0.0.1:{free_port()}") as store:
-            with pytest.raises(StoreUnavailable) as unreachable:
-                await store.receive(QUEUE)
-            assert not isinstance(unreachable.value, UnknownOutcome)

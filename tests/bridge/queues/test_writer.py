@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
+import os
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from bridge.contract.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable, UnknownOutcome
-from bridge.queues.base import NewMessage
-from bridge.queues.embedded import sqlite
+from bridge.queues.base import Claim, NewMessage, Settlement
+from bridge.queues.embedded import calls, sqlite
+from bridge.queues.embedded import file as sqlite_file
 from bridge.queues.embedded.calls import Call, Commit, Committer
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import open_memory
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.reserve import Reserve
 from bridge.queues.embedded.sqlite import SqliteStore
 from tests.support.writers import engine_of
 
@@ -159,14 +163,118 @@ async def test_a_receive_that_cannot_be_answered_in_memory_is_answered_by_the_wr
         assert (await store.receive(Q)).messages == []
 
 
-async def test_a_store_in_memory_answers_although_tidying_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It shares the code of the writer, without its thread."""
-    async with MemoryStore("tidy-fails") as memory:
-        assert memory._share is not None
-        committer = memory._share.committer
-        monkeypatch.setattr(committer.upkeep, "tidy", Breaks(committer.upkeep.tidy, RuntimeError("a defect"), 3))
-        await memory.put(Q, [NewMessage(b"x")])
-        await memory.clear(Q)
-        await memory.put(Q, [NewMessage(b"y")])
-        (message,) = (await memory.receive(Q)).messages
-        assert message.body == b"y"
+MIB = 1 << 20
+RESERVE = 4 * MIB
+Q_FULL_DISK = "billing/big"
+BATCHES = 5
+
+
+class SmallDisk:
+    """A disk of ``size`` bytes below one folder, as far as files are given their bytes beforehand; 0 is without end.
+
+    ``held`` is set when room was set aside.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.size = 0
+        self.held = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def free(self) -> int:
+        """Return what is left of it."""
+        return self.size - self.used() if self.size else 1 << 40
+
+    def used(self) -> int:
+        """Return what its files have."""
+        return sum(each.stat().st_size for each in self.folder.iterdir())
+
+    def allocate(self, descriptor: int, offset: int, size: int) -> None:
+        """Do as `os.posix_fallocate` does."""
+        if size > self.free():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.truncate(descriptor, size)
+        self._loop.call_soon_threadsafe(self.held.set)
+
+
+@pytest_asyncio.fixture
+async def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
+    """A disk that has no end until the test says one, and a small reserve and log for it."""
+    found = SmallDisk(tmp_path)
+    monkeypatch.setattr(os, "posix_fallocate", found.allocate)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=found.free(), f_frsize=1))
+    monkeypatch.setattr(sqlite, "Reserve", functools.partial(Reserve, size=RESERVE))
+    monkeypatch.setattr(sqlite_file, "_LOG_BYTES", MIB)
+    return found
+
+
+class Times:
+    """Time as the test says."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@contextlib.asynccontextmanager
+async def opened(disk: SmallDisk, times: Times) -> AsyncIterator[SqliteStore]:
+    """Open the store of a disk."""
+    async with SqliteStore(disk.folder / "queue.db", clock=times, wall=times) as store:
+        yield store
+
+
+async def fill(disk: SmallDisk, times: Times) -> None:
+    """Leave some 10 MiB of messages on a disk that has no byte left, the reserve given up as by who filled it."""
+    async with opened(disk, times) as store:
+        for _ in range(BATCHES):
+            await store.put(Q_FULL_DISK, [NewMessage(b"x" * 65_000, 0, 60)] * 32)
+    assert Reserve(disk.folder / "queue.db.reserve", RESERVE).give_up()
+    disk.size = disk.used()
+    disk.held.clear()
+
+
+async def handled(store: SqliteStore, _: Times) -> None:
+    """Drain it as workers do."""
+    while messages := (await store.receive(Q_FULL_DISK, 32)).messages:
+        claims = [Claim(each.id, each.pop_receipt) for each in messages]
+        await store.settle(Q_FULL_DISK, Settlement(delete=claims))
+
+
+async def test_room_is_made_while_work_never_stops(disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between commits too: after so many of them as are documented puts are taken, however busy it is."""
+    times = Times()
+    await fill(disk, times)
+    # A quiet moment never comes: whoever waits for one waits for ever.
+    monkeypatch.setattr(sqlite, "_QUIET_S", 3600.0)
+    async with opened(disk, times) as store:
+        await handled(store, times)
+        for _ in range(4 * (RESERVE // MIB + 8)):
+            try:
+                await store.put(Q_FULL_DISK, [NewMessage(b"room")])
+            except StoreFull:
+                await store.depth(Q_FULL_DISK)
+            else:
+                break
+        else:
+            raise AssertionError("puts were refused for ever")
+
+
+def test_a_step_that_fails_is_not_repeated_without_end(tmp_path: Path) -> None:
+    """Tidying that finds no room for itself waits for the next commit that works."""
+    from bridge.queues.embedded.file import open_file
+
+    connection, lock = open_file(tmp_path / "queue.db")
+    engine = Engine(connection, clock=Times(), wall=Times(), receipts=lambda: 7, boot="a" * 32)
+    reserve = Reserve(tmp_path / "queue.db.reserve", RESERVE)
+    reserve.hold()
+    reserve.give_up()
+    committer = calls.Committer(engine, "here", reserve)
+    assert committer.untidy
+    committer.upkeep.tidy = lambda: connection.execute("no SQL")  # type: ignore[method-assign, assignment, return-value]
+    committer.tidy()
+    assert committer.upkeep.untidy
+    assert not committer.untidy
+    committer.run([calls.Call(engine.probe, (), None)], lambda _: None)
+    connection.close()
+    lock.release()

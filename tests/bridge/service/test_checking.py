@@ -7,22 +7,30 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.wire import Processes
+from bridge.contract.jobs import Jobs, Spread
+from bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat, Running
 from bridge.core.settings import Periods, QueueRule, Tuning
+from bridge.observe.slices import at_once
 from bridge.queues.missing import near
-from bridge.service import checking
+from bridge.service import checking, explaining
 from bridge.service.checking import Problem
+from bridge.service.explaining import explain
 from bridge.service.state import (
     Cluster,
     ClusterMember,
+    Explained,
     Findings,
     ListenerState,
     QueueState,
     Readiness,
     RefusedMember,
     RuleNumbers,
+    Subject,
     Subscribed,
 )
+from bridge.service.status import findings, queues
+from bridge.service.trouble import Troubles
+from tests.support.bells import QUEUE, Rig
 
 WELL: dict[str, Any] = {"ready": True, "checks": {"store": {"ok": True, "detail": "takes writes"}}}
 
@@ -34,13 +42,6 @@ def judge(readiness: object, findings: object, queues: list[Any]) -> list[Proble
         msgspec.convert(findings, Findings),
         msgspec.convert(queues, list[QueueState]),
     )
-
-
-def test_a_bridge_that_is_well_has_no_problems() -> None:
-    """Nor has one whose queues were found by triggers, however often."""
-    queue = {"queue": "a/b", "wake_sources": {"trigger": 5, "due": 2}}
-    assert judge(WELL, {"unattended": [], "sessions": [], "audit_found": 0, "left_out": 0}, [queue]) == []
-    assert judge(WELL, {}, []) == []
 
 
 @pytest.mark.parametrize(
@@ -102,15 +103,6 @@ def test_rough_counts_cost_starts_or_trust() -> None:
     assert checking.rough(rows, []) == [], "an older bridge does not tell its numbers"
 
 
-@pytest.mark.parametrize("hears", [False, True])
-def test_puts_that_a_database_tells_of_and_nobody_hears(hears: bool) -> None:
-    """A bridge that listens to no database cannot see the tables; the option that is missing is named."""
-    checks = {"postgres": {"ok": True, "detail": "up"}, "postgres puts": {"ok": True, "detail": "they notify"}}
-    readiness = {"ready": True, "checks": checks if hears else {}}
-    (problem,) = judge(readiness, {}, [{"queue": "a/b", "wake_sources": {"sweep": 1}}])
-    assert ("--postgres URL" in problem.advice) is not hears
-
-
 def test_too_many_names_are_told_with_how_to_be_rid_of_them() -> None:
     """In the bridge's own words, for it knows how many; and what is safe."""
     (problem,) = judge(WELL, {"crowded": "100000 names are known"}, [])
@@ -118,94 +110,9 @@ def test_too_many_names_are_told_with_how_to_be_rid_of_them() -> None:
     assert "no message is lost" in problem.advice and "restart" in problem.advice
 
 
-def test_a_bus_that_is_not_required_and_down_is_still_a_problem() -> None:
-    """A site may go on without it; a person wants to know."""
-    readiness = {"ready": True, "checks": {"mqtt": {"ok": False, "detail": "down (not required)"}}}
-    assert [problem.subject for problem in judge(readiness, {}, [])] == ["mqtt"]
-
-
-def test_buried_messages_are_told_without_a_guess_and_with_the_way_back() -> None:
-    """Why each was buried stands in it; the advice names the command that puts them back."""
-    row = {"queue": "a/b-poison", "visible": 1, "detail": "1 message was buried"}
-    (problem,) = judge(WELL, {"buried": [row]}, [])
-    assert problem.what == "1 message was buried"
-    assert "queuebell queue replay a/b-poison" in problem.advice
-
-
-@pytest.mark.parametrize("told", [{"exists": False}, {}])
-def test_messages_buried_elsewhere_are_not_counted_and_the_commands_name_their_store(told: dict[str, bool]) -> None:
-    """Their number is not known here, and without --store the commands would ask the wrong store."""
-    (problem,) = judge(WELL, {"buried": [{"queue": "a/b-poison", "visible": 0, "detail": "some", **told}]}, [])
-    assert problem.code == "buried"
-    for command in ("peek a/b-poison --json", "replay a/b-poison", "clear a/b-poison"):
-        assert f"queuebell queue {command} --store URL" in problem.advice
-    assert "--bridge" in problem.advice and "NATS and SQS" in problem.advice
-    assert "queuebell queue forget a/b-poison" in problem.advice
-
-
-def test_a_queue_that_only_a_gap_marked_is_no_fault() -> None:
-    """Nothing is known to wait there, whatever its name."""
-    rows = [{"queue": queue, "detail": "to be looked at", "after_gap": True} for queue in ("a/b", "a/b-poison")]
-    assert judge(WELL, {"unattended": rows}, []) == []
-
-
-@pytest.mark.parametrize(("exists", "command"), [(True, "delete"), (False, "forget")])
-def test_a_mistaken_name_can_be_got_rid_of(exists: bool, command: str) -> None:
-    """The way depends on whether the queue stands here."""
-    (problem,) = judge(WELL, {"unattended": [{"queue": "a/b", "detail": "nobody", "exists": exists}]}, [])
-    assert f"queuebell queue {command} a/b" in problem.advice
-
-
-def test_workers_of_one_name_are_told_apart() -> None:
-    """By the beginning of their instance, as status shows it."""
-    rows = [{"listener": "twin", "instance": end * 32, "state": "silent", "detail": "silent"} for end in "ab"]
-    subjects = [problem.subject for problem in judge(WELL, {"sessions": rows}, [])]
-    assert subjects == ["twin (aaaaaaaa)", "twin (bbbbbbbb)"]
-
-
 def problem_of(findings: dict[str, Any]) -> Problem:
     (problem,) = judge(WELL, findings, [])
     return problem
-
-
-@pytest.mark.parametrize(
-    ("state", "word"),
-    [
-        ("silent", "hangs"),
-        ("behind", "merge"),
-        ("failing", "log"),
-        ("workers", "mend"),
-        ("hung", "time-out"),
-        ("starved", "`reserved`"),
-        ("stuck", "store"),
-        ("deaf", "loop"),
-        ("unreached", "answers"),
-        ("disabled", "410"),
-    ],
-)
-def test_each_trouble_has_its_own_advice(state: str, word: str) -> None:
-    """Not the advice for a state that nobody knows."""
-    row = {"state": state, "detail": "so and so", "listener": "w"}
-    unknown = problem_of({"sessions": [{**row, "state": "new"}]})
-    assert unknown.advice == "see its log"
-    problem = problem_of({"sessions": [row]})
-    assert word in problem.advice and problem.advice != unknown.advice
-    assert problem.what == "so and so"
-
-
-@pytest.mark.parametrize(
-    ("row", "subject"),
-    [
-        ({"listener": "w"}, "w"),
-        ({"listener": "w", "queue": "a/b"}, "w on a/b"),
-        ({"instance": "f" * 32}, "f" * 32),
-        ({}, "a listener"),
-        ({"queue": "a/b"}, "a listener on a/b"),
-    ],
-)
-def test_a_session_is_named_as_well_as_it_can_be(row: dict[str, str], subject: str) -> None:
-    """By label, by instance, or as what it is; and with its queue where only that is in trouble."""
-    assert problem_of({"sessions": [{"state": "stuck", "detail": "x", **row}]}).subject == subject
 
 
 def test_every_subject_can_be_looked_for() -> None:
@@ -223,13 +130,6 @@ def test_every_subject_can_be_looked_for() -> None:
     told = checking.untold("/v1/findings", 500)
     assert (told.code, told.subject) == ("untold", "/v1/findings") and "500" in told.what
     assert told.advice.startswith("ask again")
-
-
-@pytest.mark.parametrize(("source", "look"), [("sweep", "a sweep"), ("deadman", "a listener's own dead-man timer")])
-def test_who_found_what_nobody_told_of_is_said(source: str, look: str) -> None:
-    """And how often."""
-    (problem,) = judge(WELL, {}, [{"queue": "a/b", "wake_sources": {source: 7}}])
-    assert problem.subject == "a/b" and problem.what.startswith(f"{look} found work 7 times")
 
 
 @pytest.mark.parametrize(
@@ -369,3 +269,263 @@ def test_what_is_wrong_among_equal_bridges() -> None:
     found = checking.among({"d": "refused"}, {"a": "1", "b": "2"}, {**on, "e": ["store"]})
     assert [(each.code, each.subject) for each in found] == [("gone", "d"), ("apart", "a and b"), ("disconnected", "e")]
     assert found[0].what == "refused" and all(each.advice for each in found)
+
+
+def explained(rig: Rig, **more: Any) -> Explained:
+    found = explaining.explain(rig.bell, QUEUE, rig.now, **{"draining": False, **more})
+    assert found is not None
+    return found
+
+
+def explain_explaining(rig: Rig, **more: Any) -> dict[str, Any]:
+    """As it is read over HTTP."""
+    return dict(msgspec.to_builtins(explained(rig, **more)))
+
+
+def why(explained: dict[str, Any]) -> dict[str, str]:
+    return {row["listener"]: row["why"] for row in explained["sessions"]}
+
+
+def named(rig: Rig, number: int) -> str:
+    session = rig.bell.sessions.get(number)
+    return session.listener
+
+
+def ready(rig: Rig, count: int, **options: Any) -> list[int]:
+    """Have sessions come whose queue is clean."""
+    numbers = [rig.join(**options) for _ in range(count)]
+    if not options.get("own"):
+        rig.settle_hello(numbers[0])
+    return numbers
+
+
+def foretold(rig: Rig, numbers: list[int], size: int = 1) -> None:
+    """Compare what is explained with whom the next trigger wakes."""
+    expected = {row["listener"] for row in explain_explaining(rig)["sessions"] if row["gets"]}
+    for number in numbers:
+        rig.wakes(number)
+    rig.trigger(size=size)
+    assert {named(rig, number) for number in numbers if rig.wakes(number)} == expected
+
+
+def test_a_queue_never_heard_of_is_not_explained() -> None:
+    """None, as for its state."""
+    assert explaining.explain(Rig().bell, QUEUE, 0.0, draining=False) is None
+
+
+def test_each_reason_for_not_being_asked() -> None:
+    """Capacity 0, full, stuck and deaf, each with its words; the one with room is woken."""
+    rig = Rig()
+    zero, full, stuck, deaf, able = numbers = [rig.join(capacity=0), *(rig.join() for _ in range(4))]
+    rig.settle_hello(full)
+    rig.room(full, 0)
+    for number, reason in ((stuck, "stuck"), (deaf, "deaf")):
+        seat = rig.debt().seats.get(number)
+        setattr(seat, reason, True)
+        rig.debt().seats.refresh(seat)
+    found = explain_explaining(rig)
+    assert why(found) == {
+        named(rig, able): "woken",
+        named(rig, zero): "capacity_0",
+        named(rig, full): "full",
+        named(rig, stuck): "stuck",
+        named(rig, deaf): "deaf",
+    }
+    assert found["sessions"][0]["gets"]
+    assert len({row["detail"] for row in found["sessions"]}) == 5
+    foretold(rig, numbers)
+
+
+def test_wake_all() -> None:
+    """Where the bridge is set to wake all, all with room are named."""
+    rig = Rig(wake="all")
+    numbers = ready(rig, 2)
+    assert [row["gets"] for row in explain_explaining(rig)["sessions"]] == [True, True]
+    foretold(rig, numbers)
+    assert [row["gets"] for row in explain_explaining(rig)["sessions"]] == [True, True]
+    foretold(rig, numbers)
+
+
+def test_own_queues_are_explained_by_the_put() -> None:
+    """With nothing visible a trigger adds nothing, and the next put goes to the first that takes messages."""
+    rig = Rig()
+    rig.level(0)
+    plain, carrying = rig.join(own=True), rig.join(own=True, accept=True)
+    found = explain_explaining(rig)
+    assert (found["asked"], found["outcome"], found["trigger_adds"]) == ("put", "wakes", False)
+    assert "a trigger that is no put adds nothing: nothing is visible" in found["summary"]
+    assert [row["listener"] for row in found["sessions"] if row["gets"]] == [named(rig, carrying)]
+    granted = rig.bell.own.grant(rig.now, QUEUE, 1)
+    assert granted[0] == carrying
+    rig.trigger()
+    assert rig.wakes(plain) == rig.wakes(carrying) == []
+    rig.level(1, rose=True, put=1)
+    assert explain_explaining(rig)["outcome"] == "told"
+
+
+def test_a_paused_queue_and_a_stopping_bridge() -> None:
+    """Both wake nobody, for reasons of their own."""
+    rig = Rig()
+    rig.level(0)
+    rig.join(own=True)
+    rig.debt().paused = True
+    assert explain_explaining(rig)["outcome"] == "paused"
+    found = explain_explaining(rig, draining=True)
+    assert (found["outcome"], found["trigger_adds"]) == ("draining", False)
+    assert set(why(found).values()) == {"draining"}
+
+
+HERE = [Subscribed(queue=QUEUE)]
+SUBSCRIBERS = [
+    ListenerState(listener="event stream", channel="sse", queues=HERE),
+    ListenerState(listener="other", channel="sse", queues=[Subscribed(queue="billing/other")]),
+    ListenerState(listener="https://a:443", channel="webhook", queues=HERE, state="failing", detail="x"),
+    ListenerState(listener="https://b:443", channel="webhook", queues=HERE, state="disabled"),
+]
+SUBJECTS = [Subject("nats", "nats", "queuebell", True), Subject("mqtt", "mqtt", "site7", False)]
+
+
+def test_plain_subscribers_hear_what_wakes() -> None:
+    """Streams and webhooks of this queue, and the subjects of each bus."""
+    rig = Rig()
+    ready(rig, 1)
+    rows = explaining.plain(explained(rig), SUBSCRIBERS, SUBJECTS).subscribers
+    assert [(row.listener, row.hears) for row in rows] == [
+        ("event stream", True),
+        ("https://a:443", True),
+        ("https://b:443", False),
+        ("nats", True),
+        ("mqtt", False),
+    ]
+    assert rows[1].detail == "failing: x"
+    assert [row.topic for row in rows[3:]] == ["queuebell.wake.billing.orders", "site7/wake/billing/orders"]
+
+
+def test_who_cannot_reach_its_store_is_not_said_to_be_full() -> None:
+    """Its slots are free; that its receives fail is why it gets nothing, or what to know if it does."""
+    rig = Rig()
+    (number,) = ready(rig, 1)
+    rig.beat(number, free=0, failing_ms=3000)
+    (row,) = explain_explaining(rig)["sessions"]
+    assert (row["why"], row["failing_s"]) == ("failing", 3.0)
+    assert row["detail"] == "its receives fail; it is asked again when one was answered (for 3 s)"
+    rig.beat(number, free=4, failing_ms=8000)
+    (row,) = explain_explaining(rig)["sessions"]
+    assert row["why"] == "woken" and row["detail"].endswith("; its receives have failed for 8 s")
+    rig.beat(number, free=0)
+    (row,) = explain_explaining(rig)["sessions"]
+    assert (row["why"], row["failing_s"]) == ("full", None)
+
+
+def said(rig: Rig) -> str | None:
+    """Return what is said of the queue."""
+    debt = rig.bell.ledger.debts[QUEUE]
+    return Troubles.at(rig.bell, debt, rig.now).of(debt)
+
+
+def at_work(rig: Rig, number: int, seconds: float, free: int = 4, message: str = "m7") -> None:
+    """Have a session tell that a handler has run for so long."""
+    beat = ListenerHeartbeat(7, {QUEUE: QueueBeat(free=free)}, running={QUEUE: Running(message, round(1000 * seconds))})
+    rig.say(number, beat)
+
+
+def took(seconds_bucket: int, count: int) -> dict[str, Jobs]:
+    """Return what a worker tells of so many messages that all took as long."""
+    return {"handle": Jobs(handling=Spread([0] * seconds_bucket + [count]))}
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "jobs", "words"),
+    [
+        (599, None, None),
+        (601, None, "has handled message m7 for 10 min: does it hang?"),
+        (61, took(5, 20), "has handled message m7 for 61 s, where nearly all take at most 0.1 s: does it hang?"),
+        (61, took(5, 19), None),
+        (59, took(5, 20), None),
+        (120, took(5, 20), "has handled message m7 for 2 min, where nearly all take at most 0.1 s: does it hang?"),
+        (299, took(12, 50), None),
+        (301, took(12, 50), "has handled message m7 for 5 min, where nearly all take at most 30 s: does it hang?"),
+        (86_400, took(16, 50), None),
+    ],
+)
+def test_long_is_what_is_long_for_its_queue(ran_s: float, jobs: dict[str, Jobs] | None, words: str | None) -> None:
+    """By what nearly all messages take, once enough of them were handled; some jobs take hours."""
+    rig = Rig()
+    number = rig.join()
+    debt = rig.bell.ledger.debts[QUEUE]
+    rig.bell.ledger.settle(debt)
+    debt.jobs = jobs
+    at_work(rig, number, ran_s)
+    told = said(rig)
+    assert (told is None) == (words is None)
+    assert words is None or str(told).endswith(words)
+
+
+def test_a_queue_whose_pool_has_no_slot_names_the_handler_that_holds_it() -> None:
+    """None of its own runs, its worker has no room, and a handler of another queue has run for a minute there."""
+    rig = Rig()
+    number = rig.join(QUEUE, "a/slow")
+    rig.trigger()
+    rig.more(number, depth=3)
+
+    def beats(seconds: float) -> None:
+        beats = {QUEUE: QueueBeat(free=0), "a/slow": QueueBeat(free=0)}
+        rig.say(number, ListenerHeartbeat(7, beats, running={"a/slow": Running("m7", round(1000 * seconds))}))
+
+    beats(59)
+    assert said(rig) is None
+    beats(61)
+    assert said(rig) == "no free slot: listener 1 has handled message m7 of a/slow for 61 s: does it hang?"
+    (seat,) = rig.bell.ledger.debts[QUEUE].seats
+    seat.in_flight = {"handle": 1}
+    assert said(rig) is None
+
+
+def test_a_worker_that_the_bridge_rejects_is_trouble() -> None:
+    """Beside others that work, and with them gone; until it is accepted, or has not tried for ninety seconds."""
+    rig = Rig()
+    worker = rig.join(store="aa11")
+    rig.cover(worker, rig.bell.ledger.debts[QUEUE].gen)
+    assert said(rig) is None
+    rig.join(store="bb22", instance="5" * 32)
+    rejected = (
+        "the bridge rejected listener 2 once, last 0 s ago: another listener of billing/orders uses a different store"
+    )
+    assert said(rig) == rejected
+    explained = explain(rig.bell, QUEUE, rig.now, draining=False)
+    assert explained is not None and [each.detail for each in explained.rejected] == [rejected]
+    told = at_once(findings(rig.bell, rig.now, stalled=(), notices_suspend=True))
+    assert [(each.queue, each.code, each.count) for each in told.rejected] == [(QUEUE, "store_mismatch", 1)]
+    assert [[each.rejected for each in part] for part in queues(rig.bell, rig.now, ())] == [[1]]
+    rig.lose(worker)
+    rig.trigger()
+    assert str(said(rig)).startswith("no listener is subscribed") and str(said(rig)).endswith(rejected)
+    rig.join(store="bb22", instance="5" * 32)
+    assert said(rig) is None
+    assert [[each.rejected for each in part] for part in queues(rig.bell, rig.now, ())] == [[0]]
+
+
+def test_what_stops_a_queue_comes_before_what_slows_it() -> None:
+    """Receives that fail, no progress, deafness, silence, workers that do not start; and last a missing publish."""
+    rig = Rig()
+    number = rig.join()
+    debt = rig.bell.ledger.debts[QUEUE]
+    rig.bell.ledger.settle(debt)
+    (seat,) = debt.seats
+    debt.unannounced, debt.unannounced_at = 1, rig.now
+    assert "work was found once that no trigger had told of" in str(said(rig))
+    seat.processes = Processes(failure="no such file")
+    assert said(rig) == "its workers do not start, or end as they should not: no such file"
+    session = rig.bell.sessions.get(number)
+    assert session is not None
+    session.last_heard = rig.now - 1000
+    assert str(said(rig)).endswith("has been silent for 1000 s")
+    seat.deaf = True
+    assert said(rig) == "a listener did not take up the messages that it was handed"
+    seat.stuck = True
+    assert said(rig) == "a listener said that a receive had begun, and showed no progress since"
+    seat.failing_since = rig.now - 5
+    assert said(rig) == "the receives of its only listener have failed for 5 s"
+    rig.lose(number)
+    rig.trigger()
+    assert str(said(rig)).startswith("no listener is subscribed")

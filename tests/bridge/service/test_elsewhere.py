@@ -11,23 +11,24 @@ import pytest
 
 from bridge.contract.errors import (
     NotPrepared,
+    Overloaded,
     QueueNotFound,
     StoreUnavailable,
     UnknownOutcome,
     Unsupported,
 )
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.trace_context import Traces
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
-from bridge.queues import open_store
-from bridge.queues.base import Capabilities, Claim, Depth, NewMessage, QueueStore
+from bridge.queues.base import Capabilities, Claim, Depth, NewMessage, PutReceipt, QueueStore
+from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.embedded.terms import NoRoom
 from bridge.queues.http import HttpStore
 from bridge.service.bridge import Bridge
-from bridge.service.elsewhere import SERVER_TIMEOUT_MS, Elsewhere
+from bridge.service.elsewhere import AGAIN_S, SERVER_TIMEOUT_MS, Elsewhere
 from listeners import Listener, Message, Retry
 from tests.support.processes import PATIENCE_S, until
+from tests.support.sim_loop import pass_time, simulated
 from tests.support.web import Served, serving
 
 QUEUE = "billing/orders"
@@ -68,57 +69,6 @@ def triggers(bridge: Bridge, queue: str = QUEUE) -> int:
     return 0 if state is None else state.triggers
 
 
-async def test_a_put_is_marked_after_its_acknowledgement_by_every_door() -> None:
-    """Each put that the engine acknowledged is one trigger here, a later one a due time, a resume one as well."""
-    async with served() as (front, _):
-        bridge, store = front.bridge, front.bridge.store
-        for count, put in enumerate(
-            (
-                lambda: front.call("messages", {"messages": [{"body": "a"}, {"body": "b"}]}),
-                lambda: front.ask("PUT", f"/v1/queues/{QUEUE}/messages/one", b"c"),
-                lambda: front.ask("PUT", f"/v1/queues/{QUEUE}/messages/one", b"c"),
-                lambda: store.put(QUEUE, ["d"]),
-                lambda: store.put_existing(QUEUE, [NewMessage("e")]),
-            ),
-            1,
-        ):
-            await put()
-            assert triggers(bridge) == count
-        await store.put("billing/later", [NewMessage("f", 60_000)])
-        assert triggers(bridge, "billing/later") == 1
-        assert not getattr(bridge.describe("billing/later"), "dirty", True), "it is not due yet"
-        await front.call("pause", {})
-        before = triggers(bridge)
-        await front.call("resume", {})
-        assert triggers(bridge) == before + 1
-        assert await store.depth(QUEUE) == Depth(5, 0)
-
-
-async def test_a_put_is_told_with_its_sizes_and_all_its_traces() -> None:
-    """What is due at one time is one trigger, which names the newest trace, and all where they are several."""
-    one, two = (f"00-{number:032x}-{number:016x}-01" for number in (1, 2))
-    rung: list[CloudQueueWorkDetected] = []
-    async with open_store("memory://told-with-sizes") as engine:
-        store = Elsewhere(engine, rung.extend, lambda queue: None)
-        await store.put(
-            QUEUE,
-            [
-                NewMessage(b"a", headers={"traceparent": one}), NewMessage(b"b", headers={"traceparent": two}),
-                NewMessage(b"c", 5000),
-            ],
-        )  # fmt: skip
-        later = rung.pop().not_before_ms
-        assert 5000 <= later <= 6000
-        about = {"traceparent": two, "traces": Traces((one, two))}
-        assert rung == [CloudQueueWorkDetected("billing", "orders", 2, **about)]
-        rung.clear()
-        await store.put(QUEUE, [NewMessage(b"a", headers={"traceparent": one})])
-        assert rung == [CloudQueueWorkDetected("billing", "orders", 1, traceparent=one)]
-        rung.clear()
-        await store.put(QUEUE, [NewMessage(b"a")])
-        assert rung == [CloudQueueWorkDetected("billing", "orders", 1)]
-
-
 async def test_a_put_that_failed_is_no_mark_and_one_of_unknown_outcome_is_two() -> None:
     """What was refused marks nothing; what may be there is looked for now, and when it can come no later (P2)."""
     async with served() as (front, engine):
@@ -138,32 +88,6 @@ async def test_a_put_that_failed_is_no_mark_and_one_of_unknown_outcome_is_two() 
         assert due is not None and 0 < due - front.bridge.now() - SERVER_TIMEOUT_MS / 1000 + 5 < 10
         await store.depth(QUEUE)
         assert front.bridge.readiness().ready
-
-
-async def test_a_bridge_that_nobody_asks_gets_ready_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not ready, it is sent nothing by a load balancer: it asks by itself, until it is answered."""
-    monkeypatch.setattr("bridge.service.elsewhere.AGAIN_S", 0.01)
-    async with served() as (front, engine):
-        asked = asyncio.Event()
-
-        def down() -> StoreUnavailable:
-            # Each that fails sees to the next, until the test has seen some.
-            tries.append(0)
-            if len(tries) < 5:
-                engine.broken = down
-            else:
-                asked.set()
-            return StoreUnavailable("down")
-
-        tries: list[int] = []
-        engine.broken = down
-        with pytest.raises(StoreUnavailable):
-            await front.bridge.store.queues()
-        reply = await front.ask("GET", "/readyz")
-        assert (reply.status, reply.json["checks"]["store"]["ok"]) == (503, False)
-        async with asyncio.timeout(PATIENCE_S):
-            await asked.wait()
-        await until(lambda: front.bridge.readiness().ready, "it is ready again")
 
 
 async def test_a_put_whose_caller_is_gone_is_marked_all_the_same() -> None:
@@ -222,37 +146,6 @@ async def test_what_there_is_no_room_for_is_given_back() -> None:
         assert message.dequeue_count == 1
         store.reclaim(QUEUE, [Claim(message.id, message.pop_receipt)])
         await until(lambda: triggers(front.bridge) == 3, "what could not be handed over is given back")
-
-
-async def test_answers_name_the_engine_and_no_boot() -> None:
-    """Whoever believed a boot would take the queues for the bridge's own, and sweep nothing (O0)."""
-    async with served() as (front, engine):
-        reply = await front.call("messages", {"messages": [{"body": "a"}]})
-        assert "queuebell-boot" not in reply.headers
-        assert reply.headers["queuebell-store"] == engine.fingerprint(QUEUE)
-        assert "queuebell-boot" not in (await front.ask("GET", "/v1/queues")).headers
-        client = HttpStore(front.server.url)
-        before = client.fingerprint(QUEUE)
-        assert (await client.receive(QUEUE)).boot is None
-        assert before != client.fingerprint(QUEUE) == engine.fingerprint(QUEUE) == client.engine(QUEUE)
-        await client.close()
-
-
-async def test_a_queue_is_described_by_the_engine() -> None:
-    """Also one that this bridge never heard of, and with what is there now; 404 for one that is nowhere."""
-    async with served() as (front, engine):
-        assert (await front.ask("GET", f"/v1/queues/{QUEUE}")).status == 404
-        await engine.put(QUEUE, ["put", "elsewhere"])
-        state = (await front.ask("GET", f"/v1/queues/{QUEUE}")).json
-        assert state["exists"] is True
-        assert state["depth"] == {"visible": 2, "invisible": 0}
-        assert state["oldest_ms"] >= 0
-        await front.bridge.store.put(QUEUE, ["third"])
-        assert (await front.ask("DELETE", f"/v1/queues/{QUEUE}")).status == 204
-        assert front.bridge.describe(QUEUE) is None, "what was announced there is forgotten"
-        assert (await front.ask("GET", f"/v1/queues/{QUEUE}")).status == 404
-        reply = await front.ask("POST", f"/v1/queues/{QUEUE}/messages?create=false", b"x")
-        assert (reply.status, reply.code) == (404, "queue_not_found")
 
 
 async def test_a_worker_takes_its_queue_for_one_elsewhere() -> None:
@@ -375,25 +268,65 @@ async def test_whatever_is_asked_of_the_engine_is_asked_whole() -> None:
             await store.put("billing/none", [NewMessage(b"x")], create=False)
 
 
-async def test_a_store_that_fails_is_not_ready_for_its_newest_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever looks at `/readyz` reads what the store said last, not what it said first."""
-    monkeypatch.setattr("bridge.service.elsewhere.AGAIN_S", 0.01)
-    async with served() as (front, engine):
-        reasons = iter(["first", "second"])
+class Scripted(MemoryStore):
+    """An engine that raises what it is told to."""
 
-        def down() -> StoreUnavailable:
-            said = next(reasons, "third")
-            engine.broken = down
-            return StoreUnavailable(said)
+    def __init__(self) -> None:
+        super().__init__("scripted", boot="0" * 32)
+        self.counting: list[BaseException] = []
+        self.listing: list[BaseException] = []
+        self.putting: list[BaseException] = []
 
-        engine.broken = down
-        with pytest.raises(StoreUnavailable, match="first"):
-            await front.bridge.store.queues()
+    async def depth(self, queue: str) -> Depth | None:
+        if self.counting:
+            raise self.counting.pop(0)
+        return await super().depth(queue)
 
-        async def third() -> bool:
-            check = front.bridge.readiness().checks["store"]
-            return not check.ok and "third" in check.detail
+    async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        if self.listing:
+            raise self.listing.pop(0)
+        return await super().queues(prefix, after, limit)
 
-        await until(third, "the newest reason is told")
-        engine.broken = None
-        await until(lambda: front.bridge.readiness().ready, "it is ready again")
+    async def put(self, *given: object, **named: object) -> list[PutReceipt]:  # type: ignore[override]
+        receipts = await super().put(*given, **named)  # type: ignore[arg-type]
+        if self.putting:
+            raise self.putting.pop(0)
+        return receipts
+
+
+def served_elsewhere_errors(engine: QueueStore) -> tuple[Elsewhere, list[CloudQueueWorkDetected]]:
+    """Return the queues of an engine, and what is marked for them."""
+    marked: list[CloudQueueWorkDetected] = []
+    return Elsewhere(engine, marked.extend, lambda queue: None), marked
+
+
+@simulated
+async def test_an_engine_that_raises_what_it_should_not_is_asked_until_it_answers() -> None:
+    """Nor does that end the asking for the next time that it fails."""
+    engine = Scripted()
+    store, _ = served_elsewhere_errors(engine)
+    await store.open()
+    for _ in range(2):
+        engine.counting.append(StoreUnavailable("away"))
+        engine.listing += [RuntimeError("a driver"), StoreUnavailable("away")]
+        with pytest.raises(StoreUnavailable):
+            await store.depth(QUEUE)
+        assert store.failure() == "away"
+        await pass_time(AGAIN_S + 0.1)
+        assert store.failure() == "the store raised RuntimeError"
+        await pass_time(2 * AGAIN_S)
+        assert store.failure() is None
+    await store.close()
+
+
+@simulated
+async def test_a_pool_with_too_much_to_do_is_no_engine_that_fails() -> None:
+    """The bridge stays ready: nothing is known of the engine."""
+    engine = Scripted()
+    store, _ = served_elsewhere_errors(engine)
+    await store.open()
+    engine.counting.append(Overloaded("all connections are in use"))
+    with pytest.raises(Overloaded):
+        await store.depth(QUEUE)
+    assert store.failure() is None
+    await store.close()

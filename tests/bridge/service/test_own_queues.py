@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from bridge.contract.headers import HEADERS_BYTES_MAX
-from bridge.contract.times import from_rfc3339
+from bridge import Bridge, NewMessage, WrongThread
+from bridge.contract.errors import Overloaded
+from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import FRAME_BYTES_MAX, Hello, Subscription, Wake, encode_frame
-from bridge.core.settings import Periods, QueueRule
-from bridge.queues.base import Claim, NewMessage, Settlement
-from bridge.service.bridge import Bridge, BridgeSettings
-from tests.conformance.headers import HOSTILE, LARGEST
+from bridge.core.admission import PUT_BYTES, Admission
+from bridge.core.settings import Periods
+from bridge.observe.facts import Fact, LoopLagged, PutRefused, Suspended
+from bridge.producer.buses.memory import MemoryBus
+from bridge.service.bridge import BridgeSettings
+from bridge.service.channels.brokered import BrokeredSessions
+from bridge.service.loop_watch import LoopWatch
+from bridge.service.put_gate import REFUSING_S, PutGate
+from bridge.service.suspend_clocks import paired, system_clocks
+from bridge.triggers.attachment import Attachment
+from listeners import Message
+from tests.listeners.rig import QUEUE, Store, listening
 from tests.support.ear import Ear
+from tests.support.memory_broker import MemoryServer
 from tests.support.sim_loop import pass_time, simulated
 
-QUEUE = "billing/orders"
-
-
-@pytest.mark.parametrize(("queue", "lease_ms"), [("billing/orders", 2000), ("billing/slow", 500)])
-@simulated
-async def test_carried_messages_say_the_lease_that_their_queue_gives(queue: str, lease_ms: int) -> None:
-    """O7: leased for A only, and A is the queue's own; in the frame as in the store."""
-    periods = Periods(rules=(QueueRule(match="*/slow", start_ack_s=0.5),))
-    ear = Ear()
-    async with Bridge(settings=BridgeSettings(periods=periods)) as bridge:
-        session = bridge.connect(ear)
-        session.feed(Hello("1" * 32, "one", [Subscription(queue, 4, own=True)], ["messages"]))
-        await bridge.store.put(queue, [NewMessage(b"x")])
-        await pass_time(0.01)
-        (wake,) = [frame for frame in ear.said if isinstance(frame, Wake)]
-        assert wake.messages is not None
-        assert [message.visible_in_ms for message in wake.messages] == [lease_ms]
+QUEUE_OWN_QUEUES = "billing/orders"
 
 
 @pytest.mark.parametrize(
@@ -43,56 +44,186 @@ async def test_a_wake_carries_what_fits_a_frame(body: bytes, least: int, most: i
     ear = Ear()
     async with Bridge() as bridge:
         session = bridge.connect(ear)
-        session.feed(Hello("1" * 32, "one", [Subscription(QUEUE, 32, own=True)], ["messages"]))
-        await bridge.store.put(QUEUE, [NewMessage(body)] * 32)
+        session.feed(Hello("1" * 32, "one", [Subscription(QUEUE_OWN_QUEUES, 32, own=True)], ["messages"]))
+        await bridge.store.put(QUEUE_OWN_QUEUES, [NewMessage(body)] * 32)
         await pass_time(0.01)
         (wake,) = [frame for frame in ear.said if isinstance(frame, Wake) and frame.messages]
         assert least <= len(wake.messages or ()) <= most
         assert len(encode_frame(wake)) <= FRAME_BYTES_MAX
 
 
-@simulated
-async def test_a_carried_message_says_all_that_a_receive_would() -> None:
-    """But for its body, which is base64 where it is no text."""
-    ear = Ear()
-    async with Bridge() as bridge:
-        session = bridge.connect(ear)
-        session.feed(Hello("1" * 32, "one", [Subscription(QUEUE, 32, own=True)], ["messages"]))
-        puts = await bridge.store.put(QUEUE, [NewMessage("é"), NewMessage(b"\xff", ttl_s=60, headers={"a": "b"})])
-        await bridge.store.put_once(QUEUE, "key", NewMessage(b"z"))
-        await pass_time(0.01)
-        found = [each for frame in ear.said if isinstance(frame, Wake) for each in frame.messages or ()]
-        assert [each.id for each in found[:2]] == [put.id for put in puts]
-        assert [(each.body, each.body_base64, each.key, each.headers) for each in found] == [
-            ("é", None, None, {}), (None, "/w==", None, {"a": "b"}), ("z", None, "key", {}),
-        ]  # fmt: skip
-        assert [each.dequeue_count for each in found] == [1, 1, 1]
-        assert [each.expires_at is None for each in found] == [True, False, True]
-        began, ends = from_rfc3339(found[1].inserted_at), from_rfc3339(found[1].expires_at or "")
-        assert 59.9 < (ends - began).total_seconds() < 60.1
-        claims = tuple(Claim(each.id, each.pop_receipt) for each in found)
-        settling = await bridge.store.settle(QUEUE, Settlement(delete=claims))
-        assert [each.ok for each in settling.delete] == [True] * 3
+def test_a_refusal_is_told_and_fades() -> None:
+    """Each is a fact with its reason; the bridge says so for as long as it is news."""
+    facts: list[Fact] = []
+    now = 100.0
+    gate = PutGate(Admission(3 * PUT_BYTES, 0.5), lambda: now, facts.append)
+    assert gate.refusing() is None
+    ticket = gate.admit(PUT_BYTES)
+    with pytest.raises(Overloaded, match="too much waits") as refused:
+        gate.admit(PUT_BYTES)
+    assert (refused.value.code, refused.value.status, refused.value.retry_after) == ("too_many_requests", 429, 1.0)
+    gate.begin(ticket, PUT_BYTES)
+    now += 0.75
+    with pytest.raises(Overloaded, match="wait too long"):
+        gate.admit(0)
+    assert facts == [PutRefused("bytes"), PutRefused("wait")]
+    assert gate.refusing() == (
+        "puts were refused with 429 in the last 5 s; now 1 wait for the store, for some 0.8 s, "
+        "and 8192 of 12288 bytes are taken; "
+        "what was acknowledged is safe"
+    )
+    gate.end(ticket)
+    now += REFUSING_S + 0.25
+    assert gate.refusing() is None
+
+
+class Machine:
+    """A clock that goes on while the machine sleeps, beside the loop's that does not."""
+
+    def __init__(self) -> None:
+        self.slept = 0.0
+
+    def boottime(self) -> float:
+        return asyncio.get_running_loop().time() + self.slept
+
+
+def hear(bridge: Bridge) -> list[Fact]:
+    facts: list[Fact] = []
+    bridge.observe(facts.append)
+    return facts
 
 
 @simulated
-async def test_carried_messages_have_their_headers() -> None:
-    """As many as fit a frame with them; the others come by a receive."""
-    ear = Ear()
-    async with Bridge() as bridge:
-        session = bridge.connect(ear)
-        session.feed(Hello("1" * 32, "one", [Subscription(QUEUE, 32, own=True)], ["messages"]))
-        await bridge.store.put(QUEUE, [NewMessage("x", headers=HOSTILE)])
-        await pass_time(0.01)
-        (wake,) = [frame for frame in ear.said if isinstance(frame, Wake)]
-        assert [message.headers for message in wake.messages or ()] == [HOSTILE]
-        ear.said.clear()
-        quotes = {"quotes": '"' * (HEADERS_BYTES_MAX - len("quotes"))}
-        await bridge.store.put(QUEUE, [NewMessage(b"\xff" * 100, headers=each) for each in (*LARGEST, quotes) * 3])
-        await pass_time(0.01)
-        (wake,) = [frame for frame in ear.said if isinstance(frame, Wake) and frame.messages]
-        carried = wake.messages or []
-        assert 1 < len(carried) < 12
-        assert len(encode_frame(wake)) <= FRAME_BYTES_MAX
-        left = (await bridge.store.receive(QUEUE, 32)).messages
-        assert [each.headers for each in (*carried, *left)] == [*LARGEST, quotes] * 3
+async def test_a_loop_that_lags_is_counted_and_nothing_is_looked_at() -> None:
+    """Ten seconds late with both clocks running: one figure, no mark."""
+    machine = Machine()
+    loop = asyncio.get_running_loop()
+    async with Bridge(boottime=machine.boottime) as bridge:
+        facts = hear(bridge)
+        async with LoopWatch(bridge):
+            await pass_time(0.5)
+            loop.late(10.0)  # type: ignore[attr-defined]
+            await pass_time(0.6)
+        assert [fact for fact in facts if isinstance(fact, Suspended)] == []
+        assert max(fact.lag_s for fact in facts if isinstance(fact, LoopLagged)) > 9.0
+        assert b"queuebell_loop_lag_seconds_count 1.0" in bridge.metrics.render()
+
+
+def test_two_clocks_are_read_as_one_moment_or_not_at_all() -> None:
+    """A process that is stopped between the two readings would look like a machine that slept."""
+    ticks = iter([0.0, 60.0, 60.0, 60.0])
+    assert paired(lambda: next(ticks), lambda: 500.0)() == (60.0, 500.0)
+    slow = iter(float(tick) for tick in range(100))
+    assert paired(lambda: next(slow), lambda: 500.0)() is None
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32", "plan9"])
+def test_the_pair_of_clocks_is_the_systems(platform: str) -> None:
+    """Where there is none, a suspend goes unnoticed, and `check` says so."""
+    names = {"linux": ("CLOCK_MONOTONIC", "CLOCK_BOOTTIME"), "darwin": ("CLOCK_UPTIME_RAW", "CLOCK_MONOTONIC")}
+    has = platform in names and all(hasattr(time, name) for name in names[platform])
+    assert (system_clocks(platform) is not None) == has
+
+
+QUEUE_THREADS = "billing/orders"
+EVENT = CloudQueueWorkDetected("billing", "orders")
+ELSEWHERE = {
+    "trigger": lambda bridge: bridge.trigger([EVENT], bus="here"),
+    "trigger in a loop": lambda bridge: asyncio.run(MemoryBus(bridge).publish([EVENT])),
+    "gap": lambda bridge: bridge.gap(),
+    "put": lambda bridge: asyncio.run(bridge.store.put(QUEUE_THREADS, [NewMessage(b"x")])),
+    "receive": lambda bridge: asyncio.run(bridge.store.receive(QUEUE_THREADS)),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("kept", [False, True], ids=["memory", "file"])
+async def test_a_bridge_belongs_to_its_thread(name: str, kept: bool, tmp_path: Path) -> None:
+    """Nothing is done elsewhere; handed over as the error says, all works."""
+    call: Callable[[Bridge], object] = ELSEWHERE[name]
+    async with Bridge(tmp_path if kept else None) as bridge:
+        with pytest.raises(WrongThread, match=r"asyncio\.run_coroutine_threadsafe"):
+            await asyncio.to_thread(call, bridge)
+        assert not bridge.bell.ledger.find(QUEUE_THREADS)
+        loop = asyncio.get_running_loop()
+
+        def put() -> None:
+            asyncio.run_coroutine_threadsafe(bridge.store.put(QUEUE_THREADS, [NewMessage(b"x")]), loop).result()
+
+        await asyncio.to_thread(put)
+        assert bridge.bell.ledger.find(QUEUE_THREADS)
+
+
+@asynccontextmanager
+async def bridged(server: MemoryServer, sweep_s: float) -> AsyncIterator[Bridge]:
+    """Run a bridge on the broker."""
+    async with Bridge(settings=BridgeSettings(periods=Periods(sweep_s=sweep_s))) as bridge:
+        bus = Attachment(
+            bridge, server.broker, "bus", server.kind,
+            prefix="queuebell", sessions=BrokeredSessions(bridge, "queuebell"), announcer=None, brokers=["bus"],
+            republish=True,
+        )  # fmt: skip
+        await bus.start()
+        while not bus.check()[0]:
+            await asyncio.sleep(0.01)
+        try:
+            yield bridge
+        finally:
+            await bus.stop()
+
+
+class Pair:
+    """A store elsewhere, the broker that two bridges share, and when their listeners handled what."""
+
+    def __init__(self) -> None:
+        self.server, self.store = MemoryServer(), Store()
+        self.handled: list[tuple[bytes, float]] = []
+
+    async def handle(self, message: Message) -> None:
+        self.handled.append((message.body, now()))
+
+    async def put(self, *bodies: bytes) -> None:
+        await self.store.fill(*bodies)
+        self.ring()
+
+    def ring(self) -> None:
+        """Have both bridges told that there is work."""
+        self.server.deliver(("queuebell", "trigger", "billing", "orders"), b"")
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@asynccontextmanager
+async def pair(sweep_s: float, *listeners: str, **options: Any) -> AsyncIterator[Pair]:
+    """Run both bridges, with a listener at each that is named or at both, past the looks that a queue's birth costs."""
+    site = Pair()
+    async with bridged(site.server, sweep_s) as one, bridged(site.server, sweep_s) as other, AsyncExitStack() as stack:
+        for name in listeners or ("one", "other"):
+            bridge = {"one": one, "other": other}[name]
+            await stack.enter_async_context(listening(site.store, site.handle, bridge=bridge, **options))
+        await pass_time(10)
+        yield site
+    await site.store.close()
+
+
+@pytest.mark.parametrize("others", [0, 3])
+@pytest.mark.parametrize("sweep_s", [0.0, 600.0])
+@simulated
+async def test_the_lease_of_who_died_elsewhere_is_looked_for_at_its_end(sweep_s: float, others: int) -> None:
+    """Whoever leased it is no session here any more, or never was one: the idle listener of the other bridge looks."""
+    async with pair(sweep_s, "other") as site:
+        await site.store.fill(b"held")
+        await site.store.receive(QUEUE, 1, 6.0)
+        began = now()
+        site.ring()
+        await pass_time(1)
+        # Work of its own meanwhile, whose leases end later or sooner, hides nothing.
+        for number in range(others):
+            await site.put(b"%d" % number)
+            await pass_time(1)
+        await pass_time(20)
+        (taken,) = [at for body, at in site.handled if body == b"held"]
+        assert 6.0 <= taken - began < 7.0
+        assert len(site.handled) == 1 + others

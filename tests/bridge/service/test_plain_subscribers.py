@@ -7,6 +7,7 @@ import contextlib
 import json
 import pathlib
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import pytest
@@ -15,14 +16,15 @@ from aiohttp import web
 from bridge import NewMessage
 from bridge.brokers import SCHEMES
 from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.wire import Wake
+from bridge.core.commands import Announce
 from bridge.core.settings import Periods
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.http.webhooks.shell import Webhooks
-from bridge.queues.base import Release, Settlement
+from bridge.service.announcing import Announcer
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.triggers.attachment import Attachments
-from listeners import Listener
 from tests.bridge.http.api.test_sse import Stream
 from tests.support.hooks import hook, receiver
 from tests.support.memory_broker import SERVERS, MemoryServer
@@ -30,7 +32,6 @@ from tests.support.web import Served
 
 QUEUE = "a/b"
 NEVER = 3600.0
-SOON = 0.2
 
 
 @pytest.fixture(autouse=True)
@@ -173,44 +174,6 @@ PLACES = pytest.mark.parametrize("own", [True, False], ids=["own", "elsewhere"])
 
 @CHANNELS
 @PLACES
-@pytest.mark.parametrize("session", [False, True], ids=["alone", "beside a session"])
-async def test_each_piece_of_work_is_heard(channel: str, own: bool, session: bool) -> None:
-    """Without the queue having been emptied between; a worker without room beside them changes nothing."""
-
-    async def handle(message: object) -> None:
-        await asyncio.Event().wait()
-
-    async with bridged() as bridge, contextlib.AsyncExitStack() as stack:
-        if session:
-            store = bridge if own else "memory:elsewhere"
-            listener = Listener(store, QUEUE, handle, bridge=bridge, concurrency=1, grace=0.0)
-            running = asyncio.create_task(listener.run(), name="worker of a test")
-            stack.push_async_callback(asyncio.gather, running)
-            stack.push_async_callback(listener.stop)
-            await work(bridge, own)
-            await until(lambda: bool(bridge.listeners()))
-        ear = await stack.enter_async_context(listening(bridge, channel))
-        for _ in range(4):
-            before = len(ear.wakes)
-            await work(bridge, own)
-            await until(lambda before=before: len(ear.wakes) > before)  # type: ignore[misc]
-        gens = [wake["gen"] for wake in ear.wakes]
-        assert gens == sorted(set(gens)), "each under a newer name"
-
-
-@CHANNELS
-@PLACES
-async def test_who_comes_late_is_told_of_what_waits(channel: str, own: bool) -> None:
-    """Also the second that comes, when the first was told long ago."""
-    async with bridged() as bridge:
-        await work(bridge, own)
-        for _ in range(2):
-            async with listening(bridge, channel) as ear:
-                await until(lambda ear=ear: bool(ear.wakes))  # type: ignore[misc]
-
-
-@CHANNELS
-@PLACES
 async def test_who_comes_back_is_told_of_what_waits(channel: str, own: bool) -> None:
     """An endpoint that failed, a stream that broke, a broker that was away: the last wake was lost with them."""
     async with bridged() as bridge, listening(bridge, channel) as ear:
@@ -223,95 +186,109 @@ async def test_who_comes_back_is_told_of_what_waits(channel: str, own: bool) -> 
         await until(lambda: ear.wakes[-1]["gen"] >= newest)
 
 
-@CHANNELS
-async def test_what_stays_is_told_again(channel: str) -> None:
-    """To all who hear, and without a put, for nobody knows what a subject's subscribers heard."""
-    async with bridged(SOON) as bridge, listening(bridge, channel) as ear:
-        await work(bridge, own=True)
-        await until(lambda: [wake["reason"] for wake in ear.wakes].count("resync") >= 3)
-        assert ear.wakes[-1]["size"] == 1
+class Source:
+    """A bridge that announces what it is told to."""
+
+    boot = "b" * 32
+
+    def __init__(self) -> None:
+        self.hearing: list[Callable[[Announce], None]] = []
+        self.debts: dict[str, tuple[int, bool]] = {}
+
+    def subscribe(self, hear: Callable[[Announce], None]) -> Callable[[], None]:
+        self.hearing.append(hear)
+        return lambda: self.hearing.remove(hear)
+
+    def newest(self, queue: str) -> tuple[int, bool]:
+        return self.debts.get(queue, (0, False))
+
+    @property
+    def bell(self) -> SimpleNamespace:
+        debts = {queue: SimpleNamespace(queue=queue, waits=waits) for queue, (_, waits) in self.debts.items()}
+        return SimpleNamespace(turns=None, ledger=SimpleNamespace(debts=debts))
+
+    def announce(self, queue: str, gen: int, size: int = 1, trace: str | None = None) -> None:
+        now = asyncio.get_running_loop().time()
+        for hear in self.hearing:
+            hear(Announce(queue, gen, "trigger", size, now, trace))
 
 
-@CHANNELS
-async def test_what_comes_back_on_top_of_work_is_heard(channel: str) -> None:
-    """A release, a lease that lapses and a delay that ends, while another message is visible all along."""
-    async with bridged() as bridge, listening(bridge, channel) as ear:
-        for _ in range(3):
-            await work(bridge, own=True)
-        first = (await bridge.store.receive(QUEUE, 1, 30.0)).messages[0]
-        await until(lambda: bool(ear.wakes))
+class EarAnnouncing:
+    """A subscriber with a door that can be shut."""
 
-        async def heard(before: int) -> None:
-            await until(lambda: any(wake["gen"] > before and wake["reason"] == "due" for wake in ear.wakes))
+    def __init__(self) -> None:
+        self.open = True
+        self.heard: list[Wake] = []
+        self.arrived = asyncio.Event()
 
-        newest = bridge.newest(QUEUE)[0]
-        await bridge.store.settle(QUEUE, Settlement(release=[Release(first.id, first.pop_receipt)]))
-        await heard(newest)
-        newest = bridge.newest(QUEUE)[0]
-        await bridge.store.receive(QUEUE, 1, 1.0)
-        await heard(newest)
-        newest = bridge.newest(QUEUE)[0]
-        await bridge.store.put(QUEUE, [NewMessage(b"later", visible_after_ms=200)])
-        await heard(newest)
+    def writable(self) -> bool:
+        return self.open
+
+    def send(self, wake: Wake) -> None:
+        self.heard.append(wake)
+        self.arrived.set()
+
+    async def next(self) -> None:
+        async with asyncio.timeout(100):
+            await self.arrived.wait()
+        self.arrived.clear()
 
 
-@CHANNELS
-async def test_a_paused_queue_is_told_of_when_it_is_resumed(channel: str) -> None:
-    """What was put meanwhile rises then."""
-    async with bridged() as bridge, listening(bridge, channel) as ear:
-        await work(bridge, own=True)
-        await until(lambda: bool(ear.wakes))
-        await bridge.store.pause(QUEUE, True)
-        heard = len(ear.wakes)
-        await work(bridge, own=True)
-        assert bridge.newest(QUEUE)[1] is False
-        await bridge.store.pause(QUEUE, False)
-        await until(lambda: len(ear.wakes) > heard)
-        assert ear.wakes[heard]["size"] == 2
+async def test_what_is_announced_in_one_turn_is_one_wake() -> None:
+    """The newest generation with all the work that was hinted at; in the order of generations."""
+    source, ear, deaf = Source(), EarAnnouncing(), EarAnnouncing()
+    announcer = Announcer(source)
+    announcer.subscribe(["a/x", "a/y"], writable=ear.writable, send=ear.send)
+    announcer.subscribe(["a/z"], writable=deaf.writable, send=deaf.send)
+    for gen, queue in enumerate(["a/x", "a/y", "a/x", "a/other"], 1):
+        source.announce(queue, gen, gen, "t1" if gen == 1 else None)
+    await ear.next()
+    assert [(wake.queue, wake.gen, wake.size, wake.traceparent) for wake in ear.heard] == [
+        ("a/y", 2, 2, None),
+        ("a/x", 3, 4, "t1"),
+    ]
+    assert {wake.boot for wake in ear.heard} == {source.boot}
+    assert deaf.heard == []
+    announcer.close()
 
 
-@CHANNELS
-async def test_after_a_restart_of_the_bridge_what_waits_is_told(channel: str, tmp_path: pathlib.Path) -> None:
-    """It stands in the file; nobody puts anything."""
-    async with bridged(data=tmp_path) as bridge:
-        await work(bridge, own=True)
-    async with bridged(data=tmp_path) as bridge, listening(bridge, channel) as ear:
-        await until(lambda: bool(ear.wakes))
+async def test_i5_a_shut_door_keeps_one_slot_per_queue_and_delays_nobody() -> None:
+    """100,000 wakes for three queues: the other hears all along, the shut one then hears three."""
+    source, shut, ear = Source(), EarAnnouncing(), EarAnnouncing()
+    announcer = Announcer(source)
+    shut.open = False
+    slow = announcer.subscribe(["a/q0", "a/q1", "a/q2"], writable=shut.writable, send=shut.send)
+    announcer.subscribe(None, writable=ear.writable, send=ear.send)
+    for gen in range(100_000):
+        source.announce(f"a/q{gen % 3}", gen)
+        if gen % 1000 == 0:
+            await ear.next()
+    while ear.heard[-1].gen < 99_999:
+        await ear.next()
+    assert (len(slow.slots), shut.heard) == (3, [])
+    shut.open = True
+    while len(shut.heard) < 3:
+        await shut.next()
+    assert [wake.gen for wake in shut.heard] == [99_997, 99_998, 99_999]
+    assert not slow.slots
+    announcer.close()
 
 
-async def test_an_endpoint_slower_than_the_puts_hears_of_all_of_them() -> None:
-    """They merge in its one slot while it answers, and go when it has."""
-    async with bridged() as bridge, receiver() as target:
-        webhooks = Webhooks(bridge, [hook(target.url, QUEUE)], draw=lambda: 0.0)
-        await webhooks.start()
-        let = asyncio.Event()
-
-        async def wait(request: web.BaseRequest) -> web.StreamResponse:
-            await let.wait()
-            return web.Response(status=204)
-
-        target.answer = wait
-        await work(bridge, own=True)
-        await target.until(1)
-        for _ in range(20):
-            await work(bridge, own=True)
-        newest = bridge.newest(QUEUE)[0]
-        let.set()
-        wake = (await target.until(2))[1].verify()
-        assert (wake["gen"], wake["size"]) == (newest, 20)
-        await webhooks.stop()
-
-
-async def test_two_subscribers_of_each_channel_hear_the_same() -> None:
-    """One that fails takes nothing from the others."""
-    async with bridged() as bridge, contextlib.AsyncExitStack() as stack:
-        ears = [
-            await stack.enter_async_context(listening(bridge, channel))
-            for channel in ("webhook", "webhook", "sse", "sse", "nats")
-        ]
-        await ears[0].fail()
-        for _ in range(3):
-            await work(bridge, own=True)
-        newest = bridge.newest(QUEUE)[0]
-        for ear in ears[1:]:
-            await until(lambda ear=ear: bool(ear.wakes) and ear.wakes[-1]["gen"] == newest)  # type: ignore[misc]
+async def test_without_subscribers_a_mark_costs_nothing() -> None:
+    """The bridge is asked for wakes with the first, and no more after the last; one may end from within a wake."""
+    source, ear = Source(), EarAnnouncing()
+    announcer = Announcer(source)
+    assert source.hearing == []
+    other = announcer.subscribe(["a/x"], writable=ear.writable, send=lambda wake: last.end())
+    last = announcer.subscribe(["a/x"], writable=ear.writable, send=ear.send)
+    source.announce("a/x", 1)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert ear.heard == []
+    assert len(source.hearing) == 1
+    other.end()
+    other.end()
+    assert source.hearing == []
+    announcer.subscribe(None, writable=ear.writable, send=ear.send)
+    announcer.close()
+    assert source.hearing == []

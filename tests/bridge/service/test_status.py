@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-import asyncio
-import types
+import re
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from bridge.contract.wire import BuriedCount, Hello, ListenerHeartbeat, Processes, QueueBeat, Starved, Subscription
-from bridge.core.ledger import Counted
-from bridge.http.api.queues import QueueRoutes
-from bridge.http.server.doorkeeper import Doorkeeper
+from bridge import Bridge
+from bridge.contract.cluster import Ability, Able, Member
+from bridge.contract.errors import Unsupported
+from bridge.contract.jobs import Jobs, Spread
+from bridge.contract.wire import (
+    BuriedCount,
+    Hello,
+    ListenerHeartbeat,
+    Processes,
+    QueueBeat,
+    Running,
+    Starved,
+    StoreDepth,
+    Subscription,
+)
+from bridge.observe.count_families import Held
+from bridge.observe.metrics import Metrics
+from bridge.observe.queue_families import Standing
 from bridge.observe.slices import at_once
-from bridge.queues.base import Capabilities, Counts, Depth
-from bridge.service import explaining, overview
+from bridge.queues.base import Claim, Depth, Settlement
+from bridge.queues.served import ServedStore
+from bridge.service import content, explaining, gauges, overview
 from bridge.service import status as standing
-from bridge.service.state import QueueState
+from bridge.service.nowhere import Nowhere
+from bridge.service.state import ListenerState, QueueState, Subscribed
 from bridge.service.trouble import Troubles
-from tests.support.bells import QUEUE, Rig
-from tests.support.member import MemberRig
+from tests.support.bells import BOOT, QUEUE, Rig
+from tests.support.member import FIRST, LAST, MemberRig
 
 
 def findings(rig: Rig, **more: Any) -> dict[str, Any]:
@@ -47,16 +63,6 @@ def test_a_dirty_queue_without_a_session_is_unattended() -> None:
     assert notice(rig) is None
     rig.lose(number)
     assert notice(rig) is not None
-
-
-def test_bridges_on_one_engine_do_not_say_that_nobody_listens_anywhere() -> None:
-    """B14: none of them knows of the sessions at the others."""
-    rig = Rig()
-    rig.bell._engine = lambda queue: "ab"
-    rig.trigger()
-    said = str(notice(rig))
-    assert said.startswith("no listener is subscribed at this bridge; work was announced; nothing is received until")
-    assert said.endswith("until one starts, here or at another bridge of this store")
 
 
 def test_a_session_at_another_bridge_of_the_cluster_is_somebody() -> None:
@@ -100,37 +106,6 @@ def test_an_own_queue_that_is_known_to_be_empty_needs_nobody() -> None:
     assert "work was announced" in str(notice(rig))
 
 
-def test_a_listener_that_left_before_it_looked_announced_nothing() -> None:
-    """Nobody looks for it, and that is what is said."""
-    rig = Rig()
-    rig.lose(rig.join())
-    assert notice(rig) == (
-        "no listener is subscribed; its last listener left before it had received; nothing is received until one starts"
-    )
-
-
-def test_a_queue_that_only_a_gap_marked_has_no_work_announced() -> None:
-    """It was triggered before and settled since: after a gap somebody should look, and nothing is known to wait."""
-    rig = Rig()
-    number = rig.join()
-    rig.settle_hello(number)
-    rig.trigger()
-    rig.cover(number, rig.debt().gen)
-    rig.bye(number)
-    assert notice(rig) is None and rig.debt().triggers == 1
-    for _ in range(2):
-        rig.bell.gap(rig.now)
-        assert notice(rig) == "triggers may have been missed; no listener is subscribed"
-        assert [row["after_gap"] for row in findings(rig)["unattended"]] == [True]
-    rig.trigger()
-    rig.bell.gap(rig.now)
-    assert "work was announced" in str(notice(rig)), "a real trigger stays one (B14)"
-    assert [row["after_gap"] for row in findings(rig)["unattended"]] == [False]
-    number = rig.join()
-    rig.lose(number)
-    assert "work was announced" in str(notice(rig))
-
-
 def test_many_queues_after_a_gap_push_no_fault_out() -> None:
     """They come last, and those that find no room are not told as left out."""
     rig = Rig()
@@ -157,63 +132,6 @@ def test_messages_beside_listeners_of_another_store_are_stranded() -> None:
     rig.join(own=True)
     assert notice(rig) is None
     rig.level(0)
-
-
-@pytest.mark.parametrize("counted", [True, False])
-def test_a_queue_that_is_read_elsewhere_shows_what_was_counted_there(counted: bool) -> None:
-    """The queue service may hold one of the same name; its depth stands in only where no listener has told another."""
-    rig = Rig()
-    number = rig.join()
-    rig.level(2, put=2)
-    rig.settle_hello(number)
-    if counted:
-        rig.debt().counted = Counted(7, 1, rig.now - 3, at_least=False)
-    rig.debt().read_elsewhere = True
-    described = standing.describe(rig.bell, QUEUE, rig.now)
-    assert described is not None
-    shown = Depth(7, 1) if counted else Depth(2, 0)
-    assert (described.depth, described.depth_age_ms) == (shown, 3000 if counted else None)
-
-    async def depth(queue: str) -> Depth:
-        return Depth(2, 0)
-
-    async def counts(queue: str) -> Counts:
-        return Counts(2, 0, oldest_ms=5)
-
-    bridge: Any = types.SimpleNamespace(
-        store=types.SimpleNamespace(depth=depth, counts=counts, capabilities=Capabilities(oldest_age=True)),
-        bell=rig.bell,
-        describe=lambda queue, sees: described,
-        gate=None,
-        own=True,
-    )
-    guard: Any = types.SimpleNamespace(limits_rates=False)
-    room: Any = types.SimpleNamespace(fits=lambda *_: True)
-    asked: Any = None
-    answer: Any = asyncio.run(
-        QueueRoutes(bridge, guard, Doorkeeper(None, lambda fact: None), room).describe(asked, QUEUE)
-    )
-    body = answer.whole(b"").partition(b"\r\n\r\n")[2]
-    assert msgspec.json.decode(body, type=QueueState).depth == shown
-    rig.join(own=True)
-    assert standing.describe(rig.bell, QUEUE, rig.now).depth == Depth(2, 0)  # type: ignore[union-attr]
-
-
-def test_a_paused_queue_is_left_alone_on_purpose() -> None:
-    """Nobody is missed there."""
-    rig = Rig()
-    rig.level(3, put=1)
-    rig.debt().paused = True
-    assert notice(rig) is None
-
-
-def test_a_clean_queue_elsewhere_needs_nobody() -> None:
-    """Nothing is owed, nothing is said."""
-    rig = Rig()
-    number = rig.join()
-    rig.settle_hello(number)
-    rig.bye(number)
-    assert notice(rig) is None
 
 
 def test_what_was_buried_is_told_as_such_and_is_nobodys_fault() -> None:
@@ -245,22 +163,6 @@ def test_what_was_buried_is_told_as_such_and_is_nobodys_fault() -> None:
     assert (findings(rig)["buried"], findings(rig)["unattended"]) == ([], []), "nothing is known to lie there"
 
 
-def test_a_scaler_whose_workers_fail_is_in_trouble() -> None:
-    """Until one was ready, and with why; a count that fails is told by the word for it."""
-    rig = Rig()
-    number = rig.join(kind="scaler")
-    for told, state in (
-        (Processes(1, 1), None),
-        (Processes(1, 0, failure="exit code 3", held="backoff", pause_ms=2000), "the last failed: exit code 3"),
-        (Processes(1, 0, failure="no route", held="uncounted"), "the count failed: no route"),
-    ):
-        rig.say(number, ListenerHeartbeat(1, {QUEUE: QueueBeat(free=0, processes=told)}))
-        rows = findings(rig)["sessions"]
-        assert [(row["state"], row["queue"], row["detail"].partition(": ")[2]) for row in rows] == (
-            [("workers", QUEUE, state)] if state else []
-        )
-
-
 def test_sessions_in_trouble_are_named() -> None:
     """Silent for two heartbeats, behind in reading, stuck in a receive: each with its own word."""
     rig = Rig()
@@ -280,35 +182,6 @@ def test_sessions_in_trouble_are_named() -> None:
     assert states.count("silent") == 2 and states.count("behind") == 1
     rig.beat(fine), rig.beat(owner)
     assert "silent" not in [row["state"] for row in findings(rig)["sessions"]]
-
-
-def test_what_the_audit_repaired_is_counted() -> None:
-    """Above zero is a bug, for `check` to say."""
-    rig = Rig()
-    number = rig.join(own=True)
-    rig.level(1, rose=True, put=1)
-    rig.wakes(number)
-    assert findings(rig)["audit_found"] == 0
-    rig.debt().owner = None
-    rig.wait(5.1)
-    assert findings(rig)["audit_found"] == 1
-
-
-def test_one_answer_is_bounded() -> None:
-    """A thousand rows of a kind, and how many more there are."""
-    rig = Rig()
-    for number in range(standing.ROWS_MAX + 7):
-        rig.trigger(f"a/q{number}")
-    found = findings(rig)
-    assert (len(found["unattended"]), found["left_out"]) == (standing.ROWS_MAX, 7)
-
-
-def test_the_bridge_tells_the_numbers_it_goes_by() -> None:
-    """One row a rule, the common ones last: whoever checks from elsewhere has another configuration at hand."""
-    rig = Rig()
-    rig.trigger()
-    (row,) = findings(rig)["numbers"]
-    assert row == {"match": "*", **msgspec.structs.asdict(rig.debt().numbers)}
 
 
 def test_slots_that_hung_handlers_hold_are_named_until_they_are_free() -> None:
@@ -340,43 +213,6 @@ def test_slots_that_hung_handlers_hold_are_named_until_they_are_free() -> None:
     ]
 
 
-def test_receives_that_fail_are_told_for_as_long_as_they_do() -> None:
-    """By the heartbeat; a later hello of the same session keeps it, and the next heartbeat without it ends it."""
-    rig = Rig()
-    number = rig.join()
-    rig.beat(number, free=32)
-    assert (standing.failing(rig.bell), findings(rig)["sessions"]) == (0, [])
-    rig.beat(number, free=0, failing_ms=7000)
-    rig.wait(2.0)
-    (row,) = findings(rig)["sessions"]
-    assert (row["state"], row["queue"], row["detail"]) == ("failing", QUEUE, "its receives have failed for 9 s")
-    (queue,) = standing.listeners(rig.bell, rig.now)[0].queues
-    assert queue.failing_s == 9.0
-    rig.say(number, Hello(f"{1:032x}", "listener 1", [Subscription(QUEUE, 32)]))
-    assert standing.failing(rig.bell) == 1
-    rig.beat(number, free=32)
-    assert (standing.failing(rig.bell), findings(rig)["sessions"]) == (0, [])
-
-
-def test_it_is_told_whether_a_queue_stands_here() -> None:
-    """The counts of a queue elsewhere are not known, which is not zero."""
-    rig = Rig()
-    rig.level(1, put=1)
-    rig.trigger("a/elsewhere")
-    assert {row["queue"]: row["exists"] for row in findings(rig)["unattended"]} == {QUEUE: True, "a/elsewhere": False}
-
-
-def test_what_a_pause_holds_back_waits() -> None:
-    """Its store counts it as invisible; a list that shows none waiting would say that the queue is empty."""
-    rig = Rig()
-    rig.level(0, put=3, invisible=5)
-    rig.debt().paused, rig.debt().leased, rig.debt().delayed = True, 1, 1
-    row = overview.row(rig.bell, rig.debt(), rig.now, Troubles.at(rig.bell, rig.debt(), rig.now), lambda _: True)
-    assert (row.visible, row.invisible, row.leased, row.delayed) == (3, 2, 1, 1)
-    everything = at_once(overview.queues(rig.bell, rig.now, overview.Wanted(), lambda _: True))
-    assert everything.totals.visible == 3
-
-
 def test_a_poison_queue_has_the_number_that_its_queue_shows() -> None:
     """A listener that buries counts it: "their number is not known" would stand above that number."""
     rig = Rig()
@@ -402,3 +238,305 @@ def test_an_embedded_queue_before_its_first_put_is_empty() -> None:
     assert described.untold == {}
     rig.join()
     assert standing.describe(rig.bell, QUEUE, rig.now).depth is None  # type: ignore[union-attr]
+
+
+SCALED, PAUSED = "billing/scaled", "billing/paused"
+INSTANCE = f"{1:032x}"
+WORKS = "m:works"
+CONTENT = {
+    "exists": True, "depth": {"visible": 7, "invisible": 3}, "depth_age_ms": 750, "depth_at_least": True,
+    "oldest_ms": 5750, "leased": 2, "delayed": None,
+}  # fmt: skip
+UNTOLD_HERE = {"delayed": content.NOT_THIS_TIME}
+JOBS = Jobs({"done": 6, "failed": 2, "buried": 1}, {"OSError": 3}, 2, 1, Spread([9], 90), Spread([8], 80))
+WORKERS = Processes(3, 1, 1, failure="exit code 3", held="backoff", pause_ms=2000, running=4)
+
+
+def sees(queue: str) -> bool:
+    return True
+
+
+def shown(found: object) -> Any:
+    """As it is read over HTTP."""
+    return msgspec.to_builtins(found)
+
+
+def busy() -> tuple[Rig, int]:
+    """A worker of a queue elsewhere with all that a worker can say, a scaler in trouble, and a paused queue."""
+    rig = Rig()
+    number = rig.join(capacity=4)
+    rig.settle_hello(number)
+    rig.say(number, Hello(INSTANCE, "listener 1", [Subscription(QUEUE, 4)], store="postgres"))
+    rig.trigger(size=2)
+    rig.trigger(bus="nats")
+    rig.wait(1.5)
+    rig.started(number, rig.wakes(number)[-1].gen)
+    beat = QueueBeat(
+        free=1, receives={"trigger": (5, 2)}, failing_ms=2000, buried=BuriedCount(4, 1000), hung=2,
+        depth=StoreDepth(7, 3, 500, at_least=True, leased=2, oldest_ms=5000), jobs={WORKS: JOBS},
+    )  # fmt: skip
+    rig.say(number, ListenerHeartbeat(7, {QUEUE: beat}, {}, {QUEUE: Running("m1", 2500, 3)}))
+    scaler = rig.join(SCALED, kind="scaler", capacity=9)
+    rig.say(scaler, ListenerHeartbeat(8, {SCALED: QueueBeat(free=5, processes=WORKERS)}))
+    rig.bell.rejections.add(rig.now, [SCALED], "bad", "bad_version", "it is too old", instance="i")
+    rig.wait(0.25)
+    rig.bell.own.level(
+        rig.now, PAUSED, exists=True, visible=0, invisible=5, rose=True, put=6, receives=4, empty=3,
+        next_visible_s=None, leased=1, delayed=2,
+    )  # fmt: skip
+    rig.debt(PAUSED).paused = True
+    return rig, number
+
+
+def test_a_queue() -> None:
+    """Its state, and how many messages it holds as metrics have it."""
+    rig, _ = busy()
+    state = shown(standing.describe(rig.bell, QUEUE, rig.now))
+    assert state == {
+        **CONTENT, "buried": 4, "buried_age_ms": 1250, "untold": UNTOLD_HERE,
+        "queue": QUEUE, "paused": False, "gen": 3, "dirty": True, "sessions": 1, "unattended": None,
+        "wakes": {"resync": 1, "trigger": 2}, "receives": {"total": 7, "empty": 2}, "wake_sources": {"trigger": 5},
+        "triggers": 2, "jobs": {WORKS: shown(JOBS)}, "unannounced": 0,
+    }  # fmt: skip
+    assert [list(part) for part in (standing.in_flight(rig.bell), standing.scaled(rig.bell))] == [
+        [(QUEUE, WORKS, 2)], [(SCALED, WORKERS)],
+    ]  # fmt: skip
+    assert list(content.held(rig.bell, rig.now)) == [[Held(QUEUE, 7, 3, 2, 4, 5.75), Held(PAUSED, 0, 5, 1, 0, 0.0)]]
+    assert list(standing.queues(rig.bell, rig.now, ())) == [
+        [Standing(QUEUE, 1, False, 2.25), Standing(SCALED, 1, False, 0.0, 1), Standing(PAUSED, 0, False, 0.0)]
+    ]
+
+
+def test_the_list_of_queues() -> None:
+    """A row of each, the sums of all, and the message that is handled longest."""
+    rig, _ = busy()
+    found = at_once(overview.queues(rig.bell, rig.now, overview.Wanted(sort="name"), sees))
+    failing = "the receives of its only listener have failed for 2 s"
+    scaled = "its workers do not start, or end as they should not: exit code 3"
+    assert [row.queue for row in found.rows] == [QUEUE, PAUSED, SCALED]
+    assert shown(found.rows[0]) == {
+        "queue": QUEUE, "visible": 7, "invisible": 3, "leased": 2, "delayed": None, "oldest_ms": 5750,
+        "counted_ms": 750, "at_least": True, "waiting_ms": 5750, "buried": 4, "buried_ms": 1250, "untold": UNTOLD_HERE,
+        "running_ms": 2750, "listeners": 1, "paused": False, "dirty": True, "triggers": 2, "receives": 7, "empty": 2,
+        "handled": 9, "failed": 3, "trouble": failing,
+    }  # fmt: skip
+    assert shown(found.rows[1]) == {
+        "queue": PAUSED, "visible": 2, "invisible": 3, "leased": 1, "delayed": 2, "oldest_ms": None,
+        "counted_ms": None, "at_least": False, "waiting_ms": None, "buried": 0, "buried_ms": None, "untold": {},
+        "running_ms": None, "listeners": 0, "paused": True, "dirty": False, "triggers": 1, "receives": 4, "empty": 3,
+        "handled": 0, "failed": 0, "trouble": None,
+    }  # fmt: skip
+    assert (found.rows[2].trouble, found.rows[2].untold["leased"]) == (scaled, content.NOBODY_COUNTED)
+    assert shown(found.totals) == {
+        "queues": 3, "visible": 9, "leased": 3, "buried": 4, "troubled": 2, "triggers": 3, "receives": 11, "empty": 5,
+    }  # fmt: skip
+    assert shown(overview.running(rig.bell, QUEUE, rig.now)) == [
+        {"listener": "listener 1", "instance": INSTANCE, "id": "m1", "attempt": 3, "ms": 2750}
+    ]
+    assert overview.running(rig.bell, "never/heard", rig.now) == []
+
+
+def test_the_list_of_listeners() -> None:
+    """A worker, a scaler with its workers, and a subscriber that has no session."""
+    rig, _ = busy()
+    hook = ListenerState(listener="hook", channel="webhook", queues=[Subscribed(queue="a/b")] * (overview.ROWS + 1))
+    found = at_once(overview.listeners(rig.bell, rig.now, [hook], overview.Wanted()))
+    assert (found.found, found.first) == (3, 0)
+    assert [len(row.queues) for row in found.rows if row.channel == "webhook"] == [overview.ROWS]
+    rows = {row["listener"]: row for row in shown(found.rows)}
+    assert rows["listener 1"] == {
+        "listener": "listener 1", "channel": "test", "kind": "listener", "instance": INSTANCE,
+        "connected_s": 1.75, "silent_s": 0.25,
+        "queues": [
+            {
+                "queue": QUEUE, "capacity": 4, "free": 1, "has_room": True, "owns": True, "failing_s": 2.25, "hung": 2,
+            }
+        ],
+    }  # fmt: skip
+    assert rows["listener 2"] == {
+        "listener": "listener 2", "channel": "test", "kind": "scaler", "instance": f"{2:032x}",
+        "connected_s": 0.25, "silent_s": 0.25,
+        "queues": [
+            {
+                "queue": SCALED, "capacity": 9, "free": 5, "has_room": True, "owns": True, "hung": 0,
+                "failing_s": None, "processes": shown(WORKERS),
+            }
+        ],
+    }  # fmt: skip
+    rig.now += 1 / 3000
+    (row,) = [row for row in standing.listeners(rig.bell, rig.now) if row.listener == "listener 1"]
+    assert (row.connected_s, row.silent_s, row.queues[0].failing_s) == (1.75, 0.25, 2.25), "to the millisecond"
+
+
+def test_what_a_person_should_know() -> None:
+    """Each session in trouble with all that it is known by, and who is rejected."""
+    rig, number = busy()
+    found = shown(at_once(standing.findings(rig.bell, rig.now, stalled={number}, notices_suspend=False)))
+    numbers = found.pop("numbers")
+    assert [each["match"] for each in numbers] == ["*"]
+    one = {"listener": "listener 1", "instance": INSTANCE, "channel": "test"}
+    held = "2 of its 4 handler slots are held by calls that ran past handler_timeout and do not return"
+    failed = "its workers do not start, or end as they should not: the last failed: exit code 3"
+    assert found == {
+        "unattended": [], "buried": [], "audit_found": 0, "notices_suspend": False, "crowded": None, "left_out": 0,
+        "sessions": [
+            {**one, "state": "behind", "detail": "its connection takes nothing just now", "queue": None},
+            {**one, "state": "hung", "detail": held, "queue": QUEUE},
+            {**one, "state": "failing", "detail": "its receives have failed for 2 s", "queue": QUEUE},
+            {
+                "listener": "listener 2", "instance": f"{2:032x}", "channel": "test", "state": "workers",
+                "detail": failed, "queue": SCALED,
+            },
+        ],
+        "rejected": [
+            {
+                "queue": SCALED, "listener": "bad", "code": "bad_version", "count": 1, "first_ms": 250, "last_ms": 250,
+                "detail": "the bridge rejected bad once, last 0 s ago: it is too old",
+            }
+        ],
+    }  # fmt: skip
+    words = "3 workers wanted, 1 ready, 1 starting, 2 ending; none for another 2 s, because of a failure; "
+    assert standing.workers(WORKERS) == words + "the last failed: exit code 3"
+    assert standing.workers(Processes(1, 1, held="strange", running=1)) == (
+        "1 worker wanted, 1 ready, 0 starting; strange"
+    )
+
+
+def test_a_cluster() -> None:
+    """Its members, who is refused and why, which queues wait, and the gauges of all this."""
+    rig, metrics = MemberRig(name="shop"), Metrics()
+    rig.join("a/mine")
+    gauges.watch_cluster(metrics, rig.turns, lambda: rig.now)
+    rig.hear(Member(boot=FIRST, seq=1, version="1.1", address="there", cluster="shop"))
+    rig.hear(Able(boot=FIRST, seq=1, queues={QUEUE: Ability(True, 30_000), "a/full": Ability(False, 30_000)}))
+    rig.hear(Member(boot=LAST, seq=1, version="1.2", address="elsewhere", cluster="other"))
+    rig.trigger_all()
+    rig.wait(0.25)
+    assert shown(standing.cluster(rig.bell, rig.turns, rig.now)) == {
+        "name": "shop", "alone": False, "went": {}, "left_out": 0,
+        "members": [
+            {
+                "boot": BOOT, "address": "here", "version": "1.0", "me": True, "leaving": False, "silent_ms": 0,
+                "queues": 1, "able": 1,
+            },
+            {
+                "boot": FIRST, "address": "there", "version": "1.1", "me": False, "leaving": False, "silent_ms": 250,
+                "queues": 2, "able": 1,
+            },
+        ],
+        "refused": [
+            {"boot": LAST, "address": "elsewhere", "why": "its cluster has another name, on the same subjects"}
+        ],
+        "deferred": [{"queue": QUEUE, "acts_in_ms": 2000}],
+    }  # fmt: skip
+    text = metrics.render().decode()
+    for name, value in (("members", 2), ("alone", 0), ("refused", 1), ("deferred", 1)):
+        assert f"\nqueuebell_cluster_{name} {value}.0" in text
+    rig.hear(Member(boot=FIRST, seq=2, version="1.1", address="there", cluster="shop", leaving=True))
+    members = standing.cluster(rig.bell, rig.turns, rig.now).members
+    assert [(each.leaving, each.silent_ms) for each in members] == [(False, 0), (True, 0)]
+
+
+POISON = QUEUE + "-poison"
+
+
+def state(rig: Rig, queue: str = QUEUE) -> QueueState:
+    """Return how a queue stands."""
+    found = standing.describe(rig.bell, queue, rig.now)
+    assert found is not None
+    return found
+
+
+def joined(rig: Rig, store: str = "") -> int:
+    """Return the number of a session whose store is of this kind, and whose first look found nothing."""
+    number = rig.join()
+    hello = Hello("a" * 32, "one", [Subscription(QUEUE, 32)], store=store)
+    rig.say(number, hello)
+    rig.settle_hello(number)
+    return number
+
+
+def told(rig: Rig, number: int, depth: StoreDepth | None = None, buried: BuriedCount | None = None) -> None:
+    """Have a session tell counts."""
+    rig.say(number, ListenerHeartbeat(7, {QUEUE: QueueBeat(depth=depth, buried=buried)}))
+
+
+def metrics(rig: Rig) -> dict[str, str]:
+    """Return what is exported of queues, by name and labels."""
+    counted = Metrics()
+    counted.watch_counts(lambda: content.held(rig.bell, rig.now))
+    lines = counted.render().decode().splitlines()
+    found = (re.fullmatch(r"queuebell_queue_(\w+)(\{.*\}) (.*)", line) for line in lines)
+    return {f"{one[1]}{one[2]}": one[3] for one in found if one}
+
+
+def test_the_newest_count_of_the_poison_queue_is_shown() -> None:
+    """Told of the queue, or of the poison queue itself, which a supervisor listens to; with its age."""
+    rig = Rig()
+    number = joined(rig)
+    told(rig, number, buried=BuriedCount(4, 1000))
+    rig.wait(2.0)
+    told(rig, number, buried=BuriedCount(2, 9000))
+    shown = state(rig)
+    assert (shown.buried, shown.buried_age_ms, "buried" in shown.untold) == (4, 3000, False)
+    assert metrics(rig)[f'buried{{queue="{QUEUE}"}}'] == "4.0"
+    supervisor = rig.join(POISON)
+    rig.settle_hello(supervisor, POISON)
+    rig.say(supervisor, ListenerHeartbeat(7, {POISON: QueueBeat(depth=StoreDepth(1, 0, 0))}))
+    assert (state(rig).buried, state(rig).buried_age_ms) == (1, 0)
+    assert (state(rig, POISON).buried, "buried" in state(rig, POISON).untold) == (None, False)
+    view = at_once(overview.queues(rig.bell, rig.now, overview.Wanted(sort="buried"), lambda queue: True))
+    assert (view.totals.buried, view.rows[0].buried) == (1, 1)
+
+
+QUEUE_NOWHERE = "billing/orders"
+CLAIM = Claim("1", "1")
+REFUSED: dict[str, Callable[[ServedStore], Awaitable[object]]] = {
+    "put": lambda store: store.put(QUEUE_NOWHERE, [b"x"]),
+    "put_once": lambda store: store.put_once(QUEUE_NOWHERE, "key", b"x"),
+    "receive": lambda store: store.receive(QUEUE_NOWHERE),
+    "settle": lambda store: store.settle(QUEUE_NOWHERE, Settlement(delete=(CLAIM,))),
+    "update": lambda store: store.update(QUEUE_NOWHERE, CLAIM, 5.0),
+    "peek": lambda store: store.peek(QUEUE_NOWHERE),
+    "depth": lambda store: store.depth(QUEUE_NOWHERE),
+    "oldest_ms": lambda store: store.oldest_ms(QUEUE_NOWHERE),
+    "clear": lambda store: store.clear(QUEUE_NOWHERE),
+    "pause": lambda store: store.pause(QUEUE_NOWHERE),
+    "resume": lambda store: store.pause(QUEUE_NOWHERE, False),
+    "create": lambda store: store.create(QUEUE_NOWHERE),
+    "create_alike": lambda store: store.create_alike(QUEUE_NOWHERE, {}),
+    "delete": lambda store: store.delete(QUEUE_NOWHERE),
+    "listing": lambda store: store.listing(),
+}
+
+
+@pytest.mark.parametrize("call", [call for call in REFUSED if call not in ("create_alike", "listing")])
+async def test_whatever_would_touch_a_message_is_refused_with_the_way_out(call: str) -> None:
+    """By one code, and nothing was marked for it."""
+    async with Bridge(store=Nowhere()) as bridge:
+        with pytest.raises(Unsupported, match="start every bridge of the cluster with the same --store URL") as refused:
+            await REFUSED[call](bridge.store)
+        assert refused.value.code == "unsupported"
+        assert refused.value.status == 501
+        assert bridge.bell.ledger.find(QUEUE_NOWHERE) is None
+
+
+@pytest.mark.parametrize("call", ["create_alike", "listing"])
+async def test_what_only_the_azure_endpoint_asks_is_refused(call: str) -> None:
+    """It is not opened there."""
+    async with Bridge(store=Nowhere()) as bridge:
+        with pytest.raises(Unsupported):
+            await REFUSED[call](bridge.store)
+
+
+async def test_there_is_nothing_to_list_and_the_bridge_is_ready() -> None:
+    """Readiness says that there is no store, and that this is no fault."""
+    async with Bridge(store=Nowhere()) as bridge:
+        assert await bridge.store.queues() == []
+        assert not await bridge.store.exists(QUEUE_NOWHERE)
+        assert str(bridge.store) == "no store"
+        assert not bridge.keeps_queues
+        assert bridge.own is None
+        readiness = bridge.readiness()
+        assert readiness.ready
+        assert readiness.checks["store"].detail == "there is none: for queues in other stores only"

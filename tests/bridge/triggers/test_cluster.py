@@ -1,90 +1,170 @@
-"""What comes on a cluster's subjects: each word goes to the rules, and everything else is counted once (S42)."""
+"""B16: what one bridge was told by HTTP, all bridges on its brokers hear, and nobody hears itself."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from bridge.contract.cluster import decode_word
-from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.observe.facts import Fact, WordRefused
+from bridge.observe.facts import Fact, OwedDropped
+from bridge.observe.metrics import Metrics
 from bridge.service.bridge import Bridge
-from bridge.triggers.cluster import SLICE, ClusterLine
-from tests.support.growth import counted
+from bridge.service.channels.brokered import BrokeredSessions
+from bridge.triggers.attachment import Attachment
+from bridge.triggers.republishing import Republisher
 from tests.support.memory_broker import MemoryServer
-from tests.support.words import TYPES, payloads
+
+EVENT = CloudQueueWorkDetected("billing", "orders", 3)
 
 
-def is_refused(payload: bytes) -> bool:
-    try:
-        decode_word(payload)
-    except BadInput:
-        return True
-    return False
-
-
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.sampled_from([*TYPES, "tomorrow"]), payloads), min_size=5, max_size=20))
-def test_whatever_comes_is_taken_or_counted(caplog: pytest.LogCaptureFixture, said: list[tuple[str, bytes]]) -> None:
-    """On every subject; nothing is raised, and no error is logged."""
-    facts: list[Fact] = []
-
-    async def run() -> None:
-        server = MemoryServer()
-        broker = server.broker()
-        async with Bridge() as bridge:
-            line = ClusterLine(bridge, "queuebell", (), name="shop")
-            bridge.observe(facts.append)
-            await broker.connect()
-            await line.attach(broker)
-            for word, payload in said:
-                assert server.deliver(("queuebell", "cluster", word), payload) == 1
-            for _ in range(5):
-                await asyncio.sleep(0)
-            line.detach()
-
-    asyncio.run(run())
-    # Those of bridges that are no members are refused by the rules, which name them.
-    counted = [fact for fact in facts if isinstance(fact, WordRefused) and not fact.boot]
-    assert len(counted) == sum(is_refused(payload) for _, payload in said)
-    assert not [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR]
-    caplog.clear()
-
-
-async def leave(queues: int) -> tuple[int, list[int]]:
-    """Return the most steps of one turn of a leave with so many queues, and how many were told before each barrier."""
-    server = MemoryServer()
-    broker = server.broker()
+@asynccontextmanager
+async def bridged(*servers: MemoryServer, republish: bool = True) -> AsyncIterator[Bridge]:
+    """Run a bridge on all of these brokers."""
+    names = [f"{server.kind}-{number}" for number, server in enumerate(servers)]
     async with Bridge() as bridge:
-        line = ClusterLine(bridge, "queuebell", ("nats",), name="shop")
-        await broker.connect()
-        await line.attach(broker)
-        for number in range(queues):
-            bridge.trigger([CloudQueueWorkDetected("many", f"q{number}")], bus="nats")
-        told: list[int] = []
-        barrier, before = broker.barrier, len(server.log)
-
-        async def asked() -> None:
-            told.append(len(server.log) - before - sum(told))
-            await barrier()
-            await asyncio.sleep(0)  # the answer of a real one comes by the loop
-
-        broker.barrier = asked  # type: ignore[method-assign]
-        with counted() as work:
-            await bridge.leave()
-        topics = {topic for topic, _ in server.log[before:] if topic[1] == "trigger"}
-        assert len(topics) == queues
-        line.detach()
-        return work.longest, told
+        sessions = BrokeredSessions(bridge, "queuebell")
+        buses = [
+            Attachment(
+                bridge, server.broker, name, server.kind,
+                prefix="queuebell", sessions=sessions, announcer=None, brokers=names, republish=republish,
+            )
+            for server, name in zip(servers, names, strict=True)
+        ]  # fmt: skip
+        for bus in buses:
+            await bus.start()
+        while not all(bus.check()[0] for bus in buses):
+            await asyncio.sleep(0)
+        try:
+            yield bridge
+        finally:
+            for bus in buses:
+                await bus.stop()
 
 
-async def test_a_bridge_that_leaves_holds_the_loop_no_longer_with_more_queues() -> None:
-    """What it leaves is gathered and told in slices, and the broker is asked after each."""
-    (few, _), (many, told) = await leave(1000), await leave(5000)
-    assert many <= 1.2 * few, (few, many)
-    assert max(told) <= SLICE + 2, "some words of the cluster beside them"
+async def rest() -> None:
+    """Let everything that is on its way arrive."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def triggers(bridge: Bridge) -> int:
+    state = bridge.describe("billing/orders")
+    return 0 if state is None else state.triggers
+
+
+async def test_a_trigger_by_http_is_marked_once_by_every_bridge() -> None:
+    """Over two brokers that both bridges share, named or not: the second copy is dropped, the echo ignored."""
+    nats, mqtt = MemoryServer("nats"), MemoryServer("mqtt")
+    async with bridged(nats, mqtt) as one, bridged(nats, mqtt) as other:
+        for number, event in enumerate((EVENT, CloudQueueWorkDetected("billing", "orders", id="7", source="shop"))):
+            one.trigger([event], bus="http")
+            await rest()
+            assert triggers(one) == number + 1
+            assert triggers(other) == number + 1
+        said = [payload for topic, payload in nats.log if topic[1] == "trigger"]
+        assert len(said) == 2, "nothing was sent back and forth"
+        assert b'"payload_size":3' in said[0]
+        assert b'"id":"7","source":"shop"' in said[1]
+
+
+async def test_it_can_be_switched_off() -> None:
+    """A site with one bridge needs none of it."""
+    nats = MemoryServer("nats")
+    async with bridged(nats, republish=False) as one:
+        one.trigger([EVENT], bus="http")
+        await rest()
+        assert not nats.log
+
+
+async def test_what_is_owed_beyond_its_bound_is_counted_and_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of five queues two fit: the three oldest are given up, with one line; a queue that is owed twice is one."""
+    monkeypatch.setattr("bridge.triggers.republishing.OWED_MAX", 2)
+    facts: list[Fact] = []
+    told = Republisher("a" * 32, "queuebell", ["nats"], lambda: 0.0, facts.append)
+    for queue in ("a", "b", "c", "d", "e", "e"):
+        told.hear([CloudQueueWorkDetected("billing", f"{queue}{queue}{queue}")], "http")
+    assert told.owed == 2
+    assert facts == [OwedDropped(f"billing/{name}") for name in ("aaa", "bbb", "ccc")]
+    (line,) = caplog.records
+    assert "given up" in line.getMessage() and vars(line)["queue"] == "billing/aaa"
+    metrics = Metrics()
+    for fact in facts:
+        metrics(fact)
+    assert b"queuebell_cluster_owed_dropped_total 3.0" in metrics.render()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(50):
+        while not true():
+            await asyncio.sleep(0.01)
+    await rest()
+
+
+def due_in(bridge: Bridge) -> list[float]:
+    """In how many seconds work is due at a bridge, as it was told."""
+    debt = bridge.bell.ledger.find("billing/orders")
+    return [] if debt is None else [at - bridge.now() for times in debt.due.values() for at, _ in times.all()]
+
+
+async def test_c6_what_went_into_a_connection_that_was_dead_is_told_again() -> None:
+    """Nobody knew yet that it was: the broker took it and nobody has it. What came back is not told twice."""
+    nats = MemoryServer("nats")
+    async with bridged(nats) as one, bridged(nats) as other:
+        one.trigger([EVENT], bus="http")
+        await rest()
+        assert triggers(other) == 1
+        ours = nats.connections[0]
+        ours.publish = lambda *_, **__: True  # type: ignore[method-assign]
+        one.trigger([EVENT], bus="http")
+        one.trigger([EVENT], bus="http")
+        await rest()
+        assert triggers(other) == 1
+        ours.die()
+        await until(lambda: triggers(other) > 1)
+        assert triggers(other) == 2, "of one queue one is enough"
+
+
+async def test_what_never_comes_back_is_not_told_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some brokers bring nobody's echo; what was told long before a connection ended arrived."""
+    nats = MemoryServer("nats")
+    async with bridged(nats) as one:
+        told = Republisher("a" * 32, "queuebell", ["nats"], one.now, one.tell)
+        told.attach(nats.broker())
+        monkeypatch.setattr("bridge.triggers.republishing.PROVEN_S", 0.05)
+        told.hear([EVENT], "http")
+        told.attach(None)
+        assert told.owed == 1
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while loop.time() - began < 0.06:
+            await asyncio.sleep(0.01)
+        said = len(nats.log)
+        told.attach(nats.broker())
+        assert told.owed == 0 and len(nats.log) == said
+
+
+@pytest.mark.parametrize("dead", [False, True])
+async def test_c6_what_is_for_later_hides_nothing_that_is_for_now_and_is_not_told_late(dead: bool) -> None:
+    """Each due time is for itself, and nearer by the outage (B2)."""
+    nats = MemoryServer("nats")
+    async with bridged(nats) as one, bridged(nats) as other:
+        ours = nats.connections[0]
+        ours.publish = lambda *_, **__: dead  # type: ignore[method-assign]
+        for later_ms in (0, 3_600_000, 60_000):
+            one.trigger([CloudQueueWorkDetected("billing", "orders", not_before_ms=later_ms)], bus="http")
+        await rest()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while loop.time() - began < 0.3:
+            await asyncio.sleep(0.01)
+        ours.die()
+        await until(lambda: triggers(other) == 3)
+        assert [round(each) for each in sorted(due_in(other))] == [60, 3600]
+        assert min(due_in(other)) <= 59.9
+        debt = other.bell.ledger.find("billing/orders")
+        assert debt is not None and debt.dirty

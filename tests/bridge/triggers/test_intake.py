@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from bridge.brokers.base import Incoming, Topic
-from bridge.contract.errors import BadInput
+from bridge.brokers.postgres.line import PostgresLine
+from bridge.contract.errors import BadInput, BusUnavailable
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.observe.facts import AccessRefused, Fact, TriggerRefused
 from bridge.triggers.intake import BATCH_MAX, Intake
+from bridge.triggers.postgres import LOOK_S, ROOM, Voices
 from tests.support.memory_broker import MemoryServer
-from tests.support.sim_loop import pass_time, simulated
+from tests.support.sim_loop import elapse, pass_time, simulated
 
 TOPIC: Topic = ("queuebell", "trigger", "billing", "orders")
 BODY = {"storage_account": "billing", "queue_name": "orders"}
@@ -83,24 +86,6 @@ class Desk:
         return [fact.code for fact in self.facts if isinstance(fact, TriggerRefused)]
 
 
-async def test_an_empty_payload_is_one_trigger_of_size_one() -> None:
-    """The topic says it all."""
-    desk = await Desk().open()
-    assert await desk.hear() == [CloudQueueWorkDetected("billing", "orders", 1)]
-    assert desk.acknowledged == 1
-
-
-@pytest.mark.parametrize("kind", ["nats", "mqtt"])
-async def test_a_body_says_more(kind: str) -> None:
-    """Plain JSON with all its fields, and an array of them."""
-    desk = await Desk(kind).open()
-    body = {**BODY, "payload_size": 3, "id": "1", "source": "s", "not_before_ms": 5, "traceparent": "00-ab"}
-    (event,) = await desk.hear(msgspec.json.encode(body))
-    assert (event.payload_size, event.id, event.source, event.not_before_ms) == (3, "1", "s", 5)
-    assert event.traceparent == "00-ab"
-    assert len(await desk.hear(msgspec.json.encode([body, body]))) == 2
-
-
 @pytest.mark.parametrize("kind", ["nats", "mqtt"])
 async def test_cloud_events_are_read_in_each_mode(kind: str) -> None:
     """Structured by content type or by its looks, and binary with the attributes of the binding."""
@@ -146,42 +131,11 @@ async def test_what_is_no_trigger_is_refused_counted_and_done_with(payload: byte
     assert not desk.server.log
 
 
-@pytest.mark.parametrize("token", ["", "a.b", "-a", "a" * 81, "a\n", "é"])
-async def test_topics_that_name_no_queue_are_refused(token: str) -> None:
-    """The broker lets more through than a reference may hold."""
-    desk = await Desk().open()
-    assert await desk.hear(topic=("queuebell", "trigger", "billing", token)) == []
-    assert desk.refused == ["bad_queue_reference"]
-
-
-async def test_the_answer_and_the_acknowledgement_come_after_the_mark() -> None:
-    """B1: a publisher that was answered may forget."""
-    desk = await Desk().open()
-    desk.intake.hear(Incoming(TOPIC, b"", acknowledge=desk.count_acknowledged, reply_to=("_INBOX", "1")))
-    assert desk.acknowledged == 0
-    assert not desk.bridge.marked
-    await asyncio.sleep(0)
-    assert desk.bridge.marked
-    assert desk.acknowledged == 1
-    assert desk.server.log == [(("_INBOX", "1"), b"")]
-
-
 async def test_an_answer_is_never_a_trigger() -> None:
     """Whoever names our own subjects as inbox gets no answer there."""
     desk = await Desk().open()
     await desk.hear(reply_to=TOPIC)
     assert not desk.server.log
-
-
-async def test_what_comes_in_one_turn_is_marked_together_and_refused_apart() -> None:
-    """All or none holds for a request, not for what only came at the same time."""
-    desk = await Desk().open()
-    desk.bridge.refusing, desk.bridge.refused_queue = "too_many_queues", "others"
-    for queue in ("orders", "others", "orders"):
-        desk.intake.hear(Incoming(("queuebell", "trigger", "billing", queue), b""))
-    await asyncio.sleep(0)
-    assert [event.queue_name for event in desk.bridge.marked] == ["orders", "orders"]
-    assert desk.refused == ["too_many_queues"]
 
 
 async def test_a_flood_of_equal_triggers_is_marked_as_it_comes_and_counted_each() -> None:
@@ -199,23 +153,6 @@ async def test_a_flood_of_equal_triggers_is_marked_as_it_comes_and_counted_each(
             desk.intake.hear(Incoming(TOPIC, msgspec.json.encode({**BODY, **more})))
     await asyncio.sleep(0)
     assert [event.payload_size for event in desk.bridge.marked] == [1, 1, 1, 1]
-
-
-async def test_a_stopping_bridge_leaves_a_trigger_to_the_next() -> None:
-    """Neither acknowledged nor answered."""
-    desk = await Desk().open()
-    desk.bridge.refusing = "draining"
-    await desk.hear(reply_to=("_INBOX", "1"))
-    assert desk.acknowledged == 0
-    assert not desk.server.log
-
-
-async def test_the_brokers_word_that_it_is_a_copy_reaches_the_bridge() -> None:
-    """B13 needs it."""
-    desk = await Desk().open()
-    await desk.hear(redelivered=True)
-    await desk.hear()
-    assert desk.bridge.redelivered == [True, False]
 
 
 async def test_the_bridges_own_echo_is_no_news_and_another_bridges_word_is() -> None:
@@ -240,28 +177,6 @@ async def test_bad_input_is_logged_once_a_second_and_counted_always(caplog: pyte
     assert "not json" not in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["nats", "mqtt"])
-@pytest.mark.parametrize("mode", ["binary", "structured"])
-@pytest.mark.parametrize("subject", ["billing/orders", "order 17", None])
-async def test_an_event_rings_whatever_its_data_is(kind: str, mode: str, subject: str | None) -> None:
-    """The topic names the queue; what the event is about besides is the sender's own."""
-    desk = await Desk(kind).open()
-    attributes = {"specversion": "1.0", "type": "CloudQueueWorkDetected", "source": "/shop", "id": "1"}
-    if subject is not None:
-        attributes["subject"] = subject
-    if mode == "binary":
-        prefix = "ce-" if kind == "nats" else ""
-        headers = {prefix + name: value for name, value in attributes.items()}
-        heard = await desk.hear(b"order 17", headers=headers, content_type="text/plain")
-    else:
-        heard = await desk.hear(msgspec.json.encode({**attributes, "data": "order 17"}))
-    assert [(event.queue, event.payload_size, event.id) for event in heard] == [("billing/orders", 1, "1")]
-    assert (desk.acknowledged, desk.facts) == (1, [])
-    other = msgspec.json.encode({**attributes, "id": "2", "subject": "billing/other"})
-    assert await desk.hear(other) == []
-    assert desk.facts == [TriggerRefused(kind, "bad_trigger")]
-
-
 @pytest.mark.parametrize(("topic", "queue"), [(TOPIC, "billing/orders"), (("queuebell", "trigger", "billing"), "")])
 async def test_on_a_bus_that_is_not_trusted_triggers_are_counted_and_nothing_more(topic: Topic, queue: str) -> None:
     """Nobody knows who sent them: nothing is marked, acknowledged or answered."""
@@ -284,3 +199,41 @@ async def test_headers_that_describe_no_event_leave_the_topic_to_say_it(kind: st
     desk = await Desk(kind).open()
     assert await desk.hear(headers={"tenant": "acme"}) == [CloudQueueWorkDetected("billing", "orders", 1)]
     assert desk.acknowledged == 1
+
+
+class Line:
+    """A connection that notes when it was asked whether puts send triggers, and how many connections are left."""
+
+    search_path: str | None = None
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+        self.rooms: list[float] = []
+        self.broken = False
+
+    async def ask(self, query: str, *_: object) -> list[dict[str, Any]]:
+        (self.rooms if query == ROOM else self.asked).append(asyncio.get_running_loop().time())
+        if self.broken:
+            raise BusUnavailable("gone")
+        return [{"used": 1, "most": 100}] if query == ROOM else []
+
+
+def as_line(line: Line) -> PostgresLine:
+    return cast(PostgresLine, line)
+
+
+@simulated
+async def test_a_connection_that_breaks_is_not_asked_again() -> None:
+    """The one after it is asked at once; what was seen last stands meanwhile."""
+    line = Line()
+    voices = Voices("db", "queuebell", lambda: None)
+    assert voices.check() == (True, "not checked yet")
+    await voices.attach(as_line(line))
+    seen = voices.check()
+    line.broken = True
+    await elapse(20 * LOOK_S)
+    assert len(line.asked) == 2 and voices.check() == seen
+    other = Line()
+    await voices.attach(as_line(other))
+    assert len(other.asked) == 1
+    voices.detach()

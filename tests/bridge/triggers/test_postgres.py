@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from bridge.brokers.postgres.access import PostgresAccess
-from bridge.brokers.postgres.line import INBOX, PostgresLine
-from bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError
+from bridge.brokers.postgres.line import INBOX
+from bridge.contract.errors import ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected, check_event
+from bridge.core.settings import Periods
 from bridge.observe.facts import Fact, TriggerRefused
-from bridge.producer.buses import open_bus
+from bridge.queues import open_store
 from bridge.queues.postgres.schema import init
+from bridge.queues.postgres.store import PostgresStore
 from bridge.queues.postgres.voice import speak
-from bridge.service.bridge import Bridge
+from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.triggers.attachment import Attachments, BusSettings
 from bridge.triggers.postgres import Notifications
+from bridge.triggers.promises import CROWD, SILENCE_S, TICK_S, Promises
+from tests.bridge.queues.postgres_rig import schema, server, url
+from tests.bridge.triggers.test_promises import QUEUE, Written, hot
 from tests.support.postgres import PostgresServer, execute, running
-from tests.support.processes import until
-
-ORDERS = CloudQueueWorkDetected("billing", "orders", 3)
+from tests.support.processes import Processes, until
 
 
 class Line:
@@ -108,19 +114,6 @@ def trigger(**more: object) -> str:
     return msgspec.json.encode({"storage_account": "billing", "queue_name": "orders", **more}).decode()
 
 
-async def test_a_payload_is_a_name_or_a_trigger() -> None:
-    """What a person types and what the trigger function says mark the same queue."""
-    desk = Desk()
-    assert await desk.say("billing/orders", trigger(payload_size=7)) == ["billing/orders"] * 2
-    assert [event.payload_size for event in desk.bridge.marked] == [1, 7]
-    assert await desk.say(trigger(not_before_ms=500)) == ["billing/orders"]
-    assert desk.bridge.marked[-1].not_before_ms == 500
-    assert desk.line.said == []
-    assert desk.promising.puts == ["billing/orders"] * 2, (
-        "a bare name is a person's, or a bridge's that has promised to look"
-    )
-
-
 @pytest.mark.parametrize(
     "payload",
     [
@@ -181,41 +174,16 @@ def test_a_database_can_be_left_out_of_readiness() -> None:
     assert {"postgres", "postgres-2"} <= bridge.readiness().checks.keys()
 
 
-# -- a real server
-
-
+# -- a real server_postgres
 @pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running() as server:
-        yield server
+def server_postgres() -> Iterator[PostgresServer]:
+    with running() as server_postgres:
+        yield server_postgres
 
 
 async def heard(bridge: Bridge) -> None:
     """Wait until the bridge listens."""
     await until(lambda: bridge.readiness().ready, "the bridge listens")
-
-
-@pytest.mark.system
-async def test_a_plain_insert_rings(server: PostgresServer) -> None:
-    """With the trigger function in place every way of putting is a trigger, and a rollback is none."""
-    url = server.url(search_path="rings")
-    await init(url, notify=True)
-    async with Bridge() as bridge, Attachments(bridge, postgres=[server.url()]):
-        await heard(bridge)
-        await execute(
-            url, "INSERT INTO queuebell_messages (queue, text) SELECT 'a/many', '' FROM generate_series(1, 9)"
-        )
-        await until(lambda: bridge.describe("a/many"), "an INSERT of many is heard")
-        rolled_back = "BEGIN PERFORM queuebell_put('a/rolled', 'x'::text); RAISE 'no'; EXCEPTION WHEN OTHERS THEN END"
-        await execute(url, f"DO $$ {rolled_back} $$")
-        await execute(url, "SELECT queuebell_put('a/function', 'x'::text)")
-        await until(lambda: bridge.describe("a/function"), "the function is heard")
-        assert not bridge.describe("a/rolled")
-        await init(url, notify=False)
-        await execute(url, "SELECT queuebell_put('a/silent', 'x'::text)")
-        await execute(url, "NOTIFY queuebell, 'a/spoken'")
-        await until(lambda: bridge.describe("a/spoken"), "a person is heard")
-        assert not bridge.describe("a/silent")
 
 
 def puts(bridge: Bridge) -> tuple[bool, str]:
@@ -226,19 +194,19 @@ def puts(bridge: Bridge) -> tuple[bool, str]:
 
 @pytest.mark.system
 async def test_puts_that_ring_nobody_are_told_and_heal(
-    server: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Absent, dropped, disabled, half, of another version or another channel, and made later: each is seen and said."""
     monkeypatch.setattr("bridge.triggers.postgres.LOOK_S", 0.02)
     caplog.set_level(logging.INFO, "queuebell.bridge")
-    url = server.url(search_path="told")
+    url = server_postgres.url(search_path="told")
     await init(url)
     async with Bridge() as bridge, Attachments(bridge, postgres=[url]):
         await heard(bridge)
         assert not puts(bridge)[0]
         assert "no trigger function" in caplog.text
         assert "schema told" in puts(bridge)[1]
-        await execute(server.url(), "NOTIFY queuebell, 'a/orders'")
+        await execute(server_postgres.url(), "NOTIFY queuebell, 'a/orders'")
         await until(lambda: bridge.describe("a/orders"), "what is said is heard all the same")
         for fault, word in (
             (None, ""),
@@ -269,16 +237,16 @@ async def test_puts_that_ring_nobody_are_told_and_heal(
 
 @pytest.mark.system
 async def test_a_server_that_runs_out_of_connections_is_told(
-    server: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Before the last one is taken the bridge warns once, and says so as long as it is true."""
     monkeypatch.setattr("bridge.triggers.postgres.LOOK_S", 0.02)
     caplog.set_level(logging.INFO, "queuebell.bridge")
     many: list[Any] = []
-    async with Bridge() as bridge, Attachments(bridge, postgres=[server.url()]):
+    async with Bridge() as bridge, Attachments(bridge, postgres=[server_postgres.url()]):
         await heard(bridge)
         assert bridge.readiness().checks["postgres connections"].ok
-        many += [await PostgresAccess(server.url()).connect() for _ in range(48)]
+        many += [await PostgresAccess(server_postgres.url()).connect() for _ in range(48)]
         await until(lambda: not bridge.readiness().checks["postgres connections"].ok, "few are left")
         assert bridge.readiness().ready
         for connection in many:
@@ -288,105 +256,149 @@ async def test_a_server_that_runs_out_of_connections_is_told(
     assert told == ["WARNING", "INFO"]
 
 
-@pytest.mark.system
-async def test_a_database_without_queues_lacks_nothing(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triggers may come by NOTIFY alone; tables that come later without a voice are told."""
-    monkeypatch.setattr("bridge.triggers.postgres.LOOK_S", 0.02)
-    url = server.url(search_path="later")
-    async with Bridge() as bridge, Attachments(bridge, postgres=[url]):
-        await heard(bridge)
-        assert puts(bridge)[0]
-        assert "no tables" in puts(bridge)[1]
-        await init(url)
-        await until(lambda: not puts(bridge)[0], "the tables are seen")
+__all__ = ["schema", "server", "url"]
+QUEUE_OWN_ECHO = "billing/orders"
+
+
+@contextlib.asynccontextmanager
+async def on_database(url: str) -> AsyncIterator[Bridge]:
+    """A bridge whose queues are there, which hears what is put there."""
+    engine = PostgresStore(url)
+    async with Bridge(store=engine) as bridge, Attachments(bridge, postgres=[url], ours={url: engine.puts_by}) as buses:
+        await until(lambda: buses.databases["postgres"].check()[0], "the bridge listens")
+        yield bridge
+
+
+def triggers(bridge: Bridge, queue: str = QUEUE_OWN_ECHO) -> int:
+    state = bridge.describe(queue)
+    return 0 if state is None else state.triggers
 
 
 @pytest.mark.system
-async def test_a_resumed_queue_rings_and_a_delay_is_a_timer(server: PostgresServer) -> None:
-    """A resume wakes as a put does; a delayed put is due when it is due, and not before."""
-    url = server.url(search_path="resumes")
+async def test_a_bridge_marks_its_own_put_once_and_another_hears_it(url: str) -> None:
+    """Notifications come in the order of the commits: what is heard after them was not heard twice before."""
     await init(url, notify=True)
-    async with Bridge() as bridge, Attachments(bridge, postgres=[server.url()]):
-        await heard(bridge)
-        await execute(url, "SELECT queuebell_put('a/later', 'x'::text, '1 hour')")
-        await until(lambda: bridge.describe("a/later"), "the delayed put is heard")
-        assert not getattr(bridge.describe("a/later"), "dirty", True)
-        await execute(url, "INSERT INTO queuebell_queues (name, paused) VALUES ('a/paused', true)")
-        await execute(url, "UPDATE queuebell_queues SET paused = false")
-        await until(lambda: getattr(bridge.describe("a/paused"), "dirty", False), "the resume is heard")
+    async with on_database(url) as one, on_database(url) as two:
+        for number in range(10):
+            await one.store.put(QUEUE_OWN_ECHO, [f"{number}"])
+        await two.store.put(QUEUE_OWN_ECHO, ["of the other"])
+        await one.store.pause(QUEUE_OWN_ECHO)
+        await one.store.pause(QUEUE_OWN_ECHO, paused=False)
+        await execute(url, "SELECT queuebell_put('billing/last', 'x'::text)")
+        await until(lambda: triggers(one, "billing/last") and triggers(two, "billing/last"), "both hear a plain put")
+        assert (triggers(one), triggers(two)) == (12, 12)
+
+
+def test_silence_is_what_the_others_wait_for() -> None:
+    """Each word of a promise puts it off; the last one, or this bridge's own, leaves nothing to wait for."""
+    promises = Promises("queuebell", "this")
+    assert promises.silent(0.0) is None
+    promises.told(QUEUE, "this", True, 1.0)
+    assert promises.silent(1.0) is None, "its own word"
+    promises.told(QUEUE, "another", True, 1.0)
+    promises.told(QUEUE, "another", True, 3.0)
+    assert promises.silent(3.0) == SILENCE_S
+    promises.told(QUEUE, "a third", False, 3.0)
+    assert promises.silent(2.0 + SILENCE_S) == 1.0
+    promises.told(QUEUE, "another", False, 4.0)
+    assert promises.silent(100.0) is None
+    assert promises.wait() is None
+
+
+async def test_a_refused_promise_is_the_others_to_keep() -> None:
+    """A bridge that was refused looks once; should the other freeze after that, it takes over all the same."""
+    promises, line = hot(), Written(["1/1", "2/1", "3/1"], [], [])
+    await promises.turn(line, 10.0)
+    promises.told(QUEUE, "another", True, 10.0)
+    await promises.turn(line, 10.0)
+    assert promises.wait() is None
+    assert promises.silent(10.0 + SILENCE_S) is None
+    assert promises.wait() == TICK_S
+
+
+# -- a real server_frozen_keeper, and a real bridge that is stopped
+@pytest.fixture(scope="module")
+def server_frozen_keeper() -> Iterator[PostgresServer]:
+    with running() as server_frozen_keeper:
+        yield server_frozen_keeper
+
+
+@contextlib.asynccontextmanager
+async def crowd(url: str) -> AsyncIterator[None]:
+    """Put all the time, from transactions beside each other, as long as the context lasts."""
+    connections = [await PostgresAccess(url).connect() for _ in range(2 * CROWD)]
+
+    async def put(connection: Any) -> None:
+        while True:
+            await connection.execute("SELECT queuebell_put($1, 'x'::text)", QUEUE)
+
+    putting = [asyncio.create_task(put(each), name="crowd") for each in connections]
+    try:
+        yield
+    finally:
+        for task in putting:
+            task.cancel()
+        await asyncio.wait(putting)
+        for connection in connections:
+            connection.terminate()
 
 
 @pytest.mark.system
-async def test_a_connection_lost_is_a_gap(server: PostgresServer) -> None:
-    """What was notified while nobody listened is made good by a look, once the bridge listens again."""
-    async with Bridge() as bridge, Attachments(bridge, postgres=[server.url()]):
-        await heard(bridge)
-        await execute(server.url(), "NOTIFY queuebell, 'a/orders'")
-        await until(lambda: bridge.describe("a/orders"), "the first is heard")
-        before = bridge.newest("a/orders")
-        await execute(
-            server.url(),
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name = 'queuebell' AND pid <> pg_backend_pid()",
-        )
-        await until(lambda: bridge.newest("a/orders") != before, "the gap is marked")
+async def test_a_bridge_that_is_stopped_silences_nobody(
+    server_frozen_keeper: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Puts that rely on its promise are received through the other, without a sweep, and later ones notify again."""
+    monkeypatch.setattr("bridge.triggers.promises.MANY", 10**9)  # the bridge of this process promises nothing
+    url = server_frozen_keeper.url(search_path="frozen")
+    await init(url, notify=True)
+    await execute(url, "INSERT INTO queuebell_queues (name) VALUES ($1)", QUEUE)
+    words: list[str] = []
+    async with (
+        Processes(tmp_path) as processes,
+        Bridge(settings=BridgeSettings(periods=Periods(sweep_s=0))) as bridge,
+        Attachments(bridge, postgres=[server_frozen_keeper.url()]),
+        open_store(url) as store,
+    ):
+        heard, late, single = [await PostgresAccess(url).connect() for _ in range(3)]
+        await heard.add_listener("queuebell", lambda *told: words.append(told[-1]))
+        frozen = await processes.serve(postgres=server_frozen_keeper.url(), sweep_s="0")
 
+        async def ready() -> bool:
+            return bool((await frozen.ask("/readyz"))[0] == 200 and bridge.readiness().ready)
 
-@pytest.mark.system
-async def test_a_publish_is_acknowledged_after_the_mark(server: PostgresServer) -> None:
-    """What `publish` returned from is marked; two at once do not get in each other's way."""
-    bus = open_bus(server.url())
-    try:
-        async with Bridge() as bridge, Attachments(bridge, postgres=[server.url()]):
-            await heard(bridge)
-            await bus.publish([ORDERS])
-            assert getattr(bridge.describe("billing/orders"), "triggers", 0) == 1
-            many = [CloudQueueWorkDetected("billing", f"q{n}") for n in range(300)]
-            await asyncio.gather(bus.publish(many), bus.publish([ORDERS]), bus.publish([ORDERS]))
-            assert all(bridge.describe(event.queue) for event in many)
-            with pytest.raises(BadInput):
-                await bus.publish([CloudQueueWorkDetected("billing", "orders", id="x" * 8000)])
-    finally:
-        await bus.close()
-    with pytest.raises(Closed):
-        await bus.publish([ORDERS])
+        await until(ready, "both hear the database")
+        async with crowd(url):
+            for what in ("the bridge promises to look", "and goes on"):
+                words.clear()
+                await until(lambda: any('"promised":true' in each for each in words), what)
+            frozen.signal(signal.SIGSTOP)
+        transaction = late.transaction()
+        await transaction.start()
+        await store.put(QUEUE, ["in a transaction"], connection=late)
+        await single.execute("SELECT queuebell_put($1, 'single'::text)", QUEUE)
+        words.clear()
+        before = bridge.newest(QUEUE)
+        await until(lambda: bridge.newest(QUEUE) != before, "somebody looks", 30)
+        assert all('"payload_size"' not in word for word in words), "the put has relied on the promise"
+        bodies: list[bytes] = []
+        while batch := (await store.receive(QUEUE, 256, 600.0)).messages:
+            bodies += [message.body for message in batch]
+        assert b"single" in bodies
+        assert b"in a transaction" not in bodies
+        bodies.clear()
+        before = bridge.newest(QUEUE)
+        await transaction.commit()
+        await until(lambda: bridge.newest(QUEUE) != before, "somebody looks after the commit", 30)
 
+        async def found() -> bool:
+            bodies.extend(each.body for each in (await store.receive(QUEUE, 256, 600.0)).messages)
+            return bool(bodies)
 
-@pytest.mark.system
-async def test_a_publish_that_nobody_hears_is_told(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a bridge a publish fails, and so does one without a server."""
-    monkeypatch.setattr("bridge.producer.buses.postgres.ANSWER_S", 0.05)
-    bus = open_bus(server.url())
-    try:
-        with pytest.raises(BusUnavailable, match="no bridge"):
-            await bus.publish([ORDERS])
-    finally:
-        await bus.close()
-    bus = open_bus("postgres://postgres@127.0.0.1:1/postgres")
-    try:
-        with pytest.raises(BusUnavailable, match="no connection"):
-            await bus.publish([ORDERS])
-    finally:
-        await bus.close()
-
-
-@pytest.mark.system
-async def test_a_line_that_hangs_is_found_out(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A probe comes back through the server, and fails when the server hangs; so do the words of one that is closed."""
-    line = PostgresLine(server.url())
-    await line.connect()
-    try:
-        assert await line.probe() > 0
-        server.pause()
-        monkeypatch.setattr("bridge.brokers.postgres.line.PROBE_S", 0.2)
-        try:
-            with pytest.raises(BusUnavailable):
-                await line.probe()
-        finally:
-            server.resume()
-    finally:
-        await line.close()
-        await line.close()
-    assert await line.broken()
-    with pytest.raises(BusUnavailable):
-        await line.notify([("x", "y")])
+        # Far from the beginning an answer says when to look again, 5 s ahead at most (decision 0020), as listeners do.
+        await until(found, "what was committed late is received")
+        assert bodies == [b"in a transaction"]
+        words.clear()
+        await single.execute("SELECT queuebell_put($1, 'x'::text)", QUEUE)
+        await until(lambda: any('"payload_size"' in word for word in words), "the promise has lapsed: puts notify", 30)
+        for each in (heard, late, single):
+            await each.close()

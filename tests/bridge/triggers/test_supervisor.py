@@ -7,11 +7,16 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
+from bridge.brokers import SCHEMES
 from bridge.brokers.base import Broker
 from bridge.contract.errors import ConfigurationError
-from bridge.observe.facts import BusDown, BusUp, Fact
+from bridge.observe.facts import BusDown, Fact
+from bridge.service.bridge import Bridge
+from bridge.triggers.attachment import Attachments, BusSettings
 from bridge.triggers.supervisor import Supervised
-from tests.support.memory_broker import MemoryBroker, MemoryServer
+from tests.support.memory_broker import SERVERS, MemoryBroker, MemoryServer
 from tests.support.sim_loop import pass_time, simulated
 
 
@@ -56,69 +61,6 @@ async def supervised(server: MemoryServer) -> AsyncIterator[Bus]:
         yield bus
     finally:
         await bus.supervised.stop()
-
-
-@simulated
-async def test_started_before_its_broker_it_waits_for_it() -> None:
-    """As long as it takes, told once, and up within the longest pause after the broker is there."""
-    server = MemoryServer()
-    server.refusing = True
-    async with supervised(server) as bus:
-        await pass_time(3600)
-        assert not bus.ready
-        assert [type(fact) for fact in bus.facts] == [BusDown]
-        assert server.attempts > 1000
-        server.refusing = False
-        await pass_time(5)
-        assert bus.ready
-        assert bus.gaps == 1
-        assert [type(fact) for fact in bus.facts] == [BusDown, BusUp]
-    assert not server.connections
-
-
-@simulated
-async def test_a_killed_broker_is_left_at_once_and_found_again() -> None:
-    """Each connection is a fresh one with its own subscriptions, and each return is a gap."""
-    server = MemoryServer()
-    async with supervised(server) as bus:
-        for number in range(1, 6):
-            await pass_time(20)
-            assert len(bus.ups) == number
-            assert bus.downs == number - 1
-            server.kill()
-        await pass_time(20)
-        assert len({id(broker) for broker in bus.ups}) == 6
-        assert bus.gaps == 6
-        assert len(bus.facts) == 11
-
-
-@simulated
-async def test_a_deaf_connection_is_torn_down_and_unready_within_ten_seconds() -> None:
-    """Nothing but its own message that comes back tells that a connection lives."""
-    server = MemoryServer()
-    async with supervised(server) as bus:
-        await pass_time(7.3)
-        server.deaf = True
-        await pass_time(9.99)
-        assert not bus.ready
-        assert bus.downs >= 1
-        server.deaf = False
-        await pass_time(10)
-        assert bus.ready
-
-
-@simulated
-async def test_dropped_messages_are_a_gap() -> None:
-    """Found within a probe's period, while the connection goes on."""
-    server = MemoryServer()
-    async with supervised(server) as bus:
-        await pass_time(1)
-        bus.brokers[-1].dropped = 7
-        await pass_time(5)
-        assert bus.gaps == 2
-        await pass_time(50)
-        assert bus.gaps == 2
-        assert bus.downs == 0
 
 
 @simulated
@@ -187,25 +129,28 @@ async def test_wrong_credentials_are_tried_again_slowly_and_told_once() -> None:
     await bus.stop()
 
 
-class Stubborn(MemoryBroker):
-    """Swallows one cancellation while it connects, as nats-py does while it flushes."""
+@pytest.fixture(autouse=True)
+def scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``nats://one`` and ``mqtt://two`` be brokers in memory."""
+    for name in ("nats", "mqtt"):
+        monkeypatch.setitem(SCHEMES, name, ("tests.support.memory_broker", "NamedBroker"))
+    monkeypatch.setattr("tests.support.memory_broker.SERVERS", SERVERS)
+    SERVERS.clear()
+    SERVERS.update(one=MemoryServer("nats"), two=MemoryServer("mqtt"), three=MemoryServer("nats"))
 
-    async def connect(self, **more: object) -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            self.server.refusing = False
-        await super().connect()
 
-
-@simulated
-async def test_a_swallowed_cancellation_does_not_keep_it_from_stopping() -> None:
-    """The stop asks again until the task has ended."""
-    server = MemoryServer()
-    bus = Bus(server)
-    bus.supervised = Supervised(lambda: Stubborn(server), "nats", bus.up, bus.gap)
-    await bus.supervised.start()
-    await pass_time(1.0)
-    async with asyncio.timeout(200.0):
-        await bus.supervised.stop()
-    assert not [task for task in asyncio.all_tasks() if task.get_name() == "bus[nats]"]
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nats": ["mqtt://one"]},
+        {"mqtt": ["nats://one"]},
+        {"nats": ["http://one"]},
+        {"nats": ["one"]},
+        {"settings": BusSettings(prefix="a.b")},
+        {"settings": BusSettings(ready_requires=("nats",))},
+    ],
+)
+def test_what_cannot_work_is_refused_at_the_start(options: dict[str, object]) -> None:
+    """By an error that names the key."""
+    with pytest.raises(ConfigurationError, match=r"nats|mqtt|prefix|ready_requires"):
+        Attachments(Bridge(), **options)  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ EXPLORED: tuple[tuple[Plan, int], ...] = (
 )
 
 BIGGER: tuple[tuple[Plan, int], ...] = (
-    # For `make prove`: thousands of moments each.
+    # For `make test-rest`: thousands of moments each.
     (Plan(name="calm, and news takes its time"), 150),
     (quick("deaf to a trigger", faults={"drop": 1}), 500),
     (quick("late or twice", faults={"late": 1, "repeat": 1}), 700),
@@ -49,7 +49,7 @@ BIGGER: tuple[tuple[Plan, int], ...] = (
 )
 
 DEEP: tuple[Plan, ...] = (
-    # For `make prove-all`: minutes each, or as many moments as it allows.
+    # For `make test-all`: minutes each, or as many moments as it allows.
     quick("two messages", messages=2),
     quick("two messages, bare", messages=2, named=False),
     quick("two, deaf to one, one in vain", messages=2, taken=(0,), named=False, faults={"drop": 1}),

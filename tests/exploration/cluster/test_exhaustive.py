@@ -19,7 +19,7 @@ DEEP_STATES = int(os.environ.get("QUEUEBELL_PROVE_STATES", "50000"))
     "plan, least",
     [
         *(pytest.param(*world, id=world[0].name) for world in EXPLORED),
-        *(pytest.param(*world, id=world[0].name, marks=pytest.mark.prove) for world in BIGGER),
+        *(pytest.param(*world, id=world[0].name, marks=pytest.mark.rest) for world in BIGGER),
     ],
 )
 def test_nothing_is_left_and_debts_end_in_any_interleaving(plan: Plan, least: int) -> None:
@@ -39,6 +39,6 @@ if os.environ.get("QUEUEBELL_PROVE"):
     @pytest.mark.timeout(36_000)
     @pytest.mark.parametrize("plan", DEEP, ids=lambda plan: plan.name)
     def test_nothing_is_left_in_bigger_worlds(plan: Plan) -> None:
-        """The same, whole or as many moments as `make prove-all` allows: a number, so that no clock has a say."""
+        """The same, whole or as many moments as `make test-all` allows: a number, so that no clock has a say."""
         found = Exploration(plan, states_max=DEEP_STATES).run()
         assert found.complete or (found.states >= DEEP_STATES and found.expanded >= DEEP_STATES / 100)

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bridge.contract.backoff import RandomExponential
+from bridge.contract.jobs import (
+    CLASSES_MAX,
+    NO_JOBS,
+    OTHER,
+    Jobs,
+    minus,
+    plus,
+)
 from bridge.contract.wire import (
     BridgeHeartbeat,
+    BuriedCount,
+    Counts,
     Cover,
     CoverAge,
     More,
@@ -14,11 +27,16 @@ from bridge.contract.wire import (
     Room,
     Seen,
     Started,
+    StoreDepth,
     Subscription,
     UpFrame,
     Welcome,
     WelcomedQueue,
 )
+from bridge.core import jobs as bridges
+from bridge.core.ledger import Debt
+from bridge.core.routing import Seats
+from bridge.core.settings import Periods, Tuning
 from listeners.core.commands import (
     Command,
     SendCover,
@@ -30,7 +48,9 @@ from listeners.core.commands import (
     TellWork,
 )
 from listeners.core.controller import Controller
+from listeners.core.counting import COUNT_S, Counting
 from listeners.core.frames import beat_of, covers, frame_of, subscription_of
+from listeners.core.jobs import BOOTS_MAX, JobCounts
 from listeners.core.scaling import DepthScaling
 from tests.listeners.core.world import BOOT
 
@@ -63,15 +83,6 @@ def machine(capacity: int = 4, *, own: bool = False) -> Controller:
 def test_a_command_is_said_in_one_frame_or_not_at_all(command: Command, frame: UpFrame | None) -> None:
     """Each word has its frame, seconds become milliseconds, and no age is negative."""
     assert frame_of(command, QUEUE, own=False) == frame
-
-
-def test_a_cover_says_whether_the_queue_is_the_bridges_own() -> None:
-    """O4: the bridge weighs covers of its own queues otherwise."""
-    told = SendCover(BOOT, 7, 1.0, None)
-    assert [frame_of(told, QUEUE, own=own) for own in (True, False)] == [
-        Cover(QUEUE, BOOT, 7, 1000, None, own=True),
-        Cover(QUEUE, BOOT, 7, 1000, None, own=False),
-    ]
 
 
 def test_a_heartbeat_tells_the_levels_and_since_when_receives_fail() -> None:
@@ -120,3 +131,230 @@ def test_covers_of_others_are_dated_by_when_the_question_left() -> None:
         ],
     )
     assert covers(welcome, 10.0) == {QUEUE: 9.75, "a/now": 10.0}
+
+
+POISON = "billing/orders-poison"
+BACKLOG = Counts(5000, 7, leased=7, delayed=0, oldest_ms=90_000)
+
+
+def test_a_bounded_count_does_not_hide_a_better_one() -> None:
+    """Beside each full batch a store counts a little; what was counted apart stays until it is old, or all is taken."""
+    rules = Counting(QUEUE, None)
+    rules.answered(Counts(1056, 32, at_least=True), 0.0, whole=False)
+    assert rules.report(1, 0.0)[0] == StoreDepth(1056, 32, 0, at_least=True)
+    rules.counted(BACKLOG, 0.1)
+    rules.answered(Counts(1056, 32, at_least=True), 0.2, whole=False)
+    assert rules.report(2, 1.1)[0] == StoreDepth(5000, 7, 1000, leased=7, delayed=0, oldest_ms=90_000)
+    rules.answered(Counts(0, 32), 0.3, whole=False)
+    assert rules.report(3, 0.3)[0] == StoreDepth(0, 32, 0)
+    rules.counted(BACKLOG, 0.4)
+    rules.answered(Counts(1056, 32, at_least=True), 0.4 + COUNT_S, whole=False)
+    assert rules.report(4, 0.4 + COUNT_S)[0] == StoreDepth(1056, 32, 0, at_least=True)
+
+
+def test_a_count_that_was_overtaken_is_of_no_use() -> None:
+    """It is of the moment at which it was asked for: a receive that was answered meanwhile knows better."""
+    rules = Counting(QUEUE, None)
+    rules.answered(Counts(0, 0), 5.0, whole=True)
+    rules.counted(BACKLOG, 4.0)
+    assert rules.report(1, 5.0)[0] == StoreDepth(0, 0, 0)
+    rules.counted(None, 6.0)
+    assert rules.report(2, 6.0)[0] == StoreDepth(0, 0, 0), "a queue that is gone holds nothing"
+
+
+def test_what_is_deleted_after_the_last_look_is_not_leased_any_more() -> None:
+    """Nobody looks again for a while; of what was received since a count nothing is known of that count."""
+    rules = Counting(QUEUE, None)
+    rules.deleted()
+    rules.answered(Counts(0, 3, leased=2, delayed=1), 1.0, whole=True)
+    rules.deleted()
+    assert rules.report(1, 2.0)[0] == StoreDepth(0, 2, 1000, leased=1, delayed=1)
+    rules.took()
+    rules.deleted()
+    assert rules.report(2, 2.0)[0] == StoreDepth(0, 2, 1000, leased=1, delayed=1)
+    rules.counted(Counts(4, 1), 3.0)
+    for _ in range(2):
+        rules.deleted()
+    assert rules.report(3, 3.0)[0] == StoreDepth(4, 0, 0, leased=0)
+
+
+@pytest.mark.parametrize("sessions", [0, 1, 100])
+def test_all_sessions_together_count_twice_a_minute(sessions: int) -> None:
+    """However many receives find work."""
+    rules, counted = Counting(QUEUE, None), 0
+    every = COUNT_S * max(1, sessions)
+    for step in range(1000):
+        counted += rules.worth(step * every / 100, sessions)
+    assert counted == 10
+
+
+def test_the_poison_queue_is_counted_at_the_start_after_burials_and_while_something_lies_there() -> None:
+    """A quiet queue without burials costs one count; what a person empties elsewhere is seen at the next sweep."""
+    rules = Counting(QUEUE, POISON)
+    assert rules.worth_burying("trigger", 0.0, own=False) == POISON
+    rules.buried(0, 0.1)
+    assert [rules.worth_burying(source, 100.0, own=False) for source in ("trigger", "sweep", "deadman")] == [None] * 3
+    rules.buries()
+    assert rules.worth_burying("", 0.2, own=False) == POISON, "soon after the start as well"
+    rules.buried(0, 0.3)
+    rules.buries()
+    assert rules.worth_burying("", 100.0, own=False) == POISON
+    rules.buried(1, 100.1)
+    rules.buries()
+    assert rules.worth_burying("", 101.0, own=False) is None, "not more often than every so many seconds"
+    assert rules.worth_burying("trigger", 100.0 + COUNT_S, own=False) == POISON, "and not forgotten"
+    rules.buried(2, 131.0)
+    assert rules.worth_burying("trigger", 300.0, own=False) is None
+    assert rules.worth_burying("sweep", 300.0, own=False) == POISON
+    rules.buried(0, 300.1)
+    assert rules.worth_burying("sweep", 400.0, own=False) is None
+
+
+def test_levels_are_told_until_they_are_echoed_and_again_to_another_bridge() -> None:
+    """A lost heartbeat heals, an idle session tells nothing, and a bridge that was started anew learns all."""
+    rules = Counting(QUEUE, POISON)
+    rules.greeted()
+    assert not rules.changed
+    rules.buried(3, 0.0)
+    assert rules.changed
+    assert rules.report(7, 1.0) == (None, BuriedCount(3, 1000))
+    rules.counted(Counts(1, 0), 2.0)
+    rules.echoed(6)
+    rules.echoed(7)
+    assert rules.changed, "what was counted after that heartbeat is still owed"
+    rules.report(8, 3.0)
+    rules.echoed(8)
+    assert not rules.changed
+    rules.greeted()
+    assert rules.changed
+
+
+HANDLER = "shop.orders:handle"
+
+
+def happen(counts: JobCounts, number: int) -> None:
+    """Have one attempt begin, fail or not, and end; few kinds, so that the same counters grow again and again."""
+    counts.began(1, [number % 2])
+    counts.ended(1, 0.0004 + number % 3)
+    if number % 2:
+        counts.failed("ValueError")
+    if number % 5:
+        counts.concluded("failed" if number % 2 else "done")
+    else:
+        counts.lost()
+
+
+class OneBoot:
+    """A boot of a bridge, and what it has counted."""
+
+    def __init__(self, number: int) -> None:
+        self.boot = f"{number:032x}"
+        self.counts = bridges.JobCounts()
+        self.debt = Debt(queue="a/b", seats=Seats(), numbers=Tuning(Periods()).of("a/b"))
+
+    @property
+    def sum(self) -> Jobs:
+        return (self.debt.jobs or {}).get(HANDLER, NO_JOBS)
+
+    def hear(self, told: dict[str, Jobs]) -> None:
+        before = self.sum
+        self.counts.told("1" * 32, self.debt, told)
+        assert minus(before, self.sum) == NO_JOBS, "a counter went back"
+
+
+MOVES = st.sampled_from(["work", "beat", "lose", "delay", "late", "deaf", "greet", "other", "restart"])
+
+
+def played(moves: list[str], *, bridges_: int, orderly: bool) -> tuple[Jobs, Jobs]:
+    """Play moves, then tell in peace; return what happened, and the sums of all boots there were."""
+    counts = JobCounts(HANDLER)
+    boots = [OneBoot(number) for number in range(bridges_)]
+    gone: list[OneBoot] = []
+    at, stamp, delayed = 0, 0, []
+    counts.greeted(boots[at].boot)
+
+    def tell(*, heard: bool = True, echoed: bool = True) -> None:
+        nonlocal stamp
+        if counts.changed:
+            stamp += 1
+            told = counts.report(stamp)
+            assert len(msgspec.json.encode(told)) + len(',"jobs":') <= counts.report_bytes()
+            if heard:
+                boots[at].hear(told)
+            if heard and echoed:
+                counts.echoed(stamp)
+
+    for number, move in enumerate(moves):
+        if move == "work":
+            happen(counts, number)
+        elif move == "beat":
+            tell()
+        elif move == "lose":
+            tell(heard=False)
+        elif move == "deaf":
+            tell(echoed=orderly)
+        elif move == "delay" and counts.changed:
+            stamp += 1
+            delayed.append((boots[at], counts.report(stamp)))
+        elif move == "late" and delayed and not orderly:
+            boot, told = delayed.pop()
+            boot.hear(told)
+        elif move == "greet":
+            counts.greeted(boots[at].boot)
+        elif move == "other" and bridges_ > 1:
+            at = (at + 1 + number) % bridges_
+            counts.greeted(boots[at].boot)
+        elif move == "restart" and bridges_ > 1:
+            gone.append(boots[at])
+            boots[at] = OneBoot(100 + number)
+            counts.greeted(boots[at].boot)
+    counts.greeted(boots[at].boot)
+    tell()
+    assert not counts.changed
+    total = NO_JOBS
+    for boot in [*boots, *gone]:
+        total = plus(total, boot.sum)
+    return counts.level(), total
+
+
+@settings(max_examples=300)
+@given(st.lists(MOVES, min_size=10, max_size=60))
+def test_several_bridges_and_restarts_count_all_and_nothing_twice(moves: list[str]) -> None:
+    """Going to and fro between bridges, also those that were there before, each attempt is counted by one of them."""
+    happened, counted = played(moves, bridges_=3, orderly=True)
+    assert counted == happened
+
+
+def test_nothing_is_repeated_that_was_heard() -> None:
+    """An idle queue owes nothing, and what is told after the first echo says that it was heard before."""
+    counts = JobCounts(HANDLER)
+    counts.greeted("b" * 32)
+    assert not counts.changed
+    happen(counts, 1)
+    assert counts.report(7)[HANDLER].resumed is False
+    counts.echoed(6)
+    assert counts.changed, "the echo of another heartbeat"
+    counts.echoed(7)
+    assert not counts.changed
+    happen(counts, 1)
+    told = counts.report(8)[HANDLER]
+    assert told.resumed and told.outcomes == {"failed": 2}
+
+
+def test_classes_and_names_are_bounded() -> None:
+    """The first 20 classes have names, the rest is other; a name does no harm and takes so many bytes."""
+    counts = JobCounts("m:\x1b" + "ü" * 200)
+    assert counts.handler.isprintable() and len(counts.handler.encode()) <= 128
+    for number in range(CLASSES_MAX + 5):
+        counts.failed(f"Error{number}")
+    counts.failed("Error0")
+    failures = counts.level().failures
+    assert (len(failures), failures["Error0"], failures[OTHER]) == (CLASSES_MAX + 1, 2, 5)
+
+
+def test_boots_are_forgotten_in_the_end() -> None:
+    """A worker that outlives very many restarts of its bridge remembers the newest sixteen."""
+    counts = JobCounts(HANDLER)
+    for number in range(BOOTS_MAX + 9):
+        counts.greeted(f"{number:032x}")
+    assert len(counts._told_to) <= BOOTS_MAX

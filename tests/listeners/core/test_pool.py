@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
-import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -13,10 +11,12 @@ import pytest
 from bridge.contract.backoff import RandomExponential
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import Starved
-from listeners.core.commands import StartReceive
+from listeners.core.commands import Command
 from listeners.core.controller import Controller
 from listeners.core.pool import Place, Share, Sharing
-from listeners.core.scaling import DepthScaling
+from listeners.core.scaling import DepthScaling, Scaling, StepScaling
+from listeners.core.table import State
+from tests.listeners.core.world import BOOT
 
 DEALS = 10_000
 
@@ -93,7 +93,7 @@ SHARES = (
 
 
 @pytest.mark.parametrize(
-    ("size", "length"), [(1, 5), (2, 5), *(pytest.param(size, 6, marks=pytest.mark.prove) for size in (1, 2, 3))]
+    ("size", "length"), [(1, 5), (2, 5), *(pytest.param(size, 6, marks=pytest.mark.rest) for size in (1, 2, 3))]
 )
 def test_every_small_story_holds(size: int, length: int) -> None:
     """Two queues of every two kinds, and every story of six arrivals and ends: the bound, and no idle slot."""
@@ -115,128 +115,6 @@ def test_every_small_story_holds(size: int, length: int) -> None:
             else:
                 stories += 1
     assert stories > 500
-
-
-def walk(seed: int) -> None:
-    chance = random.Random(seed)
-    size = chance.randint(1, 40)
-    left = size - 1
-    shares = []
-    for _ in range(chance.randint(1, 5)):
-        reserved = chance.choice((0, 0, 1, 3)) if left >= 3 else 0
-        left -= reserved
-        limit = chance.choice((None, None, reserved + chance.randint(1, 8)))
-        shares.append(
-            Share(weight=chance.randint(1, 9), priority=chance.choice((0, 0, 1, 2)), reserved=reserved, limit=limit)
-        )
-    crowd = Crowd(size, *shares)
-    for _ in range(120):
-        before = {place: place.running for place in crowd.places}
-        number = chance.randrange(len(shares))
-        if chance.random() < 0.4:
-            crowd.arrive(number, chance.randint(1, size))
-        elif crowd.places[number].running:
-            crowd.end(number)
-        crowd.holds()
-        urgent = [
-            place.share.priority
-            for place in crowd.places
-            if crowd.work[place] and place.running < (place.share.limit or size)
-        ]
-        for place in crowd.places:
-            if place.running > max(before[place], place.share.reserved):
-                assert place.share.priority <= min(urgent, default=9), "a slot went past a queue that is more urgent"
-
-
-@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.prove) for first in (300, 600, 900))])
-def test_random_stories_hold(first: int) -> None:
-    """Up to five queues of any kind and 120 events: the bound, no idle slot, and priorities."""
-    for seed in range(first, first + 300):
-        walk(seed)
-
-
-def saturate(crowd: Crowd, turns: int, ends: Callable[[list[int]], int]) -> list[float]:
-    """Keep every queue busy for so many ends of handlers; return the slots each had on average."""
-    for number in range(len(crowd.places)):
-        crowd.arrive(number, 10 * turns)
-    slots: Counter[int] = Counter()
-    for _ in range(turns):
-        running = [number for number, place in enumerate(crowd.places) for _ in range(place.running)]
-        for number in running:
-            slots[number] += 1
-        crowd.end(ends(running))
-        crowd.holds()
-    return [slots[number] / turns for number in range(len(crowd.places))]
-
-
-@pytest.mark.parametrize(
-    ("size", "weights"), [(32, (4, 1)), (30, (3, 2, 1)), (8, (1, 1)), (100, (7, 2, 1)), (5, (4, 1)), (200, (9, 1))]
-)
-def test_slots_approach_the_weights(size: int, weights: tuple[int, ...]) -> None:
-    """While all queues of a priority have work, each has its part of the slots, to one slot; the first came first."""
-    chance = random.Random(size)
-    crowd = Crowd(size, *(Share(weight=weight) for weight in weights))
-    saturate(crowd, size * 6, chance.choice)
-    had = saturate(crowd, 3000, chance.choice)
-    for slots, weight in zip(had, weights, strict=True):
-        assert slots == pytest.approx(size * weight / sum(weights), abs=1.0)
-
-
-@pytest.mark.parametrize(("size", "weights"), [(1, (4, 1)), (1, (1, 1)), (2, (9, 1)), (3, (5, 1, 1)), (1, (1000, 1))])
-def test_a_part_of_less_than_a_slot_is_served_in_turn(size: int, weights: tuple[int, ...]) -> None:
-    """Nobody starves because its part is less than one slot: of all slots taken it gets about its part."""
-    crowd = Crowd(size, *(Share(weight=weight) for weight in weights))
-    saturate(crowd, 5000, random.Random(7).choice)
-    served = [crowd.served[number] / crowd.served.total() for number in range(len(weights))]
-    for part, weight in zip(served, weights, strict=True):
-        assert part == pytest.approx(weight / sum(weights), rel=0.5, abs=0.002)
-        assert part > 0
-
-
-@pytest.mark.parametrize("seeds", [range(25), pytest.param(range(25, 100), marks=pytest.mark.prove)], ids=str)
-def test_nobody_of_one_priority_waits_for_ever(seeds: range) -> None:
-    """A queue that has no slot gets one after total weight / weight slots went to others, however they end."""
-    for seed in seeds:
-        chance = random.Random(seed)
-        weights = [chance.randint(1, 9) for _ in range(chance.randint(2, 5))]
-        crowd = Crowd(chance.randint(1, 4), *(Share(weight=weight) for weight in weights))
-        for number in range(len(weights)):
-            crowd.arrive(number, 10_000)
-        waited = [0] * len(weights)
-        for _ in range(200):
-            running = [number for number, place in enumerate(crowd.places) if place.running]
-            before = crowd.served.copy()
-            crowd.end(chance.choice(running))
-            for number, place in enumerate(crowd.places):
-                new = crowd.served[number] > before[number]
-                waited[number] = 0 if new or place.running else waited[number] + 1
-                # Others that are owed one as well may come before it.
-                assert waited[number] <= sum(weights) / weights[number] + len(weights)
-
-
-def test_a_lower_priority_has_what_is_left_and_what_is_reserved() -> None:
-    """Urgent work takes every slot as handlers end, but those reserved; what it does not want goes to the rest."""
-    crowd = Crowd(4, Share(), Share(priority=1, reserved=1))
-    crowd.arrive(1, 100)
-    assert [place.running for place in crowd.places] == [0, 4], "nobody else wants them"
-    crowd.arrive(0, 100)
-    for _ in range(3):
-        crowd.end(1)
-    assert [place.running for place in crowd.places] == [3, 1]
-    crowd.end(1)
-    assert [place.running for place in crowd.places] == [3, 1], "its reserved slot is its own"
-    crowd.work[crowd.places[0]] = 0
-    crowd.end(0)
-    assert [place.running for place in crowd.places] == [2, 2]
-
-
-def test_a_reserved_slot_waits_for_its_queue() -> None:
-    """It stays free for a queue that needs none, so that its first message finds it."""
-    crowd = Crowd(3, Share(reserved=2), Share())
-    crowd.arrive(1, 9)
-    assert [place.running for place in crowd.places] == [0, 1]
-    crowd.arrive(0, 9)
-    assert [place.running for place in crowd.places] == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -273,16 +151,6 @@ def test_who_gets_no_slot_for_handlers_that_hang(
     assert (late.stuck, late.starved) == (False, None)
 
 
-def test_receives_in_flight_use_slots() -> None:
-    """What receives may bring is in use, and is granted to nobody else."""
-    sharing = Sharing(10)
-    one, two = sharing.join("a/one", Share()), sharing.join("a/two", Share(limit=8))
-    assert (one.grant(0), two.grant(0)) == (10, 8)
-    stand(sharing, one, 1, 6, 0)
-    assert (sharing.used, one.grant(6), two.grant(0)) == (7, 3, 3)
-    assert one.grant(0) == 9, "its receive has come back, and it asks in that very moment"
-
-
 def test_who_is_next_in_turn_waits_for_receives_and_not_for_handlers() -> None:
     """Slots that receives have reserved may come back in a moment; those of handlers, and kept ones, do not."""
     sharing = Sharing(3)
@@ -311,85 +179,6 @@ def test_who_is_next_in_turn_waits_for_receives_and_not_for_handlers() -> None:
     assert not one.in_turn(0)
 
 
-def silent_looks(sharing: Sharing, places: list[Place], now: float, took: float = 5.0) -> float:
-    """Have each of these queues look once at a store that does not answer, as they come; return when all have."""
-    for place in places:
-        stand(sharing, place, 0, 0, 1)
-    while (place := sharing.next()) in places and place is not None:
-        stand(sharing, place, 0, 1, 0)
-        now += took
-        place.passes(now)
-        place.unanswered(now, took)
-        stand(sharing, place, 0, 0, 0)
-    return now
-
-
-@pytest.mark.parametrize("queues", [1, 2, 30])
-def test_whoever_has_work_waits_for_one_silent_look(queues: int) -> None:
-    """However many queues a silent store has, the queue of another has the next slot, and they have it after that."""
-    sharing = Sharing(1)
-    silent = [sharing.join(f"a/q{number}", Share(), "silent") for number in range(queues)]
-    sound = sharing.join("b/q", Share(), "sound")
-    stand(sharing, sound, 0, 0, 1)
-    now = silent_looks(sharing, silent, 0.0)
-    assert now <= 5.0
-    assert sharing.next() is sound
-    assert [place.grant(0) for place in silent] == [0] * queues
-    stand(sharing, sound, 0, 0, 0)
-    assert silent_looks(sharing, silent, now) == now + 5.0 * queues, "nobody else wants the slot"
-
-
-def test_a_silent_store_is_in_its_turn_again() -> None:
-    """Once it answers at once, else after four times as long as its look took, however short that was."""
-    sharing = Sharing(1)
-    one, two = sharing.join("a/one", Share(), "silent"), sharing.join("a/two", Share(), "silent")
-    sound = sharing.join("b/q", Share(weight=2), "sound")
-    for place in (one, two, sound):
-        stand(sharing, place, 0, 0, 1)
-
-    def first() -> str:
-        place = sharing.next()
-        return place.store
-
-    def weigh(store: str) -> None:
-        for place in (one, two, sound):
-            place.share = Share(weight=9 if place.store == store else 1)
-
-    weigh("silent")
-    one.unanswered(0.0, 0.5)
-    assert first() == "sound"
-    sound.passes(2.0)
-    assert first() == "silent"
-    one.unanswered(10.0, 5.0)
-    assert first() == "sound"
-    sound.passes(29.9)
-    assert first() == "sound"
-    sound.passes(30.0)
-    assert first() == "silent"
-    one.unanswered(40.0, 5.0)
-    sound.answered()
-    assert first() == "sound"
-    two.answered()
-    assert (one.rank, two.rank, first()) == (1, 0, "silent"), "the one that had no answer is behind as yet"
-    stand(sharing, two, 0, 0, 0)
-    assert first() == "sound"
-    one.answered()
-    assert first() == "silent"
-
-
-def test_a_silent_store_keeps_its_priority_and_its_reserved_slots() -> None:
-    """It is behind those of its own priority; who comes after them stays there."""
-    sharing = Sharing(2)
-    urgent = sharing.join("a/urgent", Share(reserved=1), "silent")
-    even, bulk = sharing.join("b/even", Share(), "sound"), sharing.join("b/bulk", Share(priority=1), "sound")
-    urgent.unanswered(0.0, 5.0)
-    stand(sharing, urgent, 0, 0, 2)
-    stand(sharing, bulk, 0, 0, 2)
-    assert (urgent.grant(0), bulk.grant(0)) == (2, 0)
-    stand(sharing, even, 0, 0, 2)
-    assert (urgent.grant(0), even.grant(0), bulk.grant(0)) == (1, 1, 0)
-
-
 def test_who_left_is_not_silent() -> None:
     """What a queue that is gone was told of its store is nobody's any more, but the store's."""
     sharing = Sharing(2)
@@ -401,103 +190,6 @@ def test_who_left_is_not_silent() -> None:
     assert sharing.join("a/three", Share(), "silent").rank == 1
     two.passes(20.0)
     assert [place.rank for place in sharing.places] == [0, 0]
-
-
-def test_the_wake_machine_tells_of_silence() -> None:
-    """A receive that fails late puts its store behind, time and an answer end that."""
-    sharing = Sharing(1)
-    place, other = sharing.join("a/one", Share(), "silent"), sharing.join("a/two", Share(), "silent")
-    backoff = RandomExponential(60.0, 60.0, 60.0)
-    machine = Controller(
-        1, 1, scaling=DepthScaling(), polls=backoff, retries=backoff, draw=lambda: 0.5, own=False, place=place
-    )
-
-    def look(now: float) -> int:
-        (rid,) = [command.rid for command in machine.wake(now, None, 0, "poll") if isinstance(command, StartReceive)]
-        return rid
-
-    machine.failed(5.0, look(0.0))
-    assert (place.rank, other.rank) == (1, 1)
-    machine.tick(24.9)
-    assert (place.rank, other.rank) == (1, 1)
-    machine.tick(25.0)
-    assert (place.rank, other.rank) == (0, 0)
-    machine.failed(105.0, look(100.0))
-    assert (place.rank, other.rank) == (1, 1)
-    machine.received(106.0, look(105.5), 0)
-    assert (place.rank, other.rank) == (0, 0)
-
-
-def test_rivals_share_what_is_open() -> None:
-    """Where two want slots at once, each is granted its part of them, and what one does not want the other has."""
-    sharing = Sharing(10)
-    one, two = sharing.join("a/one", Share(weight=4)), sharing.join("a/two", Share())
-    stand(sharing, two, 0, 0, 32)
-    assert one.grant(0) == 8
-    stand(sharing, two, 0, 0, 1)
-    assert one.grant(0) == 9
-    stand(sharing, one, 0, 0, 3)
-    assert two.grant(0) == 7
-
-
-def test_a_limit_bounds_what_is_granted() -> None:
-    """Slots in use and slots kept count towards it, however many more are open."""
-    sharing = Sharing(10)
-    one, two = sharing.join("a/one", Share(limit=2)), sharing.join("a/two", Share(limit=4, reserved=2))
-    stand(sharing, one, 1, 0, 5)
-    assert one.grant(0) == 1
-    assert two.grant(0) == 4
-
-
-def test_slots_kept_for_a_queue_are_part_of_what_it_has() -> None:
-    """Open slots are dealt as if it used them already, whoever of the two asks."""
-    sharing = Sharing(10)
-    one, two = sharing.join("a/one", Share()), sharing.join("a/two", Share(reserved=4))
-    for place in (one, two):
-        stand(sharing, place, 0, 0, 10)
-    assert (one.grant(0), two.grant(0)) == (5, 5)
-
-
-def test_a_slot_taken_is_a_credit_to_who_wanted_one() -> None:
-    """By weight, to those of its priority that lack a slot; not to the taker, nor to who wants none."""
-    sharing = Sharing(4)
-    taker, rival = sharing.join("a/taker", Share()), sharing.join("a/rival", Share(weight=2))
-    content, later = sharing.join("a/content", Share()), sharing.join("a/later", Share(priority=1))
-    for place in (rival, later):
-        sharing.stands(place, 0, 1)
-    sharing.stands(taker, 1, 0)
-    assert (taker.credit, content.credit, later.credit) == (0.0, 0.0, 0.0)
-    assert rival.credit == pytest.approx(2 / 3)
-
-
-def first_after_one_slot(*, content_meanwhile: bool) -> str:
-    """Have one of two alike take its very first slot while the other wants one; return who has the next."""
-    sharing = Sharing(1)
-    one, two = sharing.join("a/one", Share()), sharing.join("a/two", Share())
-    sharing.stands(two, 0, 1)
-    sharing.stands(one, 1, 1)
-    if content_meanwhile:
-        sharing.stands(two, 0, 0)
-        sharing.stands(two, 0, 1)
-    sharing.stands(one, 0, 1)
-    place = sharing.next()
-    return place.queue
-
-
-def test_the_first_slot_of_all_counts_as_any_other() -> None:
-    """Who joined first is not before the one that it passed by; a credit is forgotten once nothing is wanted."""
-    assert first_after_one_slot(content_meanwhile=False) == "a/two"
-    assert first_after_one_slot(content_meanwhile=True) == "a/one"
-
-
-def test_who_has_just_joined_waits_for_nothing_and_has_no_credit() -> None:
-    """A newcomer is no further ahead than its weight puts it, and keeps quiet for no turn."""
-    sharing = Sharing(10)
-    big, small = sharing.join("a/big", Share(weight=4)), sharing.join("a/small", Share())
-    assert sharing.passed_over() == []
-    stand(sharing, big, 2, 0, 5)
-    stand(sharing, small, 0, 0, 5)
-    assert sharing.next() is big
 
 
 def test_who_leaves_uses_nothing() -> None:
@@ -521,17 +213,6 @@ def test_a_large_pool_is_dealt_at_one_stroke() -> None:
     assert [place.grant(0) for place in places] == [1000, 2000, 997_000]
 
 
-def test_a_large_pool_is_not_counted_slot_by_slot() -> None:
-    """Whatever the level is that the slots reach: many slots between many queues are dealt in a moment."""
-    sharing = Sharing(400_000)
-    places = [sharing.join(f"a/q{number}", Share()) for number in range(10)]
-    for place in places:
-        stand(sharing, place, 0, 0, 400_000)
-    began = time.process_time()
-    assert places[0].grant(0) == 40_000
-    assert time.process_time() - began < 0.25, "about a millisecond, or most of a second if they are counted"
-
-
 def test_many_slots_between_heavy_queues() -> None:
     """Weights by which all open slots together are less than one level: nobody is dealt more than there is."""
     sharing = Sharing(100)
@@ -552,12 +233,6 @@ def test_shares_that_cannot_be_are_refused(wrong: dict[str, int]) -> None:
     assert refused.value.code == "bad_parameter"
 
 
-def test_shares_at_their_bounds_are_taken() -> None:
-    """All slots that a pool can have may be reserved, and all that a limit allows."""
-    assert Share(reserved=1_000_000).reserved == 1_000_000
-    assert Share(reserved=2, limit=2).limit == 2
-
-
 def test_reserved_slots_leave_one_for_everybody() -> None:
     """Who joins where all slots are kept for others would wait for ever, and is refused."""
     sharing = Sharing(3)
@@ -569,3 +244,98 @@ def test_reserved_slots_leave_one_for_everybody() -> None:
     with pytest.raises(BadInput, match="a/four"):
         sharing.join("a/four", Share())
     assert [place.queue for place in sharing.places] == ["a/one", "a/three"]
+
+
+class Pooled:
+    """A machine with batches of 4, welcomed at 0 s, beside the place of a rival that a test speaks for."""
+
+    def __init__(self, size: int, *, scaling: Scaling | None = None, share: Share | None = None) -> None:
+        self.sharing = Sharing(size)
+        self.place = self.sharing.join("a/one", share or Share(), "sound")
+        self.rival = self.sharing.join("a/two", Share(), "sound")
+        backoff = RandomExponential(1.0, 30.0, 1.0)
+        self.machine = Controller(
+            self.place.capacity,
+            4,
+            scaling=scaling or DepthScaling(4, 1, 8),
+            polls=backoff,
+            retries=RandomExponential(1.0, 30.0, 1.0),
+            draw=lambda: 0.5,
+            place=self.place,
+        )
+        self.machine.welcomed(0.0, BOOT, 0)
+
+    def rival_has(self, running: int, receiving: int = 0, wants: int = 0) -> None:
+        self.rival.runs(running)
+        self.sharing.stands(self.rival, receiving, wants)
+
+    def told(self) -> None:
+        """Tell the pool how the machine stands, as its shell does after each event."""
+        machine = self.machine
+        self.sharing.stands(self.place, machine.reserved, machine.wants(), waits=machine.waits_in_turn)
+
+    def handlers(self, running: int, now: float) -> list[Command]:
+        self.place.runs(running)
+        return self.machine.room(now, self.place.capacity - running)
+
+
+def test_it_wants_what_its_depth_is_worth_in_whole_batches() -> None:
+    """A look owed without a slot: as many receives as the rule says, less those in flight, within its own slots."""
+    pooled = Pooled(100)
+    machine = pooled.machine
+    assert machine.wants() == 0, "nothing is owed"
+    pooled.rival_has(100)
+    machine.wake(1.0, BOOT, 1, "trigger", size=20)
+    assert machine.state is State.FULL
+    assert machine.wants() == 20, "five receives of four"
+    machine.wake(1.1, BOOT, 2, "trigger", size=1000)
+    assert machine.wants() == 32, "the rule's eight at most"
+    pooled.handlers(70, 1.2)
+    assert machine.wants() == 30
+    pooled.handlers(99, 1.3)
+    assert machine.wants() == 1
+    pooled.handlers(100, 1.4)
+    assert machine.wants() == 0
+
+
+def test_a_depth_of_nothing_is_worth_the_least() -> None:
+    """After an answer that left nothing, a look that is owed all the same wants one receive, not those of a message."""
+    pooled = Pooled(12, scaling=StepScaling(((1, 1),), 3))
+    machine = pooled.machine
+    machine.wake(1.0, None, 0, "poll")
+    assert set(machine.receives) == {1, 2, 3}
+    machine.received(1.1, 1, 0, visible=0, free=12)
+    machine.received(1.1, 2, 0, visible=0, free=12)
+    machine.failed(1.2, 3)
+    pooled.rival_has(12)
+    assert machine.wants() == 0, "it waits for its back-off"
+    machine.tick(3.0)
+    assert (machine.state, machine.depth) == (State.FULL, 0)
+    assert machine.wants() == 4
+    machine.stop(3.1)
+    assert machine.wants() == 0, "it wants nothing any more"
+
+
+EVENTS: dict[str, Callable[[Controller, float], object]] = {
+    "wake": lambda machine, now: machine.wake(now, BOOT, 9, "trigger"),
+    "received": lambda machine, now: machine.received(now, 1, 0),
+    "failed": lambda machine, now: machine.failed(now, 1),
+    "room": lambda machine, now: machine.room(now, 4),
+    "settled": lambda machine, now: machine.settled(now),
+    "tick": lambda machine, now: machine.tick(now),
+    "welcomed": lambda machine, now: machine.welcomed(now, BOOT, 9),
+    "lost": lambda machine, now: machine.lost(now),
+    "stop": lambda machine, now: machine.stop(now),
+}
+
+
+@pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS.keys())
+def test_time_passes_for_a_pool_with_every_event(event: Callable[[Controller, float], object]) -> None:
+    """A store that was silent is in its turn again when its time is over, whichever queue has an event next."""
+    for now, rank in ((19.9, 1), (20.0, 0)):
+        pooled = Pooled(4)
+        silent = pooled.sharing.join("b/three", Share(), "silent")
+        pooled.machine.wake(0.0, BOOT, 1, "trigger")
+        silent.unanswered(0.0, 5.0)
+        event(pooled.machine, now)
+        assert silent.rank == rank

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
+from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bridge.contract.burial import EXHAUSTED, NO_OUTCOME, PERMANENT, UNDECODABLE
+from bridge.contract.errors import BadInput
 from listeners.core.failure import Failure
-from listeners.core.retry_policy import ATTEMPTS_MAX, RetryPolicy
+from listeners.core.retry_policy import ATTEMPTS_MAX, RetryPolicy, policy_of
 from listeners.core.settle import (
     Bury,
     Delete,
@@ -24,7 +28,6 @@ from listeners.core.settle import (
     exhausted,
     schedule,
     verdict,
-    why,
 )
 
 DOUBLING = RetryPolicy(attempts=10, factor=2, ceiling_s=60)
@@ -71,25 +74,6 @@ def test_the_verdict(outcome: Outcome, attempt: int, max_attempts: int, can_bury
     assert ended(outcome, attempt, policy, can_bury) == words[type(expected)], "and there is a word for it"
 
 
-@pytest.mark.parametrize(
-    ("outcome", "attempt", "expected"),
-    [
-        (Failed("x"), 1, GiveBack(1.0)),
-        (Failed("x"), 2, Bury("attempt 2 of 2: x", EXHAUSTED)),
-        (Failed("x", Failure.TRANSIENT), 1, GiveBack(5.0)),
-        (Failed("x", Failure.TRANSIENT), 2, GiveBack(20.0)),
-        (Failed("x", Failure.TRANSIENT, 300.5), 2, GiveBack(300.5)),
-        (Failed("x", Failure.TRANSIENT), 3, Bury("attempt 3 of 3: x", EXHAUSTED)),
-        (WantsRetry(), 1, GiveBack(1.0)),
-        (WantsRetry(7.0), 1, GiveBack(7.0)),
-        (WantsRetry(7.0), 2, Bury("attempt 2 of 2: asked for another attempt", EXHAUSTED)),
-    ],
-)
-def test_transient_failures_may_have_a_policy_of_their_own(outcome: Outcome, attempt: int, expected: Verdict) -> None:
-    """Its pauses and its attempts; what fails otherwise, or asks for a retry, has the others."""
-    assert verdict(outcome, attempt, PATIENT, True, lambda: 0.5) == expected
-
-
 def test_handed_out_too_often_is_buried_unseen() -> None:
     """More often than allowed without an outcome: its handler never lived to say anything."""
     assert exhausted(5, 5, True) is None
@@ -104,15 +88,6 @@ def test_a_store_that_counts_every_hand_out_allows_ten_more() -> None:
     assert exhausted(16, 5, True, starts=False) == Bury(
         "handed out 16 times, of 5 allowed, without an outcome", NO_OUTCOME
     )
-
-
-def test_an_outcome_says_why_it_was_no_success() -> None:
-    """In the words of the failure or of the handler."""
-    assert [why(outcome) for outcome in (Failed("x"), Bury("y"), WantsRetry(7.0))] == [
-        "x",
-        "y",
-        "asked for another attempt",
-    ]
 
 
 UNCLEAR, TRANSIENT, FOREVER = Failure.UNCLEAR, Failure.TRANSIENT, Failure.PERMANENT
@@ -182,7 +157,72 @@ def test_the_schedule_that_follows_a_failure(
         assert [float(number) for number in re.findall(r"\d[\d.]*", first)] == pauses
 
 
-def test_a_schedule_of_very_many_attempts_is_told_at_once() -> None:
-    """Nothing is counted out for it."""
-    words = schedule(Failed("no"), 1, RetryPolicy(attempts=ATTEMPTS_MAX), True)
-    assert "up to 120 s; buried after attempt 9223372036854775807" in words
+ATTEMPTS = st.integers(1, 60) | st.integers(1, 10**400)
+
+
+def test_the_default_lasts_minutes() -> None:
+    """Five attempts within two minutes and some seconds, as README.md and docs/failures.md say."""
+    policy = RetryPolicy()
+    assert (policy.attempts, policy.lasts_s()) == (5, pytest.approx(129.5))
+    assert [policy.middle(attempt) for attempt in range(1, 7)] == [0.5, 3, 18, 108, 120, 120]
+    assert replace(policy, attempts=0).lasts_s() == math.inf
+
+
+def test_each_class_of_failure_has_its_policy() -> None:
+    """Transient ones another, where one is given; what no handler said of has the most attempts of both."""
+    other = RetryPolicy(attempts=20, factor=4)
+    policy = RetryPolicy(transient=other)
+    assert [policy.of(failure) for failure in (Failure.TRANSIENT, Failure.UNCLEAR)] == [other, policy]
+    assert RetryPolicy().of(Failure.TRANSIENT) == RetryPolicy()
+    assert policy.attempts_max == 20
+    assert replace(policy, attempts=30).attempts_max == 30
+    assert RetryPolicy(attempts=3).attempts_max == 3
+    assert replace(policy, attempts=0).attempts_max == 0
+    assert RetryPolicy(transient=RetryPolicy(attempts=0)).attempts_max == 0
+
+
+ATTEMPTS = "attempts (max_attempts) is from 0 (never bury) to 9223372036854775807"
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"attempts": -1}, ATTEMPTS),
+    ({"attempts": 2.5}, ATTEMPTS),
+    ({"attempts": ATTEMPTS_MAX + 1}, ATTEMPTS),
+    ({"first_s": True}, "first_s is from 0.001 to 604800"),
+    ({"first_s": 0}, "first_s is from 0.001 to 604800"),
+    ({"first_s": math.nan}, "first_s is from 0.001 to 604800"),
+    ({"first_s": "1"}, "first_s is from 0.001 to 604800"),
+    ({"ceiling_s": math.inf}, "ceiling_s is from 0.001 to 604800"),
+    ({"ceiling_s": 604_801}, "ceiling_s is from 0.001 to 604800"),
+    ({"first_s": 121}, "first_s is at most ceiling_s, which is 120"),
+    ({"factor": 0.9}, "factor is from 1 to 100"),
+    ({"factor": 101}, "factor is from 1 to 100"),
+    ({"jitter": True}, "jitter is from 0 to 1"),
+    ({"jitter": -0.1}, "jitter is from 0 to 1"),
+    ({"jitter": 1.1}, "jitter is from 0 to 1"),
+    ({"transient": 5}, "transient is a RetryPolicy without another in it, or None"),
+    (
+        {"transient": RetryPolicy(transient=RetryPolicy())},
+        "transient is a RetryPolicy without another in it, or None",
+    ),
+]
+
+
+@pytest.mark.parametrize("given_, detail", REFUSED)
+def test_a_policy_that_cannot_be_is_refused(given_: dict[str, Any], detail: str) -> None:
+    """By its name and its range, with a stable code."""
+    with pytest.raises(BadInput) as refused:
+        RetryPolicy(**given_)
+    assert (refused.value.code, str(refused.value)) == ("bad_parameter", f"retry: {detail}")
+
+
+def test_max_attempts_is_the_attempts_of_the_policy() -> None:
+    """Alone it changes the default; beside a policy it may only say the same."""
+    assert policy_of(None) == RetryPolicy()
+    assert policy_of(None, 0) == RetryPolicy(attempts=0)
+    given_ = RetryPolicy(attempts=7)
+    assert policy_of(given_) is policy_of(given_, 7) is given_
+    with pytest.raises(BadInput, match=r"max_attempts is 6, and attempts of the policy is 7: leave max_attempts out"):
+        policy_of(given_, 6)
+    with pytest.raises(BadInput, match="max_attempts"):
+        policy_of(None, -1)
+    with pytest.raises(TypeError, match="retry: is a RetryPolicy"):
+        policy_of(5)  # type: ignore[arg-type]

@@ -10,16 +10,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bridge.contract.errors import ChannelLost
+from bridge.contract.errors import ConfigurationError
 from bridge.contract.wire import (
     FRAME_BYTES_MAX,
-    RUNNING_MAX,
-    RUNNING_MS,
     BridgeHeartbeat,
+    Bye,
+    Cover,
     CoverAge,
+    Drain,
     ErrorFrame,
     Hello,
     ListenerHeartbeat,
@@ -32,22 +31,21 @@ from bridge.contract.wire import (
     decode_up,
     encode_frame,
 )
+from bridge.queues.base import BATCH_MAX, Capabilities
+from bridge.queues.jetstream.store import JetStreamStore
+from bridge.queues.postgres.store import PostgresStore
+from bridge.queues.sqs.store import SqsStore
+from listeners import Message
 from listeners.core.periods import Periods
+from listeners.session.opening import batch_max
 from listeners.session.session import (
     FRAME_EXTRA_BYTES,
-    REFUSED_CAP_S,
-    STORE_MISMATCH,
     Session,
-    periods_of,
 )
+from tests.listeners.rig import QUEUE, Store, hanging, listening
 from tests.support.fake_bridge import FakeBridge, FakeLink
 from tests.support.sim_loop import elapse, simulated
 
-NUMBERS = {
-    "slack_ms": "slack_s",
-    "spread_ms": "spread_s",
-    "store_call_ms": "store_call_s",
-}
 ONE, TWO, UNKNOWN = "a/one", "a/two", "a/unknown"
 
 
@@ -157,37 +155,6 @@ async def standing(bridge: FakeBridge, *ports: Port, store: str = "its store") -
         await session.close()
 
 
-@given(st.dictionaries(st.sampled_from(["sweep_ms", *NUMBERS]), st.integers(0, 10**7)), st.integers(0, 10**7))
-def test_a_queue_s_periods_are_its_own_the_session_s_or_the_protocol_s(own: dict[str, int], sweep_ms: int) -> None:
-    """Each number that a welcome gives counts, in seconds; of the others only the sweep is the session's."""
-    periods = periods_of(WelcomedQueue("a/b", 1, True, None, **own), sweep_ms)
-    assert periods.sweep_s == own.get("sweep_ms", sweep_ms) / 1000
-    for given_, name in NUMBERS.items():
-        wanted = own[given_] / 1000 if given_ in own else getattr(Periods(), name)
-        assert getattr(periods, name) == wanted
-
-
-@simulated
-async def test_every_heartbeat_tells_each_queue_of_its_periods_and_of_the_fleet() -> None:
-    """A queue that is not ours is passed over; how long the echo took, and how many sessions there are, is as heard."""
-    bridge = Bridge(sweep_ms=20_000, slack_ms=4_000)
-    ports = Port(ONE), Port(TWO)
-    async with standing(bridge, *ports) as session:
-        bridge.late_s, bridge.sessions = 0.25, 40
-        await elapse(6.0)
-        wanted = Periods(sweep_s=20.0, slack_s=4.0)
-        for port in ports:
-            assert port.of("fleet")[0] == (wanted, 1, 0.0)
-            assert port.of("welcomed") == [(bridge.boot, 7)]
-            periods, sessions, latency_s = port.of("fleet")[-1]
-            assert (periods, sessions) == (wanted, 40)
-            assert latency_s == pytest.approx(0.25, abs=0.002)
-            assert port.of("echoed")[-1] == (CoverAge(7, 1000),)
-            # Covered a second before the heartbeat left that the bridge answers.
-            assert port.of("covered")[-1][0] == pytest.approx(bridge.beats[-1].stamp / 1000 - 1.0, abs=0.002)
-        assert session.sessions == 40
-
-
 @simulated
 async def test_a_wake_that_cannot_be_read_costs_nothing_but_a_line(caplog: pytest.LogCaptureFixture) -> None:
     """It names the queue and the fault; the session goes on, for this queue too."""
@@ -233,71 +200,6 @@ async def test_the_log_says_that_a_bridge_is_gone_why_and_that_it_is_back(caplog
         await elapse(60.0)
         (gone,) = said()
         assert "it is silent" in gone or "did not say welcome" in gone
-
-
-@pytest.mark.parametrize(
-    ("silent_s", "why"), [(None, "nobody is there"), (4.0, "nobody is there"), (100.0, "time-out")]
-)
-@simulated
-async def test_why_there_is_no_bridge_is_what_was_heard_last(
-    silent_s: float | None, why: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Be it what the channel says, or nothing at all within the time for it."""
-
-    class Slow(Bridge):
-        async def connect(self) -> FakeLink:
-            if silent_s is not None:
-                await elapse(silent_s)
-            raise ChannelLost("nobody is there")
-
-    caplog.set_level(logging.DEBUG, "queuebell.listener")
-    async with standing(Slow(), Port(ONE)):
-        await elapse(11.0)
-    tries = [record.getMessage() for record in caplog.records if "no way to the bridge" in record.getMessage()]
-    assert tries and all(line.endswith(f": {why}") for line in tries)
-
-
-@pytest.mark.parametrize(
-    ("code", "helps"), [(STORE_MISMATCH, "Here the store is redis://here"), ("too_many_sessions", None)]
-)
-@simulated
-async def test_a_refusal_is_said_with_what_would_help(
-    code: str, helps: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Once a minute at most, however often the bridge is asked; only of a store that differs is a store named."""
-    bridge = Bridge()
-    bridge.refuses = ErrorFrame(code, "not you", 2)
-    async with standing(bridge, Port(ONE), store="redis://here"):
-        await elapse(50.0)
-        asked = bridge.connects
-        # No sooner than the bridge asked for, and no later than promised.
-        assert 50.0 / REFUSED_CAP_S < asked <= 1 + 50.0 / 2.0
-        lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-        assert len(lines) == 1 and "not you" in lines[0] and code in lines[0]
-        assert ("the store is" in lines[0]) is (helps is not None)
-        assert helps is None or helps in lines[0]
-        bridge.refuses = None
-        await elapse(REFUSED_CAP_S)
-        assert "None" not in lines[0]
-
-
-@pytest.mark.parametrize("running", [0, 1, RUNNING_MAX, RUNNING_MAX + 5])
-@simulated
-async def test_the_longest_handlers_are_told_and_no_more_than_a_frame_takes(running: int) -> None:
-    """Those that run for `RUNNING_MS` at least, the longest first; a frame that is full tells of none."""
-    ports = [Port(f"a/q{number:03}") for number in range(40)]
-    for number, port in enumerate(ports[:running]):
-        port.longest = Running("id", RUNNING_MS + number)
-    ports[-1].longest = Running("id", RUNNING_MS - 1)
-    session = session_of(Bridge(), *ports)
-    frame = ListenerHeartbeat(1, {port.queue: QueueBeat() for port in ports})
-    told = session._with_running(frame, 0.0).running
-    longest = [port.queue for port in reversed(ports[:running])][:RUNNING_MAX]
-    assert list(told) == longest
-    assert all(told[queue].ms >= RUNNING_MS for queue in longest)
-    full = msgspec.structs.replace(frame, leases={"a/q000": [10**8] * 7000})
-    assert len(encode_frame(full)) > FRAME_BYTES_MAX - FRAME_EXTRA_BYTES
-    assert session._with_running(full, 0.0).running == {}
 
 
 @pytest.mark.parametrize(("queues", "failing"), [(10, 0), (10, 3), (500, 500), (580, 580)])
@@ -364,3 +266,51 @@ async def test_a_bridge_that_is_given_up_in_the_moment_that_its_welcome_is_late(
         bridge.silent = False
         await elapse(120.0)
         assert session.standing
+
+
+def drain(bridge: FakeBridge) -> None:
+    """Say that the bridge stops."""
+    assert bridge.link is not None
+    bridge.link.down.put_nowait(Drain())
+
+
+async def nothing(message: Message) -> None:
+    """Handle a message."""
+
+
+@simulated
+async def test_a_worker_with_a_receive_in_flight_says_nothing() -> None:
+    """Nobody knows what it brings: the bridge ends such a session, and looks when the lease must be over (B8)."""
+    store, bridge = Store(), FakeBridge()
+    async with listening(store, nothing, bridge=bridge):
+        await bridge.until(ListenerHeartbeat)
+        store.receiving.append(hanging(3.0))
+        bridge.wake(QUEUE)
+        drain(bridge)
+        await bridge.until(Cover)
+        assert not bridge.of(Bye)
+        assert bridge.connects == 1
+
+
+class Strange:
+    """A store of somebody else's, which says nothing of itself."""
+
+
+class Many(Strange):
+    """One that takes more messages a call."""
+
+    capabilities = Capabilities(batch_max=500)  # type: ignore[assignment]
+
+    def check_client(self) -> None:
+        raise ConfigurationError("install the client")
+
+
+@pytest.mark.parametrize(
+    ("given", "store"),
+    [("postgres://db/orders", PostgresStore), ("sqs://eu-central-1", SqsStore), ("nats://bus", JetStreamStore)],
+)
+def test_an_address_tells_how_many_may_be_asked_for(given: str, store: type) -> None:
+    """As its class does, although nothing is opened; of a store that says nothing it is 32."""
+    assert batch_max(given) == store.capabilities.call_max  # type: ignore[attr-defined]
+    assert batch_max(Many()) == Many.capabilities.call_max > BATCH_MAX
+    assert batch_max(Strange()) == BATCH_MAX

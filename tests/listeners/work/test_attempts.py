@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
-from bridge.contract.errors import StoreUnavailable
+from bridge.contract.errors import HandlersStuck, StoreUnavailable
 from bridge.contract.partitioning import Partitions
 from bridge.contract.wire import ListenerHeartbeat
-from bridge.queues.base import Capabilities, NewMessage, Received
-from bridge.queues.embedded.memory import MemoryStore
-from listeners import PULL_ONLY, Ledger, Listener, Message, Pool, Retry
+from bridge.queues.base import Capabilities, Received
+from listeners import PULL_ONLY, Ledger, Listener, Message, Pool
 from listeners.core.record import Standing
-from listeners.core.settle import UNSEEN_MAX
+from listeners.core.retry_policy import RetryPolicy
+from listeners.handler import batch
 from tests.listeners.rig import POISON, QUEUE, Store, hanging, listening, run_until, settled
 from tests.listeners.test_ledger import Table
 from tests.listeners.work.test_dequeue import carried
+from tests.listeners.work.test_holding import Site, message
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulated
 
@@ -172,40 +175,6 @@ async def test_what_was_carried_and_has_no_slot_costs_no_attempt(stopping: bool)
             await stopped
 
 
-@pytest.mark.parametrize("counts", [False, True], ids=["takes back", "counts all"])
-@pytest.mark.parametrize("most", [1, 5])
-@simulated
-async def test_what_kills_its_worker_is_buried_in_the_end(counts: bool, most: int) -> None:
-    """Its lease lapses each time without a word: at once beyond the limit, or ten later where stops are counted too."""
-    store, worker = Watched(counts), Worker("single")
-    await store.fill(b"x")
-    for _ in range(most + (UNSEEN_MAX if counts else 0)):
-        assert (await store.receive(QUEUE, 1, 1.0)).messages
-        await pass_time(1.5)
-    await run_until(listening(store, worker.handler, max_attempts=most), 1, "buried")
-    (burial,) = await store.burials()
-    assert burial.failure == "no-outcome"
-    assert worker.attempts == []
-
-
-@pytest.mark.parametrize("hand_outs", range(1, UNSEEN_MAX + 1))
-@simulated
-async def test_where_all_is_counted_a_handler_sees_it_first(hand_outs: int) -> None:
-    """However it came to its count: a handler is asked, and where it fails the message is buried for that."""
-    store = Watched(counts=True)
-
-    async def fails(message: Message) -> None:
-        raise ValueError("no")
-
-    await store.fill(b"x")
-    for _ in range(hand_outs):
-        assert (await store.receive(QUEUE, 1, 1.0)).messages
-        await pass_time(1.5)
-    await run_until(listening(store, fails, max_attempts=1), 1, "buried")
-    (burial,) = await store.burials()
-    assert (burial.failure, burial.error) == ("exhausted", "ValueError")
-
-
 @simulated
 async def test_a_failure_that_could_not_be_settled_keeps_its_attempt() -> None:
     """The handler has had its say: stopped while the poison queue is away, its message is not tried once more."""
@@ -224,42 +193,6 @@ async def test_a_failure_that_could_not_be_settled_keeps_its_attempt() -> None:
         await failed.wait()
     store.put = put  # type: ignore[method-assign]
     assert [message.dequeue_count for message in await store.peek(QUEUE)] == [1]
-
-
-@simulated
-async def test_a_stop_during_a_burial_undoes_no_outcome_of_the_batch() -> None:
-    """Each message of the batch has had its handler's say: what failed keeps its attempt, what succeeded is deleted."""
-    store, burying = Store(), asyncio.Event()
-
-    async def part(messages: list[Message]) -> list[Any]:
-        return [None if message.text() == "fine" else Retry(0) for message in messages]
-
-    async def away(*_: Any) -> Any:
-        burying.set()
-        raise StoreUnavailable("away")
-
-    await store.fill(b"x", b"fine", b"y", b"fine", b"z")
-    put, store.put = store.put, away  # type: ignore[method-assign]
-    async with listening(store, part, batch=5, max_attempts=1, grace=0.0):
-        await burying.wait()
-    store.put = put  # type: ignore[method-assign]
-    found = await store.peek(QUEUE)
-    assert {message.body: message.dequeue_count for message in found} == {b"x": 1, b"y": 1, b"z": 1}
-
-
-@simulated
-async def test_a_key_of_the_ledger_is_let_go_of() -> None:
-    """A stop gives the attempt back, so that it is no higher the next time: that one need not wait for the lease."""
-    store, worker, table = Store(), Worker("single"), Table()
-    await store.fill(b"x")
-    async with listening(store, worker.handler, ledger=Ledger(table, lease=600), **worker.options()):
-        await worker.began.wait()
-    assert await table.standings() == [Standing.OPEN]
-    worker.holds = False
-    began = asyncio.get_running_loop().time()
-    await run_until(listening(store, worker.handler, ledger=Ledger(table, lease=600), **worker.options()), 1)
-    assert asyncio.get_running_loop().time() - began < 60
-    assert worker.attempts == [1, 1]
 
 
 class Pausing(Table):
@@ -351,14 +284,145 @@ async def test_a_table_that_is_away_does_not_hold_up_a_stop() -> None:
     assert [message.dequeue_count for message in await store.peek(QUEUE)] == [0]
 
 
-async def test_a_receive_that_nobody_waits_for_is_undone() -> None:
-    """The store in this process knows that its caller was cancelled: what was leased to nobody is there at once."""
-    async with MemoryStore("undone") as store:
-        await store.put(QUEUE, [NewMessage(b"x")])
-        receiving = asyncio.create_task(store.receive(QUEUE, 1, 30.0), name="receive")
-        await asyncio.sleep(0)
-        receiving.cancel()
-        await asyncio.wait([receiving])
-        assert receiving.cancelled()
-        (found,) = (await store.receive(QUEUE, 1, 30.0)).messages
-        assert found.dequeue_count == 1
+STEADY = RetryPolicy(attempts=5, first_s=1.0, factor=1.0, ceiling_s=1.0, jitter=0.0)
+
+
+class Hanging:
+    """Stands for the threads of all workers: a call that is given `hang` runs until the test lets it return."""
+
+    def __init__(self) -> None:
+        self.began: list[str] = []
+        self.calls: list[concurrent.futures.Future[Any]] = []
+
+    def __call__(self, _: int) -> Hanging:
+        return self
+
+    def submit(self, call: Callable[[], Any]) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()
+        given = call.args[-1]  # type: ignore[attr-defined]
+        texts = [each.text() for each in (given if isinstance(given, list) else [given])]
+        self.began += texts
+        if any(text.startswith("hang") for text in texts):
+            self.calls.append(future)
+        else:
+            future.set_result(call())
+        return future
+
+    @property
+    def running(self) -> int:
+        return sum(not call.done() for call in self.calls)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Hanging:
+    """Replace the threads of plain functions."""
+    threads = Hanging()
+    monkeypatch.setattr("listeners.work.invoke.HandlerThreads", threads)
+    return threads
+
+
+def work(_: Message) -> None:
+    """Return at once."""
+
+
+@batch
+def work_all(_: list[Message]) -> None:
+    """Return at once."""
+
+
+@pytest.mark.parametrize("options", [{"concurrency": 3}, {"pool": Pool(3)}])
+@simulated
+async def test_messages_that_hang_end_as_dead_letters_where_no_slot_is_left(
+    threads: Hanging, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their worker says so once, counts their attempts, and goes on as soon as a thread returns."""
+    store = Store()
+    await store.fill(b"hang 1", b"hang 2", b"hang 3", b"good")
+    async with listening(store, work, handler_timeout=2.0, retry=STEADY, **options) as listener:
+        await settled(listener, 3, "buried")
+        assert sorted(await store.bodies(POISON)) == [b"hang 1", b"hang 2", b"hang 3"]
+        assert listener.state().queues[QUEUE].free == 0
+        assert listener.state().queues[QUEUE].handled == 0
+        threads.calls.pop().set_result(None)
+        await settled(listener, 1)
+        for thread in threads.calls:
+            thread.set_result(None)
+    (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert said.getMessage().startswith(f"{QUEUE}: every handler slot is held by a call of {__name__}:work that ran ")
+    assert "handler slots are free again" in caplog.text
+
+
+@pytest.mark.parametrize("handler", [work, work_all])
+@simulated
+async def test_a_thread_that_returns_late_gives_its_messages_back(threads: Hanging, handler: Any) -> None:
+    """For what was left of the pause; they are handled again then, here or elsewhere."""
+    store = Store()
+    await store.fill(b"hang")
+    policy = RetryPolicy(first_s=10.0, jitter=0.0)
+    async with listening(store, handler, handler_timeout=2.0, retry=policy) as listener:
+        await settled(listener, 1, "retried")
+        assert len(threads.began) == 1
+        await pass_time(4)
+        began = asyncio.get_running_loop().time()
+        threads.calls.pop().set_result(None)
+        while len(threads.began) < 2:
+            await pass_time(0.01)
+        assert 5.9 <= asyncio.get_running_loop().time() - began <= 6.2
+        threads.calls.pop().set_result(None)
+
+
+@simulated
+async def test_what_is_parked_goes_back_when_the_listener_stops() -> None:
+    """Its attempt counts; one whose lease was lost meanwhile is not settled at all."""
+    site = Site(work)
+    thread: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    site.holding._lingering.add(thread, ["m1", "m2"])
+    lost, _ = site.work(message(1), message(2))
+    await pass_time(0.1)
+    site.holding._lose(lost, "lease_ended")
+    await site.end()
+    ((_, settlement),) = site.store.calls
+    assert [(each.id, each.uncounted) for each in settlement.release] == [("m2", False)]
+    await pass_time(1000)
+    assert len(site.store.calls) == 1
+
+
+class Stubborn:
+    """A coroutine that swallows each cancellation of a message `stays` until the test lets it go."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+        self.cancelled: list[float] = []
+        self.began = 0
+
+    async def __call__(self, message: Message) -> None:
+        self.began += message.text() == "stays"
+        while message.text() == "stays" and not self.free.is_set():
+            try:
+                await self.free.wait()
+            except asyncio.CancelledError:
+                self.cancelled.append(asyncio.get_running_loop().time())
+
+
+@simulated
+async def test_a_worker_whose_coroutines_hold_every_slot_ends_within_its_grace() -> None:
+    """It says so and stops if it was told to; the calls that are left are counted."""
+    store, stubborn = Store(), Stubborn()
+    await store.fill(b"stays", b"good")
+    listener = Listener(
+        store, QUEUE, stubborn, bridge=PULL_ONLY, concurrency=1, handler_timeout=2.0, end_when_stuck=True, grace=5.0,
+        handle_signals=False,
+    )  # fmt: skip
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(HandlersStuck, match=f"{QUEUE}: every handler slot"):
+        await listener.run()
+    assert 8.0 <= asyncio.get_running_loop().time() - began <= 8.1, "time-out, one second, and the grace"
+    assert listener.unended() == 1
+    await pass_time(2)
+    assert {(each.body, each.dequeue_count) for each in await store.peek(QUEUE, 8)} == {(b"good", 0), (b"stays", 1)}
+    stubborn.free.set()
+    await pass_time(0)

@@ -6,24 +6,26 @@ import asyncio
 import datetime
 import itertools
 import logging
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from bridge.contract.burial import MAGIC, Burial, is_burial, read_burial, write_burial
-from bridge.contract.claim import is_claim, read_claim
-from bridge.contract.errors import BadInput, StoreUnavailable, UnknownOutcome
+from bridge.contract.burial import Burial, is_burial, read_burial, write_burial
+from bridge.contract.claim import is_claim, lost_claim, read_claim
+from bridge.contract.errors import BadInput, StoreUnavailable
 from bridge.contract.wire import ListenerHeartbeat
 from bridge.queues.base import Capabilities, NewMessage, PutReceipt, Settled, Settlement, Settling
 from bridge.storage.blobs.memory import MemoryBlobs
 from bridge.storage.claim_check import ClaimCheck
 from bridge.storage.tables.memory import MemoryTable
-from listeners import PULL_ONLY, Bury, Done, Failure, Ledger, Listener, Message, Replay, Retry
-from listeners.testing import run_once
-from listeners.work.events import ListenerEvents
-from tests.listeners.rig import POISON, QUEUE, Store, listening, run_until, settled
+from listeners import PULL_ONLY, Bury, Ledger, Listener, Message, Replay
+from listeners.core.settle import Failed, Succeeded
+from listeners.work.claims import SWEEP_S
+from listeners.work.invoke import Invoker
+from tests.listeners.rig import POISON, QUEUE, Store, listening, raising, run_until, settled
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulated
 
@@ -78,72 +80,6 @@ class Supervisor:
 
 
 @simulated
-async def test_a_burial_tells_what_happened() -> None:
-    """Where it failed, when, why, how often, with the traceback and each attempt; and the body is as it was put."""
-    store, supervisor = Store(), Supervisor()
-    (burial,) = await buried(store, b"seven")
-    assert (burial.queue, burial.attempts, burial.failure, burial.burials) == (QUEUE, 2, "exhausted", 1)
-    assert (burial.error, burial.listener) == ("ValueError", "worker")
-    assert burial.reason == "attempt 2 of 2: ValueError: this one is bad: seven"
-    assert burial.trace.startswith("Traceback")
-    assert "in failing" in burial.trace
-    assert [(one.attempt, one.reason) for one in burial.history] == [
-        (1, "ValueError: this one is bad: seven"),
-        (2, "ValueError: this one is bad: seven"),
-    ]
-    assert burial.inserted_at.tzinfo is not None
-    await run_until(listening(store, supervisor, POISON), 1, queue=POISON)
-    (message,) = supervisor.seen
-    assert (message.body, message.text(), message.queue, message.attempt) == (b"seven", "seven", POISON, 1)
-    assert message.burial == burial
-
-
-@simulated
-async def test_a_message_leaves_its_queue_after_it_is_on_the_poison_queue() -> None:
-    """Whoever dies in between leaves two, never none: the put is answered before the delete is sent."""
-
-    class Noting(Store):
-        def __init__(self) -> None:
-            super().__init__()
-            self.left: list[int] = []
-
-        async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
-            if queue == POISON:
-                await pass_time(1.0)  # whatever was sent before is done
-                self.left.append(sum(len(settlement.delete) for settlement in self.settlements))
-            return await super().put(queue, messages)
-
-    store = Noting()
-    await buried(store, b"seven")
-    assert store.left == [0]
-    assert sum(len(settlement.delete) for settlement in store.settlements) == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "options", "failure", "trace"),
-    [
-        (Bury("unknown"), {}, "poisoned", False),
-        (ValueError("x"), {"failures": lambda error: Failure.PERMANENT}, "permanent", True),
-        (Retry(0), {}, "exhausted", False),
-        (None, {"payload": int}, "undecodable", False),
-    ],
-)
-@simulated
-async def test_the_class_of_a_failure_is_told(
-    error: Exception | None, options: dict[str, Any], failure: str, trace: bool
-) -> None:
-    """By its handler's word, by the rule, by attempts, or because there is nothing to handle."""
-
-    async def handle(message: Message) -> None:
-        if error is not None:
-            raise error
-
-    (burial,) = await buried(Store(), b"{", handler=handle, **options)
-    assert burial.failure == failure
-    assert (burial.trace is not None) == trace
-
-
-@simulated
 async def test_a_bury_shows_what_it_came_from() -> None:
     """`raise Bury(...) from error` brings that error's traceback along, as does one raised while handling it."""
 
@@ -165,21 +101,6 @@ async def test_a_bury_shows_what_it_came_from() -> None:
 
 
 @simulated
-async def test_a_message_that_nobody_lived_to_judge_says_so() -> None:
-    """Handed out more often than allowed: there is no error to show, and the class tells it."""
-    store, supervisor = Store(), Supervisor()
-    await store.fill(b"x")
-    for _ in range(2):
-        (message,) = (await store.receive(QUEUE, 1, 1.0)).messages
-        await pass_time(2)
-    assert message.dequeue_count == 2
-    await run_until(listening(store, supervisor, max_attempts=2), 1, "buried")
-    (burial,) = await store.burials()
-    assert (burial.failure, burial.attempts, burial.error, burial.history) == ("no-outcome", 3, None, ())
-    assert supervisor.seen == []
-
-
-@simulated
 async def test_the_wake_that_brought_a_message_is_told() -> None:
     """A trigger's trace context goes with the messages that it brought, and not with those of another wake."""
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -191,100 +112,6 @@ async def test_the_wake_that_brought_a_message_is_told() -> None:
             bridge.wake(QUEUE, traceparent=context)
             await settled(listener, gen, "buried")
     assert [burial.traceparent for burial in await store.burials()] == [trace, None]
-
-
-@simulated
-async def test_the_context_of_a_message_goes_before_that_of_its_wake() -> None:
-    """A wake may stand for others; what is in the headers is its own, unless it is no context."""
-    own, wake = (f"00-{n:032x}-{n:016x}-01" for n in (1, 2))
-    store, bridge = Store(), FakeBridge()
-    async with listening(store, failing, bridge=bridge, max_attempts=1) as listener:
-        await bridge.until(ListenerHeartbeat)
-        for gen, context in enumerate((own, "hostile"), 1):
-            await store.put(QUEUE, [NewMessage(b"x", headers={"traceparent": context})])
-            bridge.wake(QUEUE, traceparent=wake)
-            await settled(listener, gen, "buried")
-    assert [burial.traceparent for burial in await store.burials()] == [own, wake]
-
-
-@simulated
-async def test_a_replay_goes_back_and_both_burials_are_told() -> None:
-    """It is put where it failed, deleted here and counted; buried again it shows both, and how often in all."""
-    store, supervisor = Store(), Supervisor(Replay())
-    (first,) = await buried(store, b"\x00\xffbytes", handler=refusing)
-    async with listening(store, supervisor, POISON) as listener:
-        await settled(listener, 1, "replayed", POISON)
-        figures = listener.state().queues[POISON]
-        assert (figures.handled, figures.retried, figures.buried) == (0, 0, 0)
-    assert await store.bodies(POISON) == []
-    assert await store.bodies(QUEUE) == [b"\x00\xffbytes"]
-    await run_until(listening(store, refusing, max_attempts=1), 1, "buried")
-    (burial,) = await store.burials()
-    assert burial.burials == 2
-    assert [(one.id, one.reason, one.attempts) for one in burial.earlier] == [(first.id, first.reason, 2)]
-    assert burial.id != first.id
-    assert await store.bodies(POISON) == [b"\x00\xffbytes"]
-
-
-@simulated
-async def test_a_replay_that_succeeds_is_done() -> None:
-    """The worker sees the body that was put at first, and the facts beside it; then nothing is left anywhere."""
-    store, worker = Store(), Supervisor(Bury("not yet"))
-    await store.fill(b"x")
-    async with (
-        listening(store, worker) as listener,
-        listening(store, Supervisor(Replay(after=50)), POISON) as supervisor,
-    ):
-        await settled(supervisor, 1, "replayed", POISON)
-        began = asyncio.get_running_loop().time()
-        await settled(listener, 1)
-        assert asyncio.get_running_loop().time() - began > 49
-    first, second = worker.seen
-    assert (first.body, second.body) == (b"x", b"x")
-    assert first.burial is None
-    assert second.burial.reason == "not yet"
-    assert [await store.bodies(queue) for queue in (QUEUE, POISON)] == [[], []]
-
-
-@simulated
-async def test_a_batch_of_a_supervisor_may_replay() -> None:
-    """One outcome per message: done, replayed here, replayed there."""
-    store = Store()
-    await buried(store, b"a", b"b", b"c")
-
-    async def handle(messages: list[Message]) -> list[Any]:
-        what = {"a": Done, "b": Replay, "c": Replay(queue="other")}
-        return [what[message.text()] for message in messages]
-
-    async with listening(store, handle, POISON) as listener:
-        await settled(listener, 2, "replayed", POISON)
-        await settled(listener, 1, "handled", POISON)
-    assert await store.bodies(QUEUE) == [b"b"]
-    assert await store.bodies("billing/other") == [b"c"]
-
-
-@pytest.mark.parametrize("crash", [UnknownOutcome("no answer"), StoreUnavailable("away")])
-@simulated
-async def test_a_replay_waits_for_a_store_that_fails(crash: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    """It insists; where nobody can tell whether it was put there may be two, and never none."""
-    store = Store()
-    await buried(store, b"x")
-    put, fails = store.put, [crash, crash]
-
-    async def failing_put(queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
-        if fails and isinstance(fails[0], UnknownOutcome):
-            await put(queue, messages)
-        if fails:
-            raise fails.pop()
-        return await put(queue, messages)
-
-    store.put = failing_put  # type: ignore[method-assign]
-    (grave,) = await store.peek(POISON)
-    await run_until(listening(store, Supervisor(Replay()), POISON), 1, "replayed", POISON)
-    assert len(back := await store.peek(QUEUE)) == (3 if isinstance(crash, UnknownOutcome) else 1)
-    assert await store.bodies(POISON) == []
-    assert caplog.text.count(f"{POISON}: cannot replay message {grave.id} to {QUEUE} yet: {crash}") == 2
-    assert f"message {grave.id} of {POISON} goes back to {QUEUE} as {back[-1].id}" in caplog.text
 
 
 @pytest.mark.parametrize("wish", [Replay(), Replay(queue="elsewhere/orders"), Replay(after=604_800)])
@@ -307,32 +134,6 @@ async def test_a_replay_that_cannot_be_leaves_the_message(wish: Replay, caplog: 
     assert depth.visible + depth.invisible == 1
     assert await store.depth("elsewhere/orders") is None
     assert "stays, it cannot be replayed" in caplog.text
-
-
-@simulated
-async def test_a_strangers_burial_is_a_plain_body() -> None:
-    """What begins as one and is none reaches the handler as it is, and can be buried and replayed as any."""
-    store, worker = Store(), Supervisor(Bury("odd"))
-    strange = MAGIC + b"9 {}\nbody"
-    await store.fill(strange)
-    async with (
-        listening(store, worker) as listener,
-        listening(store, Supervisor(Replay()), POISON),
-    ):
-        await settled(listener, 1)
-    assert [message.body for message in worker.seen] == [strange, strange]
-
-
-@simulated
-async def test_a_forged_burial_does_not_leave_its_account() -> None:
-    """The facts are a stranger's words: a replay by them stays in the account, or does not happen."""
-    store = Store()
-    forged = write_burial(msgspec.structs.replace(BURIAL, queue="bank/transfers"), b"x", 60_000)
-    assert forged is not None
-    await store.fill(forged, queue=POISON)
-    await run_until(listening(store, Supervisor(Replay()), POISON), 1, "retried", POISON)
-    assert await store.depth("bank/transfers") is None
-    assert (await store.depth(POISON)) is not None
 
 
 class Slow(Store):
@@ -478,44 +279,6 @@ class Aside:
         return listening(self.store, handler, queue, claim_check=self.check, **options)
 
 
-@pytest.mark.parametrize("size", [900, 50_000])
-@simulated
-async def test_bodies_that_are_put_aside_keep_their_facts(size: int) -> None:
-    """A body just below the limit goes aside with its facts, a claim travels behind them; each owns its one blob."""
-    site, body = Aside(), b"n" * size
-    await site.fill(body)
-    put, fails = site.blobs.put, [StoreUnavailable("away")]
-
-    async def away(name: str, data: bytes) -> None:
-        if fails:
-            raise fails.pop()
-        await put(name, data)
-
-    site.blobs.put = away  # type: ignore[method-assign]
-
-    async def fail(message: Message) -> None:
-        assert message.body == body
-        raise Bury("not yet")
-
-    for round_ in range(1, 4):
-        await run_until(site.listening(fail), 1, "buried")
-        (grave,) = [message.body for message in await site.store.peek(POISON)]
-        assert is_claim(grave) == (size == 900 and round_ == 1)
-        claim = grave if is_claim(grave) else read_burial(grave)[1]
-        assert await site.names() == [read_claim(claim).blob]
-        supervisor = Supervisor(Replay())
-        await run_until(site.listening(supervisor, POISON), 1, "replayed", POISON)
-        (seen,) = supervisor.seen
-        assert seen.body == body
-        assert seen.burial.burials == round_
-        assert len(seen.burial.earlier) == round_ - 1
-        assert len(await site.names()) == 1
-    worker = Supervisor()
-    await run_until(site.listening(worker), 1)
-    assert worker.seen[0].body == body
-    assert await site.names() == []
-
-
 @simulated
 async def test_a_burial_unseen_over_a_burial_put_aside_keeps_all_facts() -> None:
     """A replayed message whose facts are in its blob dies unseen: both burials are told, and nothing is left over."""
@@ -534,19 +297,6 @@ async def test_a_burial_unseen_over_a_burial_put_aside_keeps_all_facts() -> None
     assert (seen.burial.failure, seen.burial.burials) == ("no-outcome", 2)
     assert [one.reason for one in seen.burial.earlier] == ["first"]
     assert await site.names() == []
-
-
-@simulated
-async def test_the_sweep_finds_claims_behind_facts() -> None:
-    """A blob that a buried message has a claim on is no orphan, however old."""
-    site = Aside()
-    await site.fill(b"n" * 50_000)
-    await run_until(site.listening(Supervisor(Bury("no"))), 1, "buried")
-    await pass_time(30 * 86_400.0)
-    swept = await site.check.sweep(site.store, POISON)
-    assert (swept.removed, swept.referenced, swept.unknown) == (0, 1, 0)
-    elsewhere = await site.check.sweep(Small(), POISON)
-    assert (elsewhere.removed, len(await site.names())) == (0, 1)
 
 
 @simulated
@@ -576,35 +326,236 @@ async def test_a_replay_is_not_taken_for_done_by_a_ledger() -> None:
         assert [message.text() for message in worker.seen] == ["x", "x", "y"], "it was compensated"
 
 
+LARGE = b"order " * 50_000
+
+
+class Blobs(MemoryBlobs):
+    """Blobs on the loop's clock, whose next reads may fail or never answer."""
+
+    def __init__(self) -> None:
+        super().__init__(uuid.uuid4().hex, clock=asyncio.get_running_loop().time)
+        self.reading: list[Any] = []
+        self.tries: list[float] = []
+
+    async def get(self, name: str) -> bytes:
+        self.tries.append(asyncio.get_running_loop().time())
+        if self.reading:
+            await self.reading.pop(0)()
+        return await super().get(name)
+
+    async def names(self) -> list[str]:
+        return [blob.name for blob in await self.blobs()]
+
+
+class Site:
+    def __init__(self) -> None:
+        self.store, self.blobs = Store(), Blobs()
+        self.check = ClaimCheck(self.blobs)
+        self.seen: list[Message] = []
+
+    async def fill(self, *bodies: bytes, queue: str = QUEUE) -> list[bytes]:
+        limit = self.store.capabilities.body_bytes_max
+        ready = [await self.check.put_aside(queue, NewMessage(body), limit) for body in bodies]
+        await self.store.put(queue, ready)
+        return [message.body for message in ready]
+
+    async def handle(self, message: Message) -> None:
+        self.seen.append(message)
+
+    def listening(self, handler: Any = None, **options: Any) -> Any:
+        return listening(self.store, handler or self.handle, claim_check=self.check, **options)
+
+
+@pytest.mark.parametrize("ours", [True, False])
 @simulated
-async def test_a_replay_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue elsewhere hears of it when it is visible there: at once, or when its delay is over."""
-    store = Store()
-    await buried(store, b"a", b"b")
-    told: list[tuple[str, int]] = []
-    monkeypatch.setattr(ListenerEvents, "announce", lambda _, queue, after_ms: told.append((queue, after_ms)))
-    async with listening(store, Supervisor(Replay(), Replay(after=5)), POISON) as listener:
-        await settled(listener, 2, "replayed", POISON)
-    assert told[0] == (QUEUE, 0)
-    assert told[1][0] == QUEUE
-    assert 5000 < told[1][1] < 5100
+async def test_a_listener_closes_the_blob_store_that_it_opened(ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given its URL; one that was given open stays so."""
+    site, closed = Site(), list[ClaimCheck]()
+
+    async def close(check: ClaimCheck) -> None:
+        closed.append(check)
+
+    monkeypatch.setattr(ClaimCheck, "close", close)
+    await site.store.fill(b"small")
+    await run_until(listening(site.store, site.handle, claim_check="memory:owned" if ours else site.check), 1)
+    assert len(closed) == ours
 
 
-async def test_handlers_of_supervisors_can_be_tried() -> None:
-    """`run_once` hands them facts, and tells where a replay would go."""
+@simulated
+async def test_a_body_that_comes_back_after_its_burial_is_found() -> None:
+    """The supervisor is told of the claim as text while the body is gone, and replays the whole once it is there."""
+    site = Site()
+    (claim,) = await site.fill(LARGE)
+    name = read_claim(claim).blob
+    kept = await site.blobs.get(name)
+    await site.blobs.delete(name)
 
-    async def handle(message: Message) -> None:
-        if message.burial is None or message.burial.burials < 3:
-            raise Replay(after=7)
+    async def supervise(message: Message) -> None:
+        site.seen.append(message)
+        raise Replay
 
-    replay = await run_once(handle, b"x", queue="test/orders-poison")
-    assert isinstance(replay, Replay)
-    assert (replay.after, replay.queue) == (7, "test/orders")
-    burial = msgspec.structs.replace(BURIAL, queue="test/other")
-    replay = await run_once(handle, b"x", queue="test/graves", burial=burial)
-    assert isinstance(replay, Replay)
-    assert replay.queue == "test/other"
-    assert isinstance(await run_once(handle, b"x", queue="test/graves"), Retry)
-    assert await run_once(handle, b"x", burial=msgspec.structs.replace(burial, burials=3)) == Done()
-    with pytest.raises(ValueError, match="604800"):
-        Replay(after=604_801)
+    await run_until(site.listening(), 1, "buried")
+    async with site.listening(supervise, queue=POISON) as listener:
+        await settled(listener, 1, "retried", POISON)
+        assert [(message.body, is_claim(message.body)) for message in site.seen] == [(lost_claim(claim), False)]
+        await site.blobs.put(name, kept)
+        await settled(listener, 1, "replayed", POISON)
+    assert site.seen.pop().body == LARGE
+    site.seen.clear()
+    await run_until(site.listening(), 1)
+    assert [message.body for message in site.seen] == [LARGE]
+    assert await site.blobs.names() == []
+
+
+@simulated
+async def test_a_claim_that_cannot_be_read_is_buried() -> None:
+    """A damaged claim, or a stranger's: nothing is fetched for it."""
+    site = Site()
+    await site.store.fill(b'queuebell-claim:1 {"blob": "../../etc/passwd"}')
+    await run_until(site.listening(), 1, "buried")
+    assert site.blobs.tries == []
+    assert (await site.store.bodies(POISON))[0].startswith(b"queuebell-claim:1 ")
+    (burial,) = await site.store.burials()
+    assert "its body was put aside and cannot be read: " in burial.reason
+
+
+@simulated
+async def test_a_listener_that_stops_gives_back_what_it_could_not_fetch() -> None:
+    """Nobody waits for the blob store when the listener goes; the message is there for others."""
+    site = Site()
+    site.blobs.reading = [raising(StoreUnavailable("away"))] * 1000
+    await site.fill(LARGE)
+    async with site.listening(grace=1.0):
+        async with asyncio.timeout(60):
+            while len(site.blobs.tries) < 3:
+                await asyncio.sleep(0.01)
+    depth = await site.store.depth(QUEUE)
+    assert depth.visible == 1
+    assert len(await site.blobs.names()) == 1
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(1.0, 0), (3.0, 1)])
+@simulated
+async def test_the_last_removals_have_two_seconds_at_the_end(seconds: float, left: int) -> None:
+    """A blob whose removal takes longer is left to the sweep."""
+    site, remove = Site(), MemoryBlobs.delete
+
+    async def delete(name: str) -> None:
+        await pass_time(seconds)
+        await remove(site.blobs, name)
+
+    site.blobs.delete = delete  # type: ignore[method-assign]
+    await site.fill(LARGE)
+    await run_until(site.listening(), 1)
+    assert len(await site.blobs.names()) == left
+
+
+@simulated
+async def test_the_sweep_knows_the_poison_queue_that_was_given() -> None:
+    """A worker without a claim check buries there as it stands; the sweep of one that has one leaves the body."""
+    site, grave = Site(), "billing/graveyard"
+    (claim,) = await site.fill(LARGE)
+    options = {"poison_queue": grave, "max_attempts": 1}
+    await run_until(listening(site.store, site.handle, **options), 1, "buried")
+    await pass_time(7 * 86_400)
+    async with site.listening(**options):
+        await pass_time(1.3 * SWEEP_S)
+    assert await site.store.bodies(grave) == [claim]
+    assert await site.check.fetch(claim) == LARGE
+
+
+@simulated
+async def test_a_sweep_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """A blob store that is away or broken ends no listener, and what broke is told with the queue."""
+    site = Site()
+    listings = 0
+
+    async def broken(*arguments: Any) -> Any:
+        nonlocal listings
+        listings += 1
+        raise StoreUnavailable("away") if listings % 2 else RuntimeError("defect")
+
+    site.blobs.blobs = broken  # type: ignore[method-assign]
+    async with site.listening() as listener:
+        await pass_time(10 * SWEEP_S)
+        assert listings > 5
+        assert f"{QUEUE}: looking for orphaned blobs broke" in caplog.text
+        assert f"{QUEUE}: orphaned blobs could not be searched for now: away" in caplog.text
+        await site.store.fill(b"small")
+        await settled(listener, 1)
+
+
+MESSAGE = Message("1", "billing/orders", b"x", 1, datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC))
+
+
+class Odd(BaseException):
+    """No `Exception`, as some libraries have theirs."""
+
+
+def raising_invoke(error: type[BaseException], kind: str) -> Any:
+    async def on_loop(message: Message) -> None:
+        raise error("odd")
+
+    def in_thread(message: Message) -> None:
+        raise error("odd")
+
+    async def on_batch(messages: list[Message]) -> None:
+        raise error("odd")
+
+    return {"coroutine": on_loop, "thread": in_thread, "batch": on_batch}[kind]
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "batch"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_process_goes_on(error: type[BaseException], kind: str) -> None:
+    """To whoever runs the event loop; the messages come back when their leases end."""
+    invoker = Invoker(raising_invoke(error, kind), threads=1, timeout=None)
+    calling: Any = invoker.many([MESSAGE], lambda _: None) if invoker.batch else invoker.one(MESSAGE, lambda _: None)
+    with pytest.raises(error):
+        calling.send(None)
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "thread", "batch"])
+@pytest.mark.parametrize("timeout", [None, 600.0])
+async def test_a_cancellation_from_within_fails_the_attempt(kind: str, timeout: float | None) -> None:
+    """Of all messages of a batch: nobody outside has cancelled anything."""
+    invoker = Invoker(raising_invoke(asyncio.CancelledError, kind), threads=1, timeout=timeout)
+    try:
+        if invoker.batch:
+            outcomes = await invoker.many([MESSAGE, MESSAGE], lambda _: None)
+        else:
+            outcomes = [await invoker.one(MESSAGE, lambda _: None)]
+    finally:
+        invoker.close()
+    assert outcomes == [Failed("the handler was cancelled from within")] * (2 if invoker.batch else 1)
+
+
+@pytest.mark.parametrize("timeout", [None, 600.0])
+async def test_a_coroutine_that_a_plain_function_returns_is_run(timeout: float | None) -> None:
+    """As of a lambda around one; what it raises is the outcome."""
+    seen: list[Message] = []
+
+    async def see(message: Message) -> None:
+        seen.append(message)
+        if len(seen) == 2:
+            raise Odd
+
+    invoker = Invoker(lambda message: see(message), threads=1, timeout=timeout)
+    try:
+        assert await invoker.one(MESSAGE, lambda _: None) == Succeeded()
+        assert isinstance(await invoker.one(MESSAGE, lambda _: None), Failed)
+    finally:
+        invoker.close()
+    assert seen == [MESSAGE] * 2
+
+
+async def deep(depth: int, message: Message) -> None:
+    """Fail far down, by two functions in turn, for lines that repeat are told once."""
+    if depth == 0:
+        raise ValueError("at the end")
+    await deeper(depth - 1, message)
+
+
+async def deeper(depth: int, message: Message) -> None:
+    """Go on as `deep` does."""
+    await deep(depth, message)

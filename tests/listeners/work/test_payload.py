@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple
+from unittest.mock import AsyncMock, MagicMock
 
 import attrs
 import msgspec
@@ -14,11 +17,10 @@ import pydantic
 import pytest
 from typing_extensions import TypedDict
 
-from listeners import PULL_ONLY, Bury, Done, Listener, Message
+from listeners import PULL_ONLY, Listener, Message, RandomExponential
 from listeners.testing import run_once
-from listeners.work.payload import decoder
-from tests.listeners.rig import POISON, QUEUE, Store, listening, settled
-from tests.support.processes import environment
+from tests.listeners.rig import POISON, QUEUE, Store, listening, run_until, settled
+from tests.support.command import COMMAND, environment
 from tests.support.sim_loop import simulate, simulated
 
 GOOD, BAD = b'{"number": 7}', b'{"number": "many"}'
@@ -167,15 +169,6 @@ def test_a_type_that_no_body_fits_is_refused(payload: Any, words: str) -> None:
         simulate(run_once(print, GOOD, payload=payload))
 
 
-def test_pydantic_tells_its_faults_without_the_body() -> None:
-    """The reason of a burial names the field, in one line, and repeats nothing that a producer sent."""
-    outcome = simulate(run_once(print, b'{"model": {"number": "secret"}}', payload=Holder))
-    assert isinstance(outcome, Bury)
-    assert "model.number: " in outcome.reason
-    assert "data: Field required" in outcome.reason
-    assert "secret" not in outcome.reason
-
-
 @simulated
 async def test_a_rule_of_the_type_that_breaks_is_a_failed_attempt() -> None:
     """A bug in a validator says nothing about the message, which is tried again and keeps its reason."""
@@ -192,17 +185,6 @@ async def test_a_rule_of_the_type_that_breaks_is_a_failed_attempt() -> None:
     assert burial.reason == "attempt 2 of 2: the payload type broke: KeyError: 8"
 
 
-def test_the_helper_for_tests_decodes_alike() -> None:
-    """`run_once` gives the handler a Pydantic model as a listener does."""
-    seen = []
-
-    async def see(message: Message) -> None:
-        seen.append(message.value)
-
-    assert simulate(run_once(see, GOOD, payload=Model)) == Done()
-    assert seen == [Model(number=7)]
-
-
 def test_pydantic_is_loaded_only_for_its_own() -> None:
     """Neither the package nor a payload of another kind imports it."""
     program = (
@@ -214,8 +196,139 @@ def test_pydantic_is_loaded_only_for_its_own() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, env=environment(), timeout=60)
 
 
-def test_a_decoder_raises_only_what_a_listener_expects() -> None:
-    """Whatever the kind, a body that does not fit is a `msgspec.DecodeError`."""
-    for payload in (Model, Struct):
-        with pytest.raises(msgspec.DecodeError):
-            decoder(payload)(BAD)
+async def two(message: Message, connection: object) -> None: ...
+
+
+async def none() -> None: ...
+
+
+async def generating(message: Message) -> AsyncIterator[int]:
+    yield 1
+
+
+def plainly_generating(message: Message) -> Iterator[int]:
+    yield 1
+
+
+class Callee:
+    def __init__(self, message: Message | None = None) -> None: ...
+
+    async def __call__(self, message: Message) -> None: ...
+
+    async def method(self, message: Message) -> None: ...
+
+
+async def one(message: Message) -> None: ...
+
+
+async def spare(message: Message, connection: object = None) -> None: ...
+
+
+def anything(*arguments: object, **named: object) -> None: ...
+
+
+def test_a_call_in_place_of_its_function_is_refused() -> None:
+    """A coroutine was made by a call of the handler, which is a slip of the hand."""
+    called = one(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not its call"):
+        Listener("memory:x", QUEUE, called, bridge=PULL_ONLY)  # type: ignore[arg-type]
+    called.close()
+
+
+RIGHT = {
+    "one": one,
+    "spare": spare,
+    "anything": anything,
+    "built in": print,
+    "callable": Callee(),
+    "method": Callee().method,
+    "partial": functools.partial(two, connection=1),
+    "async mock": AsyncMock(),
+    "mock": MagicMock(),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_handler_that_can_be_called_is_taken(name: str) -> None:
+    """Whatever takes one argument."""
+    Listener("memory:x", QUEUE, RIGHT[name], bridge=PULL_ONLY)
+
+
+class Halves:
+    def tasks(self) -> int:
+        return 1
+
+
+class Backwards:
+    def miss(self) -> float:
+        return 1.0
+
+    def hit(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"on_queue_empty": two}, "a hook takes one argument, and two"),
+        ({"on_work_detected": generating}, "generating is a generator"),
+        ({"on_queue_empty": Callee}, "not the class Callee"),
+        ({"on_queue_empty": "print"}, "a hook is a function, not str"),
+        ({"scaling": Halves()}, "scaling: its tasks takes one argument"),
+        ({"scaling": lambda depth: 1}, "scaling: its tasks is a function, not NoneType"),
+        ({"backoff": Backwards()}, "backoff: its miss takes one argument"),
+        ({"backoff": RandomExponential}, "backoff: its miss takes one argument"),
+        ({"backoff": 5.0}, "backoff: its miss is a function, not NoneType"),
+        ({"failures": two}, "failures takes one argument"),
+        ({"failures": none}, "failures takes one argument"),
+    ],
+)
+def test_what_else_is_called_is_looked_at_too(options: dict[str, Any], words: str) -> None:
+    """Hooks, scaling, back-off and the rule of failures."""
+    with pytest.raises(TypeError) as refused:
+        Listener("memory:x", QUEUE, one, bridge=PULL_ONLY, **options)
+    assert words in str(refused.value)
+
+
+async def generating_later(message: Message) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("generates", [plainly_generating, generating_later])
+@simulated
+async def test_a_generator_that_a_plain_function_returns_is_a_failed_attempt(generates: Any) -> None:
+    """It looks like a function until it is called; its message is not taken for handled."""
+    store = Store()
+    await store.fill(b"x")
+    await run_until(listening(store, lambda message: generates(message), max_attempts=1), 1, "buried")
+    (burial,) = await store.burials()
+    assert "returned a generator: nothing of it has run" in burial.reason
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("two", "takes one argument, and two is called as two(message, connection)"),
+        ("Callee", "not the class Callee"),
+        ("generating", "generating is a generator"),
+        ("NUMBER", "is no function"),
+    ],
+)
+def test_the_command_ends_with_one_line_and_78(tmp_path: pathlib.Path, name: str, words: str) -> None:
+    """Before it connects to anything."""
+    (tmp_path / "orders.py").write_text(
+        "NUMBER = 7\n\n\nasync def two(message, connection): ...\n\n\nasync def generating(message):\n    yield\n\n\n"
+        "class Callee:\n    def __init__(self, message): ...\n"
+    )
+    ended = subprocess.run(
+        [*COMMAND, "listen", "http://127.0.0.1:9", QUEUE, f"orders:{name}"],
+        capture_output=True,
+        text=True,
+        env=environment({}),
+        cwd=tmp_path,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 78
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"queuebell listen: orders:{name}")
+    assert words in line

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import functools
 import os
 import pathlib
 import queue
 import signal
 import socket
+import threading
 import types
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 import listeners.listener
-from listeners.handler import Message
+from listeners.handler import Bury, Message, Replay, Retry
 from listeners.work import starter
+from listeners.work.command import Command, CommandFailed
 from listeners.work.starter import (
     LOOK_S,
     NOTIFY,
@@ -26,26 +31,13 @@ from listeners.work.starter import (
     Link,
     Starter,
     inherited,
-    notified,
     ticket,
 )
+from listeners.work.stop_signals import SIGNALS, StopSignals
+from listeners.work.threads import NAME, HandlerThreads
 from tests.listeners.rig import QUEUE, Store, listening
 from tests.support.processes import PATIENCE_S
 from tests.support.sim_loop import pass_time, simulated
-
-
-def test_the_socket_is_found_as_long_as_it_is_that_one() -> None:
-    """A descriptor that was closed, or is another file by now, is none."""
-    ours, theirs = socket.socketpair()
-    other, another = socket.socketpair()
-    with ours, theirs, other, another:
-        fd = theirs.fileno()
-        told = {VARIABLE: ticket(fd, 2.5)}
-        assert inherited(told) == (fd, 2.5)
-        assert inherited({VARIABLE: ticket(fd, -1)}) == (fd, 0.0)
-        os.dup2(other.fileno(), fd)
-        assert inherited(told) is None
-    assert inherited(told) is None
 
 
 @pytest.mark.parametrize("text", ["", "3", "x:y", "3:", ":5", "-1:5:1", "99999:1:1", "0:1:x", "9" * 30 + ":1:1"])
@@ -53,16 +45,6 @@ def test_anything_else_is_none(text: str) -> None:
     """And nobody is bothered with it."""
     assert inherited({VARIABLE: text}) is None
     assert inherited({}) is None
-
-
-def test_systemd_is_told_only_by_who_was_started_for_a_scaler() -> None:
-    """Another service of that kind says for itself when it is ready."""
-    path = {NOTIFY: "/run/systemd/notify"}
-    assert notified({**path, VARIABLE: SYSTEMD}) == "/run/systemd/notify"
-    assert notified({NOTIFY: "@abstract", VARIABLE: SYSTEMD}) == "\0abstract"
-    for told in (path, {VARIABLE: SYSTEMD}, {NOTIFY: "", VARIABLE: SYSTEMD}, {NOTIFY: "vsock:2:1", VARIABLE: SYSTEMD}):
-        assert notified(told) is None
-    assert inherited({VARIABLE: SYSTEMD}) is None
 
 
 @pytest.mark.parametrize(("grace", "waits"), [(1.0, 1.0), (3600.0, 2.0)])
@@ -153,32 +135,6 @@ async def test_a_worker_says_how_it_stands_until_its_scaler_is_gone(
         scaler.close()
 
 
-async def test_a_unit_is_ready_with_its_session_and_says_how_often_it_was_busy(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By READY=1 and STATUS= of sd_notify, one datagram each; where nobody reads any more it works on."""
-    link = Link()
-    monkeypatch.setattr(starter, "LOOK_S", 0.0)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(str(tmp_path / "notify"))
-        systemd.settimeout(PATIENCE_S)
-        monkeypatch.setenv(VARIABLE, SYSTEMD)
-        monkeypatch.setenv(NOTIFY, str(tmp_path / "notify"))
-        held = 0
-        worker = Starter(lambda: held, link)
-        worker.ready()
-        assert [systemd.recv(64), systemd.recv(64)] == [b"READY=1\n", b"STATUS=idle 0\n"]
-        for spell in (1, 2):
-            worker.took()
-            assert systemd.recv(64) == b"STATUS=busy %d\n" % spell
-            worker._look()
-            assert systemd.recv(64) == b"STATUS=idle %d\n" % spell
-        (tmp_path / "notify").rename(tmp_path / "away")
-        worker.close()
-    assert link._socket is not None
-    link._socket.close()
-
-
 def test_a_unit_without_the_socket_works_all_the_same(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -218,3 +174,240 @@ def test_a_worker_of_another_queue_says_so(
     told = [record.getMessage() for record in caplog.records if "started for" in record.getMessage()]
     text = f"this worker was started for a/wanted and listens to {said}: nobody takes from there"
     assert told == ([text] if said else [])
+
+
+TERM, INT = signal.SIGTERM, signal.SIGINT
+
+
+@pytest.fixture
+def heard() -> Iterator[list[int]]:
+    """Yield what a program's own handler hears; it has no signal yet, and all stand afterwards as before."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(TERM, signal.SIG_DFL)
+    signal.signal(INT, signal.default_int_handler)
+    yield []
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def own(heard: list[int]) -> Callable[[int, object], None]:
+    """Return a handler of the program's own."""
+    return lambda number, frame: heard.append(number)
+
+
+async def told(count: list[int]) -> list[int]:
+    """Return what a member has been told, once the loop had a turn."""
+    await asyncio.sleep(0)
+    return count
+
+
+def test_all_members_are_told_and_a_late_one_at_once(heard: list[int]) -> None:
+    """Both signals count together; after the last member they stand as before, and the program gets none twice."""
+    one, two, late = list[int](), list[int](), list[int]()
+
+    async def story() -> None:
+        stood = [signal.getsignal(number) for number in SIGNALS]
+        with StopSignals(one.append, take=None):
+            with StopSignals(two.append, take=None):
+                signal.raise_signal(TERM)
+                assert (await told(one), await told(two)) == ([1], [1])
+            signal.raise_signal(INT)
+            assert (await told(one), two) == ([1, 2], [1])
+            with StopSignals(late.append, take=None):
+                assert await told(late) == [2]
+            assert signal.getsignal(TERM) != stood[0]
+        assert [signal.getsignal(number) for number in SIGNALS] == stood
+        one.clear()
+        with StopSignals(one.append, take=None):
+            assert await told(one) == []
+            signal.raise_signal(TERM)
+            assert await told(one) == [1]
+
+    asyncio.run(story())
+    assert [signal.getsignal(number) for number in SIGNALS] == [signal.SIG_DFL, signal.default_int_handler]
+
+
+def test_who_took_a_signal_meanwhile_keeps_it(heard: list[int]) -> None:
+    """Given back to nobody, it goes to whom it was of at first as soon as the next member comes, or takes it over."""
+    mine = list[int]()
+
+    async def story() -> None:
+        with StopSignals(mine.append, take=None):
+            ours = signal.signal(TERM, own(heard))
+        signal.raise_signal(TERM)
+        assert (await told(mine), heard) == ([], [TERM])
+        signal.signal(TERM, ours)
+        with StopSignals(mine.append, take=None):
+            signal.raise_signal(TERM)
+            assert await told(mine) == [1]
+        assert signal.getsignal(TERM) is signal.SIG_DFL
+        with StopSignals(mine.append, take=None):
+            signal.signal(TERM, own(heard))
+            with StopSignals(mine.append, take=None):
+                signal.raise_signal(TERM)
+            with StopSignals(mine.append, take=True):
+                signal.raise_signal(TERM)
+                assert await told(mine) == [1, 1, 1]
+        signal.raise_signal(TERM)
+
+    asyncio.run(story())
+    assert heard == [TERM] * 3
+
+
+@pytest.mark.parametrize("handled", [True, False])
+def test_a_program_that_waits_for_no_listener_gets_the_signal_after_them(handled: bool, heard: list[int]) -> None:
+    """Once the last of them has left; where they are waited for it has heard by their end."""
+    mine = list[int]()
+
+    async def listen() -> None:
+        with StopSignals(mine.append, take=True):
+            while not mine:
+                await asyncio.sleep(0)
+
+    async def story() -> None:
+        signal.signal(INT, own(heard))
+        listening = [asyncio.create_task(listen()) for _ in range(2)]
+        await asyncio.sleep(0)
+        if handled:
+            gathered = asyncio.gather(*listening)
+        signal.raise_signal(INT)
+        while not all(task.done() for task in listening):
+            await asyncio.sleep(0)
+        if handled:
+            await gathered
+        await asyncio.sleep(0)
+
+    asyncio.run(story())
+    assert (mine, heard) == ([1, 1], [] if handled else [INT])
+
+
+def test_a_loop_that_nobody_waits_for_takes_no_signal(heard: list[int]) -> None:
+    """A notebook's runs for ever; told to, a listener has them there too."""
+    loop = asyncio.new_event_loop()
+    taken, members = list[bool](), list[Any]()
+
+    def enter() -> None:
+        for take in (None, True):
+            members.append(StopSignals(int, take=take))
+            members[-1].__enter__()
+            taken.append(signal.getsignal(TERM) is not signal.SIG_DFL)
+        loop.stop()
+
+    loop.call_soon(enter)
+    loop.run_forever()
+    assert taken == [False, True]
+    for member in members:
+        member.__exit__(None, None, None)
+    loop.close()
+    assert signal.getsignal(TERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_process_that_was_forked_off_and_a_loop_that_was_left_hear_nothing(
+    forked: bool, heard: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal goes to whom it was of before, and is theirs from then on."""
+    mine, members = list[int](), list[Any]()
+    signal.signal(TERM, own(heard))
+
+    async def story() -> None:
+        members.append(StopSignals(mine.append, take=True))
+        members[0].__enter__()
+        if forked:
+            monkeypatch.setattr(os, "getpid", lambda: 1)
+            signal.raise_signal(TERM)
+            await asyncio.sleep(0)
+
+    asyncio.run(story())
+    if not forked:
+        signal.raise_signal(TERM)
+    assert (mine, heard) == ([], [TERM])
+    signal.raise_signal(TERM)
+    assert heard == [TERM, TERM]
+    loop = asyncio.new_event_loop()
+    loop.call_soon(members[0].__exit__, None, None, None)
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+
+def ended(threads: HandlerThreads) -> None:
+    """Close them, and wait until none is left."""
+    threads.close()
+    for thread in [each for each in threading.enumerate() if each.name.startswith(NAME)]:
+        thread.join(PATIENCE_S)
+
+
+def test_a_free_thread_is_used_again_and_a_failure_frees_it_too() -> None:
+    """One call after the other needs one thread, whether they return, raise or were cancelled before they ran."""
+    threads, names = HandlerThreads(4), set[str]()
+
+    def fail() -> None:
+        names.add(threading.current_thread().name)
+        raise LookupError("no such order")
+
+    for _ in range(3):
+        assert threads.submit(lambda: names.add(threading.current_thread().name)).result(PATIENCE_S) is None
+        with pytest.raises(LookupError, match="no such order"):
+            threads.submit(fail).result(PATIENCE_S)
+    assert names == {f"{NAME}_1"} and threads.running == 0
+    go = threading.Event()
+    held = [threads.submit(lambda: go.wait(PATIENCE_S)) for _ in range(4)]
+    waiting = threads.submit(lambda: names.add("too late"))
+    assert waiting.cancel()
+    go.set()
+    assert [each.result(PATIENCE_S) for each in held] == [True] * 4
+    assert threads.submit(lambda: 7).result(PATIENCE_S) == 7
+    ended(threads)
+    assert threads.running == 0 and "too late" not in names
+
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+def message(body: bytes = b"hello") -> Message:
+    return Message("m1", "billing/orders", body, 3, NOW)
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome", "words"),
+    [
+        ("exit 75", Retry, r"Retry\(after=None\)"),
+        ("exit 100", Bury, "100"),
+        ("exit 101", Replay, r"Replay\("),
+        ("exit 1", CommandFailed, "exit code 1"),
+        ("exit 255", CommandFailed, "exit code 255"),
+        ("no-such-command-here 2>/dev/null", CommandFailed, "exit code 127"),
+        ("kill -TERM $$", CommandFailed, "SIGTERM"),
+    ],
+)
+async def test_exit_codes_are_outcomes(line: str, outcome: type[Exception], words: str) -> None:
+    """75 is Retry, 100 Bury, 101 Replay, and everything else but 0 a failed attempt."""
+    with pytest.raises(outcome, match=words):
+        await Command(line)(message())
+
+
+async def test_cancelling_kills_the_whole_group(tmp_path: pathlib.Path) -> None:
+    """A grandchild in the background is killed with the shell: the pipe it holds open ends."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    def readable() -> None:
+        if os.read(reading, 100):
+            started.set()
+        elif started.is_set():
+            ended.set()
+
+    loop = asyncio.get_running_loop()
+    task = asyncio.create_task(Command(f"exec 3> {fifo}; sleep 1000 & echo up >&3; wait")(message()), name="command")
+    loop.add_reader(reading, readable)
+    try:
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await ended.wait()
+    finally:
+        loop.remove_reader(reading)
+        os.close(reading)

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import http.server
 import json
 import pathlib
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
+from bridge.core.settings import Periods, Tuning
 from queuebell.assembly import assemble
+from queuebell.command import check as command
 from queuebell.command import reaching
 from queuebell.command.main import main
 from queuebell.settings import load
 from tests.support.brokers import NatsServer
 from tests.support.command import perform, serving
 from tests.support.postgres import running
-
-CONFIGURATION = """
-data = "{data}"
-slack_s = 20
-[[queue]]
-match = "billing/orders"
-sweep_s = 10
-[[queue]]
-match = "billing/*"
-sweep_s = 0
-"""
+from tests.support.processes import GLANCE_S
 
 
 @pytest.fixture
@@ -57,37 +52,12 @@ def check(
     return run
 
 
-def test_a_configuration_is_checked_without_a_bridge_and_nothing_is_made(
-    check: Callable[..., tuple[int, str, str]], tmp_path: pathlib.Path
-) -> None:
-    """Bound and cost of every rule and of the rest; no data directory, exit code 0."""
-    code, out, _ = check(CONFIGURATION)
-    assert code == 0
-    assert "billing/orders: a message waits 51 s at most" in out
-    assert "billing/*: a message waits 40 s at most" in out and "sweeps are off" in out
-    assert "*: a message waits 106 s at most" in out
-    assert "only the configuration was checked" in out
-    assert not (tmp_path / "data").exists()
-
-
 def test_what_keda_costs_is_said_where_it_is_served(check: Callable[..., tuple[int, str, str]]) -> None:
     """In counts an hour of a queue in another store."""
     code, out, _ = check('keda = "127.0.0.1:8475"\ndata = "{data}"\n')
     assert code == 0
     assert "KEDA: a stream costs no count of own queues; one in another store is counted 120 times an hour" in out
     assert "KEDA" not in check('data = "{data}"\n')[1]
-
-
-def test_json_has_the_numbers(check: Callable[..., tuple[int, str, str]]) -> None:
-    """For scripts: each rule with its own numbers, bound and costs."""
-    code, out, _ = check(CONFIGURATION, "--json")
-    found: dict[str, Any] = json.loads(out)
-    assert code == 0
-    rules = {rule["match"]: rule for rule in found["configuration"]["queues"]}
-    assert list(rules) == ["billing/orders", "billing/*", "*"]
-    assert rules["billing/orders"]["bound_s"] == 51.0
-    assert rules["*"]["slack_s"] == 20.0
-    assert found["bridge"]["answers"] is False and found["problems"] == []
 
 
 @pytest.mark.parametrize(
@@ -123,21 +93,6 @@ def test_a_wrong_configuration_is_refused_as_serve_would(
     code, out, err = check(text)
     assert (code, out) == (78, "")
     assert named in err and len(err.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize("url", ["http://x y", "http://x\ty", "http://[::1", "http://h:99999"])
-def test_an_address_that_is_none_is_refused(check: Callable[..., tuple[int, str, str]], url: str) -> None:
-    """What no host can be called is a wrong setting, and no traceback."""
-    code, _, err = check("", "--bridge", url)
-    assert code in (69, 78) and "bridge" in err and len(err.strip().splitlines()) == 1
-
-
-def test_a_bridge_that_was_named_and_does_not_answer_is_69(
-    check: Callable[..., tuple[int, str, str]], nobody: str
-) -> None:
-    """Asked for by --bridge, its absence is the answer."""
-    code, _, err = check("", "--bridge", nobody)
-    assert code == 69 and nobody in err
 
 
 def test_a_bridge_that_runs_is_judged(tmp_path: pathlib.Path) -> None:
@@ -263,19 +218,6 @@ async def test_what_is_configured_is_reached_or_not(
     assert code == 0 and "no broker, database or engine is configured" in out
 
 
-@pytest.mark.parametrize(
-    ("given", "asked"),
-    [
-        ("mqtt://a:1883", "mqtt://a:1883"),
-        ("mqtt://a?client_id=b", "mqtt://a"),
-        ("mqtts://a?version=5&client_id=b&session=600&tls_ca=c", "mqtts://a?version=5&tls_ca=c"),
-    ],
-)
-def test_the_session_of_the_bridge_that_runs_is_left_alone(given: str, asked: str) -> None:
-    """Two MQTT clients of one id evict each other."""
-    assert reaching.without_session(given) == asked
-
-
 async def test_a_broker_that_says_nothing_is_given_up(
     check: Callable[..., tuple[int, str, str]], nobody: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,3 +242,177 @@ async def test_a_database_is_reached_for_its_notifications_and_as_the_engine(
         await asyncio.to_thread(perform, "queue", "init", server.url())
         code, out, _ = await asyncio.to_thread(check, text, "--live")
         assert code == 0 and "store: ok, " in out
+
+
+WELL: dict[str, tuple[int, Any]] = {
+    "/readyz": (200, {"ready": True, "checks": {}}),
+    "/v1/findings": (200, {"unattended": [], "sessions": [], "audit_found": 0}),
+    "/v1/listeners": (200, {"listeners": []}),
+    "/v1/queues": (200, {"queues": []}),
+}
+NAMED = {"/v1/listeners": (200, {"listeners": [{"queues": [{"queue": "a/b"}]}]})}
+
+
+class Strange:
+    """A server on a free port that answers by path; ``drips`` never ends an answer."""
+
+    def __init__(self) -> None:
+        self.answers = dict(WELL)
+        self.raw: bytes | None = None
+        self.drips = False
+        self.date: str | None = None
+        self.over = threading.Event()
+        strange = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return strange.date or super().date_time_string(timestamp)
+
+            def do_GET(self) -> None:
+                status, answer = strange.answers.get(self.path.partition("?")[0], (404, {}))
+                body = strange.raw if strange.raw is not None else json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body) + (1_000_000 if strange.drips else 0)))
+                self.end_headers()
+                self.wfile.write(body)
+                self.wfile.flush()
+                if strange.drips:
+                    strange.over.wait()
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(GLANCE_S,), name="strange", daemon=True)
+
+    def stop(self) -> None:
+        self.over.set()
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def strange() -> Iterator[Strange]:
+    """Return a server that answers as told, well at first."""
+    server = Strange()
+    server.thread.start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"/v1/listeners": (200, [1, 2])},
+        {"/v1/listeners": (200, {"listeners": [5]})},
+        {"/v1/listeners": (200, {"listeners": [{"queues": [{}]}]})},
+        {"/v1/listeners": (200, {"listeners": [{"queues": [{"queue": [1]}]}]})},
+        {"/v1/listeners": (200, {"listeners": [{"queues": [{"queue": 5}]}]})},
+        {"/readyz": (200, {"ready": True, "checks": [1]})},
+        {"/readyz": (200, {"ready": True, "checks": {"x": 5}})},
+        {"/readyz": (200, None)},
+        {"/v1/findings": (200, {"sessions": [5]})},
+        {"/v1/findings": (200, {"sessions": 5, "unattended": 7})},
+        {"/v1/queues": (200, [1])},
+        {**NAMED, "/v1/queues/a/b": (200, {"queue": "a/b", "wake_sources": [1, 2]})},
+    ],
+    ids=lambda answers: json.dumps(answers)[:60],
+)
+def test_what_answers_strangely_is_no_bridge(
+    strange: Strange, capsys: pytest.CaptureFixture[str], answers: dict[str, Any]
+) -> None:
+    """Exit code 69 and one line, whatever is malformed."""
+    strange.answers.update(answers)
+    assert main(["check", "--bridge", strange.url]) == 69
+    said = capsys.readouterr()
+    assert "is no bridge" in said.err and len(said.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/findings", "/v1/listeners", "/v1/queues", "/v1/queues/a/b"])
+def test_what_the_bridge_did_not_tell_is_not_well(
+    strange: Strange, capsys: pytest.CaptureFixture[str], path: str
+) -> None:
+    """An error instead of an answer is a problem, with its path and status; exit code 1."""
+    strange.answers.update(NAMED)
+    if path == "/v1/listeners":
+        del strange.answers[path]
+    strange.answers.setdefault("/v1/queues/a/b", (200, {"queue": "a/b"}))
+    strange.answers[path] = (500, None)
+    assert main(["check", "--bridge", strange.url]) == 1
+    said = capsys.readouterr().out
+    assert "something is wrong" in said and "it answered 500" in said and path in said
+
+
+def test_rough_counts_are_said_with_both_prices(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a scaler's store cannot say costs starts, or trust: printed for people and for programs (Z7)."""
+    told = {"counts": "rough", "idle_ms": 90_000}
+    row = {"listener": "scaler x", "kind": "scaler", "queues": [{"queue": "a/b", "processes": told}]}
+    numbers = [{"match": match, **msgspec.to_builtins(each)} for match, each in Tuning(Periods()).each()]
+    strange.answers["/v1/listeners"] = (200, {"listeners": [row]})
+    strange.answers["/v1/queues/a/b"] = (200, {"queue": "a/b"})
+    strange.answers["/v1/findings"] = (200, {"numbers": numbers})
+    assert main(["check", "--bridge", strange.url]) == 0
+    said = capsys.readouterr().out
+    assert "  a/b: scaler x: the store's counts are rough" in said
+    assert "40 workers are started an hour" in said and "with trust_count 60 counts an hour" in said
+    assert main(["check", "--json", "--bridge", strange.url]) == 0
+    (rough,) = json.loads(capsys.readouterr().out)["bridges"][0]["rough_counts"]
+    assert (rough["queue"], rough["starts"], rough["counts"], rough["trusted"]) == ("a/b", 40.0, 60.0, False)
+
+
+def test_a_queue_that_is_gone_meanwhile_is_no_problem(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was named, and then deleted."""
+    strange.answers.update(NAMED)
+    assert main(["check", "--bridge", strange.url]) == 0
+    assert "all is well" in capsys.readouterr().out
+
+
+def test_answers_that_never_end_have_one_deadline(
+    strange: Strange, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All questions together end within it, and the message says so."""
+    monkeypatch.setattr(command, "DEADLINE_S", 0.2)
+    strange.drips = True
+    assert main(["check", "--bridge", strange.url]) == 69
+    assert "not complete after 0.2 s" in capsys.readouterr().err
+
+
+def test_a_clock_that_is_an_hour_off_is_warned_of(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is no fault of the bridge's: exit code 0, and what to do."""
+    strange.date = "Thu, 01 Jan 1970 00:00:00 GMT"
+    assert main(["check", "--bridge", strange.url]) == 0
+    out = capsys.readouterr().out
+    assert "all is well" in out and "warning: clocks: the clock of the bridge is" in out and "s behind" in out
+    assert main(["check", "--bridge", strange.url, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert ([each["code"] for each in told["warnings"]], told["problems"]) == (["clock"], [])
+    for date in (None, "yesterday", "Thu, 99 Jan 1970 01:01:40 GMT", "Thu, 01 Jan 9999999 01:01:40 GMT"):
+        strange.date = date
+        assert main(["check", "--bridge", strange.url, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["warnings"] == []
+
+
+def test_what_all_bridges_warn_of_is_said_once(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """With who says it; and where NATS is away, nobody is sent to look for grants too."""
+    member = {"version": "1", "leaving": False, "silent_ms": 0, "queues": 0, "able": 0}
+    members = [member | {"boot": boot, "address": boot, "me": boot == "0"} for boot in "01"]
+    refused = [{"boot": "2", "address": "c:8470", "why": "it is another"}]
+    cluster = {"name": "shop", "alone": True, "members": members, "refused": refused, "went": {}}
+    other = Strange()
+    other.thread.start()
+    try:
+        for each in (strange, other):
+            checks = {"nats": {"ok": each is strange, "detail": ""}}
+            each.answers |= {"/v1/cluster": (200, cluster), "/readyz": (200, {"ready": True, "checks": checks})}
+        main(["check", "--bridge", f"{strange.url},{other.url}"])
+        lines = capsys.readouterr().out.splitlines()
+    finally:
+        other.stop()
+    warnings = [line.strip() for line in lines if "warning" in line]
+    assert len(warnings) == 2
+    assert warnings[0].startswith(f"warning of {strange.url}: cluster shop: it hears others and does not hear its own")
+    assert warnings[1].startswith(f"warning of {strange.url}, {other.url}: cluster shop: the bridge c:8470 is none")

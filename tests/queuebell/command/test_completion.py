@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from queuebell.command.completion import WITHIN_S
 from queuebell.command.main import SUBCOMMANDS
-from tests.queuebell.command.test_key import created
-from tests.support.command import COMMAND, Serving, environment, perform, run, serving
+from tests.support.command import COMMAND, Serving, environment, serving
 from tests.support.processes import PATIENCE_S
 from tests.support.terminal import Terminal
 
@@ -67,29 +63,6 @@ def test_files_are_completed_where_files_are_meant(tmp_path: pathlib.Path) -> No
     assert asked("queuebell serve --listen ") == []
 
 
-def test_queues_are_completed_by_the_bridge(bridge: Serving) -> None:
-    """Those that begin so, from the address of the environment or of the line; nothing is received."""
-    env = {"QUEUEBELL_BRIDGE": bridge.url}
-    assert asked("queuebell explain ", **env) == ["billing/orders", "shop/cart"]
-    assert asked("queuebell queue pause bil", **env) == ["billing/orders"]
-    assert asked(f"queuebell status --bridge {bridge.url} s") == ["shop/cart"]
-    assert asked("queuebell status billing/orders s", **env) == ["shop/cart"]
-    assert '"total":0' in bridge.client("status", "billing/orders", "--json")
-
-
-def test_a_bridge_that_is_away_refuses_or_hangs_costs_half_a_second(tmp_path: pathlib.Path) -> None:
-    """No words, no error, and an answer soon: somebody pressed a key."""
-    assert asked("queuebell explain ", QUEUEBELL_BRIDGE="http://127.0.0.1:9") == []
-    assert asked("queuebell explain ", QUEUEBELL_BRIDGE="nonsense") == []
-    secret = created(tmp_path, "putter", "put=*")
-    with serving(tmp_path, "--auth") as bridge:
-        assert asked("queuebell explain ", QUEUEBELL_BRIDGE=bridge.url, QUEUEBELL_API_KEY=secret) == []
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        began = time.monotonic()
-        assert asked("queuebell explain ", QUEUEBELL_BRIDGE=f"http://127.0.0.1:{silent.getsockname()[1]}") == []
-        assert time.monotonic() - began >= WITHIN_S, "it was given its time"
-
-
 def test_what_a_worker_loads_has_neither_tables_nor_completion() -> None:
     """They are for people at terminals: loading them would make every start slower."""
     code = (
@@ -130,15 +103,6 @@ def test_bash_completes(bridge: Serving, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.system
-def test_zsh_completes(bridge: Serving, tmp_path: pathlib.Path) -> None:
-    """As it is said to be set up."""
-    with shell(tmp_path, "zsh", "-f", "-i", url=bridge.url) as terminal:
-        terminal.keys('autoload -U compinit; compinit -u; eval "$(queuebell completion zsh)"; echo re""ady\r')
-        terminal.until(lambda lines: "ready" in lines, "ready")
-        completes(terminal)
-
-
-@pytest.mark.system
 def test_fish_completes(bridge: Serving, tmp_path: pathlib.Path) -> None:
     """As it is said to be set up; fish has a word for what a tab would give."""
     (tmp_path / "bin").mkdir()
@@ -159,10 +123,3 @@ def test_fish_completes(bridge: Serving, tmp_path: pathlib.Path) -> None:
     assert given("queuebell sta") == ["status"]
     assert given("queuebell status --w") == ["--watch"]
     assert given("queuebell queue pause bil") == ["billing/orders"]
-
-
-def test_it_is_printed_for_three_shells() -> None:
-    """And for no other."""
-    for each in ("bash", "zsh", "fish"):
-        assert b"queuebell" in run("completion", each).stdout
-    perform("completion", "tcsh", code=2)

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import itertools
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from bridge.contract.errors import StoreUnavailable
-from bridge.queues.base import Capabilities, Depth, NewMessage, Received, Release, Settled, Settlement, Settling
+from bridge.contract.burial import Burial, read_burial, write_burial
+from bridge.contract.errors import BadInput, StoreUnavailable, Unsupported
+from bridge.queues.base import (
+    Capabilities,
+    NewMessage,
+    PutReceipt,
+    Received,
+    Release,
+    Settled,
+    Settlement,
+    Settling,
+)
 from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.sqs.store import SqsStore
+from bridge.storage.blobs.files import FileBlobs
+from bridge.storage.claim_check import ClaimCheck
 from queuebell.command import queue_transfer, replay
+from tests.support.command import Serving, serving
 
 QUEUE = "pay/orders"
 _names = itertools.count()
@@ -67,7 +82,6 @@ async def export(store: Any, file: pathlib.Path, *, delete: bool = False) -> lis
 
 PASSING: dict[str, bool] = {}
 HOLDING = {"ordered": False}
-COUNTING = {"uncounted_release": False}
 SHARED = {"ordered": False, "own_leases": False}
 
 
@@ -91,114 +105,6 @@ async def test_an_export_costs_no_attempt(
     received = (await store.receive(QUEUE, 32, 30.0)).messages
     assert {message.dequeue_count for message in received} <= {1}
     assert [message.body for message in received] == [b"%d" % number for number in range(min(count, 32))]
-
-
-async def test_a_killed_export_keeps_one_page_for_a_minute(tmp_path: pathlib.Path) -> None:
-    """Each page is given back before the next is taken, and before it is written."""
-    store = Store()
-    await store.fill(100)
-    await export(store, tmp_path / "lines")
-    assert store.most_held <= 32
-    assert set(store.leases) == {60.0}
-
-
-@pytest.mark.parametrize(("less", "lease"), [(HOLDING, 60.0), (SHARED, 30.0)], ids=str)
-async def test_what_has_to_be_held_is_held_in_short_leases(
-    less: dict[str, bool], lease: float, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without an order what was given back would come again and again: it is held, and renewed while it takes long."""
-    store, now = Store(**less), [0.0]
-    await store.fill(64)
-    receive = store.receive
-
-    async def slow(*arguments: Any, **named: Any) -> Received:
-        now[0] += lease * 0.6
-        return await receive(*arguments, **named)
-
-    store.receive = slow  # type: ignore[method-assign]
-    monkeypatch.setattr(queue_transfer, "monotonic", lambda: now[0])
-    assert len(await export(store, tmp_path / "lines")) == 64
-    assert set(store.leases) == {lease}
-    assert store.extended == 32 + 64
-    assert {release.uncounted for release in store.released} == {True}
-
-
-async def test_a_store_that_counts_all_is_said_to(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each is handed out once and no more, and the cost is told."""
-    store = Store(**COUNTING)
-    await store.fill(40)
-    assert len(await export(store, tmp_path / "lines")) == 40
-    assert {count for _, count in await store.standing()} == {1}
-    assert "takes none back" in capsys.readouterr().err
-    assert {release.uncounted for release in store.released} == {False}
-
-
-async def test_what_is_put_meanwhile_does_not_keep_an_export(tmp_path: pathlib.Path) -> None:
-    """A producer that never rests: the export ends with what was there when it began."""
-    store = Store()
-    await store.fill(40)
-    receive = store.receive
-
-    async def and_more(*arguments: Any, **named: Any) -> Received:
-        received = await receive(*arguments, **named)
-        await store.put(QUEUE, [NewMessage(b"1000")] * 8)
-        return received
-
-    store.receive = and_more  # type: ignore[method-assign]
-    found = await export(store, tmp_path / "lines")
-    assert {str(number) for number in range(40)} <= set(found)
-    assert len(store.leases) < 6
-
-
-@pytest.mark.parametrize("less", [PASSING, HOLDING, COUNTING], ids=str)
-async def test_an_export_may_delete(less: dict[str, bool], tmp_path: pathlib.Path) -> None:
-    """What is written is gone, page by page, and nothing else is held."""
-    store = Store(**less)
-    await store.fill(70)
-    assert len(await export(store, tmp_path / "lines", delete=True)) == 70
-    depth = await store.depth(QUEUE)
-    assert (depth.visible, depth.invisible, store.most_held) == (0, 0, 32)
-
-
-async def test_an_export_that_breaks_gives_its_page_back(tmp_path: pathlib.Path) -> None:
-    """The disk is full, or the reader gone: nothing stays leased, nothing is counted."""
-    store = Store(**HOLDING)
-    await store.fill(3)
-    with pytest.raises(OSError):
-        await export(store, tmp_path)  # a folder
-    assert await store.standing() == [("0", 0), ("1", 0), ("2", 0)]
-
-
-async def test_a_get_that_keeps_is_a_look(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    """What it leaves comes back when the lease ends, and no earlier, without having cost an attempt."""
-    store = Store()
-    await store.fill(2)
-    args = argparse.Namespace(
-        queue=QUEUE, max=9, visibility_s=30.0, keep=True, json=False, partitions=None, delete=False
-    )
-    assert await queue_transfer.get(store, args) == 0
-    assert capsysbinary.readouterr().out == b"0\n1\n"
-    depth = await store.depth(QUEUE)
-    assert (depth.visible, depth.invisible) == (0, 2)
-    assert [(item.after_ms, item.uncounted) for item in store.released] == [(30_000, True)] * 2
-
-
-@pytest.mark.parametrize("less", [{}, COUNTING], ids=str)
-async def test_a_replay_that_looks_through_a_queue_costs_no_attempt(less: dict[str, bool]) -> None:
-    """What is not to be replayed is given back as it was, where the store can."""
-    store = Store(**less)
-    await store.fill(3)
-
-    async def look(*words: str) -> None:
-        parser = argparse.ArgumentParser()
-        replay.add_arguments(parser)
-        args = parser.parse_args(words)
-        args.queue, args.json, args.bridge, args.config = QUEUE, True, None, None
-        assert await replay.run(store, args) == 1
-
-    for _ in range(5):
-        await look("--id", "0" * 16)
-    assert {count for _, count in await store.standing()} == {5 if less else 0}
 
 
 @pytest.mark.parametrize("kind", ["delete", "release", "extend"])
@@ -237,26 +143,248 @@ async def test_what_is_left_open_is_neither_success_nor_forgotten(
     assert depth.invisible == (1 if kind == "release" else 0)
 
 
-class StillCounted(Store):
-    """A store that counts what was given back as leased for a while, as JetStream does."""
-
-    async def depth(self, queue: str) -> Depth | None:
-        depth = await super().depth(queue)
-        given_back = min(len(self.released), 0 if depth is None else depth.visible)
-        return None if depth is None else Depth(depth.visible - given_back, depth.invisible + given_back)
+def store() -> MemoryStore:
+    return MemoryStore(f"once-{next(_names)}")
 
 
-@pytest.mark.parametrize("kind", [Store, StillCounted])
-@pytest.mark.parametrize("leased", [0, 2])
-async def test_what_was_exported_is_not_said_to_be_left_out(
-    kind: type[Store], leased: int, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Only what others held is, in the first export and in one right after it."""
-    async with kind(ordered=False) as store:
-        await store.fill(3 + leased)
-        if leased:
-            await store.receive(QUEUE, leased, 1000.0)
+async def export_import_once(given: MemoryStore, file: pathlib.Path) -> None:
+    assert await queue_transfer.export(given, argparse.Namespace(queue=QUEUE, file=str(file), delete=True)) == 0
+
+
+async def import_(given: MemoryStore, file: pathlib.Path, **more: object) -> None:
+    args = argparse.Namespace(
+        **{"queue": QUEUE, "file": str(file), "once": True, "partitions": None, "bridge": None} | more
+    )
+    assert await queue_transfer.import_(given, args) == 0
+
+
+async def bodies(given: MemoryStore) -> list[bytes]:
+    return [message.body for message in await given.peek(QUEUE)]
+
+
+async def test_what_is_exported_again_stands_behind_and_is_put_once(tmp_path: pathlib.Path) -> None:
+    """Two exports into one file, the line of the first cut off: its message was not deleted and comes again."""
+    file = tmp_path / "lines"
+    async with store() as one, store() as two:
+        await one.put(QUEUE, ["a", "b"])
+        await export_import_once(one, file)
+        whole = file.read_bytes()
+        file.write_bytes(whole + whole[: len(whole) // 3])
+        await one.put(QUEUE, ["c", b"\xff"])
+        await export_import_once(one, file)
+        assert file.read_bytes().startswith(whole)
+        assert file.read_bytes().count(b"\n") == 4
+        file.write_bytes(file.read_bytes() + whole)
         for _ in range(2):
-            assert len(await export(store, tmp_path / "lines")) == 3
-            left_out = "; 2 are leased or delayed and were left out" if leased else ""
-            assert capsys.readouterr().err.splitlines()[-1] == f"{QUEUE}: exported 3{left_out}"
+            await import_(two, file)
+            assert sorted(await bodies(two)) == [b"a", b"b", b"c", b"\xff"]
+        await import_(two, file, once=False)
+        assert len(await bodies(two)) == 4 + 6
+
+
+async def test_a_file_without_a_whole_line_is_begun_anew(tmp_path: pathlib.Path) -> None:
+    """A first line that was cut off is no message, however long it is."""
+    file = tmp_path / "lines"
+    file.write_bytes(b'{"body": "' + b"x" * 600_000)
+    async with store() as one:
+        await one.put(QUEUE, ["a"])
+        await export_import_once(one, file)
+    assert [json.loads(line)["body"] for line in file.read_text().splitlines()] == ["a"]
+
+
+async def test_lines_written_by_hand_are_each_for_themselves(tmp_path: pathlib.Path) -> None:
+    """Equal bodies without an id are as many messages, and no more when they are imported again."""
+    file = tmp_path / "lines"
+    file.write_text('{"body": "x"}\n{"body": "x"}\n\n{"body": "y", "key": "own"}\n')
+    async with store() as one:
+        for _ in range(2):
+            await import_(one, file)
+            assert sorted(await bodies(one)) == [b"x", b"x", b"y"]
+        assert await one.put_once(QUEUE, "own", NewMessage("y")) is None, "its own id is kept"
+
+
+async def test_once_is_refused_where_it_cannot_be(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For partitions, and by a store that puts nothing once: nothing is put."""
+    file = tmp_path / "lines"
+    file.write_text('{"body": "x"}\n')
+    async with store() as one:
+        with pytest.raises(BadInput, match="one partition"):
+            await import_(one, file, partitions=object())
+        monkeypatch.setattr(type(one), "capabilities", SqsStore.capabilities)
+        with pytest.raises(Unsupported):
+            await import_(one, file)
+        assert not await one.exists(QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"expires_at": "2036-01-01T00:00:00"}, "timezone"),
+        ({"expires_at": "2026-01-01T00:00:00"}, "timezone"),
+        ({"inserted_at": "2026-01-01T00:00:00"}, "timezone"),
+        ({"expires_at": "soon"}, "RFC3339"),
+        ({"expires_at": 5}, "datetime"),
+        ({"ttl_s": 10**30}, "ttl_s"),
+        ({"ttl_s": -5}, "ttl_s"),
+        ({"visible_after_ms": 10**30}, "visible_after_ms"),
+        ({"visible_after_ms": -1}, "visible_after_ms"),
+        ({"headers": {"a": 5}}, "str"),
+        ({"delay_ms": 5}, "the known ones are: body, body_base64, visible_after_ms"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("keyed", [True, False])
+async def test_a_line_that_is_no_message_is_named(
+    fields: dict[str, object], told: str, keyed: bool, tmp_path: pathlib.Path
+) -> None:
+    """Whatever is wrong with a date, a number or a field: the line, the fault, and nothing is put."""
+    file = tmp_path / "lines"
+    file.write_text(json.dumps({"body": "x"}) + "\n" + json.dumps({"body": "y", **fields}) + "\n")
+    async with store() as one:
+        await one.create(QUEUE)
+        with pytest.raises(BadInput, match=f"^line 2: .*{told}"):
+            await import_(one, file, once=keyed)
+        assert await bodies(one) == []
+
+
+async def test_a_message_that_expires_in_a_thousand_years_never_does(tmp_path: pathlib.Path) -> None:
+    """Some stores write so that a message never expires; no store takes it as a time to live."""
+    file = tmp_path / "lines"
+    file.write_text('{"body": "x", "expires_at": "9999-12-31T23:59:59Z"}\n')
+    async with store() as one:
+        await import_(one, file)
+        assert [message.expires_at for message in await one.peek(QUEUE)] == [None]
+
+
+NOW = datetime.datetime.now(datetime.UTC)
+BURIAL = Burial("pay/orders", "17", NOW, NOW, "ValueError: no", 5)
+
+
+def grave(body: bytes, **facts: Any) -> bytes:
+    travels = write_burial(msgspec.structs.replace(BURIAL, **facts), body, 65_536)
+    assert travels is not None
+    return travels
+
+
+class StoreReplay(MemoryStore):
+    """A store in memory whose calls the test may stand in for."""
+
+    def __init__(self) -> None:
+        super().__init__(f"replay-{next(_names)}")
+        self.putting: list[Any] = []
+        self.settling: list[Any] = []
+
+    async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        if self.putting:
+            await self.putting.pop(0)()
+        return await super().put(queue, messages)
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        if self.settling and settlement.delete:
+            await self.settling.pop(0)()
+        return await super().settle(queue, settlement)
+
+    async def bodies(self, queue: str) -> list[bytes]:
+        return [message.body for message in await self.peek(queue)] if await self.depth(queue) else []
+
+    async def bury(self, *bodies: bytes, queue: str = "pay/orders-poison") -> list[str]:
+        return [receipt.id for receipt in await super().put(queue, [NewMessage(body) for body in bodies])]
+
+
+async def run(store: Any, *words: str, queue: str = "pay/orders-poison") -> int:
+    parser = argparse.ArgumentParser()
+    replay.add_arguments(parser)
+    args = parser.parse_args(words)
+    args.queue, args.json, args.bridge, args.config = queue, True, None, None
+    return await replay.run(store, args)
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """One bridge for this file; each test has a queue of its own."""
+    with serving(tmp_path_factory.mktemp("data")) as started:
+        yield started
+
+
+def test_the_command_puts_back_what_was_buried(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """First it only shows; then it moves all, says where each went, and what is shown of them is their own body."""
+    file = tmp_path / "grave"
+    file.write_bytes(grave(b"seven\nlines", reason="bad\n\x1b[31m"))
+    bridge.client("queue", "put", "pay/orders-poison", "bare", "--file", str(file))
+    assert bridge.client("queue", "peek", "pay/orders-poison") == "bare\nseven\nlines\n"
+    lines = [json.loads(line) for line in bridge.client("queue", "peek", "pay/orders-poison", "--json").splitlines()]
+    assert (lines[1]["body"], lines[1]["burial"]["attempts"], "burial" in lines[0]) == ("seven\nlines", 5, False)
+    listed = bridge.client("queue", "replay", "pay/orders-poison", "--dry-run")
+    assert listed.splitlines()[0].split() == ["id", "to", "attempts", "age", "s", "reason"]
+    assert listed.splitlines()[2].split()[1:3] == ["pay/orders", "5"]
+    assert "\x1b" not in listed
+    assert bridge.client("queue", "depth", "pay/orders-poison") == "pay/orders-poison: 2 visible, 0 invisible\n"
+    said = bridge.client("queue", "replay", "pay/orders-poison")
+    assert [line.split(" as ")[0].split(": ")[1] for line in said.splitlines()] == ["to pay/orders"] * 2
+    assert bridge.client("queue", "depth", "pay/orders-poison") == "pay/orders-poison: 0 visible, 0 invisible\n"
+    assert bridge.client("queue", "get", "pay/orders", "--max", "9") == "bare\nseven\nlines\n"
+    bridge.client("queue", "replay", "pay/nothing-poison", code=1)
+    bridge.client("queue", "replay", "pay/orders-poison", "--max", "0", code=2)
+    bridge.client("queue", "replay", "pay/orders-poison:4", code=2)
+
+
+def test_a_replay_tells_a_named_bridge(bridge: Serving) -> None:
+    """For a store elsewhere --bridge names who is to be told; here both are one, so that two triggers are counted."""
+    bridge.client("queue", "put", "told/q-poison", "x")
+    bridge.client("queue", "replay", "told/q-poison", "--bridge", bridge.url, "--after", "0.001")
+    queue, poison = json.loads(bridge.client("status", "told/q", "--json"))["queues"]
+    assert queue["triggers"] >= 2
+    assert (queue["queue"], poison["queue"]) == ("told/q", "told/q-poison")
+
+
+async def test_some_of_many(capsys: pytest.CaptureFixture[str]) -> None:
+    """--id and --max choose; all others are there afterwards, visible at once."""
+    store = StoreReplay()
+    ids = await store.bury(*[grave(b"%d" % number) for number in range(20)])
+    ids += await store.bury(*[grave(b"%d" % number) for number in range(20, 40)])
+    assert await run(store, "--id", ids[33], "--id", ids[2]) == 0
+    assert [read_burial(body)[1] for body in await store.bodies("pay/orders")] == [b"2", b"33"]
+    depth = await store.depth("pay/orders-poison")
+    assert (depth.visible, depth.invisible) == (38, 0)
+    assert await run(store, "--max", "3") == 0
+    assert len(await store.bodies("pay/orders")) == 5
+    capsys.readouterr()
+    assert await run(store, "--id", "no-such") == 1
+    assert told(capsys)[-1]["not_found"] == ["no-such"]
+    assert await run(store, "--dry-run", "--id", ids[7]) == 0
+    (line,) = told(capsys)
+    assert (line["id"], line["to"], line["attempts"]) == (ids[7], "pay/orders", 5)
+
+
+async def test_a_delete_that_fails_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """The message is in both places then, and the sum says so."""
+    store = StoreReplay()
+    await store.bury(grave(b"a"))
+
+    async def fail() -> None:
+        raise StoreUnavailable("away")
+
+    store.settling.append(fail)
+    with pytest.raises(StoreUnavailable):
+        await run(store)
+    assert await store.bodies("pay/orders") == [grave(b"a")]
+    assert told(capsys)[-1]["twice"] == 1
+
+
+async def test_facts_that_were_put_aside_with_their_body(tmp_path: pathlib.Path) -> None:
+    """With the blob store named they are seen, and --plain leaves them behind; the blob goes with them."""
+    store, url = StoreReplay(), f"file://{tmp_path}/blobs"
+    body = b"n" * 65_000
+    whole = write_burial(msgspec.structs.replace(BURIAL, trace="t" * 4000), body, 1 << 20)
+    assert whole is not None
+    async with ClaimCheck(url) as check:
+        aside = await check.put_aside("pay/orders-poison", NewMessage(whole), 65_536)
+        await store.bury(aside.body)
+        assert await run(store, "--plain") == 1
+        assert await run(store, "--plain", "--claim-check", url) == 0
+        assert await store.bodies("pay/orders") == [body]
+        assert await FileBlobs(str(tmp_path / "blobs")).blobs("") == []

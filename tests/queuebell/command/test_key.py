@@ -9,12 +9,10 @@ import urllib.error
 import urllib.request
 
 import pytest
-from cryptography import x509
 
 from bridge.core.grants import Principal, Verb
 from bridge.service.access import access_file
-from tests.support.certificates import Authority, write_self_signed
-from tests.support.command import perform, run, serving
+from tests.support.command import perform, serving
 
 
 def key(data: pathlib.Path, *words: str, code: int | None = 0) -> str:
@@ -95,20 +93,6 @@ def test_from_the_first_key_to_its_end(tmp_path: pathlib.Path) -> None:
     assert "administered principal=person verb=manage queue=billing/orders" in log
     assert "refused: not known here, not granted, or past a limit reason=forbidden principal=producer verb=put" in log
     assert not any(secret in log for secret in (worker, producer, person))
-
-
-def test_the_list(tmp_path: pathlib.Path) -> None:
-    """Who has keys and what they may, as a table and as JSON, and no secret in either."""
-    secret = created(tmp_path, "worker", "take=billing/*", "take=mail/in", "look=*")
-    key(tmp_path, "create", "worker", "--days", "30")
-    table = key(tmp_path, "list")
-    assert table.splitlines()[0].split() == ["ID", "PRINCIPAL", "CREATED", "EXPIRES", "MAY", "LIMITS"]
-    assert "take=billing/* take=mail/in look=*" in table
-    assert "never" in table
-    assert secret not in table
-    first, second = json.loads(key(tmp_path, "list", "--json"))["keys"]
-    assert (first["expires"], first["may"]) == (None, {"take": ["billing/*", "mail/in"], "look": ["*"]})
-    assert second["expires"] > second["created"]
 
 
 def test_limits_and_certificates(tmp_path: pathlib.Path) -> None:
@@ -196,29 +180,41 @@ def test_what_does_not_go_together(tmp_path: pathlib.Path) -> None:
         assert b"configuration: ok" in done.stdout
 
 
-def test_a_certificate_instead_of_a_key(tmp_path: pathlib.Path) -> None:
-    """Each command shows the one that the environment names; without it nobody gets through where one is required."""
-    authority = Authority(tmp_path)
-    cert, cert_key = write_self_signed(tmp_path)
-    shown = authority.certificate("person", x509.RFC822Name("me@x"))
-    key(tmp_path / "data", "create", "me", "--certificate", "email:me@x", "--allow", "put=*", "--allow", "operate=*")
-    options = ("--tls-cert", str(cert), "--tls-key", str(cert_key), "--tls-client-ca", str(authority.file))
-    with serving(tmp_path / "data", "--auth", *options, "--tls-client", "required", "--listen", "0.0.0.0:0") as bridge:
-        env = {"QUEUEBELL_BRIDGE": bridge.url, "QUEUEBELL_STORE": bridge.url, "SSL_CERT_FILE": str(cert)}
-        more = {**env, "QUEUEBELL_CLIENT_CERT": str(shown[0]), "QUEUEBELL_CLIENT_KEY": str(shown[1])}
-        assert run("queue", "put", "a/b", "x", env=more).returncode == 0
-        assert run("queue", "put", "a/b", "x", env=env, code=None).returncode != 0
+def test_what_is_changed_is_what_a_broker_is_told(tmp_path: pathlib.Path) -> None:
+    """`key change` changes it as `key create` does; limits and certificates are the bridge's own, and no broker's."""
+    created(tmp_path, "worker", "take=a/x")
+    before = {name: key(tmp_path, name) for name in ("nats", "mqtt")}
+    key(tmp_path, "change", "worker", "--limit", "connections=1", "--certificate", "DNS:w.internal")
+    assert {name: key(tmp_path, name) for name in ("nats", "mqtt")} == before
+    key(tmp_path, "change", "worker", "--allow", "look=a/x")
+    assert "topic read queuebell/wake/a/x" in key(tmp_path, "mqtt")
+    assert "queuebell.hello" not in key(tmp_path, "nats").partition('"worker"')[2]
 
 
-def test_over_tls_beyond_this_machine(tmp_path: pathlib.Path) -> None:
-    """With --auth and a certificate it listens on every address, and a command reaches it by https."""
-    cert, cert_key = write_self_signed(tmp_path)
-    secret = created(tmp_path / "data", "person", "operate=*", "look=*", "put=*")
-    with serving(
-        tmp_path / "data", "--auth", "--tls-cert", str(cert), "--tls-key", str(cert_key), "--listen", "0.0.0.0:0"
-    ) as bridge:
-        assert bridge.url.startswith("https://127.0.0.1:")
-        env = {"QUEUEBELL_BRIDGE": bridge.url, "QUEUEBELL_STORE": bridge.url, "SSL_CERT_FILE": str(cert)}
-        done = run("queue", "put", "a/b", "x", env={**env, "QUEUEBELL_API_KEY": secret})
-        assert done.returncode == 0
-        assert b"a/b" in run("status", env={**env, "QUEUEBELL_API_KEY": secret}).stdout
+def test_nats_is_told_what_each_may(tmp_path: pathlib.Path) -> None:
+    """Each with an inbox and a password variable of its own, below the prefix that the settings have."""
+    for name in ("a-b", "a_b", "A-b"):
+        created(tmp_path, name, "ring=x/y")
+    told = key(tmp_path, "nats", "--prefix", "site7")
+    users = [line.strip() for line in told.splitlines() if "user:" in line]
+    assert users == [
+        'user: "queuebell-bridge", password: $NATS_PASSWORD_QUEUEBELL_BRIDGE',
+        'user: "A-b", password: $NATS_PASSWORD_A_B',
+        'user: "a-b", password: $NATS_PASSWORD_A_B_2',
+        'user: "a_b", password: $NATS_PASSWORD_A_B_3',
+    ]
+    assert 'publish: ["site7.trigger.x.y", "_INBOX.a-b.>"]' in told
+    assert 'subscribe: ["_INBOX.a-b.>"]' in told
+    assert told.count("allow_responses") == 1, "only the bridge answers others"
+    by_setting = perform("key", "nats", "--data", str(tmp_path), env={"QUEUEBELL_PREFIX": "site7"})
+    assert by_setting.stdout.decode() == told
+
+
+@pytest.mark.parametrize("kind", ["nats", "mqtt"])
+def test_what_is_refused(kind: str, tmp_path: pathlib.Path) -> None:
+    """A prefix that is none, no access file, and a principal that is called as the bridge is."""
+    assert "cannot read" in key(tmp_path, kind, code=78)
+    created(tmp_path, "worker", "take=*")
+    assert "prefix: is letters" in key(tmp_path, kind, "--prefix", "a.b", code=78)
+    created(tmp_path, "queuebell-bridge", "take=*")
+    assert "call this principal otherwise" in key(tmp_path, kind, code=78)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import http.server
 import os
 import pathlib
 import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 
 import pytest
 
 import bridge
 from queuebell.command.main import SUBCOMMANDS, main
 from tests.support.command import environment, perform, run
-from tests.support.processes import PATIENCE_S
+from tests.support.processes import GLANCE_S, PATIENCE_S
 
 
 def test_help_names_every_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,19 +60,6 @@ def test_a_wrong_word_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown subcommand is 2, with what was probably meant."""
     assert main(["serv"]) == 2
     assert "did you mean 'serve'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_every_subcommand_keeps_the_shape(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each module has add_arguments and run, and its own --help."""
-    module = importlib.import_module(SUBCOMMANDS[name].module)
-    assert callable(module.run)
-    with pytest.raises(SystemExit) as ended:
-        main([name, "--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
-    assert f"queuebell {name}" in text
-    assert "`" not in text
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -132,3 +121,96 @@ def test_a_process_ends_with_the_code_of_its_command() -> None:
     done = run("publish", "nonsense", code=2)
     assert done.stdout == b"" and b"queue reference" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+QUEUE = "billing/orders"
+HTML = ("text/html", b"<html><body>hush</body></html>")
+KINDS: dict[str, tuple[int, str, bytes]] = {
+    "404 page": (404, *HTML),
+    "404 JSON": (404, "application/json", b'{"detail": "Not Found"}'),
+    "404 empty": (404, "text/plain", b""),
+    "401": (401, *HTML),
+    "page": (200, *HTML),
+    "JSON": (200, "application/json", b"{}"),
+    "JSON list": (200, "application/json", b"[1]"),
+    "nearly": (200, "application/json", b'{"ready": "yes"}'),
+    "empty": (200, "text/plain", b""),
+    "login": (302, *HTML),
+    "500": (500, *HTML),
+}
+
+
+class Stranger:
+    """Another web server, which answers everything alike."""
+
+    def __init__(self, status: int, kind: str, body: bytes) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                away = status == 302 and self.path != "/login"
+                self.send_response(status if away or status != 302 else 200)
+                if away:
+                    self.send_header("Location", "/login")
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_POST = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.where = f"127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(GLANCE_S,), name="stranger", daemon=True)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def stranger(request: pytest.FixtureRequest) -> Iterator[Stranger]:
+    made = Stranger(*KINDS[request.param])
+    made.thread.start()
+    yield made
+    made.server.shutdown()
+    made.thread.join()
+    made.server.server_close()
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["status", "--json"], ["check"], ["explain", QUEUE], ["queue", "forget", QUEUE]]
+)
+def test_a_command_says_that_it_is_no_bridge(
+    words: list[str], stranger: Stranger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With 69 and the address, and without a word of readiness."""
+    assert main([*words, "--bridge", f"http://{stranger.where}"]) == 69
+    said = capsys.readouterr()
+    assert f"http://{stranger.where}" in said.err and "ready" not in said.out.lower()
+    assert "no bridge" in said.err or "it answered" in said.err
+    assert "hush" not in said.out + said.err
+
+
+@pytest.mark.parametrize("words", [["queue", "list"], ["queue", "put", QUEUE, "x"]])
+def test_a_command_says_that_it_is_no_queue_service(
+    words: list[str], stranger: Stranger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody is there who could carry it out: 69, as for the bridge."""
+    assert main([*words, "--store", f"http://{stranger.where}"]) == 69
+    said = capsys.readouterr()
+    assert f"http://{stranger.where}" in said.err and said.out == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["status"], ["check"], ["explain", QUEUE], ["publish", QUEUE], ["queue", "forget", QUEUE], ["queue", "list"]],
+)
+@pytest.mark.parametrize("key", ["bridge", "store"])
+def test_a_password_in_an_address_is_refused_by_each_command(
+    words: list[str], key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody asks for one, and nobody shows it; wherever the address stands."""
+    monkeypatch.setenv(f"QUEUEBELL_{key.upper()}", "http://me:hush@127.0.0.1:1")
+    assert main(words) == 78
+    said = capsys.readouterr()
+    assert "a bridge asks for none" in said.err and "http://127.0.0.1:1" in said.err
+    assert "hush" not in said.out + said.err

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import io
 import re
 
 import pytest
+from aiohttp import web
 from rich.cells import cell_len
 
-from queuebell.command.progress import LABEL_WIDTH, Progress, coloured
+from bridge.service.overview import OneQueue
+from queuebell.command.progress import Progress
+from queuebell.command.table import laid_out, shortened
+from queuebell.command.views import Views
 
 CLEAR = "\r\x1b[2K"
 
@@ -30,17 +36,6 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
-
-
-def test_away_from_a_terminal_only_finished_lines_are_written() -> None:
-    """Without any control characters, and what is under way not at all unless it is asked for."""
-    out, bars = io.StringIO(), io.StringIO()
-    progress = Progress(out, bars)
-    progress.now("burst 1", "1 of 2", share=0.5, at_once=True)
-    progress.heading("Title")
-    progress.done("burst 1", "2 files")
-    progress.close()
-    assert (out.getvalue(), bars.getvalue()) == ("Title\n  burst 1   2 files\n", "")
 
 
 def test_away_from_a_terminal_a_long_one_says_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,39 +81,61 @@ def test_the_line_fits_and_says_how_much_time_is_left(
         assert re.search(r"import +\S+ +80% +\S+ left ", line) and f"{hostile}8" in line
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_a_bar_is_drawn_in_signs_that_the_terminal_knows(encoding: str) -> None:
-    """A terminal of another encoding is no reason to end."""
-
-    class Old(io.TextIOWrapper):
-        def isatty(self) -> bool:
-            return True
-
-    written = io.BytesIO()
-    Progress(io.StringIO(), Old(written, encoding)).now("import", "x" * 200, share=0.5)
-    assert b"50%" in written.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("stream", "env", "wanted"),
-    [
-        (Terminal(), {}, True),
-        (io.StringIO(), {}, False),
-        (Terminal(), {"NO_COLOR": "1"}, False),
-        (Terminal(), {"NO_COLOR": ""}, True),
-        (Terminal(), {"TERM": "dumb"}, False),
-        (io.StringIO(), {"FORCE_COLOR": "1"}, True),
-        (Terminal(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+SNAPSHOTS = {
+    40: [
+        "QUEUE                     VISIBLE  STATE",
+        "billing/ord..f-europe-p7    12345  dirty",
+        "a/b                             ?  clean",
     ],
-)
-def test_colours_are_for_terminals_and_for_who_wants_them(
-    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, env: dict[str, str], wanted: bool
-) -> None:
-    """``NO_COLOR`` is stronger than all else, and an empty one is none."""
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    assert coloured(stream) is wanted
-    out = io.StringIO() if not stream.isatty() else Terminal()
-    Progress(out, io.StringIO()).done("burst 1", "2 files")
-    assert out.getvalue().replace("\x1b[36m", "").replace("\x1b[0m", "") == f"  {'burst 1':<{LABEL_WIDTH}}2 files\n"
-    assert ("\x1b" in out.getvalue()) is wanted
+    80: [
+        "QUEUE                                     VISIBLE  STATE  SESSIONS  EMPTY",
+        "billing/orders-of-the-whole-of-europe-p7    12345  dirty         3      7",
+        "a/b                                             ?  clean         0      ?",
+    ],
+}
+SNAPSHOTS[200] = SNAPSHOTS[80]
+
+
+@pytest.mark.parametrize("name", ["x" * 60, "漢字" * 30, "é" * 60, "e\u0301" * 60, "👩" * 30])
+def test_no_line_is_wider_than_the_terminal(name: str) -> None:
+    """Whatever the signs, which take one column, two or none; and a number is whole where there is room for it."""
+    rows = [[name, "32", "has room, and was used least recently"], ["b", "7", name]]
+    for width in range(12, 120):
+        lines, _ = laid_out(["LISTENER", "FREE", "WHY"], rows, right={1}, width=width)
+        assert max(cell_len(line) for row in lines for line in row) <= width
+        assert width < 24 or (" 32  " in lines[1][0] and "  7  " in lines[2][0])
+
+
+@pytest.mark.parametrize(("width", "short"), [(20, "a" * 20), (12, "aaaaa..aaaaa"), (6, "aa..aa"), (3, "aaa"), (0, "")])
+def test_a_name_loses_its_middle(width: int, short: str) -> None:
+    """Both ends tell it apart."""
+    assert shortened("a" * 20, width) == short
+
+
+@pytest.mark.parametrize("beside", ["", "id: 7\n", ": a remark\nid: 7\nevent: message\n"])
+async def test_a_view_is_read_whatever_stands_beside_it(beside: str) -> None:
+    """The number of an event, a remark, or nothing; each view is told."""
+    heard: asyncio.Future[OneQueue] = asyncio.get_running_loop().create_future()
+
+    async def tell(_: web.Request) -> web.StreamResponse:
+        body = f'{beside}data: {{"row":null,"triggered_ms":5}}\n\n'
+        return web.Response(text=body, content_type="text/event-stream")
+
+    app = web.Application()
+    app.router.add_get("/view", tell)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        async with Views(f"http://127.0.0.1:{runner.addresses[0][1]}") as views:
+            following = asyncio.create_task(
+                views.follow("/view", OneQueue, lambda _, view: heard.done() or heard.set_result(view), lambda _: None)
+            )
+            done, _ = await asyncio.wait([heard, following], timeout=10, return_when=asyncio.FIRST_COMPLETED)
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await following
+        assert heard in done and heard.result().triggered_ms == 5
+    finally:
+        await runner.cleanup()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import pathlib
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from bridge.queues.embedded.memory import MemoryStore
 from queuebell.command.main import main
-from tests.support.command import COMMAND, Serving, environment, perform, serving
+from tests.queuebell.command.test_key import created
+from tests.support.command import Serving, perform, serving
+from tests.support.postgres import PostgresServer, running
 
 
 @pytest.fixture(scope="module")
@@ -21,17 +20,6 @@ def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """One bridge for this file; each test has a queue of its own."""
     with serving(tmp_path_factory.mktemp("data")) as started:
         yield started
-
-
-def test_put_reads_arguments_files_and_lines(bridge: Serving, tmp_path: pathlib.Path) -> None:
-    """Arguments and files are a message each; standard input is one a line, the last without its newline too."""
-    file = tmp_path / "body"
-    file.write_bytes(b"two\nlines \xff")
-    bridge.client("queue", "put", "put/q", "wörd", "--file", str(file))
-    assert bridge.client("queue", "put", "put/q", stdin=b"a\r\nb\n\nc") == "put/q: put 4\n"
-    lines = [json.loads(line) for line in bridge.client("queue", "peek", "put/q", "--json").splitlines()]
-    assert [line.get("body") for line in lines] == ["wörd", None, "a", "b", "", "c"]
-    assert lines[1]["body_base64"]
 
 
 def test_put_of_many_lines_goes_in_batches(bridge: Serving) -> None:
@@ -42,19 +30,6 @@ def test_put_of_many_lines_goes_in_batches(bridge: Serving) -> None:
         "put": 500,
     }
     assert bridge.client("queue", "get", "many/q", "--max", "1000") == text
-
-
-def test_lines_are_put_as_they_come(bridge: Serving) -> None:
-    """A pipe that stays open does not hold back what it has brought."""
-    process = subprocess.Popen(
-        [*COMMAND, "queue", "put", "pipe/q", "--store", bridge.url], stdin=subprocess.PIPE, env=environment()
-    )
-    process.stdin.write(b"early\n")
-    process.stdin.flush()
-    while bridge.client("queue", "depth", "pipe/q", code=None) != "pipe/q: 1 visible, 0 invisible\n":
-        assert process.poll() is None
-    process.stdin.close()
-    assert process.wait(200) == 0
 
 
 def test_get_deletes_what_it_wrote_unless_told_to_keep_it(bridge: Serving) -> None:
@@ -70,85 +45,6 @@ def test_get_deletes_what_it_wrote_unless_told_to_keep_it(bridge: Serving) -> No
         "oldest_ms": None,
     }
     assert bridge.client("queue", "get", "get/q") == ""
-
-
-WILD = "\x1b]0;owned\x07 \x1b[2J \x9b31m \u202egpj.exe \U000e0001 \r\x7f"
-
-
-def on_a_terminal(bridge: Serving, *words: str) -> bytes:
-    """Run a client command whose output is a terminal, and return what was written to it."""
-    ours, theirs = os.openpty()
-    try:
-        subprocess.run(
-            [*COMMAND, *words, "--store", bridge.url], stdout=theirs, env=environment(), check=True, timeout=200
-        )
-        return os.read(ours, 65_536)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-
-
-def test_no_body_drives_a_terminal(bridge: Serving) -> None:
-    """Whatever a stranger has put is shown in printable characters, bytes in a pipe stay as they are."""
-    bridge.client("queue", "put", "wild/q", stdin=f"é\t{WILD}".encode() + b"\xff")
-    bridge.client("queue", "put", "wild/q", stdin=WILD.encode())
-    shown = on_a_terminal(bridge, "queue", "peek", "wild/q")
-    # The terminal itself makes a carriage return and a line feed of each line feed.
-    text = shown.decode().replace("\r\n", "\n")
-    assert text.startswith("é\t\\x1b]0;owned\\x07 ")
-    assert "\\xff" in text
-    assert text.replace("\n", "").replace("\t", "").isprintable()
-    documents = [on_a_terminal(bridge, "queue", "peek", "wild/q", "--json")]
-    documents.append(on_a_terminal(bridge, "queue", "export", "wild/q"))
-    for written in documents:
-        lines = written.decode().replace("\r\n", "\n").splitlines()
-        assert all(line.isprintable() for line in lines)
-        assert json.loads(lines[1])["body"] == WILD
-    piped = subprocess.run(
-        [*COMMAND, "queue", "peek", "wild/q", "--store", bridge.url], capture_output=True, env=environment(), check=True
-    )
-    assert piped.stdout == f"é\t{WILD}".encode() + b"\xff\n" + WILD.encode() + b"\n"
-
-
-def test_a_reader_that_leaves_loses_nothing_unread(bridge: Serving) -> None:
-    """When the pipe breaks before the first write is flushed, the messages stay in the queue."""
-    bridge.client("queue", "put", "broken/q", "x" * 60_000, "y" * 60_000, "z" * 60_000)
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb") as out:
-        done = subprocess.run(
-            [*COMMAND, "queue", "get", "broken/q", "--max", "3", "--store", bridge.url],
-            stdout=out,
-            stderr=subprocess.PIPE,
-            env=environment(),
-            timeout=500,
-            check=False,
-        )
-    assert done.returncode == 1
-    assert done.stderr == b""
-    assert bridge.client("queue", "depth", "broken/q") == "broken/q: 0 visible, 3 invisible\n"
-
-
-def test_headers_go_in_and_come_out(bridge: Serving, tmp_path: pathlib.Path) -> None:
-    """Of each message of a put, shown in JSON, and through an export into another queue; a file without has none."""
-    header = ("--header", "Trace=00-a=b", "--header", "word=grün \u202e")
-    bridge.client("queue", "put", "headers/q", "one", "two", *header)
-    bridge.client("queue", "put", "headers/q", *header, stdin=b"three\n")
-    bridge.client("queue", "put", "headers/q", "four", "--id", "key", *header)
-    wanted = {"trace": "00-a=b", "word": "grün \u202e"}
-    lines = [json.loads(line) for line in bridge.client("queue", "peek", "headers/q", "--json").splitlines()]
-    assert [(line["body"], line["headers"]) for line in lines] == [(n, wanted) for n in ("one", "two", "three", "four")]
-    assert bridge.client("queue", "peek", "headers/q", "--max", "1") == "one\n"
-    file = tmp_path / "exported"
-    bridge.client("queue", "export", "headers/q", "--delete", "--file", str(file))
-    file.write_text(file.read_text("utf-8") + '{"body": "old"}\n', "utf-8")
-    for _ in range(2):
-        bridge.client("queue", "import", "headers/again", "--once", "--file", str(file))
-    again = [
-        json.loads(line)
-        for line in bridge.client("queue", "get", "headers/again", "--max", "9", "--json").split("\n")[:5]
-    ]
-    assert [line.get("headers") for line in again] == [wanted] * 4 + [None]
 
 
 @pytest.mark.parametrize("header", ["noequals", "=x", "a b=x", "a=\n", "nats-x=y", "a=" + "x" * 8192])
@@ -215,35 +111,6 @@ def test_queues_are_made_listed_cleared_and_deleted(bridge: Serving) -> None:
     assert bridge.client("queue", "get", "manage/q", code=1) == ""
 
 
-def test_a_body_that_is_too_large_is_refused(bridge: Serving, tmp_path: pathlib.Path) -> None:
-    """The limit is told, and nothing is put."""
-    file = tmp_path / "large"
-    file.write_bytes(b"x" * 65_537)
-    bridge.client("queue", "put", "large/q", "--file", str(file), code=2)
-    bridge.client("queue", "depth", "large/q", code=1)
-
-
-def test_delayed_and_expiring_messages(bridge: Serving) -> None:
-    """--delay-ms hides a message; it counts as invisible."""
-    bridge.client("queue", "put", "delay/q", "later", "--delay-ms", "600000", "--ttl-s", "3600")
-    assert bridge.client("queue", "depth", "delay/q") == "delay/q: 0 visible, 1 invisible\n"
-
-
-def test_a_put_into_the_named_bridge_itself_is_one_trigger(bridge: Serving) -> None:
-    """For a store elsewhere --bridge names who is to be told; its own service tells it of each put."""
-    bridge.client("queue", "put", "told/q", "x", "--bridge", bridge.url + "/")
-    status = json.loads(bridge.client("status", "told/q", "--json"))
-    assert status["queues"][0]["triggers"] == 1
-
-
-def test_publish_marks_a_queue(bridge: Serving) -> None:
-    """A trigger alone makes no queue, and is seen in the state."""
-    assert bridge.client("publish", "pub/q", "--size", "3") == "published pub/q: 3\n"
-    assert json.loads(bridge.client("publish", "pub/q", "--id", "mine", "--json"))["id"] == "mine"
-    (queue,) = json.loads(bridge.client("status", "pub/q", "--json"))["queues"]
-    assert (queue["triggers"], queue["exists"], queue["depth"]) == (2, None, None)
-
-
 def test_a_queue_is_paused_and_resumed(bridge: Serving) -> None:
     """Paused it gives nothing out and says so in its status; resumed it gives out what came meanwhile."""
     bridge.client("queue", "create", "pause/q")
@@ -265,16 +132,6 @@ def test_a_queue_is_paused_and_resumed(bridge: Serving) -> None:
     assert resumed == {"queue": "pause/q", "paused": False}
     assert bridge.client("queue", "get", "pause/q") == "x\n"
     bridge.client("queue", "pause", "pause/missing", code=1)
-
-
-def test_status_is_a_table_for_people(bridge: Serving) -> None:
-    """Bridge, listeners and queues, with the counts that matter."""
-    bridge.client("queue", "put", "shown/q", "x")
-    text = bridge.client("status", "shown/q")
-    assert f"bridge at {bridge.url}: ready" in text
-    assert "no listeners" in text
-    assert text.splitlines()[-1].split()[:7] == ["shown/q", "1", "0", "0", "0", "now", "dirty"]
-    assert text.splitlines()[-1].split()[-3] == "s", "how long the oldest has waited"
 
 
 def test_a_put_with_an_id_is_done_once(bridge: Serving, tmp_path: pathlib.Path) -> None:
@@ -315,47 +172,6 @@ def test_depth_says_how_long_the_oldest_has_waited(bridge: Serving) -> None:
     assert bridge.client("queue", "depth", "aged/none", "--oldest") == "aged/none: 0 visible, 0 invisible\n"
 
 
-def test_a_queue_that_is_missing_is_named(bridge: Serving) -> None:
-    """The service repeats nothing of the input; the command knows what it was given."""
-    done = perform("queue", "peek", "missing/q", "--store", bridge.url, code=1)
-    assert b"missing/q" in done.stderr
-
-
-def test_the_help_says_when_a_put_is_published() -> None:
-    """A put to a store elsewhere is published only where a bridge is named."""
-    assert b"default: publish nothing" in b" ".join(perform("queue", "put", "--help").stdout.split())
-    assert b"publish" not in perform("queue", "depth", "--help").stdout
-
-
-def test_a_put_elsewhere_that_nobody_is_told_of_gives_a_hint(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On standard error, and only where no bridge is named and the store is no queue service."""
-    monkeypatch.setattr("bridge.queues.open_store", lambda url: MemoryStore("hint"))
-    assert main(["queue", "put", "hint/q", "x", "--store", "redis://nowhere"]) == 0
-    out, err = capsys.readouterr()
-    assert out == "hint/q: put 1\n"
-    assert "--bridge" in err and "queuebell publish" in err
-    assert main(["queue", "put", "hint/q", "x", "--store", "http://127.0.0.1:9"]) == 0
-    assert main(["queue", "create", "hint/q", "--store", "redis://nowhere"]) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_a_queue_elsewhere_that_nobody_looked_at_is_not_known(bridge: Serving) -> None:
-    """Neither its messages nor its receives are said to be none; those of an own queue are counted from zero."""
-    bridge.client("publish", "afar/q")
-    bridge.client("queue", "put", "near/q", "x")
-    text = bridge.client("status", "afar/q", "near/q")
-    rows = [line.split() for line in text.splitlines()]
-    shown = {row[0]: (row[1:6], row[-2:]) for row in rows if row and row[0] in {"afar/q", "near/q"}}
-    assert shown == {
-        "afar/q": (["?", "?", "?", "?", "not"], ["?", "?"]),
-        "near/q": (["1", "0", "0", "0", "now"], ["0", "0"]),
-    }
-    assert "afar/q: what is leased is not known: no listener has counted it yet" in text
-    assert "afar/q: what was buried is not known: no listener that buries has counted its poison queue yet" in text
-
-
 def test_poison_queues_are_named(bridge: Serving) -> None:
     """Beside their queue, with what lies in them and what to ask next; one that only announced says so."""
     bridge.client("queue", "put", "grave/q", "x")
@@ -384,31 +200,141 @@ def test_a_delete_of_nothing_says_so(bridge: Serving) -> None:
     assert told == {"queue": "slip/q", "deleted": False, "exists": False}
 
 
-def named(bridge: Serving, queue: str) -> bool:
-    """Say whether `check` names a queue."""
-    done = perform("check", "--bridge", bridge.url, "--json", code=None)
-    return queue in [problem["subject"] for problem in json.loads(done.stdout)["problems"]]
-
-
-def test_check_forgets_a_queue_that_was_a_mistake(bridge: Serving) -> None:
-    """Of one elsewhere by `queue forget`, of an own one by its delete."""
-    bridge.client("publish", "mistake/q")
-    assert named(bridge, "mistake/q")
-    done = perform("queue", "forget", "mistake/q", "--bridge", bridge.url)
-    assert done.stdout == b"mistake/q: forgotten\n"
-    assert not named(bridge, "mistake/q")
-    done = perform("queue", "forget", "mistake/q", "--bridge", bridge.url, code=1)
-    assert b"mistake/q: this bridge never heard of that queue" in done.stderr
-    bridge.client("queue", "put", "mistake/own", "x")
-    done = perform("queue", "forget", "mistake/own", "--bridge", bridge.url, code=1)
-    assert b"it stands in the queue service" in done.stderr and named(bridge, "mistake/own")
-    bridge.client("publish", "mistake/own")
-    bridge.client("queue", "delete", "mistake/own")
-    assert not named(bridge, "mistake/own")
-
-
 @pytest.mark.parametrize("command", [("status",), ("explain",), ("queue", "forget")])
 def test_commands_of_one_queue_name_a_partition(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """A partitioned queue's own name is never put to, so there is nothing to show of it."""
     assert main([*command, "billing/part:8"]) == 2
     assert "name a partition, as in billing/part-p0" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with running() as server:
+        yield server
+
+
+def test_only_a_database_needs_tables() -> None:
+    """Any other store is refused as a mistake of configuration."""
+    assert b"database" in perform("queue", "init", "http://127.0.0.1:8470", code=78).stderr
+    said = perform("queue", "init", "postgresql+asyncpg://me:s3cret@127.0.0.1/jobs", code=78).stderr
+    assert b"without a driver's name" in said and b"s3cret" not in said
+
+
+def test_a_database_that_is_not_there() -> None:
+    """Unreachable has its own exit code, and the password is not repeated."""
+    done = perform("queue", "init", "postgres://me:s3cret@127.0.0.1:1/jobs", code=69)
+    assert b"127.0.0.1:1/jobs" in done.stderr
+    assert b"s3cret" not in done.stderr
+
+
+@pytest.mark.system
+def test_tables_are_made_once_and_used(server: PostgresServer) -> None:
+    """It says what it did; a put and a get go after it, and not before."""
+    url = server.url(search_path="command")
+    assert b"queuebell queue init" in perform("queue", "put", "a/b", "x", "--store", url, code=78).stderr
+    assert b"tables of schema 5 made" in perform("queue", "init", url).stdout
+    assert b"nothing to do" in perform("queue", "init", url).stdout
+    assert json.loads(perform("queue", "init", url, "--notify", "--json").stdout) == {
+        "done": ["every put notifies the channel queuebell"]
+    }
+    perform("queue", "put", "a/b", "hello", "--store", url)
+    assert perform("queue", "get", "a/b", "--store", url).stdout == b"hello\n"
+
+
+def test_get_and_peek_go_through_all_partitions(bridge: Serving) -> None:
+    """One after the other until there are enough; a partition that was never put to is empty."""
+    bridge.client("queue", "put", "get/orders-p0", "one")
+    bridge.client("queue", "put", "get/orders-p2", "two", "three")
+    assert bridge.client("queue", "peek", "get/orders:3") == "one\ntwo\nthree\n"
+    assert bridge.client("queue", "peek", "get/orders:3", "--max", "2") == "one\ntwo\n"
+    assert bridge.client("queue", "get", "get/orders:3", "--max", "2") == "one\ntwo\n"
+    assert bridge.client("queue", "get", "get/orders:3", "--max", "9") == "three\n"
+    bridge.client("queue", "get", "none/orders:3", code=1)
+    bridge.client("queue", "peek", "get/orders:3", "--max", "33", code=2)
+
+
+def test_what_cannot_be_done_with_partitions_is_refused(bridge: Serving) -> None:
+    """Export and import keep a message where it is; a key without partitions chooses nothing; near misses."""
+    for words in (
+        ["queue", "export", "no/orders:4"],
+        ["queue", "import", "no/orders:4"],
+        ["queue", "put", "no/orders", "x", "--key", "k"],
+        ["queue", "put", "no/orders:4", "x", "--key", ""],
+        ["queue", "put", "no/orders:04", "x"],
+        ["queue", "put", "no/Orders:4", "x"],
+        ["publish", "no/orders", "--key", "k"],
+        ["publish", "no/orders:0"],
+    ):
+        bridge.client(*words, code=2)
+    assert bridge.client("queue", "list", "--prefix", "no/") == ""
+    done = perform("queue", "export", "no/orders:4", env={"QUEUEBELL_STORE": bridge.url}, code=2)
+    assert b"no/orders-p0" in done.stderr
+
+
+def test_publish_tells_all_partitions_or_the_one_of_a_key(bridge: Serving) -> None:
+    """Who put in turn does not know where: each is told of its share; a key says where."""
+    lines = [
+        json.loads(line) for line in bridge.client("publish", "pub/orders:3", "--size", "7", "--json").splitlines()
+    ]
+    assert [line["queue"] for line in lines] == [f"pub/orders-p{number}" for number in range(3)]
+    assert len({line["id"] for line in lines}) == 3
+    assert bridge.client("publish", "pub/orders:3", "--size", "7") == "".join(
+        f"published pub/orders-p{number}: 3\n" for number in range(3)
+    )
+    assert bridge.client("publish", "pub/orders:4", "--key", "customer 4711", "--size", "7") == (
+        "published pub/orders-p2: 7\n"
+    )
+
+
+QUEUE = "billing/orders"
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Serve with `--auth`, and return the address with a key that grants nothing of what is asked."""
+    folder = tmp_path_factory.mktemp("asked")
+    secret = created(folder, "elsewhere", "put=other/queue")
+    with serving(folder, "--auth") as bridge:
+        yield bridge.url, secret
+
+
+@pytest.fixture(params=["unauthenticated", "unknown", "forbidden"])
+def env(request: pytest.FixtureRequest, asked: tuple[str, str], tmp_path: pathlib.Path) -> dict[str, str]:
+    """What a client's environment says of bridge, store and key."""
+    url, secret = asked
+    key = {"unauthenticated": "", "unknown": f"{secret[:-4]}0000", "forbidden": secret}[request.param]
+    return {
+        "QUEUEBELL_BRIDGE": url,
+        "QUEUEBELL_STORE": url,
+        "QUEUEBELL_API_KEY": key,
+        "QUEUEBELL_DATA": str(tmp_path),
+    }
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["publish", QUEUE],
+        ["publish", f"{QUEUE}:3"],
+        ["status"],
+        ["status", QUEUE],
+        ["explain", QUEUE],
+        ["check"],
+        ["queue", "list"],
+        ["queue", "put", QUEUE, "x"],
+        ["queue", "get", QUEUE],
+        ["queue", "peek", QUEUE],
+        ["queue", "depth", QUEUE],
+        ["queue", "pause", QUEUE],
+        ["queue", "create", QUEUE],
+        ["queue", "delete", QUEUE],
+        ["queue", "forget", QUEUE],
+        ["queue", "replay", QUEUE],
+    ],
+    ids=" ".join,
+)
+def test_a_refused_key_is_1_for_every_command(words: list[str], env: dict[str, str]) -> None:
+    """The bridge is there, so it is not 69: one line of standard error says what is not granted."""
+    done = perform(*words, env=env, code=1)
+    said = done.stderr.decode()
+    assert len(said.splitlines()) == 1 and ("key" in said or "is not granted" in said)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import BadInput, ConfigurationError
-from listeners import Scaler
+from bridge.contract.errors import ConfigurationError
 from queuebell.command.scale import load
 from tests.support.command import perform
 
@@ -18,16 +17,6 @@ GIVEN: dict[str, Any] = {
     "queue": "billing/orders",
     "command": ["python", "worker.py"],
 }
-
-
-def test_operands_and_options_become_settings() -> None:
-    """Of the environment only the bridge and the log count: the rest may be meant for the workers."""
-    environment = {"QUEUEBELL_BRIDGE": "nats://here", "QUEUEBELL_GRACE": "5"}
-    (settings,) = load(None, environment=environment, options={**GIVEN, "min": "1", "max": "3", "idle": "2.5"})
-    assert settings.command == ("python", "worker.py")
-    assert (settings.bridge, settings.grace) == ("nats://here", None)
-    limits = settings.limits()
-    assert (limits.minimum, limits.maximum, limits.idle_s) == (1, 3, 2.5)
 
 
 def test_a_file_has_a_table_for_each_queue(tmp_path: pathlib.Path) -> None:
@@ -109,35 +98,3 @@ def test_a_file_and_operands_are_one_too_many() -> None:
 def test_what_cannot_work_is_refused_before_anything_runs(line: list[str], code: int, words: str) -> None:
     """S47: With the exit code of its kind."""
     assert words in perform(*line, code=code).stderr.decode()
-
-
-def test_a_text_is_no_command_for_the_class() -> None:
-    """It would be read letter by letter."""
-    with pytest.raises(TypeError, match="list"):
-        Scaler("http://127.0.0.1:1", "a/b", "python worker.py")
-    with pytest.raises(BadInput, match="max"):
-        Scaler("http://127.0.0.1:1", "a/b", ["w"], max=0)
-
-
-def test_each_actuator_by_a_file(tmp_path: pathlib.Path) -> None:
-    """By the same words as on the command line; what names another one needs another scaler, its limits do not."""
-    file = tmp_path / "scale.toml"
-    tables = [
-        'actuator = "exec"\ncommand = "docker service scale orders={}"',
-        'actuator = "systemd"\nunit = "queuebell-worker@"\nuser = true',
-    ]
-    file.write_text(
-        "".join(
-            f'[[scale]]\nstore = "http://127.0.0.1:1"\nqueue = "a/b{number}"\n{table}\n'
-            for number, table in enumerate(tables)
-        )
-    )
-    settings = load(str(file), environment={}, options={})
-    assert [str(each.driver()) for each in settings] == [
-        "docker service scale 'orders={}'",
-        "queuebell-worker@.service",
-    ]
-    file.write_text(file.read_text().replace("user = true", "user = true\nmax = 3"))
-    assert load(str(file), environment={}, options={})[1].apart() == settings[1].apart()
-    file.write_text(file.read_text().replace("queuebell-worker@", "other@"))
-    assert load(str(file), environment={}, options={})[1].apart() != settings[1].apart()

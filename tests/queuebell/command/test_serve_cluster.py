@@ -85,33 +85,6 @@ async def test_three_bridges_are_one_service_and_two_may_die(tmp_path: pathlib.P
                 killed.process.wait()
 
 
-@pytest.mark.system
-async def test_a_rolling_restart_of_all_loses_nothing(tmp_path: pathlib.Path, url: str) -> None:
-    """C7: each leaves in order, and its worker finds what waits at the next."""
-    await init(url, notify=True)
-    async with NatsServer(tmp_path, jetstream=False) as nats:
-        env = {"QUEUEBELL_STORE": url, "QUEUEBELL_NATS": f"nats://127.0.0.1:{nats.port}", "QUEUEBELL_CLUSTER": "shop"}
-        with contextlib.ExitStack() as stack:
-            bridges = [stack.enter_context(serving(tmp_path / f"{place}", env=env)) for place in range(2)]
-            await until(lambda: members(*bridges), "everybody hears everybody", PATIENCE_S)
-            acknowledged: set[str] = set()
-            for place in range(2):
-                stays = bridges[1 - place]
-                async with working(stays.url) as (handled, more), HttpStore(stays.url) as store:
-                    for number in range(40):
-                        if number == 20:
-                            assert bridges[place].stop()[0] == 0
-                        await store.put(QUEUE, [f"{place}-{number}"])
-                        acknowledged.add(f"{place}-{number}")
-                    mine = {body for body in acknowledged if body.startswith(f"{place}-")}
-                    async with asyncio.timeout(PATIENCE_S), more:
-                        await more.wait_for(lambda mine=mine, handled=handled: mine <= handled)  # type: ignore[misc]
-                bridges[place] = stack.enter_context(serving(tmp_path / f"{place} again", env=env))
-                await until(lambda: members(*bridges), "it is back", PATIENCE_S)
-            for served in bridges:
-                assert served.stop()[0] == 0
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -186,23 +159,6 @@ async def test_a_cluster_without_a_store_serves_queues_elsewhere_and_none_of_its
             code, log = served.stop()
             assert code == 0
             assert "this bridge keeps no queues of its own" in log
-
-
-@pytest.mark.system
-async def test_one_with_a_store_and_one_without_are_no_cluster(tmp_path: pathlib.Path, url: str) -> None:
-    """C8: a put at the one would be told to workers of the other, who look elsewhere."""
-    await init(url, notify=True)
-    async with NatsServer(tmp_path, jetstream=False) as nats:
-        env = {"QUEUEBELL_NATS": f"nats://127.0.0.1:{nats.port}", "QUEUEBELL_CLUSTER": "shop"}
-        with (
-            serving(tmp_path / "a", env={**env, "QUEUEBELL_STORE": url}) as one,
-            serving(tmp_path / "b", env=env) as two,
-        ):
-            await until(lambda: members(one) and members(two), "each hears itself", PATIENCE_S)
-            for served in (one, two):
-                code, log = served.stop()
-                assert code == 0
-                assert "it works on another engine under this cluster's name" in log
 
 
 def test_a_name_is_a_word(tmp_path: pathlib.Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pathlib
 import signal
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
-from tests.queuebell.command.test_key import created
+from bridge.service.overview import ROWS, OneQueue, QueueRow, Queues, Totals
+from queuebell.command.top_frame import Looking, Told, frame, rates
 from tests.support.command import COMMAND, Serving, perform, serving
-from tests.support.processes import free_port
 from tests.support.terminal import Terminal
 
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
@@ -38,57 +40,6 @@ def left(terminal: Terminal) -> int:
     assert terminal.raw.rfind(LEAVE) > terminal.raw.rfind(ENTER) > -1
     assert terminal.raw.rfind("\x1b[?25h") > terminal.raw.rfind("\x1b[?25l")
     return code
-
-
-def names(lines: list[str]) -> list[str]:
-    """Return the queues that are shown, in their order."""
-    return [word for line in lines for word in line[4:].split(" ")[:1] if "/" in word and not line.startswith("q end")]
-
-
-def test_it_is_live_sorted_filtered_and_ended_by_q(bridge: Serving) -> None:
-    """Trouble first; another order by a letter and by s; only those with a text; one in detail; and back."""
-    with top(bridge) as terminal:
-        lines = terminal.shows("billing/orders", "shop/idle", "live")
-        assert names(lines) == ["billing/orders", "shop/idle"]
-        assert any(line.startswith(">!  billing/orders") and "no listener" in line for line in lines)
-        bridge.client("queue", "put", "alpha/new", "z")
-        terminal.shows("alpha/new")
-        terminal.keys("n")
-        terminal.until(lambda lines: names(lines) == ["alpha/new", "billing/orders", "shop/idle"], "by name")
-        terminal.shows("by name")
-        terminal.keys("ns")  # the second comes before the view that the first asked for, and counts all the same
-        terminal.shows("by waiting")
-        terminal.keys("/idx\x7f\x1b")
-        terminal.until(lambda lines: "filter" not in lines[2] and lines[-1].startswith("q end"), "no filter")
-        terminal.keys("/idx\x7fl")
-        terminal.shows("filter: idl_")
-        terminal.keys("\r")
-        terminal.until(lambda lines: names(lines) == ["shop/idle"], "filtered")
-        terminal.keys("/\x7f\x7f\x7f\r")
-        terminal.until(lambda lines: len(names(lines)) == 3, "all again")
-        terminal.keys("n")
-        terminal.until(lambda lines: len(names(lines)) == 3 and "by name" in lines[2], "by name, with rows")
-        terminal.keys("j\r")
-        terminal.shows("billing/orders", "nobody listens", "esc back")
-        terminal.keys("\x1b")
-        terminal.until(lambda lines: len(names(lines)) == 3, "all again")
-        terminal.keys("q")
-        assert left(terminal) == 0
-    assert bridge.client("status", "shop/idle", "--json").count('"receives":{"total":0') == 1, "it cost no receive"
-
-
-def test_a_paused_display_stands_still(bridge: Serving) -> None:
-    """Until it goes on."""
-    with top(bridge, "paus") as terminal:
-        terminal.shows("live")
-        terminal.keys("p")
-        terminal.shows("paused")
-        bridge.client("queue", "create", "pauses/later")
-        with top(bridge, "paus") as other:
-            other.shows("pauses/later")
-        assert names(terminal.screen()) == []
-        terminal.keys("p")
-        terminal.shows("pauses/later", "live")
 
 
 @pytest.mark.parametrize(
@@ -154,37 +105,6 @@ def test_colours_are_heeded(bridge: Serving) -> None:
         assert "31m" not in terminal.raw
 
 
-def test_it_goes_on_after_a_restart_of_the_bridge(tmp_path: pathlib.Path) -> None:
-    """What was known stays and is said to be old; then it is live again."""
-    port = free_port()
-    words = ("--listen", f"127.0.0.1:{port}")
-    with serving(tmp_path / "q.db", *words) as bridge:
-        bridge.client("queue", "put", "a/b", "x")
-        with top(bridge) as terminal:
-            terminal.shows("a/b", "live")
-            bridge.stop()
-            terminal.shows("a/b", "NOT LIVE", "it is asked again:")
-            with serving(tmp_path / "q.db", *words):
-                terminal.until(lambda lines: "live" in lines[0] and "a/b" in lines[4], "live again")
-                terminal.keys("q")
-                assert left(terminal) == 0
-
-
-def test_a_grant_that_ends_is_said(tmp_path: pathlib.Path) -> None:
-    """After the terminal was given back, with code 1; and a key that may not look from the beginning."""
-    secret = created(tmp_path, "watcher", "look=*")
-    with serving(tmp_path, "--auth") as bridge:
-        with top(bridge, env={"QUEUEBELL_API_KEY": secret}) as terminal:
-            terminal.shows("live", "no trouble")
-            perform("key", "revoke", "watcher", "--data", str(tmp_path))
-            assert left(terminal) == 1
-            said = terminal.raw[terminal.raw.rfind(LEAVE) :]
-            assert "queuebell top: " in said and "what was granted has ended" in said
-        with top(bridge, env={"QUEUEBELL_API_KEY": secret}) as terminal:
-            assert terminal.ended() == 1
-            assert ENTER not in terminal.raw and "queuebell top: " in terminal.raw
-
-
 def test_without_a_terminal_it_says_what_to_use() -> None:
     """A pipe, a file or a terminal that cannot move its cursor: 2, before anybody is asked."""
     done = perform("top", code=2)
@@ -200,3 +120,86 @@ def test_where_no_bridge_answers_it_says_so(others: str) -> None:
     with top(f"http://127.0.0.1:1{others}") as terminal:
         assert terminal.ended() == 69
         assert ENTER not in terminal.raw and "no bridge answers" in terminal.raw
+
+
+HOSTILE = "a\x1b[2Jb\u202ec\x9bd\n[red]e"
+
+
+def row(queue: str = "billing/orders", **more: Any) -> QueueRow:
+    """One queue."""
+    blank = dict.fromkeys(QueueRow.__struct_fields__, None)
+    known = {
+        "visible": 3,
+        "leased": 1,
+        "buried": 2,
+        "listeners": 4,
+        "triggers": 10,
+        "receives": 12,
+        "empty": 1,
+        "handled": 7,
+        "failed": 2,
+    }
+    flags = {"at_least": False, "paused": False, "dirty": True, "waiting_ms": 5000, "handled": 7, "failed": 2}
+    return QueueRow(**{**blank, **known, **flags, "queue": queue, **more})
+
+
+def told(*rows: QueueRow, found: int | None = None, troubled: int = 0, first: int = 0, **more: Any) -> Told:
+    """What a bridge told of these."""
+    blank = dict.fromkeys(Totals.__struct_fields__, 0)
+    totals = Totals(**{**blank, "queues": len(rows), "visible": 3, "troubled": troubled})
+    view = Queues(found=len(rows) if found is None else found, first=first, rows=list(rows), totals=totals)
+    return Told(url="http://127.0.0.1:8470", at="12:00:00", view=view, **more)
+
+
+def unstyled(lines: list[str]) -> list[str]:
+    """Without bold and reversed."""
+    return [line.replace("\x1b[1m", "").replace("\x1b[7m", "").replace("\x1b[0m", "") for line in lines]
+
+
+@pytest.mark.parametrize("width", [12, 40, 80, 200])
+@pytest.mark.parametrize("height", [1, 4, 8, 50])
+@pytest.mark.parametrize("coloured", [False, True])
+def test_a_frame_fits_and_nothing_that_a_stranger_sent_drives_the_terminal(
+    width: int, height: int, coloured: bool
+) -> None:
+    """Names, troubles, filters and reasons with escapes, marks of direction and markup, at any size."""
+    rows = [row(HOSTILE, trouble=HOSTILE), row("漢字" * 60, trouble="x" * 300)]
+    one = Told(url="u", at="12:00:00", view=OneQueue(row=row(HOSTILE, trouble=HOSTILE)))
+    frames = [
+        frame(
+            told(*rows, lost=lost, troubled=2), Looking(filter=HOSTILE, typing=typing), width, height, coloured=coloured
+        )
+        for lost in (None, HOSTILE)
+        for typing in (None, HOSTILE)
+    ]
+    frames.append(frame(one, Looking(queue=HOSTILE), width, height, coloured=coloured))
+    for lines in frames:
+        assert len(lines) <= height
+        plain = [line.replace("\x1b[31m", "").replace("\x1b[1;31m", "").replace("\x1b[7;31m", "") for line in lines]
+        assert all(line.isprintable() and cell_len(line) <= width for line in unstyled(plain))
+        assert coloured or not any("31" in line.split("m")[0] for line in lines if line.startswith("\x1b"))
+
+
+def test_one_moves_through_all_rows_and_asks_for_others_seldom() -> None:
+    """Each row is on the screen when it is chosen, and within what the bridge was asked for."""
+    looking, asked = Looking(), set()
+    for by in (*[1] * 340, *[-1] * 340):
+        looking.move(by, 333, 19)
+        assert looking.top <= looking.at < looking.top + 19
+        assert looking.first <= looking.top and min(looking.top + 19, 333) <= looking.first + ROWS
+        asked.add(looking.path())
+    assert looking.at == 0 and len(asked) < 20
+    looking.move(0, 0, 19)
+    assert looking.at == 0, "nothing is found"
+
+
+def test_rates_are_of_one_bridge() -> None:
+    """What a second had, and nothing where the bridge began anew or another one tells."""
+    before, after = told(row(triggers=10)), told(row(triggers=14, receives=14, handled=11))
+    assert isinstance(after.view, Queues)
+    heard = rates(before.view, after.view, 2.0)
+    assert heard.rates == {"billing/orders": (2.0, 1.0, 2.0)} and heard.flow == (0.0, 0.0, 0.0)
+    assert rates(None, after.view, 2.0).rates == {}
+    fewer = Totals(**dict.fromkeys(Totals.__struct_fields__, -1))
+    anew = Queues(found=1, first=0, rows=after.view.rows, totals=fewer)
+    assert rates(before.view, anew, 2.0).flow is None

@@ -17,7 +17,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from queuebell.command.main import main
 from queuebell.demo.analysis import Facts
 from queuebell.demo.outcome import Outcome
 from queuebell.demo.scenario import sources
@@ -105,7 +104,7 @@ async def test_small_run(tmp_path: Path) -> None:
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 async def test_json(tmp_path: Path) -> None:
     """The JSON is the only thing on standard output, and its figures fit together."""
     async with demo(tmp_path, "demo", *SMALL, "--bursts", "1", "--json") as process:
@@ -146,7 +145,7 @@ async def test_corrupted_result(tmp_path: Path) -> None:
     assert out.decode().endswith("FAILED\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.rest)])
 async def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C or SIGTERM, even twice, ends every process and removes every file."""
     async with demo(tmp_path, "demo", "--files", "60", "--quiet", "600", "--workers", "2") as process:
@@ -196,15 +195,3 @@ def test_faults(broken: dict[str, object], words: str | None) -> None:
         receives_empty=1, dead_letters=0, p50_ms=2.0, p99_ms=3.0,
     )  # fmt: skip
     assert msgspec.structs.replace(kept, **broken).faults == ([] if words is None else [words])
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("--workers", "1"), ("--workers", "x"), ("--bursts", "0"), ("--quiet", "nan"), ("--quiet", "0"), ("--files", "0")],
-)
-def test_usage(arguments: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    """An option out of range is refused with its name and exit code 2, before anything starts."""
-    with pytest.raises(SystemExit) as refused:
-        main(["demo", *arguments])
-    assert refused.value.code == 2
-    assert arguments[0] in capsys.readouterr().err

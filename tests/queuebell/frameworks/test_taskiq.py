@@ -22,7 +22,6 @@ worker processes, stores, scheduler  test_taskiq_workers.py
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import datetime
 import itertools
 import logging
@@ -36,19 +35,13 @@ import pytest
 import pytest_asyncio
 from taskiq import (
     Context,
-    SimpleRetryMiddleware,
-    SmartRetryMiddleware,
     TaskiqDepends,
-    TaskiqMessage,
-    TaskiqMiddleware,
-    TaskiqScheduler,
 )
 from taskiq.acks import AcknowledgeType
-from taskiq.api import run_receiver_task, run_scheduler_task
+from taskiq.api import run_receiver_task
 from taskiq.brokers.inmemory_broker import InmemoryResultBackend
 from taskiq.exceptions import SendTaskError
 from taskiq.formatters.json_formatter import JSONFormatter
-from taskiq.schedule_sources import LabelScheduleSource
 
 from bridge.contract.burial import Burial, opened
 from queuebell import (
@@ -79,11 +72,6 @@ class Order(pydantic.BaseModel):
 
 class Strange:
     """Nothing that pydantic knows a rule for."""
-
-
-@dataclasses.dataclass
-class Customer:
-    name: str
 
 
 @pytest_asyncio.fixture
@@ -133,103 +121,6 @@ async def buried(bridge: Bridge, count: int = 1) -> list[Burial]:
     return [burial for burial in found if burial is not None]
 
 
-async def test_typed_tasks_have_results(bridge: Bridge) -> None:
-    """Models, dataclasses and dates arrive as what they are, in coroutines and functions, and results come back."""
-    broker = broker_at(bridge)
-
-    @broker.task
-    async def bill(order: Order, customer: Customer, *, cents: int = 0, note: str | None = None) -> str:
-        assert isinstance(order, Order) and isinstance(customer, Customer)
-        return f"{customer.name} {order.number} {order.placed:%d.%m.%Y} {cents} {note}"
-
-    @broker.task
-    def double(number: int) -> int:
-        return 2 * number
-
-    @broker.task
-    async def fails() -> None:
-        raise ArithmeticError("no")
-
-    async with working(broker):
-        order = Order(number=7, placed=datetime.date(2026, 11, 22))
-        billed = await bill.kiq(order, Customer("ada"), cents=1250)
-        assert (await billed.wait_result(timeout=WITHIN_S)).return_value == "ada 7 22.11.2026 1250 None"
-        assert (await (await double.kiq(21)).wait_result(timeout=WITHIN_S)).return_value == 42
-        failed = await (await fails.kiq()).wait_result(timeout=WITHIN_S)
-        assert failed.is_err and isinstance(failed.error, ArithmeticError)
-        await drained(bridge)
-    assert await bridge.store.depth(POISON) is None
-
-
-async def test_a_retried_kick_is_not_doubled(bridge: Bridge) -> None:
-    """The same task under the same id is put once; with other content, as a retry has it, it is another message."""
-    broker = broker_at(bridge)
-
-    @broker.task
-    async def work(number: int) -> None: ...
-
-    for _ in range(3):
-        await work.kicker().with_task_id("one id").kiq(1)
-    assert len(await bridge.store.peek(QUEUE)) == 1
-    await work.kicker().with_task_id("one id").with_labels(_retries=1).kiq(1)
-    await work.kicker().with_task_id("one id").kiq(2)
-    await work.kiq(1)
-    await work.kiq(1)
-    assert len(await bridge.store.peek(QUEUE)) == 5
-    await broker.shutdown()
-
-
-async def test_a_schedule_may_repeat_itself(bridge: Bridge) -> None:
-    """What a schedule sends under one id is new work each time."""
-    broker = broker_at(bridge)
-
-    @broker.task
-    async def work() -> None: ...
-
-    for _ in range(3):
-        await work.kicker().with_task_id("nightly").with_labels(schedule_id="s").kiq()
-    assert len(await bridge.store.peek(QUEUE)) == 3
-    await broker.shutdown()
-
-
-async def test_a_schedule_of_labels(bridge: Bridge) -> None:
-    """A scheduler of taskiq's sends what labels of tasks say through this broker."""
-    broker = broker_at(bridge)
-    done = asyncio.Event()
-
-    @broker.task(schedule=[{"cron": "* * * * *", "args": [3]}])
-    async def work(number: int) -> None:
-        assert number == 3
-        done.set()
-
-    scheduling = asyncio.create_task(
-        run_scheduler_task(TaskiqScheduler(broker, [LabelScheduleSource(broker)]), run_startup=True)
-    )
-    async with working(broker):
-        await done.wait()
-        scheduling.cancel()
-        await asyncio.wait([scheduling])
-
-
-async def test_a_delay_is_the_stores(bridge: Bridge) -> None:
-    """A delayed task waits invisibly in the queue, and is done when it is due without anybody looking meanwhile."""
-    broker = broker_at(bridge)
-    done = asyncio.Event()
-
-    @broker.task
-    async def work() -> None:
-        done.set()
-
-    await work.kicker().with_labels(delay=3600).kiq()
-    assert await bridge.store.peek(QUEUE) == []
-    await bridge.store.clear(QUEUE)
-    async with working(broker):
-        await work.kicker().with_labels(delay=0.3).kiq()
-        assert (await bridge.store.depth(QUEUE)).invisible == 1
-        await done.wait()
-        await drained(bridge)
-
-
 @pytest.mark.parametrize("delay", ["soon", -1, 604_801, "nan", "inf", 10**400])
 async def test_a_delay_that_is_none(bridge: Bridge, delay: Any) -> None:
     """It is refused with its range, and nothing is put."""
@@ -261,24 +152,6 @@ async def test_a_store_without_delays(tmp_path: Path) -> None:
         await broker.shutdown()
         async with open_store(f"nats://127.0.0.1:{nats.port}") as store:
             assert (await store.depth(QUEUE)).visible == 1
-
-
-async def test_what_is_no_task(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
-    """It is buried at once with its reason, and what comes behind it is done."""
-    broker = broker_at(bridge)
-    done = asyncio.Event()
-
-    @broker.task
-    async def work() -> None:
-        done.set()
-
-    await bridge.store.put(QUEUE, ["no JSON", '{"task_id": "1"}'])
-    await work.kiq()
-    async with working(broker):
-        await done.wait()
-        assert {(burial.failure, burial.attempts) for burial in await buried(bridge, 2)} == {("undecodable", 1)}
-        await drained(bridge)
-    assert "moves to taskiq/tasks-poison" in caplog.text
 
 
 async def test_arguments_that_do_not_fit(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
@@ -329,24 +202,6 @@ async def test_arguments_that_nobody_can_check(bridge: Bridge) -> None:
     assert called == [("anything", [1], "it", {"more": "x"})]
 
 
-async def test_unknown_task_until_it_is_known(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker that does not know a task gives it back for others, and says what to do."""
-    broker = broker_at(bridge, retry=RetryPolicy(attempts=0, first_s=0.01, ceiling_s=0.01))
-    done = asyncio.Event()
-
-    async def work() -> None:
-        done.set()
-
-    elsewhere = QueuebellBroker(bridge)
-    await elsewhere.register_task(work, task_name="late").kiq()
-    await elsewhere.shutdown()
-    async with working(broker):
-        await until(lambda: "no task 'late' is known to this worker" in caplog.text, "it is told")
-        broker.register_task(work, task_name="late")
-        await done.wait()
-        await drained(bridge)
-
-
 async def test_unknown_task_in_the_end(bridge: Bridge) -> None:
     """After its attempts it is buried, with the name that nobody knew."""
     broker = broker_at(bridge, retry=AT_ONCE)
@@ -360,31 +215,6 @@ async def test_unknown_task_in_the_end(bridge: Bridge) -> None:
         (burial,) = await buried(bridge)
     assert (burial.failure, burial.attempts) == ("exhausted", 3)
     assert "no task 'nowhere' is known to this worker" in burial.reason
-
-
-async def test_a_middleware_that_breaks(bridge: Bridge) -> None:
-    """What taskiq drops without an acknowledgement comes again, by the retry policy."""
-    seen: list[str] = []
-
-    class Breaks(TaskiqMiddleware):
-        def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
-            seen.append(message.task_id)
-            if len(seen) == 1:
-                raise ConnectionError("its database is away")
-            return message
-
-    broker = broker_at(bridge, retry=AT_ONCE).with_middlewares(Breaks())
-    done = asyncio.Event()
-
-    @broker.task
-    async def work() -> None:
-        done.set()
-
-    async with working(broker):
-        await work.kicker().with_task_id("it").kiq()
-        await done.wait()
-        await drained(bridge)
-    assert seen == ["it", "it"]
 
 
 async def test_manual_acknowledgement(bridge: Bridge) -> None:
@@ -408,157 +238,8 @@ async def test_manual_acknowledgement(bridge: Bridge) -> None:
     assert "was not acknowledged" in burial.reason
 
 
-@pytest.mark.parametrize("when", [AcknowledgeType.WHEN_RECEIVED, AcknowledgeType.WHEN_EXECUTED])
-async def test_acknowledged_when_taskiq_says(bridge: Bridge, when: AcknowledgeType) -> None:
-    """Acknowledged when it is received the message is gone while its task runs; else it is there until the end."""
-    broker = broker_at(bridge)
-    begun, goes_on = asyncio.Event(), asyncio.Event()
-
-    @broker.task(ack_type=when.value)
-    async def work() -> None:
-        begun.set()
-        await goes_on.wait()
-
-    async with working(broker):
-        await work.kiq()
-        await begun.wait()
-        if when is AcknowledgeType.WHEN_RECEIVED:
-            await drained(bridge)
-        else:
-            assert (await bridge.store.depth(QUEUE)).invisible == 1
-        goes_on.set()
-        await drained(bridge)
-
-
-@pytest.mark.parametrize("middleware", [SimpleRetryMiddleware, SmartRetryMiddleware])
-async def test_retries_are_taskiqs(bridge: Bridge, middleware: type[TaskiqMiddleware]) -> None:
-    """A task that raises is acknowledged, and put again by the middleware, under its id and after its delay."""
-    more = {"default_delay": 0.01} if middleware is SmartRetryMiddleware else {}
-    broker = broker_at(bridge).with_middlewares(middleware(**more))
-    runs: list[int] = []
-
-    @broker.task(retry_on_error=True, max_retries=3)
-    async def work() -> int:
-        runs.append(1)
-        if len(runs) < 3:
-            raise ValueError("not yet")
-        return len(runs)
-
-    async with working(broker):
-        task = await work.kiq()
-        assert (await task.wait_result(timeout=WITHIN_S)).return_value == 3
-        await drained(bridge)
-    assert await bridge.store.depth(POISON) is None
-
-
-async def test_requeued_by_its_own_context(bridge: Bridge) -> None:
-    """What a task requeues is a message of its own: the first one's acknowledgement does not take it along."""
-    broker = broker_at(bridge)
-    counts: list[int] = []
-
-    @broker.task
-    async def work(context: Annotated[Context, TaskiqDepends()]) -> None:
-        counts.append(int(context.message.labels.get("X-Taskiq-requeue", 0)))
-        if len(counts) < 3:
-            await context.requeue()
-
-    kick: Callable[..., Any] = work.kiq
-    async with working(broker):
-        await kick()
-        await until(lambda: len(counts) == 3, "three runs")
-        await drained(bridge)
-    assert counts == [0, 1, 2]
-
-
-async def test_a_stop_gives_back(bridge: Bridge) -> None:
-    """At the end of a generator what it did not hand over is with another at once; what it did it keeps, until done."""
-    leaving, staying = QueuebellBroker(bridge, concurrency=3), QueuebellBroker(bridge)
-    await bridge.store.put(QUEUE, ["a", "b", "c"])
-    listening = leaving.listen()
-    first = await anext(listening)
-
-    async def all_leased() -> bool:
-        return (await bridge.store.depth(QUEUE)).visible == 0
-
-    await until(all_leased, "all are received")
-    asking = asyncio.create_task(anext(listening))  # as taskiq stops: it has asked for one more, and cancels that
-    second = await asking
-    asking = asyncio.create_task(anext(listening))
-    third = await asking
-    await bridge.store.put(QUEUE, ["d", "e"])
-    asking = asyncio.create_task(anext(listening))
-    await asyncio.sleep(0)
-    asking.cancel()
-    await asyncio.wait([asking])
-    other = staying.listen()
-    assert {bytes((await anext(other)).data), bytes((await anext(other)).data)} == {b"d", b"e"}
-    assert (await bridge.store.depth(QUEUE)).invisible == 5
-    for message in (first, second, third):
-        await message.ack()
-    await until(lambda: _invisible(bridge, 2), "three are deleted")
-    await other.aclose()
-    await leaving.shutdown()
-    await staying.shutdown()
-
-
 async def _invisible(bridge: Bridge, count: int) -> bool:
     return (await bridge.store.depth(QUEUE)).invisible == count
-
-
-async def test_a_stop_before_they_were_asked_for(bridge: Bridge) -> None:
-    """Messages that wait in a process for a free slot of taskiq's are given back at its stop, and no attempt counts."""
-    leaving, staying = QueuebellBroker(bridge, concurrency=3), QueuebellBroker(bridge)
-    await bridge.store.put(QUEUE, ["a", "b", "c"])
-    listening = leaving.listen()
-    held = await anext(listening)
-    await until(lambda: _invisible(bridge, 3), "all are received")
-    await listening.aclose()
-    received = []
-
-    async def given_back() -> bool:
-        received.extend((await bridge.store.receive(QUEUE, 2)).messages)
-        return len(received) == 2
-
-    await until(given_back, "two are given back")
-    assert [message.dequeue_count for message in received] == [1, 1]
-    await held.ack()
-    await leaving.shutdown()
-    await staying.shutdown()
-
-
-async def test_shutdown_gives_back(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
-    """What nobody acknowledged is free at once, with its attempt; what was acknowledged just before is deleted."""
-    broker = QueuebellBroker(bridge)
-    await bridge.store.put(QUEUE, ["a", "b"])
-    listening = broker.listen()
-    done, left = await anext(listening), await anext(listening)
-    await done.ack()
-    await broker.shutdown()
-    (message,) = (await bridge.store.receive(QUEUE, 2)).messages
-    assert (message.body, message.dequeue_count) == (left.data, 1)
-    await left.ack()
-    assert "is done again" in caplog.text
-
-
-async def test_used_again(bridge: Bridge) -> None:
-    """A broker that was shut down, in this event loop or another one, opens again when it is used."""
-    broker = broker_at(bridge)
-
-    @broker.task
-    async def work(number: int) -> int:
-        return number
-
-    for number in range(2):
-        async with working(broker):
-            assert (await (await work.kiq(number)).wait_result(timeout=WITHIN_S)).return_value == number
-    other = QueuebellBroker(f"memory:taskiq-{next(_numbers)}", bridge=PULL_ONLY)
-
-    async def once() -> None:
-        await other.register_task(work.original_func, task_name="work").kiq(1)
-        await other.shutdown()
-
-    await asyncio.to_thread(asyncio.run, once())
-    await asyncio.to_thread(asyncio.run, once())
 
 
 async def test_a_lease_that_is_lost(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
@@ -599,22 +280,6 @@ async def test_more_than_taskiq_runs(
         goes_on.set()
         await drained(bridge)
     assert caplog.text.count("Make `concurrency` of QueuebellBroker 1,") == 1
-
-
-async def test_two_listeners_share(bridge: Bridge) -> None:
-    """Each message is handed to one of all who listen, also at one broker."""
-    broker = QueuebellBroker(bridge, concurrency=1)
-    one, two = broker.listen(), broker.listen()
-    asking = [asyncio.create_task(anext(one)), asyncio.create_task(anext(two))]
-    await bridge.store.put(QUEUE, ["a", "b"])
-    messages = await asyncio.gather(*asking)
-    assert {bytes(message.data) for message in messages} == {b"a", b"b"}
-    for message in messages:
-        await message.ack()
-    await drained(bridge)
-    await broker.shutdown()
-    await one.aclose()
-    await two.aclose()
 
 
 async def test_a_store_elsewhere(bridge: Bridge) -> None:

@@ -3,46 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Callable
 
 import pytest
 
 from bridge.contract.cluster import Ability, Able, Member
-from bridge.core.cluster.leaving import SPREAD_S, at_once, departures
+from bridge.core.cluster.leaving import at_once, departures
+from bridge.core.cluster.members import SILENT_S, WENT_S, Members
 from bridge.core.cluster.outward import SUBJECTS
 from bridge.core.commands import Tell
 from bridge.core.due import TURN_MAX
-from tests.support.member import FIRST, MemberRig, boot
-
-
-@pytest.mark.parametrize("sessions", [1, 2, 300, 499, 500, 501, 10_000])
-def test_they_share_the_time_and_the_last_goes_within_five_seconds(sessions: int) -> None:
-    """Ascending, each within its own share, so that no two shares ever go at once."""
-    span = min(5.0, 0.01 * sessions)
-    for seed in range(5):
-        after = departures(sessions, 1, random.Random(seed).random)
-        assert len(after) == sessions
-        for place, at in enumerate(after):
-            assert span * place / sessions <= at < span * (place + 1) / sessions
-        assert after[-1] < SPREAD_S
+from tests.support.bells import BOOT
+from tests.support.member import FIRST, LAST, MemberRig, boot
 
 
 def test_chance_decides_the_moment_within_a_share() -> None:
     """Two bridges that leave together do not send theirs away in step."""
     assert departures(4, 1, lambda: 0.0) == pytest.approx([0.0, 0.01, 0.02, 0.03])
     assert departures(4, 1, lambda: 0.5) == pytest.approx([0.005, 0.015, 0.025, 0.035])
-
-
-@pytest.mark.parametrize("sessions", [0, 1, 300])
-def test_with_nobody_to_go_to_all_go_at_once(sessions: int) -> None:
-    """A lone bridge stops as fast as it always did."""
-    assert departures(sessions, 0, lambda: 0.9) == [0.0] * sessions
-
-
-def test_none_is_nobody() -> None:
-    """A bridge without sessions waits for nothing."""
-    assert departures(0, 2, lambda: 0.5) == []
 
 
 def test_those_who_leave_as_well_take_over_nothing() -> None:
@@ -89,16 +67,6 @@ def test_sessions_that_go_one_after_the_other_leave_one_look_behind() -> None:
     assert 29_000 <= delay < 29_020
     assert 30_000 <= lease < 30_020
     assert rig.now == lost_at
-
-
-def test_delays_that_end_together_are_told_each_as_it_is() -> None:
-    """B2: only the ends of leases are merged, which are later for it; a delay is no second late."""
-    rig = MemberRig()
-    rig.session()
-    for delay_s in (20.0, 21.0, 22.0):
-        rig.bell.timers.arm_due(rig.debt(), rig.now, delay_s, "due", 1)
-    told = [event.not_before_ms for event in rig.turns.bequest(rig.now)]
-    assert [each is not None and round(each / 1000) for each in told] == [20, 21, 22]
 
 
 def held(rig: MemberRig, queues: list[str]) -> None:
@@ -161,3 +129,29 @@ def test_no_event_takes_over_all_queues_in_one_go(fill: Callable[[MemberRig, lis
     assert max(taken) <= TURN_MAX
     assert sum(taken) > 400, "about half of them had the other first, or all were due"
     assert fill not in (held, deferred) or counts[-1] == 0
+
+
+AT = 1000.0
+
+
+def test_a_refusal_lasts_until_nothing_was_heard_for_as_long_as_of_a_member() -> None:
+    """C1: at the very moment, and not before."""
+    members = Members(BOOT)
+    members.refuse(AT, Member(boot=FIRST, seq=1), "why")
+    members.refuse(AT + 0.01, Member(boot=LAST, seq=1), "why")
+    assert members.gone(AT + SILENT_S - 0.01) == []
+    assert list(members.refused) == [FIRST, LAST]
+    members.gone(AT + SILENT_S)
+    assert list(members.refused) == [LAST]
+
+
+def test_who_went_is_told_for_so_long_and_no_more_of_them_than_are_kept() -> None:
+    """C1."""
+    members = Members(BOOT)
+    for number in range(300):
+        members.hear(AT, Member(boot=f"{number:032x}", seq=1, address="a:8470"))
+        assert len(members.gone(AT + SILENT_S)) == 1
+    assert len(members.went) == 256
+    went_at = AT + SILENT_S
+    assert members.flapping(went_at + WENT_S) == {"a:8470": 256}
+    assert members.flapping(went_at + WENT_S + 0.01) == {}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract.cluster import Ability, Able, Covered, Member
-from bridge.contract.wire import SCALER
-from bridge.core.cluster.members import MEMBERS_MAX, SILENT_S, WENT_S, Members, able, rank
-from bridge.core.cluster.strangers import OTHER_ADDRESS, OTHER_ENGINE, OTHER_MACHINE, OTHER_NAME, TOO_MANY
-from bridge.core.cluster.turns import OWN_BOOT
-from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, MemberRefused, WordRefused
+from bridge.contract.cluster import NAMES_BYTES_MAX, Ability, Able, Covered, Member, Sent
+from bridge.contract.wire import SCALER, Cover
+from bridge.core.cluster.marks import Marks
+from bridge.core.cluster.members import SILENT_S, WENT_S, Members, Peer, rank
+from bridge.core.cluster.outward import OUTWARD, PLACE_S, SKEW_S, SUBJECTS, Outward
+from bridge.core.cluster.strangers import OTHER_ADDRESS, OTHER_ENGINE, OTHER_MACHINE, OTHER_NAME
+from bridge.core.commands import Announce, Say, Tell
+from bridge.observe.facts import ActedLate, Forgiven, MemberGone, MemberRefused
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig, boot
 
@@ -26,26 +28,6 @@ def ready() -> tuple[MemberRig, int]:
     return rig, session
 
 
-def test_c2_who_knows_of_nobody_able_before_it_acts_at_once() -> None:
-    """C2."""
-    rig = MemberRig()
-    session = rig.session()
-    rig.trigger_all()
-    assert len(rig.wakes(session)) == 1
-    rig.cover(session, rig.debt().gen)
-    rig.peer(LAST)
-    rig.trigger_all()
-    assert len(rig.wakes(session)) == 1, "the other comes later in the order"
-    rig.cover(session, rig.debt().gen)
-    rig.member(FIRST)
-    rig.trigger_all()
-    assert len(rig.wakes(session)) == 1, "W8: not heard is not able"
-    rig.cover(session, rig.debt().gen)
-    rig.able(FIRST, room=False)
-    rig.trigger_all()
-    assert len(rig.wakes(session)) == 1
-
-
 def test_c2_any_other_holds_the_mark_for_a_and_a_quarter_of_a_second() -> None:
     """C2."""
     rig, session = ready()
@@ -59,18 +41,6 @@ def test_c2_any_other_holds_the_mark_for_a_and_a_quarter_of_a_second() -> None:
     assert [wake.reason for wake in rig.wakes(session)] == ["trigger"]
     assert rig.facts_of(ActedLate) == [ActedLate(QUEUE)]
     assert not rig.debt().deferred
-
-
-def test_c2_each_place_in_the_order_is_a_quarter_of_a_second() -> None:
-    """C2."""
-    rig, session = ready()
-    second = boot(first=True, number=1)
-    rig.peer(second)
-    rig.trigger_all()
-    rig.keep_company(A_S + 0.49, FIRST, second)
-    assert rig.wakes(session) == []
-    rig.keep_company(0.02, FIRST, second)
-    assert len(rig.wakes(session)) == 1
 
 
 def test_c2_w5_a_new_mark_never_pushes_the_look_out() -> None:
@@ -96,16 +66,6 @@ def test_c2_what_one_bridge_alone_knows_it_acts_on_at_once() -> None:
     assert not rig.debt().deferred
 
 
-def test_c2_a_debt_with_an_owner_is_not_deferred() -> None:
-    """C2."""
-    rig, session = ready()
-    rig.trigger()
-    assert len(rig.wakes(session)) == 1
-    rig.trigger_all()
-    assert len(rig.wakes(session)) == 1
-    assert not rig.debt().deferred
-
-
 def test_c2_what_waits_here_already_is_not_deferred_by_another_mark() -> None:
     """C2."""
     rig, session = ready()
@@ -115,26 +75,6 @@ def test_c2_what_waits_here_already_is_not_deferred_by_another_mark() -> None:
     rig.trigger_all()
     rig.room(session, 1)
     assert len(rig.wakes(session)) == 1
-
-
-def test_c2_a_hello_gets_at_once_what_waits_for_its_turn() -> None:
-    """C2."""
-    rig, session = ready()
-    rig.trigger_all()
-    newcomer = rig.join()
-    assert len(rig.wakes(session)) + len(rig.wakes(newcomer)) == 1
-
-
-@pytest.mark.parametrize("change", ["leaving", "unable", "no session"])
-def test_c2_a_change_of_order_or_ability_applies_at_once(change: str) -> None:
-    """C2."""
-    rig, session = ready()
-    rig.trigger_all()
-    if change == "leaving":
-        rig.member(FIRST, leaving=True)
-    else:
-        rig.able(FIRST, room=False if change == "unable" else None)
-    assert len(rig.wakes(session)) == 1, "W7"
 
 
 def test_c1_a_member_that_is_silent_is_gone_and_what_it_kept_us_from_is_done() -> None:
@@ -147,15 +87,6 @@ def test_c1_a_member_that_is_silent_is_gone_and_what_it_kept_us_from_is_done() -
     rig.keep_company(0.2, LAST)
     assert len(rig.wakes(session)) == 1, "3.5 s after its last word; A would be over 0.15 s later"
     assert rig.facts_of(MemberGone) == [MemberGone(FIRST, "", leaving=False)]
-
-
-def test_c1_who_does_not_hear_itself_is_alone() -> None:
-    """C1."""
-    rig = MemberRig(alone=True)
-    session = rig.session()
-    rig.peer()
-    rig.trigger_all()
-    assert len(rig.wakes(session)) == 1
 
 
 def test_c1_who_hears_itself_no_more_is_alone_and_acts_on_what_waits() -> None:
@@ -187,53 +118,6 @@ def test_c1_who_stood_still_is_alone_until_a_word_said_since_comes_back() -> Non
     assert not rig.turns.members.alone(rig.now)
     rig.trigger_all()
     assert rig.wakes(session) == []
-
-
-def test_c1_words_are_said_every_second_and_at_once_to_a_newcomer() -> None:
-    """C1."""
-    rig = MemberRig()
-    rig.session()
-    rig.wait(3.0)
-    assert [word.seq for word in rig.says()] == [2, 3, 4]
-    rig.words.clear()
-    rig.member(FIRST)
-    assert len(rig.says()) == 1
-    assert rig.abilities() == [Able(boot=BOOT, seq=5, queues={QUEUE: Ability(True, 30_000)}, whole=True)]
-    assert rig.facts_of(MemberCame) == [MemberCame(FIRST, "", "1.0")]
-    rig.member(FIRST)
-    assert len(rig.says()) == 1, "not to one that is known"
-
-
-def test_c1_a_word_of_its_own_boot_that_it_never_said_is_refused() -> None:
-    """C1."""
-    rig = MemberRig()
-    rig._seqs[BOOT] = 1000
-    rig.member(BOOT)
-    assert len(rig.facts_of(WordRefused)) == 1
-    assert rig.facts_of(MemberRefused) == [MemberRefused(BOOT, "", OWN_BOOT)]
-
-
-def test_c4_under_one_boot_with_a_copy_of_its_machine_nothing_is_proven_and_it_acts_at_once() -> None:
-    """C4: others heard the number from the copy, which may have said it long before this one did."""
-    rig, session = ready()
-    rig.trigger_all()
-    assert rig.debt().deferred
-    said = rig.says()[-1] if rig.says() else None
-    rig.wait(1.0)
-    rig.echo()
-    newest = rig.says()[-1]
-    assert said is None or newest.seq > said.seq
-    rig.hear(newest)
-    assert [wake.reason for wake in rig.wakes(session)] == ["trigger"], "waits for nobody"
-    rig.trigger_all()
-    rig.covered(seq=newest.seq, since_ms=900, begun_age_ms=0)
-    assert rig.debt().dirty
-    assert rig.facts_of(Forgiven) == []
-    rig.hear(newest)
-    assert len(rig.facts_of(MemberRefused)) == 1, "told once"
-    rig.keep_company(SILENT_S + 1.1)
-    assert not rig.turns.members.alone(rig.now)
-    assert rig.turns.members.refused == {}
 
 
 def test_c8_members_on_another_engine_or_of_another_name_are_none() -> None:
@@ -300,41 +184,6 @@ def test_c8_whoever_proves_a_stranger_is_gone_at_once_and_its_queues_are_looked_
     assert rig.debt().due_to_all["lease"].next() == pytest.approx(rig.now + 30.0, abs=0.1)
 
 
-def test_of_any_number_of_strangers_as_many_are_remembered_as_a_cluster_has_members() -> None:
-    """Anybody who may publish there can make up a boot."""
-    rig = MemberRig(name="shop")
-    for number in range(10 * MEMBERS_MAX):
-        rig.hear(Member(boot=f"{number:032x}", seq=1, cluster="stall"))
-    assert len(rig.turns.members.refused) == MEMBERS_MAX
-
-
-def test_c1_in_a_full_cluster_those_that_are_in_it_are_heard() -> None:
-    """C1: only a newcomer is turned away."""
-    rig = MemberRig()
-    boots = [f"{number:032x}" for number in range(MEMBERS_MAX - 1)]
-    for seq in (1, 2):
-        for name in boots:
-            rig.hear(Member(boot=name, seq=seq))
-    assert rig.facts_of(MemberRefused) == []
-    assert [peer.word.seq for peer in rig.turns.members.peers.values()] == [2] * len(boots)
-
-
-def test_c3_who_asks_is_answered_no_sooner_than_words_may_follow_each_other() -> None:
-    """C3: many may ask at once."""
-    rig = MemberRig()
-    rig.session()
-    rig.peer()
-    said = len(rig.says())
-    while len(rig.says()) == said:
-        rig.wait(0.01)
-    rig.abilities()
-    rig.hear(Able(boot=FIRST, seq=1, queues={}, asks=True))
-    rig.wait(0.09)
-    assert rig.abilities() == []
-    rig.wait(0.02)
-    assert [word.whole for word in rig.abilities()] == [True]
-
-
 def test_who_comes_and_goes_is_remembered_for_five_minutes() -> None:
     """C1: by its address, for each start has a boot of its own."""
     rig = MemberRig()
@@ -344,67 +193,6 @@ def test_who_comes_and_goes_is_remembered_for_five_minutes() -> None:
     assert rig.turns.members.flapping(rig.now) == {"b:8470": 3}
     rig.keep_company(WENT_S)
     assert rig.turns.members.flapping(rig.now) == {}
-
-
-def test_c1_of_more_than_32_bridges_the_rest_are_turned_away() -> None:
-    """C1."""
-    rig = MemberRig()
-    for number in range(MEMBERS_MAX + 1):
-        rig.member(f"{number:032x}")
-    assert len(rig.turns.members.peers) == MEMBERS_MAX - 1
-    assert [fact.why for fact in rig.facts_of(MemberRefused)] == [TOO_MANY] * 2  # type: ignore[attr-defined]
-
-
-def test_c3_room_is_said_when_it_changes_and_not_more_than_ten_times_a_second() -> None:
-    """C3."""
-    rig = MemberRig()
-    session = rig.session()
-    for _ in range(5):
-        rig.more(session, unannounced=False)
-        rig.wait(0.019)
-        rig.room(session, 1)
-        rig.wait(0.0)
-    assert rig.abilities() == [], "what lasts for a moment only would have the others act"
-    rig.more(session, unannounced=False)
-    rig.wait(0.021)
-    assert [word.queues for word in rig.abilities()] == [{QUEUE: Ability(False, 30_000)}]
-    rig.room(session, 1)
-    rig.wait(0.11)
-    assert [word.queues for word in rig.abilities()] == [{QUEUE: Ability(True, 30_000)}]
-    rig.lose(session)
-    rig.wait(0.0)
-    rig.wait(0.11)
-    assert [word.queues for word in rig.abilities()] == [{QUEUE: None}]
-    rig.wait(5.0)
-    assert rig.abilities() == []
-
-
-def test_c3_the_longest_visibility_timeout_is_said() -> None:
-    """C3."""
-    rig = MemberRig()
-    rig.join(visibility_ms=5_000)
-    rig.join(visibility_ms=50_000)
-    rig.wait(0.2)
-    assert [word.queues for word in rig.abilities()][-1] == {QUEUE: Ability(True, 50_000)}
-
-
-def test_c3_work_without_room_is_a_level_and_whoever_has_room_looks() -> None:
-    """C3."""
-    rig = MemberRig()
-    session = rig.session()
-    rig.member(FIRST)
-    rig.echo()
-    rig.words.clear()
-    rig.trigger()
-    rig.more(session, unannounced=False)
-    rig.wait(0.11)
-    assert rig.says()[-1].full == (QUEUE,), "at once"
-    rig.wait(1.0)
-    assert rig.says()[-1].full == (QUEUE,), "while it lasts"
-    rig.room(session, 1)
-    rig.cover(session, rig.debt().gen)
-    rig.wait(1.0)
-    assert rig.says()[-1].full == ()
 
 
 def test_c3_another_is_helped_once_and_not_with_every_word() -> None:
@@ -424,15 +212,6 @@ def test_c3_another_is_helped_once_and_not_with_every_word() -> None:
     assert len(rig.wakes(session)) == 1, "it stands for 4 A: the help may have been lost"
 
 
-def test_c3_who_has_no_room_either_does_not_help() -> None:
-    """C3."""
-    rig = MemberRig()
-    session = rig.session()
-    rig.more(session, unannounced=False)
-    rig.member(FIRST, full=(QUEUE,))
-    assert not rig.debt().dirty
-
-
 def test_c5_what_died_with_a_member_is_looked_at_when_its_leases_may_have_ended() -> None:
     """C5."""
     rig, session = ready()
@@ -445,39 +224,6 @@ def test_c5_what_died_with_a_member_is_looked_at_when_its_leases_may_have_ended(
     rig.keep_company(7.1, LAST)
     assert [wake.reason for wake in rig.wakes(session)] == ["lease"]
     assert OTHER not in rig.bell.ledger.debts, "its sessions had left it for longer than their leases last"
-
-
-def test_c5_a_queue_that_a_lost_member_left_a_moment_ago_is_looked_at_too() -> None:
-    """C5."""
-    rig, session = ready()
-    rig.able(FIRST, visibility_ms=9_000)
-    rig.able(FIRST, room=None)
-    rig.keep_company(3.6, LAST)
-    rig.keep_company(9.1, LAST)
-    assert [wake.reason for wake in rig.wakes(session)] == ["lease"]
-
-
-def test_c7_who_leaves_in_order_leaves_no_look_behind() -> None:
-    """C7."""
-    rig, session = ready()
-    rig.able(visibility_ms=5000)
-    rig.member(FIRST, leaving=True, told=True)
-    rig.keep_company(9.1, LAST)
-    assert rig.wakes(session) == []
-    assert rig.facts_of(MemberGone) == [MemberGone(FIRST, "", leaving=True)]
-
-
-def test_c5_who_goes_without_a_word_is_a_gap_wherever_somebody_is_here() -> None:
-    """C5: it may have marked what it had no time to tell, and been able for what nobody heard."""
-    rig = MemberRig()
-    session = rig.join(visibility_ms=5_000)
-    rig.settle_hello(session)
-    rig.member(FIRST)
-    rig.echo()
-    rig.keep_company(3.6, LAST)
-    assert rig.wakes(session) == []
-    rig.keep_company(5.1, LAST)
-    assert [wake.reason for wake in rig.wakes(session)] == ["lease"]
 
 
 def test_c7_what_only_the_leaving_one_knows_is_told_at_the_end() -> None:
@@ -494,49 +240,6 @@ def test_c7_what_only_the_leaving_one_knows_is_told_at_the_end() -> None:
     assert at_once == 0
     assert 5_000 <= lease <= 5_020
     assert 30_000 <= visibility <= 30_040
-
-
-def test_c7_who_leaves_says_so_and_is_the_last_in_every_order() -> None:
-    """C7."""
-    rig = MemberRig()
-    session = rig.session()
-    rig.peer(LAST)
-    rig.echo()
-    rig.turns.leave(rig.now)
-    rig.drive()
-    assert rig.says()[-1].leaving
-    rig.trigger_all()
-    assert rig.wakes(session) == []
-    assert rig.debt().deferred
-
-
-def test_after_an_outage_of_the_broker_everybody_is_alone() -> None:
-    """C1: until it hears itself again."""
-    rig, session = ready()
-    rig.trigger_all()
-    rig.turns.end(rig.now)
-    rig.drive()
-    assert len(rig.wakes(session)) == 1
-    rig.cover(session, rig.debt().gen)
-    rig.wait(10.0)
-    assert rig.says() == [], "nothing can be said"
-    rig.turns.begin(rig.now)
-    rig.wait(0.0)
-    rig.member()
-    rig.able()
-    rig.trigger_all()
-    assert len(rig.wakes(session)) == 1, "its own word is not back yet"
-
-
-def test_c2_due_times_that_all_have_are_looked_at_in_turn() -> None:
-    """C2."""
-    rig, session = ready()
-    rig.trigger_all(not_before_ms=5_000)
-    rig.keep_company(5.1)
-    assert rig.debt().dirty
-    assert rig.wakes(session) == []
-    rig.keep_company(A_S + 0.25)
-    assert [wake.reason for wake in rig.wakes(session)] == ["due"]
 
 
 T_S, LATEST_S = 60.0, 66.0
@@ -565,19 +268,6 @@ def reasons(rig: MemberRig, session: int) -> list[str]:
     return [wake.reason for wake in rig.wakes(session)]
 
 
-def test_c5_the_first_sweeps_as_a_bridge_without_others() -> None:
-    """C5, B9: at the moment that was drawn, and at once."""
-    rig, session, since = swept(LAST)
-    drawn = rig.bell.dispatch.agenda.when(("sweep", QUEUE))
-    assert drawn is not None and since + 54.0 <= drawn <= since + LATEST_S
-    pass_until(rig, session, drawn - 0.01, LAST)
-    assert (reasons(rig, session), rig.debt().dirty) == ([], False)
-    rig.wait(0.02)
-    assert reasons(rig, session) == ["sweep"]
-    assert not rig.debt().deferred
-    assert rig.facts_of(ActedLate) == []
-
-
 def test_c5_any_other_sweeps_when_the_first_should_have_and_marks_nothing_before() -> None:
     """C5: 1.1 T, A and its place after the last cover, however its own moment was drawn; then at once."""
     rig, session, since = swept(FIRST)
@@ -587,18 +277,6 @@ def test_c5_any_other_sweeps_when_the_first_should_have_and_marks_nothing_before
     assert reasons(rig, session) == ["sweep"]
     assert not rig.debt().deferred
     assert rig.facts_of(ActedLate) == [ActedLate(QUEUE)]
-
-
-def test_c5_a_cover_of_the_first_ends_the_wait_of_the_others() -> None:
-    """C5, I2: however late in the wait it is told, and however long before the look began."""
-    rig, session, since = swept(FIRST)
-    for _ in range(5):
-        pass_until(rig, session, since + LATEST_S + A_S)
-        rig.covered(seq=rig.turns.members.seq, since_ms=0, begun_age_ms=100)
-        covered = rig.debt().covered_at
-        assert covered is not None and covered > since + 60.0
-        since = covered
-    assert (reasons(rig, session), rig.debt().dirty) == ([], False)
 
 
 @pytest.mark.parametrize("why", ["trigger", "due", "resync", "hello", "more"])
@@ -625,74 +303,6 @@ def test_c5_what_is_owed_meanwhile_waits_for_no_sweep(why: str) -> None:
     assert rig.debt().deferred is not at_once
     pass_until(rig, session, rig.now + A_S + 0.3)
     assert any(reason != "sweep" for seat in seats for reason in reasons(rig, seat))
-
-
-@pytest.mark.parametrize("how", ["leaves", "is full", "has no session", "is gone", "cannot be heard"])
-def test_c5_who_becomes_the_first_sweeps_no_later_than_it_would_have(how: str) -> None:
-    """C5, C2: a change of the order before its moment counts; whatever changes, the bound of the last place holds."""
-    for after_s in (50.0, 67.0):
-        rig, session, since = swept(FIRST)
-        pass_until(rig, session, since + after_s)
-        if how == "leaves":
-            rig.member(FIRST, leaving=True)
-        elif how == "is full":
-            rig.able(FIRST, room=False)
-        elif how == "has no session":
-            rig.able(FIRST, room=None)
-        elif how == "cannot be heard":
-            rig.turns.end(rig.now)
-        else:
-            rig.keep_company(4.0, LAST)
-        alone = how in ("is gone", "cannot be heard")
-        while rig.now < since + LATEST_S:
-            rig.wait(0.5)
-            if not alone:
-                rig.echo()
-            rig.beat(session, free=32)
-        early = reasons(rig, session)
-        rig.wait(A_S + 0.26)
-        if after_s == 50.0:
-            assert early[:1] == ["sweep"], "by 1.1 T"
-        else:
-            assert [*early, *reasons(rig, session)][:1] == ["sweep"], "by 1.1 T, A and its place"
-
-
-def test_c5_a_bridge_that_comes_before_has_its_turn_too() -> None:
-    """C5: two places are half a second, and who comes first is asked when the moment comes."""
-    rig, session, since = swept(FIRST)
-    pass_until(rig, session, since + LATEST_S + 1.0)
-    second = boot(first=True, number=1)
-    rig.member(second)
-    rig.able(second)
-    pass_until(rig, session, since + LATEST_S + A_S + 0.26)
-    assert reasons(rig, session) == []
-    rig.keep_company(0.26, FIRST, second)
-    assert reasons(rig, session) == ["sweep"]
-
-
-def test_the_order_is_the_same_for_all_and_differs_from_queue_to_queue() -> None:
-    """C2: no bridge is the first of all."""
-    boots = [f"{number:032x}" for number in range(5)]
-    orders = {tuple(sorted(boots, key=lambda name: rank(queue, name))) for queue in map(str, range(50))}
-    assert len(orders) > 20
-    members = Members(boots[0])
-    assert members.before(QUEUE, 0.0) == 0
-    assert not members.peers
-    assert able.__doc__
-
-
-def test_c2_z5_a_scaler_here_comes_after_workers_elsewhere_and_acts_where_there_are_none() -> None:
-    """C2, C3, Z5: nobody starts a worker while one with room is with another bridge."""
-    rig = MemberRig()
-    scaler = rig.join(kind=SCALER)
-    rig.settle_hello(scaler)
-    rig.wait(0.2)
-    assert [word.queues for word in rig.abilities()][-1] == {QUEUE: Ability(False, 30_000, starts=True)}
-    rig.peer(LAST)
-    rig.trigger_all()
-    assert rig.wakes(scaler) == [], "the worker of the other looks, though this bridge is first in order"
-    rig.able(LAST, room=False)
-    assert len(rig.wakes(scaler)) == 1
 
 
 def test_c2_z5_of_two_that_would_start_a_worker_the_first_in_order_does() -> None:
@@ -722,3 +332,377 @@ def test_c3_z5_nobody_is_started_to_help_while_somebody_is_being_started_there()
     rig.able(LAST, room=False)
     rig.member(LAST, full=(QUEUE,))
     assert len(rig.wakes(scaler)) == 1
+
+
+SECOND = boot(first=True, number=1)
+HOOK = "ab" * 16
+OURS, THEIRS = "our webhooks", "other webhooks"
+
+
+class TellingRig(MemberRig):
+    """A member with plain subscribers by one way: `told` is what they were told, with how it came to that."""
+
+    def __init__(self, way: str = SUBJECTS, *, alone: bool = False, webhooks: str | None = OURS) -> None:
+        super().__init__(alone=alone, webhooks=webhooks)
+        self.way = way
+        self.turns.outward.ways[way] = None if way == SUBJECTS else QUEUE
+        self.bell.reminders.announcing(self.now, True)
+        self.told: list[tuple[str, float]] = []
+        self._rung = len(self.rung)
+
+    def drive(self) -> None:
+        commands = self.bell.dispatch.commands
+        for command in [each for each in commands if isinstance(each, Tell)]:
+            assert command.way == self.way
+            self.told.append((command.what, self.now))
+            commands.remove(command)
+        super().drive()
+        if hasattr(self, "_rung"):
+            rung, self._rung = self.rung[self._rung :], len(self.rung)
+            for announced in rung:
+                self._offer(announced)
+
+    def _offer(self, announced: Announce) -> None:
+        at = self.turns.at(self.now)
+        if self.turns.outward.offer(self.now, at, self.way, announced.queue, shared=announced.shared):
+            self.told.append(("at once", self.now))
+
+    def how(self) -> list[str]:
+        """Return and forget how they were told."""
+        told, self.told = [what for what, _ in self.told], []
+        return told
+
+    def peer_with(self, name: str = FIRST, webhooks: str | None = OURS, *, leaving: bool = False) -> None:
+        """Another says that it is there, and which webhooks it has."""
+        self._seqs[name] = self._seqs.get(name, 0) + 1
+        self.hear(Member(boot=name, seq=self._seqs[name], webhooks=webhooks, leaving=leaving))
+
+    def keep(self, seconds: float, *names: str) -> None:
+        """Let time pass in the company of these."""
+        whole, rest = divmod(seconds, 1.0)
+        for length in [1.0] * int(whole) + [rest]:
+            self.wait(length)
+            self.echo()
+            for name in names:
+                self.peer_with(name)
+
+    def sent(
+        self, name: str = FIRST, age_ms: int = 0, *, seq: int | None = None, since_ms: int = 0, hook: str | None = None,
+        queue: str = QUEUE,
+    ) -> None:  # fmt: skip
+        """Another says that it told; it had heard our newest word ``since_ms`` ago unless ``seq`` says which."""
+        heard = {BOOT: (self.turns.members.seq if seq is None else seq, since_ms)}
+        hook = hook or (None if self.way == SUBJECTS else self.way)
+        self.hear(Sent(boot=name, queue=queue, hook=hook, age_ms=age_ms, heard=heard))  # type: ignore[arg-type]
+
+    def says_sent(self) -> list[Sent]:
+        """Return and forget what it said that it told."""
+        said = [word for word in self.words if isinstance(word, Sent)]
+        self.words = [word for word in self.words if not isinstance(word, Sent)]
+        return said
+
+
+WAYS = pytest.mark.parametrize("way", [SUBJECTS, HOOK])
+
+
+@WAYS
+def test_the_others_hold_it_for_a_and_each_place(way: str) -> None:
+    """As for a look; nobody was heard to tell."""
+    for names in ((FIRST,), (FIRST, SECOND)):
+        rig = TellingRig(way)
+        for name in names:
+            rig.peer_with(name)
+        begun = rig.now
+        rig.trigger_all()
+        assert rig.how() == []
+        rig.keep(1.0, *names)
+        rig.keep(1.0, *names)
+        rig.keep(1.0, *names)
+        ((what, at),) = rig.told
+        assert what == "held"
+        assert at - begun == pytest.approx(A_S + PLACE_S * len(names))
+
+
+@pytest.mark.parametrize(("later", "how"), [(SKEW_S - 0.001, ["drop"]), (SKEW_S + 0.001, [])])
+def test_so_much_later_one_may_hear_of_it(later: float, how: list[str]) -> None:
+    """To the digit."""
+    rig = TellingRig()
+    rig.peer_with(FIRST)
+    rig.wait(later)
+    rig.trigger_all()
+    rig.wait(0.3)
+    rig.sent(age_ms=round((later + 0.3) * 1000))
+    assert rig.how() == how
+
+
+def held(*moments: float) -> TellingRig:
+    """Return a rig that holds what it heard of at these moments, by the clock that goes on."""
+    rig = TellingRig()
+    rig.peer_with(FIRST)
+    for at in moments:
+        assert not rig.turns.outward.offer(rig.now, at, SUBJECTS, QUEUE, shared=True)
+    return rig
+
+
+def test_what_is_left_is_held_from_when_it_was_told_whenever_it_was_heard_of() -> None:
+    """Also what was heard of just after: with it was told what the other heard of a moment before."""
+    rig = held(102.05, 102.5)
+    rig.turns.outward.hear(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
+    assert rig.turns.outward._held[SUBJECTS, QUEUE].first == 102.0 + SKEW_S
+    rig = held(102.2, 102.5)
+    rig.turns.outward.hear(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
+    assert rig.turns.outward._held[SUBJECTS, QUEUE].first == 102.2, "nor nearer than it was"
+
+
+def test_a_bridge_without_webhooks_is_in_no_order_of_them() -> None:
+    """None is not a set that two share."""
+    rig = TellingRig(HOOK, webhooks=None)
+    rig.peer_with(FIRST, None)
+    rig.trigger_all()
+    assert rig.how() == ["at once"]
+
+
+@WAYS
+def test_only_the_next_in_order_takes_over(way: str) -> None:
+    """The others hear that it told, or take over from it."""
+    rig = TellingRig(way)
+    rig.peer_with(FIRST)
+    rig.peer_with(SECOND)
+    first = max(FIRST, SECOND, key=lambda name: rank(QUEUE, name))
+    second = SECOND if first == FIRST else FIRST
+    rig.trigger_all()
+    rig.sent(first)
+    assert rig.how() == ["drop"]
+    rig.peer_with(first, leaving=True)
+    assert rig.how() == []
+    rig.peer_with(second, leaving=True)
+    assert rig.how() == ["again"]
+
+
+@WAYS
+def test_without_the_broker_what_is_held_is_told(way: str) -> None:
+    """It is alone from now on."""
+    rig = TellingRig(way)
+    rig.peer_with(FIRST)
+    rig.trigger_all()
+    rig.turns.end(rig.now)
+    rig.drive()
+    assert rig.how() == ["held"]
+
+
+OTHER, HOOK_2 = "billing/refunds", "cd" * 16
+NAMES = [f"{number:032x}" for number in range(20)]
+
+
+class Ways:
+    """The turns of several ways, fed by hand; `done` is what came of it, in order."""
+
+    def __init__(self, **ways: str | None) -> None:
+        self.rig = MemberRig()
+        self.outward = Outward(self.rig.bell.dispatch, self.rig.turns.members, OURS)
+        self.outward.ways.update({SUBJECTS if way == "subjects" else way: only for way, only in ways.items()})
+        self.at = self.now = self.rig.now
+
+    def there(self, *names: str, webhooks: str | None = OURS) -> list[Peer]:
+        """Have others be there, and return them."""
+        members = self.rig.turns.members
+        for name in names:
+            members.hear(self.at, Member(boot=name, seq=1, webhooks=webhooks))
+        return [members.peers[name] for name in names]
+
+    def go(self, peer: Peer) -> None:
+        """Have one of them be gone."""
+        del self.rig.turns.members.peers[peer.boot]
+        self.outward.succeed(self.now, self.at, peer)
+
+    def waits(self, *queues: str) -> None:
+        """Have work wait."""
+        for queue in queues:
+            self.rig.bell.dispatch.mark(self.rig.bell.ledger.hear(queue, self.now), self.now, "trigger", foreign=True)
+        self.done()
+
+    def offer(self, way: str = SUBJECTS, queue: str = QUEUE, *, shared: bool = True) -> bool:
+        """Have one to tell of a queue."""
+        return self.outward.offer(self.now, self.at, way, queue, shared=shared)
+
+    def later(self, seconds: float) -> None:
+        """Let time pass, and do what is due then."""
+        self.now += seconds
+        self.at += seconds
+        self.outward.tick(self.now, self.at)
+
+    def done(self) -> list[tuple[str, str, str] | Sent]:
+        """Return and forget what is to be done."""
+        commands, self.rig.bell.dispatch.commands = self.rig.bell.dispatch.commands, []
+        told = [(each.way, each.queue, each.what) for each in commands if isinstance(each, Tell)]
+        return [*told, *(each.word for each in commands if isinstance(each, Say) and isinstance(each.word, Sent))]
+
+    def timer(self) -> float | None:
+        """Return when something is due."""
+        return self.rig.bell.dispatch.agenda.when(OUTWARD)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_held_is_told_when_nobody_of_its_own_order_comes_before(name: str) -> None:
+    """C10: also where who is there has other webhooks."""
+    for webhooks in (OURS, THEIRS):
+        ways = Ways(subjects=None)
+        first, other = ways.there(boot(first=True, queue=OTHER), name, webhooks=webhooks)
+        assert not ways.offer(queue=OTHER)
+        del ways.rig.turns.members.peers[first.boot]
+        ways.outward.reconsider(ways.now, ways.at)
+        waits = other.boot != first.boot and rank(OTHER, name) > rank(OTHER, BOOT)
+        assert ways.done() == ([] if waits else [(SUBJECTS, OTHER, "held")])
+
+
+def test_each_way_is_succeeded_by_itself_and_of_what_it_tells() -> None:
+    """C10: of the webhooks that it had, each of its queue; of the broker's subscribers each queue where work waits."""
+    third = "billing/others"
+    ways = Ways(**{HOOK: QUEUE, "subjects": None, HOOK_2: OTHER})
+    ways.rig.bell.ledger.hear("billing/idle", ways.now)
+    ways.waits(QUEUE, OTHER, third)
+    name = next(name for name in NAMES if all(rank(queue, name) > rank(queue, BOOT) for queue in (QUEUE, OTHER, third)))
+    theirs = [(SUBJECTS, queue, "again") for queue in (QUEUE, OTHER, third)]
+    (peer,) = ways.there(name, webhooks=THEIRS)
+    ways.go(peer)
+    assert ways.done() == theirs
+    (peer,) = ways.there(name)
+    ways.go(peer)
+    assert ways.done() == [(HOOK, QUEUE, "again"), *theirs, (HOOK_2, OTHER, "again")]
+
+
+ONE, TWO = ("producer", "1"), ("producer", "2")
+
+
+def test_bare_marks_are_as_old_as_their_first_and_forgiven_with_their_last() -> None:
+    """C2, C4: only the two ends of them are kept."""
+    marks = Marks()
+    assert marks.oldest() is None
+    marks.mark(1.0, 1, None)
+    marks.mark(1.5, 2, None)
+    marks.mark(2.0, 2, None)
+    marks.mark(3.0, 3, ONE)
+    assert marks.oldest() == 1.0
+    assert not marks.forgive_until(1.999)
+    assert marks
+    assert marks.forgive_until(2.0)
+    assert marks.oldest() == 3.0
+    assert marks.forgive_until(3.0)
+    assert not marks
+
+
+def test_a_word_says_who_says_it() -> None:
+    """C1: number, version, address, engine, and the hash of its webhooks."""
+    rig = MemberRig(name="shop", store="aa")
+    first = rig.says()[0]
+    assert first == Member(boot=BOOT, seq=1, cluster="shop", version="1.0", address="here", store="aa")
+    assert rig.turns.name == "shop"
+    assert rig.turns.about.seq == 0
+    other = MemberRig()
+    plain = other.bell.join(webhooks="h")
+    assert plain.about == Member(boot=BOOT, seq=0, webhooks="h")
+
+
+def waiting(*names: tuple[str, str]) -> tuple[MemberRig, int]:
+    rig = MemberRig()
+    session = rig.session()
+    rig.peer()
+    rig.echo()
+    for source, id_ in names:
+        rig.trigger_all(source=source, id=id_)
+    return rig, session
+
+
+def test_when_a_queue_acts_is_told_and_forgotten_with_its_debt() -> None:
+    """C2: from its oldest mark; what was paid leaves no timer that would act later."""
+    rig, session = waiting(ONE)
+    began = rig.now
+    assert rig.turns.acts_at(QUEUE) == pytest.approx(began + A_S + 0.25)
+    rig.wait(0.5)
+    rig.trigger_all(source="producer", id="2")
+    assert rig.turns.acts_at(QUEUE) == pytest.approx(began + A_S + 0.25)
+    rig.wait(0.25)
+    rig.covered(ONE)
+    assert rig.turns.acts_at(QUEUE) == pytest.approx(began + 0.5 + A_S + 0.25)
+    rig.covered(TWO)
+    assert rig.turns.acts_at(QUEUE) is None
+    assert list(rig.turns.deferred) == []
+    assert rig.debt().deferred is False
+    assert rig.wakes(session) == []
+
+
+def test_a_queue_that_is_forgotten_leaves_nothing_behind() -> None:
+    """B14: neither a turn, nor a cover to tell, nor a level; somebody who comes later begins anew."""
+    rig = MemberRig()
+    rig.peer()
+    rig.able(queue=OTHER)
+    rig.echo()
+    rig.trigger_all(OTHER, source="producer", id="1")
+    assert rig.debt(OTHER).deferred
+    assert rig.bell.forget(OTHER)
+    assert rig.turns.acts_at(OTHER) is None
+    assert list(rig.turns.deferred) == []
+    rig.keep_company(5.0)
+    assert rig.says()[-1].full == ()
+    gone = rig.join(OTHER)
+    rig.settle_hello(gone, OTHER)
+    rig.trigger(OTHER)
+    rig.cover(gone, rig.debt(OTHER).gen, OTHER)
+    rig.lose(gone)
+    rig.bell.forget(OTHER)
+    rig.words.clear()
+    rig.keep_company(1.0)
+    assert rig.told() == [], "what was to be told is forgotten with it"
+
+
+def test_what_becomes_visible_is_told_as_the_earliest_of_all_and_never_early() -> None:
+    """C4, B2."""
+    rig = MemberRig()
+    session = rig.join(store="aa")
+    rig.settle_hello(session)
+    rig.peer(LAST)
+    rig.wait(0.2)
+    rig.told()
+    gen = rig.debt().gen
+    rig.say(session, Cover(QUEUE, BOOT, gen, 0, next_visible_in_ms=9_000))
+    rig.say(session, Cover(QUEUE, BOOT, gen, 0, next_visible_in_ms=3_000))
+    rig.say(session, Cover(QUEUE, BOOT, gen, 0, next_visible_in_ms=5_000))
+    rig.wait(0.11)
+    (word,) = rig.told()
+    assert 2_950 <= (word.next_visible_in_ms or 0) <= 2_951
+    assert word.store == "aa"
+    rig.say(session, Cover(QUEUE, BOOT, gen, 0, next_visible_in_ms=0))
+    rig.wait(0.11)
+    assert rig.told()[-1].next_visible_in_ms == 0
+
+
+def test_names_take_so_many_bytes_and_not_one_more() -> None:
+    """C4."""
+    rig = MemberRig()
+    session = rig.session()
+    rig.peer(LAST)
+    rig.echo()
+    for number in range(NAMES_BYTES_MAX // 2048 + 1):
+        rig.trigger_all(source="s" * 1024, id=f"{number:04d}".ljust(1024, "x"))
+    rig.cover(session, rig.debt().gen)
+    rig.wait(0.11)
+    assert [len(word.ids) for word in rig.told()] == [NAMES_BYTES_MAX // 2048]
+
+
+def test_a_bridge_too_many_is_no_newcomer() -> None:
+    """C1."""
+    members = Members("a" * 32)
+    assert all(members.hear(0.0, Member(boot=f"{number:032x}", seq=1)) for number in range(31))
+    assert not members.hear(0.0, Member(boot="f" * 32, seq=1))
+
+
+def test_a_pair_of_clocks_is_their_difference() -> None:
+    """C4, B15."""
+    rig = MemberRig()
+    rig.turns.watch((10.0, 13.0), there=True)
+    assert rig.turns.slept_s == 3.0
+    rig.turns.watch((20.0, 23.001), there=True)
+    assert rig.turns.slept_s == 3.0
+    rig.turns.watch((0.0, 0.0), there=True)
+    rig.turns.watch((0.0, 0.002), there=True)
+    assert rig.turns.slept_s == 0.0

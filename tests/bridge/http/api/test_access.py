@@ -11,26 +11,27 @@ import contextlib
 import itertools
 import json
 import pathlib
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import aiohttp
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import ChannelLost, NotAllowed
+from bridge.contract.errors import ChannelLost
 from bridge.contract.wire import Hello, Subscription, Welcome, encode_frame
 from bridge.core.grants import Verb
-from bridge.core.keys import AccessList, without
-from bridge.http.api.routes import Routes
+from bridge.http.server.tls import Certificates
 from bridge.observe.facts import AccessRefused, Administered, Fact
 from bridge.queues.http import HttpStore
-from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
-from listeners import Listener, Message
 from listeners.session.channels.base import Link
 from listeners.session.channels.websocket import WebSocketChannel
-from tests.support.access import NOW, listed, written
-from tests.support.web import JSON, Served, serving
+from tests.bridge.http.api import test_limits
+from tests.support.access import written
+from tests.support.certificates import write_self_signed
+from tests.support.web import JSON, Served, request, serving
 
 QUEUE = "/v1/queues/{queue}"
 WANTED: dict[tuple[str, str], Verb | None] = {
@@ -111,19 +112,6 @@ def target_of(path: str, queue: str) -> str:
     return target + f"?queue={queue}" if path == "/v1/wakes" else target
 
 
-def test_every_route_has_the_verb_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server's own table is this one, whole."""
-    added: dict[tuple[str, str], Verb | None] = {}
-    monkeypatch.setattr(Routes, "add", lambda self, method, path, verb, route: added.update({(method, path): verb}))
-
-    async def serve() -> None:
-        async with serving():
-            pass
-
-    asyncio.run(serve())
-    assert added == WANTED
-
-
 async def asked(served: Served, method: str, path: str, queue: str, headers: dict[str, str]) -> tuple[int, str]:
     """Return the status and the code of one request; an event stream is left once it has begun."""
     body = BODIES.get((method, path), b"{}" if method in ("POST", "PUT") and "messages" not in path else b"x")
@@ -185,66 +173,6 @@ async def test_each_route_with_each_verb(
     assert await served.bridge.store.queues("", "", 10) in ([], [GRANTED], ["a/y"] if wanted is None else [GRANTED])
 
 
-async def test_what_a_refusal_says(guarded: tuple[Served, dict[str, str], pathlib.Path]) -> None:
-    """RFC 6750: a challenge, with an error only for who gave something; the detail says what to do."""
-    served, secrets, _ = guarded
-    nothing = await served.ask("GET", "/metrics")
-    assert nothing.headers["www-authenticate"] == 'Bearer realm="queuebell"'
-    assert "Authorization: Bearer qb_" in nothing.json["detail"]
-    wrong = await served.ask("GET", "/metrics", Authorization="Bearer qb_1")
-    assert wrong.headers["www-authenticate"] == 'Bearer realm="queuebell", error="invalid_token"'
-    basic = await served.ask("GET", "/metrics", Authorization="Basic bWU6cWJfMQ==")
-    assert (basic.headers["www-authenticate"], basic.json["detail"]) == (
-        nothing.headers["www-authenticate"],
-        nothing.json["detail"],
-    ), "who proves itself in another way hears which one is meant"
-    two = await served.ask_raw(
-        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\nAuthorization: Bearer x\r\n\r\n"
-        % secrets["operate"].encode()
-    )
-    assert two.code == "unauthenticated"
-    less = await served.ask("GET", "/metrics", Authorization=f"Bearer {secrets['put']}")
-    assert (less.code, less.json["detail"]) == ("forbidden", "'operate' is not granted on any queue")
-    assert "www-authenticate" not in less.headers
-    right = await served.ask("GET", "/metrics", Authorization=f"bearer  {secrets['operate']}")
-    assert b'queuebell_refusals_total{reason="unauthenticated"} 4.0' in right.body
-    assert b'queuebell_refusals_total{reason="forbidden"} 1.0' in right.body
-
-
-async def test_several_triggers_are_all_or_nothing(guarded: tuple[Served, dict[str, str], pathlib.Path]) -> None:
-    """One that is not granted refuses them all, and nothing was marked."""
-    served, secrets, _ = guarded
-    events = [{"storage_account": "a", "queue_name": name} for name in ("x", "y")]
-    answer = await served.ask(
-        "POST", "/v1/triggers", json.dumps(events).encode(), media=JSON, Authorization=f"Bearer {secrets['ring']}"
-    )
-    assert answer.code == "forbidden"
-    assert served.bridge.describe(GRANTED) is None
-
-
-async def test_a_list_names_only_what_may_be_seen(tmp_path: pathlib.Path) -> None:
-    """Pages are of those too, and the place where a page ends tells of no other queue."""
-    path = tmp_path / "access.json"
-    secrets = written(path, {"one": {"look": ["b/*", "a/q7"]}, "all": {"look": ["*"]}, "none": {"put": ["*"]}})
-    async with AccessWatch(path) as watch, serving(access=watch) as served:
-        names = [f"{account}/q{number}" for account in "abc" for number in range(10)]
-        for name in names:
-            await served.bridge.store.create(name)
-        for who, seen in (("one", ["a/q7", *(n for n in names if n.startswith("b/"))]), ("all", names)):
-            found: list[str] = []
-            after: str | None = ""
-            while after is not None:
-                page = await served.ask(
-                    "GET", f"/v1/queues?limit=4&after={after}", Authorization=f"Bearer {secrets[who]}"
-                )
-                assert len(page.json["queues"]) == 4 or page.json["next"] is None
-                found += page.json["queues"]
-                after = page.json["next"]
-                assert after is None or after == found[-1]
-            assert found == seen
-        assert (await served.ask("GET", "/v1/queues", Authorization=f"Bearer {secrets['none']}")).code == "forbidden"
-
-
 @contextlib.asynccontextmanager
 async def session(served: Served, secret: str, listener: str = "one") -> AsyncIterator[Link]:
     """A listener's session on the granted queue, welcomed."""
@@ -274,26 +202,6 @@ def hello(*queues: str, instance: str = "a" * 32) -> str:
     return encode_frame(Hello(instance, "one", [Subscription(queue, 4) for queue in queues])).decode()
 
 
-async def test_a_session_has_only_what_it_may_take(guarded: tuple[Served, dict[str, str], pathlib.Path]) -> None:
-    """A queue more in the hello, also in a later one, ends the session with 4403, and nothing was subscribed."""
-    served, secrets, _ = guarded
-    async with aiohttp.ClientSession(headers=bearer(secrets["take"])) as client:
-        for first in ([hello(GRANTED, OTHER)], [hello(GRANTED), hello(OTHER)]):
-            async with client.ws_connect(f"{served.server.url}/v1/sessions", protocols=("queuebell.v1",)) as session:
-                for frame in first:
-                    await session.send_str(frame)
-                told = [message.data async for message in session]
-                assert session.close_code == 4403
-                assert json.loads(told[-1])["code"] == "forbidden"
-                assert json.loads(told[0])["type"] == ("welcome" if len(first) == 2 else "error")
-    assert served.bridge.listeners() == []
-    for wrong in (secrets["put"], "qb_x"):
-        channel = WebSocketChannel(served.server.url, api_key=wrong)
-        with pytest.raises(ChannelLost, match=r"the key does not grant 'take'|the bridge knows no such key"):
-            await channel.connect()
-        await channel.close()
-
-
 async def test_nobody_takes_over_the_session_of_another(tmp_path: pathlib.Path) -> None:
     """An instance is a principal's own: the same name under another key is another session (S20)."""
     path = tmp_path / "access.json"
@@ -305,104 +213,83 @@ async def test_nobody_takes_over_the_session_of_another(tmp_path: pathlib.Path) 
                 assert sorted(row.listener for row in served.bridge.listeners()) == ["one", "three"]
 
 
-async def test_a_key_that_is_revoked_ends_what_it_opened(
-    guarded: tuple[Served, dict[str, str], pathlib.Path],
+GRANTS = {"producer": {"put": ["a/x"], "ring": ["a/x"]}, "worker": {"take": ["a/x"]}}
+
+
+@pytest_asyncio.fixture
+async def guarded_access_attacks(tmp_path: pathlib.Path) -> AsyncIterator[tuple[Served, dict[str, str], pathlib.Path]]:
+    """A bridge that asks for keys."""
+    path = tmp_path / "access.json"
+    secrets = written(path, GRANTS)
+    async with AccessWatch(path) as watch, serving(access=watch) as served:
+        yield served, secrets, path
+
+
+def bearer_access_attacks(secret: str) -> dict[str, Any]:
+    """The header that carries a key."""
+    return {"Authorization": f"Bearer {secret}"}
+
+
+async def test_the_key_stands_in_no_answer_log_or_metric(
+    guarded_access_attacks: tuple[Served, dict[str, str], pathlib.Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The session with 4401, the stream as any other that ends; those of others go on, and no request is taken."""
-    served, secrets, path = guarded
-    stream_url = f"{served.server.url}/v1/wakes?queue={GRANTED}"
-    async with session(served, secrets["take"]) as link, aiohttp.ClientSession() as client:
-        async with client.get(stream_url, headers=bearer(secrets["look"])) as stream:
-            access_file.change(path, lambda found: without(found, "take")[0])
-            assert "knows no such key" in await lost(link)
-            assert (await asked(served, "POST", QUEUE + "/receive", GRANTED, bearer(secrets["take"])))[0] == 401
-            status, _ = await asked(served, "POST", "/v1/triggers/{queue}", GRANTED, bearer(secrets["ring"]))
-            assert status == 202
-            await stream.content.readuntil(b"event: wake\n")
-            access_file.change(path, lambda found: without(found, "look")[0])
+    """Neither one that is granted nor one that is wrong; no address of a request is written to the log (S17)."""
+    served, secrets, _ = guarded_access_attacks
+    canary = "qb_" + "c" * 64
+    caplog.set_level("DEBUG")
+    for secret in (canary, secrets["worker"]):
+        for target in ("/metrics", f"/metrics?access_token={secret}", "/v1/queues/a/x"):
+            answer = await served.ask("GET", target, **bearer_access_attacks(secret))
+            assert secret.encode() not in answer.body
+    metrics = served.bridge.metrics.render()
+    for secret in (canary, secrets["worker"]):
+        assert secret not in caplog.text
+        assert secret.encode() not in metrics
+
+
+@pytest.mark.parametrize("clients_show_one", [False, True])
+async def test_who_never_ends_a_handshake_takes_a_quarter(clients_show_one: bool, tmp_path: pathlib.Path) -> None:
+    """Connections that say nothing before TLS stands are counted and bounded; whoever speaks is served beside them."""
+    cert, key = write_self_signed(tmp_path)
+    certificates = Certificates(str(cert), str(key), "tls", str(cert) if clients_show_one else None)
+    async with serving(tls=certificates.current, connections=40) as served:
+        silent = [await asyncio.open_connection("127.0.0.1", served.server.port) for _ in range(30)]
+        try:
             async with asyncio.timeout(100):
-                await stream.content.read()
+                turned_away = [reader for reader, _ in silent[10:]]
+                for reader in turned_away:
+                    try:
+                        assert await reader.read() == b""
+                    except ConnectionError:
+                        pass
+        finally:
+            for _, writer in silent:
+                writer.close()
+        trusting = ssl.create_default_context(cafile=str(cert))
+        async with asyncio.timeout(100):
+            while True:
+                try:
+                    async with served.client(ssl=trusting) as client:
+                        await client.send(request("GET", "/livez"))
+                        assert (await client.reply()).status == 200
+                        break
+                except (ConnectionError, ssl.SSLError):
+                    await asyncio.sleep(0.01)
 
 
-async def test_a_grant_that_is_taken_away_ends_the_session(
-    guarded: tuple[Served, dict[str, str], pathlib.Path],
+@pytest.mark.parametrize(
+    "asked",
+    [
+        test_limits.test_requests_a_second_over_http,
+        test_limits.test_puts_a_second,
+        test_limits.test_queues,
+        test_limits.test_bytes_that_wait,
+    ],
+)
+async def test_the_limits_of_a_principal(
+    asked: Callable[[test_limits.Limited], Awaitable[None]], tmp_path: pathlib.Path
 ) -> None:
-    """With 4403: the key stays, and what it was opened for is not granted any more."""
-    served, secrets, path = guarded
-
-    def less(found: AccessList) -> AccessList:
-        found.principals["take"] = {"take": ["b/x"]}
-        return found
-
-    async with session(served, secrets["take"]) as link:
-        access_file.change(path, less)
-        assert "does not grant 'take'" in await lost(link)
-    assert (await asked(served, "POST", QUEUE + "/receive", GRANTED, bearer(secrets["take"])))[0] == 403
-
-
-async def test_a_session_that_is_closing_is_given_no_work(tmp_path: pathlib.Path) -> None:
-    """A peer that takes its time to answer the close, or never does, is chosen for nothing meanwhile."""
-    path = tmp_path / "access.json"
-    secrets = written(path, {"take": {"take": [GRANTED]}})
-    async with AccessWatch(path) as watch, serving(access=watch) as served, session(served, secrets["take"]) as link:
-        access_file.change(path, lambda found: without(found, "take")[0])
-        watch.look()
-        # Not a turn of the loop later: its peer has heard nothing yet.
-        assert served.bridge.listeners() == []
-        assert "knows no such key" in await lost(link)
-
-
-async def test_a_worker_and_a_producer_with_keys(tmp_path: pathlib.Path) -> None:
-    """The whole way: put, wake, handle, and a burial in the poison queue, each with what it is granted and no more."""
-    path = tmp_path / "access.json"
-    secrets = written(path, {"worker": {"take": [GRANTED]}, "producer": {"put": [GRANTED]}})
-    handled: asyncio.Queue[str] = asyncio.Queue()
-
-    async def handle(message: Message) -> None:
-        await handled.put(message.text())
-        if message.text() == "bad":
-            raise ValueError("bad")
-
-    async with AccessWatch(path) as watch, serving(access=watch) as served:
-        worker = Listener(served.server.url, GRANTED, handle, api_key=lambda: secrets["worker"], max_attempts=1)
-        running = asyncio.create_task(worker.run(), name="worker")
-        store = HttpStore(served.server.url, api_key=secrets["producer"])
-        await store.put(GRANTED, [b"good"])
-        assert await handled.get() == "good"
-        await store.put(GRANTED, [b"bad"])
-        assert await handled.get() == "bad"
-        with pytest.raises(NotAllowed, match="'put' is not granted on a/y") as refused:
-            await store.put(OTHER, [b"x"])
-        assert refused.value.code == "forbidden"
-        with pytest.raises(NotAllowed):
-            await store.receive(GRANTED, 1, 30.0)
-        while not await served.bridge.store.depth(f"{GRANTED}-poison"):
-            await asyncio.sleep(0.01)
-        await worker.stop()
-        await running
-        await store.close()
-
-
-async def test_keys_expire_while_a_session_is_open(tmp_path: pathlib.Path) -> None:
-    """At the moment that was said, by the bridge's clock."""
-    path = tmp_path / "access.json"
-    found, secrets = listed({"p": {"take": [GRANTED]}}, expires_at=NOW + 60)
-    access_file.change(path, lambda _: found)
-    now = NOW
-    async with AccessWatch(path, wall=lambda: now) as watch, serving(access=watch) as served:
-        async with session(served, secrets["p"]) as link:
-            now = NOW + 60
-            assert await lost(link)
-
-
-async def test_what_was_buried_is_told_to_whom_the_poison_queue_is_granted(tmp_path: pathlib.Path) -> None:
-    """Anybody else reads that nothing is granted there, and no number."""
-    path = tmp_path / "access.json"
-    secrets = written(path, {"clerk": {"look": ["a/x"]}, "undertaker": {"look": ["a/x", "a/x-poison"]}})
-    async with AccessWatch(path) as watch, serving(access=watch) as served:
-        for queue in ("a/x", "a/x-poison"):
-            await served.bridge.store.put(queue, ["1"])
-        for name, buried in (("clerk", None), ("undertaker", 1)):
-            answer = await served.ask("GET", "/v1/queues/a/x", Authorization=f"Bearer {secrets[name]}")
-            assert (answer.status, answer.json["buried"]) == (200, buried)
-            assert ("buried" in answer.json["untold"]) is (buried is None)
+    """Requests, puts, queues and bytes that wait."""
+    async with serving() as behind, HttpStore(behind.server.url) as engine:
+        async with test_limits.limiting(tmp_path / "access.json", engine) as limited:
+            await asked(limited)

@@ -233,7 +233,7 @@ def test_any_origin(tmp_path: pathlib.Path, requests: list[list[bytes]]) -> None
     served(run, tmp_path)
 
 
-@pytest.mark.prove
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("test", "examples"),
     [

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-
-import aiohttp
 import pytest
+from aiohttp.web import HTTPBadRequest, RequestPayloadError
 
-from bridge.contract.errors import ConfigurationError, QueuebellError, StoreDamaged
-from bridge.contract.wire import SUBPROTOCOL
+from bridge.contract.errors import (
+    BadInput,
+    BadQueueReference,
+    Closed,
+    ConfigurationError,
+    Overloaded,
+    QueuebellError,
+    QueueNotFound,
+    StoreDamaged,
+    StoreFull,
+    StoreUnavailable,
+    UnknownOutcome,
+    Unsupported,
+)
+from bridge.contract.wire import Hello, Subscription
 from bridge.http.api.app import WebServer
+from bridge.http.api.native import Unread
+from bridge.http.api.routes import refusal_of
 from bridge.http.server.settings import WebSettings
-from bridge.http.server.sockets import bind
 from bridge.service.bridge import Bridge
-from tests.support.web import Served, request, serving
+from bridge.service.state import Subject
+from tests.support.web import JSON, Served, serving
 
 
 async def test_a_taken_port_is_an_oserror(served: Served) -> None:
@@ -24,69 +36,6 @@ async def test_a_taken_port_is_an_oserror(served: Served) -> None:
         with pytest.raises(OSError, match="in use"):
             await second.start()
         await second.stop()
-
-
-async def test_localhost_listens_on_all_its_addresses_at_one_port() -> None:
-    """Also with port 0, where each address alone would get its own."""
-    async with serving(host="localhost") as served:
-        assert served.server.url == f"http://localhost:{served.server.port}"
-    with contextlib.ExitStack() as stack:
-        bound = [stack.enter_context(each) for each in await bind("localhost", 0)]
-        assert len({each.getsockname()[1] for each in bound}) == 1
-
-
-async def test_stop_ends_though_connections_are_open() -> None:
-    """Idle ones at once, sessions after the time-out; a request under way gets its answer."""
-    bridge = Bridge()
-    await bridge.start()
-    server = WebServer(bridge, WebSettings(port=0, shutdown_timeout=0.2))
-    await server.start()
-    loop = asyncio.get_running_loop()
-    async with aiohttp.ClientSession() as http:
-        async with http.get(server.url + "/livez") as reply:
-            assert reply.status == 200
-        async with http.ws_connect(server.url + "/v1/sessions", protocols=[SUBPROTOCOL]) as ws:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(request("POST", "/v1/triggers/a/b", Content_Length="1"))
-            await writer.drain()
-            while not any(c.parsed and c.busy and not c.upgraded for c in server.connections.open):
-                await asyncio.sleep(0)
-            begun = loop.time()
-            stopping = asyncio.create_task(server.stop(), name="stop")
-            await asyncio.sleep(0)
-            with pytest.raises(OSError):
-                await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(b"x")
-            head = await reader.readuntil(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 400")
-            await stopping
-            assert loop.time() - begun < 20.0
-            assert (await ws.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
-            writer.close()
-    await server.stop()
-    await bridge.stop()
-
-
-async def test_health_readiness_and_metrics(served: Served) -> None:
-    """What supervisors and scrapers ask."""
-    assert (await served.ask("GET", "/livez")).status == 200
-    assert (await served.ask("GET", "/healthz")).status == 200
-    ready = await served.ask("GET", "/readyz")
-    assert (ready.status, ready.json["ready"]) == (200, True)
-    assert all({"ok", "detail"} <= set(check) for check in ready.json["checks"].values())
-    await served.ask("POST", "/v1/triggers/a/b")
-    metrics = await served.ask("GET", "/metrics")
-    assert metrics.headers["content-type"].startswith("text/plain")
-    assert b'queuebell_triggers_total{bus="http"} 1.0' in metrics.body
-    assert (await served.ask("GET", "/v1/listeners")).json == {"listeners": []}
-
-
-async def test_readyz_is_503_while_the_store_is_broken(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
-    """And every other route goes on."""
-    monkeypatch.setattr(served.bridge.store, "failure", lambda: "disk I/O error")
-    reply = await served.ask("GET", "/readyz")
-    assert (reply.status, reply.json["ready"]) == (503, False)
-    assert (await served.ask("GET", "/livez")).status == 200
 
 
 @pytest.mark.parametrize(
@@ -119,13 +68,80 @@ async def test_a_fault_of_our_own_is_told_without_detail(
     assert error.__name__ in caplog.text
 
 
-async def test_a_session_is_served_and_listed() -> None:
-    """The route hands over to the channel."""
-    async with serving() as served, aiohttp.ClientSession() as http:
-        async with http.ws_connect(served.server.url + "/v1/sessions", protocols=[SUBPROTOCOL]) as ws:
-            await ws.send_json(
-                {"type": "hello", "instance": "0" * 32, "listener": "me", "queues": [{"queue": "a/b", "capacity": 1}]}
-            )
-            assert (await ws.receive_json())["type"] == "welcome"
-            listeners = (await served.ask("GET", "/v1/listeners")).json["listeners"]
-            assert [listener["listener"] for listener in listeners] == ["me"]
+@pytest.mark.parametrize(
+    ("error", "code", "status", "retry_after", "detail"),
+    [
+        (BadInput("bad_json", "said"), "bad_json", 400, None, "said"),
+        (BadInput("too_many_requests", "said"), "too_many_requests", 429, 1, "said"),
+        (BadInput("of our own", "said"), "of our own", 400, None, "said"),
+        (BadQueueReference("said"), "bad_queue_reference", 400, None, "said"),
+        (QueueNotFound("hidden"), "queue_not_found", 404, None, "no such queue"),
+        (StoreFull("hidden"), "storage_full", 507, 5, "no room"),
+        (UnknownOutcome("hidden"), "internal", 500, None, "may have been carried out"),
+        (Unsupported("said"), "unsupported", 501, None, "said"),
+        (Closed("hidden"), "draining", 503, 1, "stopping"),
+        (Overloaded("said"), "too_many_requests", 429, 1, "said"),
+        (Overloaded("said", 0.0), "too_many_requests", 429, 1, "said"),
+        (Overloaded("said", 2.1), "too_many_requests", 429, 3, "said"),
+        (Unread("said"), "too_many_requests", 503, 2, "said"),
+        (StoreUnavailable("hidden"), "storage_unavailable", 503, 1, "cannot do that now"),
+        (RequestPayloadError("hidden"), "bad_parameter", 400, None, "malformed"),
+        (HTTPBadRequest(text="hidden"), "bad_parameter", 400, None, "handshake"),
+    ],
+)
+def test_what_is_told_of_an_error(
+    error: Exception, code: str, status: int, retry_after: int | None, detail: str
+) -> None:
+    """Its code, its status and when to come again; its own words only where they are ours, and for its sender."""
+    told = refusal_of(error)
+    assert told is not None
+    assert (told.code, told.status, told.retry_after) == (code, status, retry_after)
+    assert detail in told.detail and "hidden" not in told.detail
+    assert told.close is isinstance(error, RequestPayloadError), "what follows a malformed body is no request"
+
+
+PATH = "/v1/queues/billing/orders/explain"
+
+
+async def test_sessions_streams_and_subjects(served: Served) -> None:
+    """What the rules know and what the channels know stand in one object."""
+    unknown = await served.ask("GET", PATH)
+    assert (unknown.status, unknown.code) == (404, "queue_not_found")
+    served.server.subjects.append(lambda: [Subject("nats", "nats", "q", True)])
+    connection = served.bridge.local_channel()
+    link = await connection.connect()
+    link.send(Hello(instance="a" * 32, listener="one", queues=[Subscription("billing/orders", 4)]))
+    await link.receive()
+    async with served.client() as stream:
+        await stream.send(b"GET /v1/wakes?queue=billing/orders HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await stream.reader.readuntil(b"\r\n\r\n")
+        found = await served.ask("GET", PATH)
+        assert found.status == 200
+        (session,) = found.json["sessions"]
+        assert (session["listener"], session["channel"], session["free"]) == ("one", "local", 4)
+        # A queue never heard of is born dirty, and the first that comes is asked to look.
+        assert (found.json["outcome"], session["gets"], session["why"]) == ("joins", True, "owner")
+        assert [(row["channel"], row["hears"]) for row in found.json["subscribers"]] == [
+            ("sse", True),
+            ("nats", True),
+        ]
+        assert found.json["subscribers"][1]["topic"] == "q.wake.billing.orders"
+    await link.close()
+    assert (await served.ask("POST", PATH)).status == 405
+
+
+EVENT = {"specversion": "1.0", "type": "CloudQueueWorkDetected", "source": "/shop", "subject": "billing/orders"}
+
+
+async def test_a_binary_event_may_be_all_headers() -> None:
+    """Without data there is no content type to ask for; the subject names the queue."""
+    headers = {f"ce-{name}": value for name, value in {**EVENT, "id": "1"}.items()}
+    async with serving() as served:
+        assert (await served.ask("POST", "/v1/triggers", **headers)).json == {"accepted": 1}
+
+
+async def test_s32_a_bridge_is_no_target_of_a_webhook(served: Served) -> None:
+    """Or a webhook that puts on a queue with a webhook would go round for ever."""
+    for path in ("/v1/triggers", "/v1/queues/a/b/messages"):
+        reply = await served.ask("POST", path, b"{}", media=JSON, Queuebell_Hop="1")
+        assert (reply.status, reply.code) == (403, "forbidden_origin")

@@ -24,11 +24,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from bridge.core.admission import Ticket
 from bridge.core.keys import AccessList, new_key, with_terms
 from bridge.core.limits import REFUSALS_AT_ONCE, Refusals
-from bridge.http.server import doorkeeper
-from bridge.http.server.overload.shed import Shed
 from bridge.observe.facts import AccessRefused
 from bridge.queues.base import QueueStore
 from bridge.service.access import access_file
@@ -135,45 +132,6 @@ async def test_requests_a_second_over_http(limited: Limited) -> None:
     assert 'queuebell_refusals_total{reason="limit"} 2.0' in text
 
 
-async def test_a_trigger_past_the_rate_is_marked_all_the_same(limited: Limited) -> None:
-    """One that is not granted is not, whatever the rate."""
-    event = json.dumps({"storage_account": "a", "queue_name": "q2"}).encode()
-    assert (await limited.ask("POST", "/v1/triggers/a/q1")).status == 202
-    assert (await limited.ask("POST", "/v1/triggers", event)).status == 202
-    find = limited.served.bridge.bell.ledger.find
-    known = [debt for debt in (find("a/q1"), find("a/q2")) if debt is not None]
-    before = [debt.gen for debt in known]
-    limited.limit(requests_per_second=1)
-    assert (await limited.ask("GET", "/v1/queues")).status == 200
-    one = await limited.ask("POST", "/v1/triggers/a/q1")
-    many = await limited.ask("POST", "/v1/triggers", event)
-    for answer in (one, many):
-        assert (answer.code, answer.json["detail"]) == ("too_many_requests", doorkeeper.MARKED)
-        assert answer.headers["retry-after"] == "1"
-    assert all(debt.gen > gen for debt, gen in zip(known, before, strict=True)), "both were marked"
-    new = [{"storage_account": "a", "queue_name": f"new{number}"} for number in range(1000)]
-    names = len(limited.served.bridge.bell.ledger.debts)
-    assert (await limited.ask("POST", "/v1/triggers", json.dumps(new).encode())).code == "too_many_requests"
-    assert len(limited.served.bridge.bell.ledger.debts) == names
-    event = json.dumps({"storage_account": "b", "queue_name": "q3"}).encode()
-    assert (await limited.ask("POST", "/v1/triggers", event)).code == "forbidden"
-    assert (await limited.ask("POST", "/v1/triggers/b/q3")).code == "forbidden"
-    assert limited.served.bridge.describe("b/q3") is None
-    limited.now += 1
-    assert (await limited.ask("POST", "/v1/triggers/a/q1")).status == 202
-
-
-@pytest.mark.parametrize("kind", ["session", "stream"])
-async def test_requests_a_second_open_no_more_sessions_and_streams(limited: Limited, kind: str) -> None:
-    """They are refused before they are any, and those that are open go on."""
-    limited.limit(requests_per_second=1)
-    async with limited.open(kind) as first, limited.open(kind, "second") as more:
-        assert (first, more) == ((200, None), (429, "1"))
-        limited.now += 1
-        async with limited.open(kind) as later:
-            assert later == (200, None)
-
-
 async def test_puts_a_second(limited: Limited) -> None:
     """Messages count, by whatever call; other requests do not, and nothing of a refused put is there."""
     limited.limit(puts_per_second=3)
@@ -189,43 +147,6 @@ async def test_puts_a_second(limited: Limited) -> None:
     assert (later.code, later.headers["retry-after"]) == ("too_many_requests", "10")
     limited.now += 10
     assert (await limited.put()).status == 201
-
-
-async def test_puts_past_the_rate_take_no_place(limited: Limited, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gate hears of a put on its arrival only while its sender may put: its flood delays no other principal."""
-    given: list[bool] = []
-    look = Shed.look
-
-    def noted(self: Shed, data: bytes) -> Ticket | bytes | None:
-        found = look(self, data)
-        given.append(isinstance(found, Ticket))
-        return found
-
-    monkeypatch.setattr(Shed, "look", noted)
-    for name in ("puts_per_second", "requests_per_second"):
-        limited.limit(**{name: 1})
-        given.clear()
-        statuses = [(await limited.put(who=who)).status for who in ("greedy", "second", "greedy", "other")]
-        assert statuses == [201, 429, 429, 201]
-        assert given == [True, False, False, True]
-        assert limited.served.bridge.gate.rule.bytes == 0
-        limited.now += 1
-
-
-async def test_a_body_that_has_come_costs_no_connection(limited: Limited) -> None:
-    """A client that waits as it was told goes on where it was; one that was not read to its end is closed."""
-    limited.limit(puts_per_second=1)
-    head = {"Authorization": f"Bearer {limited.secrets['greedy']}"}
-    async with limited.served.client() as client:
-        for status in (201, 429):
-            await client.send(request("POST", "/v1/queues/a/x/messages", b"x", **head))
-            assert (await client.reply()).status == status
-        limited.now += 1
-        await client.send(request("POST", "/v1/queues/a/x/messages", b"x", **head))
-        assert (await client.reply()).status == 201
-        await client.send(request("POST", "/v1/queues/a/x/messages", Content_Length="9", **head))
-        assert (await client.reply()).headers["connection"] == "close"
-        await client.rest()
 
 
 async def test_frames_past_the_rate_are_read_later(limited: Limited) -> None:
@@ -254,80 +175,6 @@ async def test_frames_past_the_rate_are_read_later(limited: Limited) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await mine.receive()
-
-
-@pytest.mark.parametrize("what", ["strange", "ping", "pong"])
-async def test_frames_that_nobody_knows_count_as_any(what: str, limited: Limited) -> None:
-    """They are passed over, for listeners newer than the bridge; a flood of them is one all the same."""
-    async with limited.session() as mine:
-        limited.limit(requests_per_second=1)
-        greedy = limited.watch.principal("greedy")
-        assert greedy is not None
-        allowance = limited.watch.allowance(greedy)
-        assert allowance.wait(limited.now, put=False) == 0
-        if what == "strange":
-            await mine.send_json({"type": "strange"})
-        elif what == "ping":
-            await mine.ping()
-        else:
-            await mine.pong()
-        # Ends the session, so that the one before it has been read.
-        await mine.send_bytes(b"")
-        assert (await mine.receive()).type is aiohttp.WSMsgType.CLOSE
-        assert allowance.wait(limited.now, put=False) == 1
-
-
-async def test_a_ping_is_answered(limited: Limited) -> None:
-    """By the bridge itself, since it counts them."""
-    headers = {"Authorization": f"Bearer {limited.secrets['greedy']}"}
-    url = f"{limited.served.server.url}/v1/sessions"
-    async with (
-        aiohttp.ClientSession(headers=headers) as client,
-        client.ws_connect(url, protocols=("queuebell.v1",), autoping=False) as session,
-    ):
-        await session.ping(b"word")
-        message = await session.receive()
-        assert (message.type, bytes(message.data)) == (aiohttp.WSMsgType.PONG, b"word")
-
-
-async def test_a_handshake_that_fails_counts_as_no_session(limited: Limited, caplog: pytest.LogCaptureFixture) -> None:
-    """Else a session of whoever shares its connection (behind a proxy, say) would be counted for nobody.
-
-    What it says is not repeated in the log, where each of a flood would have a line.
-    """
-    limited.limit(connections=1)
-    greedy = limited.watch.principal("greedy")
-    assert greedy is not None
-    upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
-    other = {**upgrade, "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": "canary"}
-    async with limited.served.client() as client:
-        for more in ({}, other, upgrade):
-            headers = {"Authorization": f"Bearer {limited.secrets['greedy']}", **more}
-            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-            await client.send(f"GET /v1/sessions HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode())
-            assert (await client.reply()).code == "bad_parameter"
-            assert limited.watch.allowance(greedy).connections == 0
-    assert "canary" not in caplog.text
-
-
-@pytest.mark.parametrize("ask", ["trigger", "stream"])
-async def test_a_flood_for_what_is_not_granted_waits_whichever_way_it_is_named(ask: str, limited: Limited) -> None:
-    """Also where the queue stands in a body or a query, and is found to be another's after the request was let in."""
-    limited.watch.refusals = Refusals(per_second=0.001, at_once=1, held_s_max=1000.0)
-    head = {"Authorization": f"Bearer {limited.secrets['greedy']}"}
-    event = b'{"storage_account":"b","queue_name":"x"}'
-    if ask == "trigger":
-        one = request("POST", "/v1/triggers", event, media=JSON, **head)
-    else:
-        one = request("GET", "/v1/wakes?queue=a/x&queue=b/x", **head)
-    async with limited.served.client() as flooding:
-        await flooding.send(one)
-        assert (await flooding.reply()).code == "forbidden"
-        await flooding.send(one)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await flooding.reader.read(1)
-        assert (await limited.put(who="other")).status == 201
 
 
 @pytest.mark.parametrize("kind", ["session", "stream"])
@@ -431,13 +278,114 @@ async def test_a_flood_of_refusals_waits(
     assert "a request failed" not in caplog.text
 
 
-async def test_who_pipelines_is_read_as_answers_leave(limited: Limited) -> None:
-    """Whatever is sent at once is all answered, in its order, with and without a body."""
-    head = {"Authorization": f"Bearer {limited.secrets['greedy']}"}
-    put = request("POST", "/v1/queues/a/x/messages", b"x" * 1000, **head)
-    look = request("GET", "/v1/queues/a/x", **head)
-    async with limited.served.client() as client:
-        sending = asyncio.create_task(client.send((put + look) * 1000), name="sends")
-        for _ in range(1000):
-            assert [(await client.reply()).status, (await client.reply()).status] == [201, 200]
-        await sending
+QUEUE = "/v1/queues/billing/orders"
+ID = QUEUE + "/messages/order-7"
+
+
+async def test_a_message_in_json_has_headers_too(served: Served) -> None:
+    """By its own media type alone; what the query says counts before what stands there, and the limits are a POST's."""
+    media = "Application/vnd.queuebell.message+json; charset=utf-8"
+    said = {"body_base64": "/w==", "headers": {"Trace": "grün"}, "visible_after_ms": 60_000, "ttl_s": 60}
+    raw = json.dumps(said).encode()
+    assert (await served.ask("PUT", ID + "?visible_after_ms=0", raw, media=media)).status == 201
+    assert (await served.ask("PUT", ID, b"\xff", media="text/plain")).status == 204
+    (message,) = (await served.call("receive", {})).json["messages"]
+    assert (message["body_base64"], message["headers"]) == ("/w==", {"trace": "grün"})
+    assert message["expires_at"] is not None
+    reply = await served.ask("PUT", QUEUE + "/messages/later?ttl_s=-1", raw, media=media)
+    assert reply.json["messages"][0]["visible_in_ms"] == 60_000
+    for wrong, status, code in (
+        (b"", 400, "bad_json"),
+        (b"{}", 400, "bad_parameter"),
+        (b'{"body":"x","headers":{"a":"\\n"}}', 400, "bad_parameter"),
+        (b'{"body":"x","headers":{"a":"' + b"x" * 8192 + b'"}}', 413, "message_too_large"),
+        (b'{"body":"' + b"x" * 65_537 + b'"}', 413, "message_too_large"),
+        (b" " * (3 * 1024 * 1024 + 1), 413, "message_too_large"),
+    ):
+        refused = await served.ask("PUT", QUEUE + "/messages/wrong", wrong, media=media)
+        assert (refused.status, refused.code) == (status, code)
+    assert (await served.ask("GET", QUEUE)).json["depth"] == {"visible": 0, "invisible": 2}
+
+
+async def test_delay_and_time_to_live_are_in_the_query(served: Served) -> None:
+    """As in a POST's fields; what is out of range is refused and makes no queue."""
+    reply = await served.ask("PUT", ID + "?visible_after_ms=60000&ttl_s=-1", b"x")
+    assert reply.json["messages"][0]["visible_in_ms"] == 60_000
+    assert (await served.ask("PUT", QUEUE + "/messages/other?ttl_s=60", b"")).status == 201
+    (message,) = (await served.call("receive", {})).json["messages"]
+    assert message["expires_at"] is not None
+    for query in ("visible_after_ms=-1", "visible_after_ms=x", "ttl_s=0", "visible_after_ms=604800001"):
+        bad = await served.ask("PUT", f"/v1/queues/billing/none/messages/a?{query}", b"x")
+        assert (bad.status, bad.code) == (400, "bad_parameter")
+    assert (await served.ask("GET", "/v1/queues/billing/none")).status == 404
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/messages"), ("PUT", "/messages/order-7")])
+async def test_a_put_may_ask_for_a_queue_that_is_there(method: str, path: str, served: Served) -> None:
+    """``create=false``: 404 and nothing made, for JSON and for bytes; any other word is refused."""
+    for body in (b"x", b'{"messages": [{"body": "x"}]}'):
+        missing = await served.ask(method, f"{QUEUE}{path}?create=false", body)
+        assert (missing.status, missing.code) == (404, "queue_not_found")
+    for word in ("", "no", "False", "0"):
+        bad = await served.ask(method, f"{QUEUE}{path}?create={word}", b"x")
+        assert (bad.status, bad.code) == (400, "bad_parameter")
+    assert (await served.ask("GET", QUEUE)).status == 404
+    await served.ask("PUT", QUEUE, b"")
+    assert (await served.ask(method, f"{QUEUE}{path}?create=false", b"x")).status == 201
+    assert (await served.ask(method, f"{QUEUE}{path}?create=true", b"x")).status == (201 if method == "POST" else 204)
+
+
+@pytest.mark.parametrize(
+    "id_",
+    ["", "%", "%4", "%zz", "a%", "a%2Fb", "a%2fb", "..", "%2E%2E", "-a", "a%20b", "a%00", "%C3%A4", "%FF", "x" * 129],
+)
+async def test_an_id_out_of_form_is_refused(id_: str, served: Served) -> None:
+    """Clearly, and without repeating it."""
+    reply = await served.ask("PUT", f"{QUEUE}/messages/{id_}", b"x")
+    assert (reply.status, reply.code) == (400, "bad_parameter")
+    assert "128" in reply.json["detail"]
+    assert not id_ or len(id_) < 5 or id_ not in reply.body.decode()
+    assert (await served.ask("GET", QUEUE)).status == 404
+
+
+async def test_other_methods_and_longer_paths(served: Served) -> None:
+    """There is nothing to GET here, and nothing below."""
+    reply = await served.ask("GET", ID)
+    assert (reply.status, reply.code, reply.headers["allow"]) == (405, "method_not_allowed", "PUT")
+    assert (await served.ask("PUT", ID + "/more", b"x")).code == "not_found"
+    assert (await served.ask("PUT", QUEUE + "/elsewhere/a", b"x")).code == "not_found"
+    assert (await served.ask("PUT", QUEUE + "//a", b"x")).code == "not_found"
+
+
+async def test_a_body_over_the_limit_is_told_as_such(served: Served) -> None:
+    """Before it is read where its length says so, after it where it does not."""
+    assert (await served.ask("PUT", ID, b"x" * 65_537)).code == "message_too_large"
+    assert (await served.ask("PUT", ID, b"x" * 65_536)).status == 201
+    chunks = b"10000\r\n" + b"x" * 65_536 + b"\r\n1\r\nx\r\n0\r\n\r\n"
+    head = f"PUT {QUEUE}/messages/c HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert (await served.ask_raw(head.encode() + chunks)).code == "message_too_large"
+
+
+async def test_a_stopping_bridge_takes_none(served: Served) -> None:
+    """Also one that it knows: whether it does is not looked at any more."""
+    await served.ask("PUT", ID, b"x")
+    served.bridge.drain()
+    reply = await served.ask("PUT", ID, b"x")
+    assert (reply.status, reply.code) == (503, "draining")
+
+
+@pytest.mark.usefixtures("parser")
+@pytest.mark.parametrize(
+    ("method", "path", "named"),
+    [
+        ("PUT", ID + "?ttl=3", "only create and visible_after_ms and ttl_s"),
+        ("PUT", ID + "?ttl_s=3&ttl=3", "only create and visible_after_ms and ttl_s"),
+        ("POST", QUEUE + "/messages?ttl_s=3", "only create"),
+    ],
+)
+async def test_a_parameter_that_is_not_known_is_refused(method: str, path: str, named: str, served: Served) -> None:
+    """A misspelt one would be a message that lives for ever; what is known is named, what was given is not."""
+    reply = await served.ask(method, path, b"x", media="text/plain")
+    assert (reply.status, reply.code) == (400, "bad_parameter")
+    assert reply.json["detail"].endswith(f" {named}")
+    assert (await served.ask("GET", QUEUE)).status == 404

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+import datetime
 import pathlib
 
+import msgspec
 import pytest
 from azure.storage.queue import generate_queue_sas
 
+from bridge.http.azure import cors, policies, properties
+from bridge.http.azure.cors import CorsRule
+from bridge.http.azure.errors import AzureError
+from bridge.http.azure.policies import Policy, parse, render
+from bridge.http.azure.properties import Logging, Metrics, Retention, ServiceProperties
 from bridge.queues.base import NewMessage
 from bridge.service.bridge import Bridge
 from tests.support.azure import ACCOUNT, KEY, Front, serving_azure
@@ -45,22 +51,184 @@ async def test_a_queue_made_again_has_no_policies(data: bool, tmp_path: pathlib.
         assert await as_guest(front) == 200
 
 
-async def test_properties_set_at_once_are_all_kept() -> None:
-    """Two requests that name different properties: what each was promised stands."""
-    logging = (
-        b"<StorageServiceProperties><Logging><Version>1.0</Version><Delete>true</Delete><Read>true</Read>"
-        b"<Write>true</Write><RetentionPolicy><Enabled>false</Enabled></RetentionPolicy></Logging>"
-        b"</StorageServiceProperties>"
+def body(*identifiers: str) -> bytes:
+    return f"<SignedIdentifiers>{''.join(identifiers)}</SignedIdentifiers>".encode()
+
+
+def identifier(id_: str = "guest", policy: str = "") -> str:
+    return f"<SignedIdentifier><Id>{id_}</Id><AccessPolicy>{policy}</AccessPolicy></SignedIdentifier>"
+
+
+def test_what_is_read_is_written() -> None:
+    """A policy without anything, one without a policy node, and letters in their one order."""
+    read = parse(
+        body(identifier("a", "<Permission>pr</Permission>"), "<SignedIdentifier><Id>b</Id></SignedIdentifier>")
     )
-    metrics = (
-        b"<StorageServiceProperties><HourMetrics><Version>1.0</Version><Enabled>true</Enabled>"
-        b"<IncludeAPIs>true</IncludeAPIs><RetentionPolicy><Enabled>false</Enabled></RetentionPolicy></HourMetrics>"
-        b"</StorageServiceProperties>"
+    assert read == (Policy("a", permissions="rp"), Policy("b"))
+    written = render(read)
+    assert parse(written) == read
+    assert written.endswith(b"<Id>b</Id><AccessPolicy></AccessPolicy></SignedIdentifier></SignedIdentifiers>")
+
+
+def test_all_that_a_policy_says_is_read_and_written_in_its_order() -> None:
+    """Start, expiry and letters; blanks around them say nothing, and nothing between them leaves them open."""
+    start = datetime.datetime(2026, 11, 20, 21, 30, tzinfo=datetime.UTC)
+    said = "<Start> 2026-11-20T21:30:00Z\n</Start><Expiry> 2026-11-21\n</Expiry><Permission> puar\n</Permission>"
+    open_ = "<Start> </Start><Expiry> </Expiry><Permission> </Permission>"
+    read = parse(body(identifier("a&lt;b", said), identifier("c", open_)))
+    assert read == (Policy("a<b", start, datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC), "raup"), Policy("c"))
+    assert render(read) == (
+        b'<?xml version="1.0" encoding="utf-8"?><SignedIdentifiers>'
+        b"<SignedIdentifier><Id>a&lt;b</Id><AccessPolicy><Start>2026-11-20T21:30:00.0000000Z</Start>"
+        b"<Expiry>2026-11-21T00:00:00.0000000Z</Expiry><Permission>raup</Permission></AccessPolicy></SignedIdentifier>"
+        b"<SignedIdentifier><Id>c</Id><AccessPolicy></AccessPolicy></SignedIdentifier></SignedIdentifiers>"
     )
-    where = "/?restype=service&comp=properties"
-    async with serving_azure() as front:
-        replies = await asyncio.gather(front.ask("PUT", where, logging), front.ask("PUT", where, metrics))
-        assert [reply.status for reply in replies] == [202, 202]
-        found = (await front.ask("GET", where)).body
-        assert b"<Delete>true" in found
-        assert b"<IncludeAPIs>true" in found
+
+
+KEEP = "<RetentionPolicy><Enabled>true</Enabled><Days>7</Days></RetentionPolicy>"
+RULE = (
+    "<CorsRule><AllowedOrigins>http://a.example,http://b.example</AllowedOrigins><AllowedMethods>GET,PUT"
+    "</AllowedMethods><MaxAgeInSeconds>60</MaxAgeInSeconds><ExposedHeaders>x-ms-meta-a,x-ms-re*</ExposedHeaders>"
+    "<AllowedHeaders>x-ms-meta*,Content-Type</AllowedHeaders></CorsRule>"
+)
+FULL = (
+    "<StorageServiceProperties>"
+    f"<Logging><Version>1.0</Version><Delete>true</Delete><Read>false</Read><Write>true</Write>{KEEP}</Logging>"
+    f"<HourMetrics><Version>1.0</Version><Enabled>true</Enabled><IncludeAPIs>false</IncludeAPIs>{KEEP}</HourMetrics>"
+    "<MinuteMetrics><Version>1.0</Version><Enabled>false</Enabled><RetentionPolicy><Enabled>false</Enabled>"
+    f"</RetentionPolicy></MinuteMetrics><Cors>{RULE}</Cors></StorageServiceProperties>"
+)
+
+
+def document(*parts: str) -> bytes:
+    """Service properties with these elements."""
+    return f"<StorageServiceProperties>{''.join(parts)}</StorageServiceProperties>".encode()
+
+
+def test_properties_are_read_and_given_back() -> None:
+    """All that was set comes back, and what comes back can be set."""
+    found = properties.update(ServiceProperties(), FULL.encode())
+    assert found.logging == Logging(delete=True, write=True, retention=Retention(7))
+    assert found.hour == Metrics(enabled=True, include_apis=False, retention=Retention(7))
+    assert found.minute == Metrics()
+    (rule,) = found.cors
+    assert rule.origins == ("http://a.example", "http://b.example")
+    assert (rule.methods, rule.max_age_s) == (("GET", "PUT"), 60)
+    assert properties.update(ServiceProperties(), properties.render(found)) == found
+    assert msgspec.json.decode(msgspec.json.encode(found), type=ServiceProperties) == found
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (b"<Other />", "InvalidXmlDocument"),
+        (b"", "InvalidXmlDocument"),
+        (b'<!DOCTYPE a [<!ENTITY b "c">]><StorageServiceProperties />', "InvalidXmlDocument"),
+        (document("<StaticWebsite />"), "UnsupportedXmlNode"),
+        (document("<Logging />"), "MissingRequiredXmlNode"),
+        (document(f"<Cors>{RULE * 6}</Cors>"), "InvalidXmlDocument"),
+        (document(f"<Cors>{RULE.replace('GET,PUT', 'GET,BREW')}</Cors>"), "InvalidXmlNodeValue"),
+        (document(f"<Cors>{RULE.replace('>60<', '>-1<')}</Cors>"), "InvalidXmlNodeValue"),
+        (document(f"<Cors>{RULE.replace('x-ms-meta-a,', 'a&#xD;&#xA;b: c,')}</Cors>"), "InvalidXmlNodeValue"),
+        (document(f"<Cors>{RULE.replace('Content-Type', 'a*,b*')}</Cors>"), "InvalidXmlNodeValue"),
+        (document(f"<Cors>{RULE.replace('http://a.example,http://b.example', '')}</Cors>"), "InvalidXmlNodeValue"),
+        (FULL.replace("<Days>7", "<Days>366").encode(), "InvalidXmlNodeValue"),
+        (FULL.replace("<Days>7</Days>", "").encode(), "MissingRequiredXmlNode"),
+        (FULL.replace("1.0", "2.0").encode(), "InvalidXmlNodeValue"),
+        (FULL.replace("<Read>false", "<Read>no").encode(), "InvalidXmlNodeValue"),
+    ],
+)
+def test_properties_that_are_wrong(raw: bytes, code: str) -> None:
+    """Each fault has the service's code."""
+    with pytest.raises(AzureError) as caught:
+        properties.update(ServiceProperties(), raw)
+    assert caught.value.code == code
+
+
+RULES = (
+    CorsRule(("http://a.example",), ("GET",), 5, ("x-ms-request-id",), ("x-ms-meta*", "Content-Type")),
+    CorsRule(("*",), ("PUT",), 9, ("x-ms-re*", "x-ms-meta-a"), ()),
+)
+
+
+def test_a_preflight_is_answered_by_the_first_rule_that_fits() -> None:
+    """Origin, method and every header have to fit one and the same rule."""
+    assert cors.preflight(RULES, "http://a.example", "GET", "X-MS-Meta-Any, content-type") == {
+        "Access-Control-Allow-Origin": "http://a.example",
+        "Access-Control-Allow-Credentials": "true",
+        "Vary": "Origin",
+        "Access-Control-Allow-Methods": "GET",
+        "Access-Control-Allow-Headers": "X-MS-Meta-Any,content-type",
+        "Access-Control-Max-Age": "5",
+    }
+    assert cors.preflight(RULES, "http://z.example", "PUT", "") == {
+        "Access-Control-Allow-Origin": "*",
+        "Access-Control-Allow-Methods": "PUT",
+        "Access-Control-Max-Age": "9",
+    }
+
+
+@pytest.mark.parametrize(
+    ("origin", "method", "headers"),
+    [
+        ("http://A.example", "GET", ""),
+        ("http://z.example", "GET", ""),
+        ("http://a.example", "DELETE", ""),
+        ("http://a.example", "GET", "x-other"),
+        ("http://a.example", "PUT", "x-ms-meta-a"),
+        ("http://a.example", "GET", "x-ms-meta\u20ac"),
+        ("http://a.example", "GET", "x-ms-meta a"),
+    ],
+)
+def test_a_preflight_that_fits_no_rule_fails(origin: str, method: str, headers: str) -> None:
+    """Origins are compared letter by letter."""
+    with pytest.raises(AzureError, match="CorsPreflightFailure") as caught:
+        cors.preflight(RULES, origin, method, headers)
+    assert caught.value.status == 403
+
+
+def test_an_answer_tells_the_page_what_it_may_read() -> None:
+    """A star at the end stands for the headers of this service that begin so."""
+    assert cors.actual(RULES, "http://a.example", "GET") == {
+        "Access-Control-Allow-Origin": "http://a.example",
+        "Access-Control-Allow-Credentials": "true",
+        "Vary": "Origin",
+        "Access-Control-Expose-Headers": "x-ms-request-id",
+    }
+    assert cors.actual(RULES, "http://z.example", "PUT") == {
+        "Access-Control-Allow-Origin": "*",
+        "Access-Control-Expose-Headers": "x-ms-request-id,x-ms-meta-a",
+    }
+    assert cors.actual(RULES, "http://z.example", "GET") is None
+
+
+def identifiers(*parts: str) -> bytes:
+    """A document of policies."""
+    return f"<SignedIdentifiers>{''.join(parts)}</SignedIdentifiers>".encode()
+
+
+def identifier_service_rules(id_: str, policy: str = "") -> str:
+    """One policy."""
+    return f"<SignedIdentifier><Id>{id_}</Id><AccessPolicy>{policy}</AccessPolicy></SignedIdentifier>"
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (b"<Other />", "InvalidXmlDocument"),
+        (identifiers(*(identifier_service_rules(str(number)) for number in range(6))), "InvalidXmlDocument"),
+        (identifiers("<SignedIdentifier />"), "MissingRequiredXmlNode"),
+        (identifiers("<Other />"), "UnsupportedXmlNode"),
+        (identifiers(identifier_service_rules("a"), identifier_service_rules("a")), "InvalidXmlNodeValue"),
+        (identifiers(identifier_service_rules("a" * 65)), "InvalidXmlNodeValue"),
+        (identifiers(identifier_service_rules("")), "InvalidXmlNodeValue"),
+        (identifiers(identifier_service_rules("a", "<Permission>rx</Permission>")), "InvalidXmlNodeValue"),
+        (identifiers(identifier_service_rules("a", "<Expiry>soon</Expiry>")), "InvalidXmlNodeValue"),
+        (identifiers(identifier_service_rules("a", "<Expiry>2026-02-30</Expiry>")), "InvalidXmlNodeValue"),
+    ],
+)
+def test_policies_that_are_wrong(raw: bytes, code: str) -> None:
+    """Each fault has the service's code; five is the most."""
+    with pytest.raises(AzureError) as caught:
+        policies.parse(raw)
+    assert caught.value.code == code

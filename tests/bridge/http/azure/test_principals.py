@@ -8,31 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import datetime
-import itertools
 import pathlib
 import xml.etree.ElementTree as ET
+from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 import pytest
+import pytest_asyncio
 from azure.core.exceptions import HttpResponseError
 from azure.storage.queue import (
-    AccountSasPermissions,
+    LinearRetry,
     QueueSasPermissions,
     QueueServiceClient,
-    ResourceTypes,
-    generate_account_sas,
     generate_queue_sas,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from bridge.contract.errors import ConfigurationError
 from bridge.core.grants import Verb
-from bridge.core.keys import AccessList
+from bridge.core.keys import AccessList, with_terms
+from bridge.core.limits import REFUSALS_AT_ONCE, Refusals
 from bridge.http.azure.accounts import EMULATOR_KEY, AccountSettings
 from bridge.http.azure.operation import Operation
+from bridge.http.server.settings import WebSettings
 from bridge.observe.facts import AccessRefused, Administered, Fact
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
@@ -41,8 +40,7 @@ from queuebell.assembly import assemble
 from queuebell.settings import Settings
 from tests.support.access import written
 from tests.support.azure import ACCOUNT, KEY, Front, connection_string, fault, message, serving_azure, signed_headers
-from tests.support.certificates import write_self_signed
-from tests.support.web import Client
+from tests.support.web import Client, Reply, Served, WebServer
 
 GRANTED, OTHER = "granted", "other"
 MATRIX: dict[Operation, tuple[Verb, str, str]] = {
@@ -63,15 +61,7 @@ MATRIX: dict[Operation, tuple[Verb, str, str]] = {
     Operation.CLEAR_MESSAGES: (Verb.MANAGE, "DELETE", "/{queue}/messages"),
     Operation.DELETE_QUEUE: (Verb.MANAGE, "DELETE", "/{queue}"),
 }
-EVERYTHING = AccountSasPermissions(
-    read=True, write=True, delete=True, list=True, add=True, create=True, update=True, process=True
-)
 LATER = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
-
-
-def body_of(operation: Operation) -> bytes:
-    """What a request cannot be without."""
-    return message("m") if operation is Operation.PUT_MESSAGE else b""
 
 
 async def prepared(bridge: Bridge) -> None:
@@ -83,38 +73,6 @@ async def prepared(bridge: Bridge) -> None:
 def test_every_operation_has_the_verb_of_the_table() -> None:
     """An operation that is added without one, or with another one, is found here."""
     assert {operation: row[0] for operation, row in MATRIX.items()} == {each: each.verb for each in Operation}
-
-
-@pytest.mark.parametrize("way", ["key", "sas"])
-@pytest.mark.parametrize("verb", list(Verb), ids=[verb.value for verb in Verb])
-async def test_each_operation_with_each_verb(verb: Verb, way: str, tmp_path: pathlib.Path) -> None:
-    """Over the wire: who has the verb on the queue is served, everybody else is refused before anything is done."""
-    path = tmp_path / "access.json"
-    written(path, {"p": {verb.value: ["*" if verb is Verb.OPERATE else f"{ACCOUNT}/{GRANTED}"]}})
-    sas = generate_account_sas(ACCOUNT, KEY, ResourceTypes(True, True, True), EVERYTHING, LATER)
-    by_key_alone = (Operation.GET_QUEUE_ACL, Operation.SET_QUEUE_ACL)
-    for operation, queue in itertools.product(MATRIX, (GRANTED, OTHER)):
-        wanted, method, target = MATRIX[operation]
-        async with Bridge() as bridge, AccessWatch(path) as watch:
-            async with serving_azure(bridge, access=watch, principal="p") as front:
-                await prepared(bridge)
-                asked = target.replace("{queue}", queue)
-                if way == "sas":
-                    asked += ("&" if "?" in asked else "?") + sas
-                answer = await front.ask(method, asked, body_of(operation), sign=way == "key")
-                of_account = "{queue}" not in target
-                if way == "sas" and operation in by_key_alone:
-                    assert fault(answer) == (403, "AuthorizationPermissionMismatch")
-                elif verb is wanted and (queue == GRANTED or of_account):
-                    assert answer.status not in (401, 403), (operation, queue, answer)
-                else:
-                    assert fault(answer) == (403, "AuthorizationFailure"), (operation, queue)
-                    names = await bridge.store.queues("", "", 10)
-                    assert names == [f"{ACCOUNT}/{GRANTED}", f"{ACCOUNT}/{OTHER}"]
-                    for name in names:
-                        depth = await bridge.store.depth(name)
-                        assert depth is not None
-                        assert (depth.visible, depth.invisible) == (1, 0)
 
 
 async def test_a_list_names_only_what_may_be_seen(tmp_path: pathlib.Path) -> None:
@@ -130,29 +88,6 @@ async def test_a_list_names_only_what_may_be_seen(tmp_path: pathlib.Path) -> Non
             rest = ET.fromstring((await front.ask("GET", f"?comp=list&marker={marker}")).body)
             names = [[each.text for each in page.iter("Name")] for page in (first, rest)]
             assert (names, marker) == ([["b-one"], ["b-three"]], f"/{ACCOUNT}/b-one")
-
-
-async def test_a_refusal_tells_nothing_of_what_is_there(tmp_path: pathlib.Path) -> None:
-    """A queue that is not granted answers as one that is not there, and a principal of nobody may do nothing."""
-    path = tmp_path / "access.json"
-    written(path, {"p": {"take": [f"{ACCOUNT}/{GRANTED}"]}})
-
-    def nobody(found: AccessList) -> AccessList:
-        return AccessList()
-
-    async with Bridge() as bridge, AccessWatch(path) as watch:
-        async with serving_azure(bridge, access=watch, principal="p") as front:
-            await prepared(bridge)
-            there, absent = [
-                (await front.ask("GET", f"/{name}/messages")).body.replace(name.encode(), b"NAME")
-                for name in (OTHER, "absent")
-            ]
-            assert there == absent
-            assert (await front.ask("GET", f"/{GRANTED}/messages")).status == 200
-            access_file.change(path, nobody)
-            async with asyncio.timeout(100):
-                while (await front.ask("GET", f"/{GRANTED}/messages")).status != 403:
-                    await asyncio.sleep(0.01)
 
 
 async def test_a_body_that_is_on_its_way_when_its_grant_is_taken_away(tmp_path: pathlib.Path) -> None:
@@ -208,86 +143,6 @@ async def test_refusals_and_administration_are_told(tmp_path: pathlib.Path) -> N
     ]
 
 
-async def test_the_sdk_as_a_producer_and_nothing_else(tmp_path: pathlib.Path) -> None:
-    """Puts go through; whatever else it tries is told in the words of the service."""
-    path = tmp_path / "access.json"
-    written(path, {"producer": {"put": [f"{ACCOUNT}/{GRANTED}"]}})
-
-    def work(front: Front) -> list[tuple[int | None, Any]]:
-        with QueueServiceClient.from_connection_string(connection_string(front.server.port), retry_total=0) as sdk:
-            queue = sdk.get_queue_client(GRANTED)
-            queue.send_message("one")
-            refused: list[tuple[int | None, Any]] = []
-            tries: list[Any] = [
-                queue.receive_message,
-                queue.peek_messages,
-                queue.clear_messages,
-                queue.get_queue_properties,
-                queue.delete_queue,
-                lambda: sdk.create_queue("another"),
-                lambda: sdk.get_queue_client(OTHER).send_message("two"),
-                lambda: list(sdk.list_queues()),
-                sdk.get_service_properties,
-            ]
-            for each in tries:
-                with pytest.raises(HttpResponseError) as told:
-                    each()
-                refused.append((told.value.status_code, told.value.error_code))
-            return refused
-
-    async with Bridge() as bridge, AccessWatch(path) as watch:
-        async with serving_azure(bridge, access=watch, principal="producer") as front:
-            await prepared(bridge)
-            assert set(await asyncio.to_thread(work, front)) == {(403, "AuthorizationFailure")}
-            depth = await bridge.store.depth(f"{ACCOUNT}/{GRANTED}")
-            assert depth is not None
-            assert depth.visible == 2
-
-
-_odd = st.one_of(
-    st.binary(max_size=12).map(lambda raw: raw.translate(None, b"\r\n ")),
-    st.sampled_from([b"SharedKey devstoreaccount1:AA==", b"SharedKeyLite devstoreaccount1:\xff", b"Bearer " + b"x" * 40,
-                     KEY.encode(), b"%ff", b"%00", b"%EF%BF%BE", b"..", b"x" * 9000]),
-)  # fmt: skip
-_names = st.sampled_from([b"sig", b"sv", b"se", b"st", b"sp", b"ss", b"srt", b"si", b"sip", b"spr", b"sr", b"skoid"])
-
-
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-@given(
-    st.lists(st.tuples(st.dictionaries(_names, _odd, max_size=8), st.lists(_odd, max_size=2)), min_size=4, max_size=8)
-)
-def test_whatever_is_shown_without_a_good_signature(
-    tmp_path: pathlib.Path,
-    caplog: pytest.LogCaptureFixture,
-    requests: list[tuple[dict[bytes, bytes], list[bytes]]],
-) -> None:
-    """Over the wire, of an account whose principal may do everything: refused, nothing breaks, and no key is told."""
-    path = tmp_path / "access.json"
-    written(path, {"p": {verb.value: ["*"] for verb in Verb}})
-
-    async def run() -> None:
-        async with Bridge() as bridge, AccessWatch(path) as watch:
-            async with serving_azure(bridge, access=watch, principal="p") as front:
-                await prepared(bridge)
-                for query, headers in requests:
-                    asked = b"&".join(b"%b=%b" % pair for pair in query.items())
-                    head = b"".join(b"Authorization: %b\r\n" % value for value in headers)
-                    reply = await front.send(
-                        b"DELETE /%b/granted/messages?%b HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n%b\r\n"
-                        % (ACCOUNT.encode(), asked, head)
-                    )
-                    assert 400 <= reply.status < 500, (query, headers, reply)
-                depth = await bridge.store.depth(f"{ACCOUNT}/{GRANTED}")
-                assert depth is not None and depth.visible == 1
-
-    asyncio.run(run())
-    assert not [record for record in caplog.records if record.exc_info or record.levelname == "ERROR"]
-    assert KEY not in caplog.text
-    caplog.clear()
-
-
 OWN_KEY = base64.b64encode(b"k" * 64).decode()
 TABLE = AccountSettings(name="billing", key=OWN_KEY)
 
@@ -325,17 +180,147 @@ def test_the_principal_of_an_account(accounts: tuple[AccountSettings, ...], why:
     assert OWN_KEY not in str(refused.value)
 
 
-def test_tls_of_the_other_port_protects_nothing_here(tmp_path: pathlib.Path) -> None:
-    """Keys and TLS at the bridge's own port do not let the Azure endpoint be reached by others in the clear."""
-    cert, key = (str(each) for each in write_self_signed(tmp_path))
-    settings = settings_of(tmp_path, TABLE, listen="0.0.0.0:0", tls_cert=cert, tls_key=key)
-    assemble(settings, in_memory=True)
-    public = {"azure_queue": "0.0.0.0:0", "listen": "0.0.0.0:0", "tls_cert": cert, "tls_key": key}
-    with pytest.raises(ConfigurationError, match="an address that others can reach"):
-        assemble(settings_with(settings, public), in_memory=True)
-    assemble(settings_with(settings, {**public, "azure_cert": cert, "azure_key": key}), in_memory=True)
+MIB = 1024 * 1024
+MINE = f"{ACCOUNT}/*"
 
 
-def settings_with(settings: Settings, changes: dict[str, str]) -> Settings:
-    """The same with other values."""
-    return msgspec.structs.replace(settings, **changes)
+class Limited:
+    """Both doors of a bridge, one principal behind them, and a time that the test moves."""
+
+    def __init__(self, front: Front, served: Served, watch: AccessWatch, path: pathlib.Path, secret: str) -> None:
+        self.front = front
+        self.watch = watch
+        self.now = 1000.0
+        self.told: list[Fact] = []
+        self._served = served
+        self._path = path
+        self._secret = secret
+        watch.clock = lambda: self.now
+        front.bridge.observe(self.told.append)
+
+    def limit(self, **limits: float) -> None:
+        """Write these limits into the file, and have the bridge see it."""
+        given = {name: str(value) for name, value in limits.items()}
+        access_file.change(self._path, lambda found: with_terms(found, "p", {}, limits=given))
+        self.watch.look()
+
+    async def put(self, queue: str = "que") -> Reply:
+        """Put a message here."""
+        return await self.front.ask("POST", f"/{queue}/messages", message("m"))
+
+    async def native(self, method: str, path: str, body: bytes | None = None) -> Reply:
+        """Ask at the bridge's own port."""
+        return await self._served.ask(method, path, body, media="", Authorization=f"Bearer {self._secret}")
+
+    def refusals(self) -> list[tuple[str, str, str]]:
+        """What was told of refusals."""
+        return [(each.principal, each.verb, each.queue) for each in self.told if isinstance(each, AccessRefused)]
+
+
+@pytest_asyncio.fixture
+async def limited(tmp_path: pathlib.Path) -> AsyncIterator[Limited]:
+    """What `Limited` says."""
+    path = tmp_path / "access.json"
+    secret = written(path, {"p": {verb: [MINE] for verb in ("put", "take", "look", "manage")}})["p"]
+    async with contextlib.AsyncExitStack() as stack:
+        bridge = await stack.enter_async_context(Bridge())
+        watch = await stack.enter_async_context(AccessWatch(path))
+        await bridge.store.create(f"{ACCOUNT}/que")
+        web = WebServer(bridge, WebSettings(port=0, shutdown_timeout=0.2), access=watch)
+        await stack.enter_async_context(web)
+        front = await stack.enter_async_context(serving_azure(bridge, access=watch, principal="p"))
+        yield Limited(front, Served(bridge, web), watch, path, secret)
+
+
+def busy(reply: Reply) -> str | None:
+    """Return what a refusal of this kind tells to wait, None for another answer."""
+    return reply.headers["retry-after"] if reply.status == 503 and fault(reply) == (503, "ServerBusy") else None
+
+
+@contextlib.asynccontextmanager
+async def connected(limited: Limited) -> AsyncIterator[Client]:
+    """A connection to the endpoint."""
+    client = Client(*await asyncio.open_connection("127.0.0.1", limited.front.server.port))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("query", ["", "?timeout=30"])
+async def test_bytes_that_wait(limited: Limited, query: str) -> None:
+    """From before a body is read until its put is answered or given up, with those of the other door."""
+    limited.limit(waiting_bytes=8 * MIB)
+    mine = limited.watch.principal("p")
+    assert mine is not None
+    used = limited.watch.allowance(mine)
+    size = len(message("m"))
+    used.hold(8 * MIB - size)
+    target = f"/{ACCOUNT}/que/messages{query}"
+    signed = signed_headers("POST", target, message("m"), {}, limited.front.wall())
+    lines = [f"POST {target} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {size}", "Expect: 100-continue"]
+    head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in signed.items())]).encode() + b"\r\n\r\n"
+    async with connected(limited) as first:
+        await first.send(head)
+        assert (await first.reply()).status == 100
+        assert busy(await limited.front.ask("POST", f"/que/messages{query}", message("m"))) == "1"
+        await first.send(message("m"))
+        assert (await first.reply()).status == 201
+    async with connected(limited) as second:
+        await second.send(head)
+        assert (await second.reply()).status == 100
+    async with asyncio.timeout(100):
+        while used.waiting_bytes > 8 * MIB - size:
+            await asyncio.sleep(0.01)
+    assert (await limited.front.ask("POST", f"/que/messages{query}", message("m"))).status == 201
+    assert used.waiting_bytes == 8 * MIB - size
+    assert limited.refusals() == [("p", "put", f"{ACCOUNT}/que")]
+
+
+@pytest.mark.parametrize("kind", ["no signature", "past the rate"])
+async def test_a_flood_of_refusals_waits(limited: Limited, kind: str) -> None:
+    """Past a few they are answered later, as at the other door, and nobody else is."""
+    limited.watch.refusals = Refusals(per_second=0.001, held_s_max=1000.0)
+    limited.limit(puts_per_second=1)
+    target = f"/{ACCOUNT}/que/messages"
+    signed = {} if kind == "no signature" else signed_headers("POST", target, b"", {}, limited.front.wall())
+    lines = [f"POST {target} HTTP/1.1", "Host: 127.0.0.1", "Content-Length: 0"]
+    one = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in signed.items())]).encode() + b"\r\n\r\n"
+    async with connected(limited) as client:
+        await client.send(one * 1000)
+        told = [(await client.reply()).status for _ in range(REFUSALS_AT_ONCE + (kind == "past the rate"))]
+        assert set(told[1:]) == {401 if kind == "no signature" else 503}
+        async with connected(limited) as another:
+            # One more on each: whichever was judged first, neither is answered now.
+            await another.send(one)
+            for each in (client, another):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await each.reply()
+            assert (await limited.front.ask("GET", "/que?comp=metadata")).status == 200
+
+
+async def test_the_sdk_gives_up_at_429() -> None:
+    """Which is why this endpoint says 503, as the service does."""
+    asked = 0
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"</QueueMessage>")
+        writer.write(
+            b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        )
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        text = connection_string(server.sockets[0].getsockname()[1])
+
+        def work() -> None:
+            policy: Any = LinearRetry(backoff=0, retry_total=5, random_jitter_range=0)
+            with QueueServiceClient.from_connection_string(text, retry_policy=policy) as sdk:
+                sdk.get_queue_client("que").send_message("m")
+
+        with pytest.raises(HttpResponseError) as told:
+            await asyncio.to_thread(work)
+        assert (told.value.status_code, asked) == (429, 1)

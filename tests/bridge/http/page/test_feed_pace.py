@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Hashable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
-import pytest
 from aiohttp import HttpVersion11
 
 from bridge.core.grants import Verb
-from bridge.http.page.feed import AT_ONCE_S, NEW_S, PERIOD_S, SHARE, Feed, Watch
+from bridge.http.page.feed import NEW_S, SHARE, Feed, Watch
 from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.settings import WebSettings
 from bridge.observe import swallowed
@@ -86,34 +84,6 @@ class Readers:
 
 
 @simulated
-async def test_a_view_a_second_and_one_for_all_who_read_the_same() -> None:
-    """At once, and each second; those of equal readers are made once, and each reader gets its own view alone."""
-    readers = Readers()
-    before = swallowed.counts["a view of the page"]
-    first, one = await readers.open("a")
-    await pass_time(0.5)
-    second, two = await readers.open("a")
-    third, three = await readers.open("b")
-    assert (two.seen, three.seen) == ([(0.0, "a")], [(0.0, "b")])
-    await pass_time(3.1)
-    assert one.seen == [(0.0, "a"), (1.0, "a"), (2.0, "a"), (3.0, "a")]
-    assert two.seen == [(0.0, "a"), (0.5, "a"), (1.5, "a"), (2.5, "a")]
-    assert three.seen == [(0.0, "b"), (0.5, "b"), (1.5, "b"), (2.5, "b")]
-    assert readers.made == ["a", "a", "b"] + ["a", "b"] * 3
-    for watch in (first, second, third):
-        watch.end()
-    await pass_time(5)
-    assert len(readers.made) == 9, "nobody looks"
-    _, late = await readers.open("c")
-    await pass_time(1.5)
-    assert late.times == [0.0, 1.0]
-    readers.feed.close()
-    await pass_time(5)
-    assert late.times == [0.0, 1.0]
-    assert swallowed.counts["a view of the page"] == before, "none failed"
-
-
-@simulated
 async def test_who_has_not_taken_what_was_written_is_passed_over() -> None:
     """Nothing is made where nobody could take it; whoever reads again is told in the next second."""
     readers = Readers()
@@ -133,36 +103,6 @@ async def test_who_has_not_taken_what_was_written_is_passed_over() -> None:
 
 
 @simulated
-async def test_a_view_costs_a_fiftieth_of_the_time() -> None:
-    """One of 50 ms is made every 2.5 s, whether in one piece or in slices between which others run."""
-    for slices in (1, 50):
-        readers = Readers(0.05 / slices, slices)
-        _, wire = await readers.open("a")
-        await pass_time(20)
-        gaps = [after - before for before, after in zip(wire.times[1:], wire.times[2:], strict=False)]
-        assert len(gaps) > 5
-        assert gaps == pytest.approx([0.05 / SHARE + 0.05] * len(gaps), abs=0.001)
-        assert wire.times[1] <= PERIOD_S + 0.1
-        readers.feed.close()
-
-
-@simulated
-async def test_several_views_of_a_round_rest_between_them() -> None:
-    """Each costs its share, and the round begins anew once all had their turn."""
-    readers = Readers()
-    wires = [(await readers.open(name))[1] for name in "abc"]
-    readers.slice_s = 0.05
-    await pass_time(7)
-    assert [wire.times[:2] for wire in wires] == [[0.0, 1.05], [0.0, 3.6], [0.0, 6.15]]
-    readers.slice_s = 0.0
-    await pass_time(10)
-    for wire in wires:
-        gaps = [after - before for before, after in zip(wire.times[-4:], wire.times[-3:], strict=False)]
-        assert gaps == pytest.approx([PERIOD_S] * 3)
-    readers.feed.close()
-
-
-@simulated
 async def test_first_views_wait_for_the_round_where_many_are_opened() -> None:
     """After so much of them has been made at once, until a fiftieth of the time made up for it."""
     readers = Readers(0.75 * NEW_S)
@@ -178,31 +118,6 @@ async def test_first_views_wait_for_the_round_where_many_are_opened() -> None:
         count = len(readers.made)
         await readers.open(f"after {pause}")
         assert (len(readers.made) > count) is soon, pause
-    readers.feed.close()
-
-
-@simulated
-async def test_others_run_while_a_view_is_made() -> None:
-    """A view of 20 ms is made in turns of 2 ms; a newer reader's first view comes before the rest of it."""
-    readers = Readers(0.001, 20)
-    loop = cast(SimLoop, asyncio.get_running_loop())
-    turns: list[float] = []
-    ends = loop.time() + 0.1
-
-    def turn() -> None:
-        turns.append(loop.time())
-        if loop.time() < ends:
-            loop.call_later(0.0001, turn)
-
-    turn()
-    _, first = await readers.open("a")
-    await pass_time(0.001)
-    readers.slices = 1
-    _, second = await readers.open("b")
-    await pass_time(0.1)
-    assert max(after - before for before, after in itertools.pairwise(turns)) <= 4 * AT_ONCE_S
-    assert second.times[0] < 0.005, "it did not wait for the first to be made"
-    assert 0.02 <= first.times[0] < 0.03
     readers.feed.close()
 
 
@@ -231,17 +146,4 @@ async def test_a_view_that_fails_costs_itself() -> None:
     broken[0] = False
     await pass_time(1)
     assert (good.times[-1], wire.times) == (3.0, [3.0])
-    readers.feed.close()
-
-
-@simulated
-async def test_who_leaves_while_its_view_is_made() -> None:
-    """The view is dropped with it, and whoever comes later waits for nothing of it."""
-    readers = Readers(0.001, 30)
-    watch, _ = await readers.open("left")
-    watch.end()
-    await pass_time(1)
-    readers.slices = 1
-    _, wire = await readers.open("next")
-    assert wire.times == [0.001]
     readers.feed.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import html
 import json
-import logging
 import pathlib
 import re
 import time
@@ -22,14 +21,12 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
-from bridge.contract.errors import ConfigurationError
 from bridge.core.issuer import IssuerSettings
 from bridge.core.jwks import COOLDOWN_S
 from bridge.core.login import nonce_of
 from bridge.http.page import login as routes
 from bridge.observe.facts import AccessRefused, Fact
 from bridge.service.access import login as shell
-from bridge.service.access.tokens import Tokens
 from bridge.service.access.watch import AccessWatch
 from tests.support.access import written
 from tests.support.background_server import BackgroundServer
@@ -105,33 +102,6 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {"client_secret_env": "PAGE_SECRET"}
 
 
-async def test_a_sign_in_gives_what_its_principal_is_granted(
-    real: BackgroundServer, tmp_path: pathlib.Path, secret: dict[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """The token that comes of it is good where a key would be; the code is good once, and with its verifier alone."""
-    caplog.set_level(logging.INFO, "queuebell.access")
-    async with asking(tmp_path, settings_of(real.url, **secret)) as served:
-        first, other = await begun(served), await begun(served)
-        assert first["state"] != other["state"] and first["verifier"] != other["verifier"]
-        back = await went(first["address"], "clerk")
-        assert back["state"] == first["state"]
-        reply = await ended(served, code=back["code"], verifier=first["verifier"])
-        assert (reply.status, reply.json["principal"]) == (200, "clerk")
-        assert reply.headers["cache-control"] == "no-store"
-        assert "set-cookie" not in reply.headers
-        key = {"Authorization": f"Bearer {reply.json['token']}"}
-        assert (await served.ask("GET", "/v1/queues/mail/out/explain", **key)).status == 404
-        assert (await served.ask("GET", "/v1/queues/mail/in/explain", **key)).code == "forbidden"
-        again = await ended(served, code=back["code"], verifier=first["verifier"])
-        assert (again.status, again.code) == (403, "forbidden")
-        assert "used before" in again.json["detail"]
-        back = await went(other["address"], "clerk")
-        stolen = await ended(served, code=back["code"], verifier=first["verifier"])
-        assert (stolen.status, stolen.code) == (403, "forbidden")
-    assert "signed in at the page" in caplog.text
-    assert reply.json["token"] not in caplog.text
-
-
 async def test_who_is_granted_nothing(real: BackgroundServer, tmp_path: pathlib.Path, secret: dict[str, str]) -> None:
     """Is told by which name the issuer knows them; a name that nobody can have is not repeated. Both are audited."""
     facts: list[Fact] = []
@@ -149,22 +119,6 @@ async def test_who_is_granted_nothing(real: BackgroundServer, tmp_path: pathlib.
         assert (reply.status, reply.code) == (403, "forbidden")
         assert "by a name that nobody can have here" in reply.json["detail"]
         assert real.url not in reply.json["detail"]
-
-
-async def test_a_wrong_secret_is_for_the_log(
-    real: BackgroundServer, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Who signs in hears that the issuer gave no token; the log has the issuer's word."""
-    file = tmp_path / "page.secret"
-    file.write_text("another\n")
-    async with asking(tmp_path, settings_of(real.url, client_secret_file=str(file))) as served:
-        tab = await begun(served)
-        reply = await ended(served, code=(await went(tab["address"], "clerk"))["code"], verifier=tab["verifier"])
-        assert (reply.status, reply.code) == (503, "issuer_unavailable")
-        assert int(reply.headers["retry-after"]) >= 1
-    assert "it answers 401, invalid_client" in caplog.text
-    assert "another" not in caplog.text
-    assert "every user of this machine can read it" in caplog.text
 
 
 class Hostile:
@@ -239,54 +193,6 @@ async def hostile(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hostile]:
 
 
 @pytest.mark.parametrize(
-    ("claims", "words"),
-    [
-        ({}, ""),
-        ({"nonce": nonce_of("of another sign-in")}, "not one for this sign-in"),
-        ({"nonce": None}, "not one for this sign-in"),
-        ({"aud": "programs"}, "not one for this sign-in"),
-        ({"aud": "somebody"}, "not one for this sign-in"),
-        ({"azp": "somebody"}, "not one for this sign-in"),
-        ({"iss": "https://evil.example"}, "not one for this sign-in"),
-        ({"preferred_username": None}, "not one for this sign-in"),
-        ({"preferred_username": ["clerk"]}, "not one for this sign-in"),
-        ({"exp": 1}, "set the clock that is wrong"),
-        ({"sub": "x" * 9000}, "not one for this sign-in"),
-    ],
-)
-async def test_a_token_that_is_not_of_this_sign_in(
-    hostile: Hostile, tmp_path: pathlib.Path, claims: dict[str, Any], words: str
-) -> None:
-    """Signs nobody in, although the issuer signed it."""
-    hostile.claims = claims
-    async with asking(tmp_path, settings_of(hostile.url)) as served:
-        tab = await begun(served)
-        reply = await ended(served, code="c", verifier=tab["verifier"])
-        assert reply.status == (403 if words else 200)
-        assert words in reply.json.get("detail", "")
-
-
-async def test_a_token_that_somebody_else_signed(hostile: Hostile, tmp_path: pathlib.Path) -> None:
-    """Signs nobody in, although the issuer gave it."""
-    hostile.key = STRANGER
-    async with asking(tmp_path, settings_of(hostile.url)) as served:
-        reply = await ended(served, code="c", verifier=(await begun(served))["verifier"])
-        assert (reply.status, reply.code) == (403, "forbidden")
-
-
-async def test_the_wrong_issuer_sent_the_browser_back(hostile: Hostile, tmp_path: pathlib.Path) -> None:
-    """Its code is taken to nobody (mix-up)."""
-    hostile.described = {"authorization_response_iss_parameter_supported": True}
-    async with asking(tmp_path, settings_of(hostile.url)) as served:
-        for sender in ({"iss": "https://evil.example"}, {}):
-            reply = await ended(served, code="c", verifier="v", **sender)
-            assert (reply.status, reply.code) == (403, "forbidden")
-            assert "another issuer" in reply.json["detail"]
-        assert "/token" not in hostile.asked
-        assert (await ended(served, code="c", verifier="v", iss=hostile.url)).status == 200
-
-
-@pytest.mark.parametrize(
     ("described", "why"),
     [
         ({"issuer": "https://id.example"}, "another issuer"),
@@ -314,42 +220,6 @@ async def test_an_issuer_that_says_not_who_it_is(
         assert hostile.asked == ["/.well-known/openid-configuration"] * 2
 
 
-async def test_an_issuer_that_went_away(hostile: Hostile, tmp_path: pathlib.Path) -> None:
-    """What it said of itself before holds."""
-    now = [time.time()]
-    async with asking(tmp_path, settings_of(hostile.url), wall=lambda: now[0]) as served:
-        first = await begun(served)
-        hostile.described = {"issuer": "https://id.example"}
-        now[0] += 4000.0
-        assert (await begun(served))["address"].partition("?")[0] == first["address"].partition("?")[0]
-        assert len(hostile.asked) == 2
-
-
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (lambda: web.Response(status=500, text="<html>secret of theirs"), "JSON is malformed"),
-        (lambda: web.json_response({"error": "server_error"}, status=500), "it answers 500, server_error"),
-        (lambda: web.json_response({"error": "\x1b[31m<b>"}, status=400), "it answers 400, no id_token"),
-        (lambda: web.json_response({"access_token": "x"}), "it answers 200, no id_token"),
-        (lambda: web.json_response({"id_token": "x"}, status=302, headers={"Location": "/elsewhere"}), "302"),
-        (lambda: web.Response(text="x" * 600_000), "malformed"),
-    ],
-)
-async def test_an_issuer_that_gives_no_token(
-    hostile: Hostile, tmp_path: pathlib.Path, answer: Any, why: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Who signs in is told so in our words; the log has why, and nothing that would steer a terminal."""
-    hostile.answer = answer
-    async with asking(tmp_path, settings_of(hostile.url)) as served:
-        reply = await ended(served, code="c", verifier="v")
-        assert (reply.status, reply.code) == (503, "issuer_unavailable")
-        assert "secret of theirs" not in reply.body.decode()
-        assert "/elsewhere" not in hostile.asked
-    assert why in caplog.text
-    assert "\x1b" not in caplog.text
-
-
 async def test_a_flood_of_codes(hostile: Hostile, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is not passed on: so many wait for the issuer at once, and one address comes so often."""
     hostile.held.clear()
@@ -369,24 +239,6 @@ async def test_a_flood_of_codes(hostile: Hostile, tmp_path: pathlib.Path, monkey
         assert hostile.asked.count("/token") == 3
 
 
-async def test_junk_of_one_address_takes_the_places_of_no_other(hostile: Hostile) -> None:
-    """Nor does junk of many addresses take more places than there are in all."""
-    hostile.held.clear()
-    login = shell.Login(settings_of(hostile.url), Tokens([], time.time), time.time)
-    here = [f"2001:db8::{number:x}" for number in range(shell.PER_SENDER + 1)]
-    others = [f"10.0.0.{number}" for number in range(shell.AT_ONCE)]
-    asking = [asyncio.create_task(login.finish("c", "v", None, each)) for each in (*here, *others)]
-    for _ in range(shell.AT_ONCE):
-        await hostile.came.acquire()
-    refused = {each for each, task in zip((*here, *others), asking, strict=True) if task.done()}
-    assert refused == {here[-1], *others[shell.AT_ONCE - shell.PER_SENDER :]}
-    hostile.held.set()
-    ends = await asyncio.gather(*asking, return_exceptions=True)
-    assert {type(each) for each in ends} == {shell.NotSignedIn}
-    assert [str(each) for each in ends].count("too many sign in at once: try again in a moment") == len(refused)
-    await login.stop()
-
-
 async def test_bad_input(hostile: Hostile, tmp_path: pathlib.Path) -> None:
     """Is refused before the issuer hears of it; so is a page of elsewhere."""
     async with asking(tmp_path, settings_of(hostile.url)) as served:
@@ -404,64 +256,7 @@ async def test_bad_input(hostile: Hostile, tmp_path: pathlib.Path) -> None:
         assert hostile.asked == []
 
 
-async def test_a_host_of_somebody_else_steers_nothing(hostile: Hostile, tmp_path: pathlib.Path) -> None:
-    """The issuer sends browsers to the address of the configuration, whatever a request calls the bridge."""
-    async with asking(tmp_path, settings_of(hostile.url), allowed_hosts=("evil.example",)) as served:
-        reply = await served.ask("GET", "/v1/login", Host="evil.example", X_Forwarded_Host="evil.example")
-        assert parse_qs(urlsplit(reply.json["address"]).query)["redirect_uri"] == [PAGE]
-        assert b"evil" not in reply.body
-        assert (await served.ask("GET", "/v1/login", Host="unknown.example")).code == "unknown_host"
-
-
-async def test_behind_a_proxy_that_speaks_tls(hostile: Hostile, tmp_path: pathlib.Path) -> None:
-    """The page of the configured address is the bridge's own, and no other of that host is."""
-    async with asking(
-        tmp_path, settings_of(hostile.url), origins=("https://bridge.internal",), allowed_hosts=("bridge.internal",)
-    ) as served:
-        for origin, status in (
-            ("https://bridge.internal", 200),
-            ("http://bridge.internal", 200),
-            ("https://bridge.internal:8443", 403),
-            ("https://evil.example", 403),
-        ):
-            body = b'{"code":"c","verifier":"v"}'
-            reply = await served.ask("POST", "/v1/login", body, media=JSON, Origin=origin, Host="bridge.internal")
-            assert reply.status == status, origin
-
-
 async def test_a_long_code_comes_in(served: Served) -> None:
     """What some issuers send browsers back with is longer than any other address may be."""
     assert (await served.ask("GET", f"/?code={'c' * 4000}&state=s")).status == 200
     assert (await served.ask("GET", f"/livez?code={'c' * 4000}")).status == 414
-
-
-async def test_nobody_signs_in_where_it_is_not_set_up(tmp_path: pathlib.Path, served: Served) -> None:
-    """404, with and without authentication."""
-    assert (await served.ask("GET", "/v1/login")).code == "not_found"
-    assert (await ended(served, code="c", verifier="v")).code == "not_found"
-    written(tmp_path / "access.json", GRANTS)
-    async with AccessWatch(tmp_path / "access.json") as watch, serving(access=watch) as guarded:
-        assert (await guarded.ask("GET", "/v1/login")).code == "not_found"
-
-
-def test_what_cannot_be_set_up(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two issuers to sign in at, and secrets that are not there."""
-    written(tmp_path / "access.json", GRANTS)
-    empty = tmp_path / "empty"
-    empty.write_text(" \n")
-    binary = tmp_path / "binary"
-    binary.write_bytes(b"\xff\xfe")
-    monkeypatch.setenv("EMPTY", "")
-    one, other = settings_of("https://a.example"), settings_of("https://b.example")
-    wrong: list[tuple[list[IssuerSettings], str]] = [
-        ([one, other], "client_id stands in several tables"),
-        ([settings_of("https://a.example", client_secret_env="NOT_THERE")], "NOT_THERE is not set"),
-        ([settings_of("https://a.example", client_secret_env="EMPTY")], "EMPTY is not set"),
-        ([settings_of("https://a.example", client_secret_file=str(tmp_path / "no"))], "cannot read"),
-        ([settings_of("https://a.example", client_secret_file=str(empty))], "is empty"),
-        ([settings_of("https://a.example", client_secret_file=str(binary))], "it is no text"),
-        ([settings_of("https://a.example", redirect_uri="")], "redirect_uri"),
-    ]
-    for tables, words in wrong:
-        with pytest.raises(ConfigurationError, match=words):
-            AccessWatch(tmp_path / "access.json", issuers=tables)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import logging
-from collections.abc import Callable
-from types import SimpleNamespace
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from aiohttp.web import BaseRequest
 
+from bridge.http.server.accepting import Acceptor
 from bridge.http.server.answer import Answer
 from bridge.http.server.connection import Connection, ConnectionServer
-from bridge.http.server.guard import Guard
 from bridge.http.server.quiet import QuietLog
 from bridge.http.server.settings import WebSettings
+from tests.support.azure import message, serving_azure, signed_headers
 from tests.support.sim_loop import pass_time, simulated
-from tests.support.web import request
+from tests.support.web import Client, Served, request, serving
 
 GET = request("GET", "/")
 
@@ -147,72 +152,6 @@ async def test_s11_headers_have_their_time_from_the_first_byte() -> None:
 
 
 @simulated
-async def test_s10_a_head_without_end_is_given_up_long_before_its_time() -> None:
-    """At twice what headers may have, in however small pieces; nothing that comes after it is looked at."""
-    door = Door(header_bytes=1000, uri_bytes=500)
-    connection, wire = await door.connect()
-    connection.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ")
-    sent = 40
-    while not wire.is_closing():
-        connection.data_received(b"x" * 50)
-        sent += 50
-    assert 2500 < sent < 2700
-    assert wire.statuses == [431] and b"Connection: close\r\n" in wire.written
-    await pass_time(0.1)
-    assert not door.server.open and connection.unread() == 0
-    await door.server.stop(1)
-
-
-@simulated
-async def test_an_idle_connection_is_kept_for_so_long() -> None:
-    """By its own time-out, counted from the newest answer."""
-    door = Door(keepalive_timeout=75.0)
-    connection, wire = await door.connect()
-    for _ in range(2):
-        connection.data_received(GET)
-        await pass_time(40)
-    assert wire.statuses == [200, 200]
-    await ends_after(wire, 35.0)
-    await door.server.stop(1)
-
-
-@simulated
-async def test_nothing_is_read_while_any_reason_stands() -> None:
-    """An answer that is held, a rest and requests that wait each keep it so; a longer rest is not cut short."""
-    door = Door()
-    connection, wire = await door.connect()
-    connection.rest(2.0)
-    connection.rest(1.0)
-    holding = asyncio.create_task(connection.hold(3.0), name="hold")
-    await pass_time(1.5)
-    assert not wire.reading
-    connection.rest(1.0)
-    await pass_time(0.9)
-    assert not wire.reading, "the answer is held still"
-    await pass_time(0.7)
-    assert holding.done() and wire.reading
-    connection.rest(1.0)
-    holding = asyncio.create_task(connection.hold(0.5), name="hold")
-    await pass_time(0.75)
-    assert holding.done() and not wire.reading, "it rests still"
-    await pass_time(0.5)
-    assert wire.reading
-    door.go.clear()
-    connection.data_received(GET * 40)
-    assert not wire.reading, "so many wait"
-    connection.rest(1.0)
-    await pass_time(2)
-    assert not wire.reading
-    door.go.set()
-    await pass_time(0.1)
-    assert wire.reading and wire.statuses == [200] * 40
-    connection.rest(1.0)
-    wire.abort()
-    await pass_time(5)
-    await door.server.stop(1)
-
-
-@simulated
 async def test_s11_a_peer_that_takes_nothing_is_cut_off() -> None:
     """After `write_timeout`, and not while it takes 64 KiB in that time; what it left unread is counted until then."""
     door = Door(write_timeout=10.0, header_timeout=1000.0)
@@ -299,21 +238,239 @@ async def test_the_end_of_a_server_waits_for_answers_and_not_for_ever() -> None:
     assert wire.is_closing() and stopping[0].done()
 
 
-def test_s13_each_address_has_a_rate_of_its_own() -> None:
-    """An IPv6 network is one; without a rate nobody waits."""
-    now = 5.0
+class Listening(socket.socket):
+    """A listening socket that fails to accept while it is told how; ``asked`` counts how often it was tried then."""
 
-    def asks(guard: Guard) -> Callable[[str | None], int]:
-        return lambda remote: guard.seconds_to_wait(SimpleNamespace(remote=remote))  # type: ignore[arg-type]
+    failing = 0
+    asked = 0
+    address = ""
+    """Where those who connect come from, as the acceptor sees it."""
 
-    guard = Guard(WebSettings(requests_per_second=0.5, request_burst=2), lambda: now)
-    ask = asks(guard)
-    assert guard.limits_rates
-    assert [ask("192.0.2.1") for _ in range(3)] == [0, 0, 2]
-    assert [ask(address) for address in ("2001:db8::1", "2001:db8::2", "2001:db8::3")] == [0, 0, 2]
-    assert [ask(None) for _ in range(3)] == [0, 0, 2]
-    now += 2
-    assert [ask("192.0.2.1") for _ in range(2)] == [0, 2]
-    free = Guard(WebSettings(), lambda: now)
-    assert not free.limits_rates
-    assert {asks(free)("192.0.2.1") for _ in range(1000)} == {0}
+    def accept(self) -> tuple[socket.socket, object]:
+        """Fail, or take one."""
+        if self.failing:
+            self.asked += 1
+            raise OSError(self.failing, os.strerror(self.failing))
+        connected, peer = super().accept()
+        return connected, (self.address, 5) if self.address else peer
+
+
+class Greeting(asyncio.Protocol):
+    """Says hello and closes."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Do it."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(b"hello")
+        transport.close()
+
+
+def beginning() -> set[asyncio.Task[object]]:
+    """Return the tasks of connections that are being taken."""
+    return {task for task in asyncio.all_tasks() if task.get_name() == "queuebell-accept"}
+
+
+@contextlib.asynccontextmanager
+async def accepting(tls: ssl.SSLContext | None = None, **limits: int) -> AsyncIterator[tuple[Listening, Acceptor, int]]:
+    """Listen on a free port."""
+    with Listening() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.setblocking(False)
+        sock.listen(10)
+        acceptor = Acceptor(sock, Greeting, tls, pause_s=0.001, **limits)
+        port = sock.getsockname()[1]
+        try:
+            yield sock, acceptor, port
+        finally:
+            acceptor.close()
+            acceptor.close()
+    assert all(task.cancelling() for task in beginning())
+
+
+async def hello(port: int, tls: ssl.SSLContext | None = None) -> bytes:
+    """Connect and return what is said."""
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=tls, server_hostname="127.0.0.1" if tls else None
+    )
+    with contextlib.closing(writer):
+        return await reader.read()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EPROTO])
+async def test_without_a_file_it_waits(number: int, caplog: pytest.LogCaptureFixture) -> None:
+    """It tries once a pause and not a thousand times; who came meanwhile is served then."""
+    async with accepting() as (sock, acceptor, port), asyncio.timeout(30):
+        assert await hello(port) == b"hello"
+        sock.failing = number
+        waiting = asyncio.create_task(hello(port), name="waiting")
+        while acceptor.pauses < 3:
+            await asyncio.sleep(0)
+        assert sock.asked == acceptor.pauses
+        assert not waiting.done()
+        sock.failing = 0
+        assert await waiting == b"hello"
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert os.strerror(number) in caplog.text
+
+
+OK = b'{"storage_account":"a","queue_name":"b"}'
+HEAD = b"POST /v1/triggers HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Content-Length: 40\r\nContent-Length: 41\r\n\r\n" + OK,
+        HEAD + b"Content-Length: 40\r\nContent-Length: 40\r\n\r\n" + OK,
+        HEAD + b"Content-Length: +40\r\n\r\n" + OK,
+        HEAD + b"Content-Length: 4_0\r\n\r\n" + OK,
+        HEAD + b"Content-Length: -1\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
+        HEAD + b"Transfer-Encoding: gzip, chunked, gzip\r\n\r\n",
+        HEAD + b"X: a\r\n  folded\r\nContent-Length: 0\r\n\r\n",
+        HEAD + b"X : a\r\nContent-Length: 0\r\n\r\n",
+        HEAD + b"X: a\x00b\r\nContent-Length: 0\r\n\r\n",
+        HEAD.replace(b"\r\n", b"\n") + b"Content-Length: 0\n\n",
+        HEAD + b"Host: other\r\nContent-Length: 0\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n\r\n",
+        b"GET /livez HTTP/9.9\r\nHost: localhost\r\n\r\n",
+        b"GET /livez\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"\x00\x00\x00\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET http://[::1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+async def test_s9_a_malformed_request_is_refused_and_the_connection_closed(data: bytes, parser: str) -> None:
+    """The connection is never used again: what follows could be someone else's smuggled request."""
+    async with serving() as served, served.client() as client:
+        await client.send(data)
+        reply = await client.reply()
+        assert reply.status == 400
+        assert reply.code
+        assert reply.headers["connection"] == "close"
+        assert await client.rest() == b""
+
+
+async def test_s10_many_headers_are_431(parser: str, served: Served) -> None:
+    """64 are accepted, 65 and 1000 are not; nor is more than 8 KiB of them together."""
+    many = {f"X-{n}": "v" for n in range(63)}  # with Host
+    assert (await served.ask("GET", "/livez", **many)).status == 200
+    for count in (64, 80, 1000):
+        reply = await served.ask("GET", "/livez", **{f"X-{n}": "v" for n in range(count)})
+        assert (reply.status, reply.code, reply.headers["connection"]) == (431, "headers_too_large", "close")
+    reply = await served.ask("GET", "/livez", **{f"X-{n}": "v" * 300 for n in range(40)})
+    assert (reply.status, reply.code, reply.headers["connection"]) == (431, "headers_too_large", "close")
+
+
+async def test_s10_headers_in_many_small_pieces_are_bounded_too(parser: str) -> None:
+    """A head that never ends is given up at about twice the limit, not at the time-out."""
+    async with serving(header_timeout=60.0) as served, served.client() as client:
+        await client.send(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n")
+        for n in range(60):
+            await client.send(b"X-%d: %b\r\n" % (n, b"v" * 500))
+        reply = await client.reply()
+        assert (reply.status, reply.code) == (431, "headers_too_large")
+        await client.rest()
+
+
+async def test_s12_connections_are_capped_and_the_place_is_given_back() -> None:
+    """503 with Retry-After, at once and without a task or a parser."""
+    async with serving(connections=2) as served:
+        async with served.client() as one, served.client() as two:
+            for client in (one, two):
+                await client.send(request("GET", "/livez"))
+                assert (await client.reply()).status == 200
+            async with served.client() as third:
+                await third.send(request("GET", "/livez"))
+                reply = await third.reply()
+                assert (reply.status, reply.code) == (503, "too_many_requests")
+                assert int(reply.headers["retry-after"]) >= 1
+                assert await third.rest() == b""
+        server = served.server.connections
+        async with asyncio.timeout(50):
+            while server.open:
+                await asyncio.sleep(0)
+        assert (await served.ask("GET", "/livez")).status == 200
+
+
+async def test_half_closed_client_gets_all_its_answers(parser: str) -> None:
+    """Whatever it sent before, at both doors; then the connection ends, and what is not whole is refused."""
+    async with serving() as served, serving_azure(served.bridge) as front:
+        many = b"".join(request("POST", f"/v1/triggers/a/q{n}") for n in range(60))
+        cut = HEAD + b"Content-Length: 1000\r\n\r\n" + OK
+        for more, statuses in ((b"", [202] * 60), (b"GET /li", [202] * 60), (cut, [202] * 60 + [400])):
+            async with served.client() as client:
+                await client.send(many + more)
+                client.writer.write_eof()
+                assert [(await client.reply()).status for _ in statuses] == statuses
+                assert await client.rest() == b""
+        client = Client(*await asyncio.open_connection("127.0.0.1", front.server.port))
+        await client.send(request("GET", "/devstoreaccount1?comp=list") * 3)
+        client.writer.write_eof()
+        replies = [await client.reply() for _ in range(3)]
+        assert len({reply.status for reply in replies}) == 1
+        assert await client.rest() == b""
+        await client.close()
+
+
+async def test_client_that_resets_in_the_middle_of_a_body_is_no_fault(
+    parser: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At both doors: there is nobody to answer, and nothing to mend."""
+    async with serving() as served, serving_azure(served.bridge) as front:
+        await front.ask("PUT", "/orders")
+        rule = served.bridge.gate.rule
+        target, body = "/devstoreaccount1/orders/messages", message("x" * 1000)
+        signed = signed_headers("POST", target, body, {}, front.wall())
+        azure = request("POST", target, body, **{name.replace("-", "_"): value for name, value in signed.items()})
+        native = request("POST", "/v1/queues/a/q/messages", body, media="text/plain")
+        for server, data in ((served.server, native), (front.server, azure)):
+            client = Client(*await asyncio.open_connection("127.0.0.1", server.port))
+            await client.send(data[:-2])
+            async with asyncio.timeout(100):
+                while not rule.bytes:
+                    await served.ask("GET", "/livez")
+                (connection,) = (each for each in server.connections.open if not each.idle)
+                wire = connection.transport
+                assert wire is not None
+                # More of the body and the reset come in the same turn of the loop.
+                connection.data_received(data[-2:-1])
+                connection.connection_lost(ConnectionResetError())
+                wire.set_protocol(asyncio.Protocol())
+                wire.abort()
+                while rule.bytes:
+                    await served.ask("GET", "/livez")
+            await client.close()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_http_1_0_is_served(parser: str, served: Served) -> None:
+    """Old clients say Host too; without keep-alive the connection closes."""
+    async with served.client() as client:
+        await client.send(b"GET /livez HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        assert (await client.reply()).status == 200
+        assert await client.rest() == b""
+    async with served.client() as client:
+        for _ in range(2):
+            await client.send(b"GET /livez HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n")
+            assert (await client.reply()).headers["connection"] == "keep-alive"
+    assert (await served.ask_raw(b"GET /livez HTTP/1.0\r\n\r\n")).status == 421
+
+
+async def test_a_declined_upgrade_leaves_the_connection_usable(parser: str) -> None:
+    """An Upgrade header on any other route is nobody's business."""
+    async with serving() as served, served.client() as client:
+        await client.send(request("GET", "/livez", Connection="Upgrade", Upgrade="websocket"))
+        assert (await client.reply()).status == 200
+        await client.send(request("GET", "/livez"))
+        assert (await client.reply()).status == 200
+        await client.send(request("GET", "/v1/sessions", Connection="Upgrade", Upgrade="websocket"))
+        assert (await client.reply()).status == 400
+        await client.send(request("GET", "/livez", Connection="Upgrade", Upgrade="websocket") + b"rubbish\r\n\r\n")
+        assert (await client.reply()).status == 200
+        reply = await client.reply()
+        assert (reply.status, reply.code, reply.headers["connection"]) == (400, "bad_parameter", "close")
+        assert await client.rest() == b""

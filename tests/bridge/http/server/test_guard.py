@@ -11,10 +11,9 @@ import pytest
 from bridge.contract.errors import ConfigurationError
 from bridge.core.rate import BURST_MAX, RATE_MAX, RATE_MIN
 from bridge.http.api.app import WebServer
-from bridge.http.server.guard import origin_form
 from bridge.http.server.settings import WebSettings, check_settings
 from bridge.service.bridge import Bridge
-from tests.support.web import JSON, Served, request, serving
+from tests.support.web import JSON, Served, serving
 
 PERIODS = ("header_timeout", "body_timeout", "write_timeout", "keepalive_timeout", "stream_comment")
 ROUTES = [
@@ -39,62 +38,6 @@ ROUTES = [
     ("GET", "/nowhere"),
     ("OPTIONS", "/v1/triggers"),
 ]
-
-
-async def test_s15_a_foreign_origin_is_403_on_every_route(served: Served) -> None:
-    """Else a web page could put work on a loopback bridge; preflights get no CORS header either (S16)."""
-    for method, path in ROUTES:
-        for origin in ("http://evil.example", "null", "https://127.0.0.1", "http://127.0.0.1:1", "", "file://"):
-            reply = await served.ask(method, path, b"", media=JSON, Origin=origin)
-            assert (reply.status, reply.code) == (403, "forbidden_origin"), (method, path, origin)
-            assert reply.headers["connection"] == "close"
-            assert not [name for name in reply.headers if name.startswith("access-control")]
-
-
-async def test_s15_the_same_origin_is_accepted(served: Served) -> None:
-    """A page that the bridge itself served may ask it."""
-    host = f"localhost:{served.server.port}"
-    reply = await served.ask("POST", "/v1/triggers/a/b", Host=host, Origin=f"http://{host}")
-    assert reply.status == 202
-
-
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("127.0.0.1", 200),
-        ("127.0.0.1:99", 200),
-        ("127.8.9.1", 200),
-        ("localhost", 200),
-        ("LOCALHOST:8470", 200),
-        ("localhost.", 200),
-        ("bridge.localhost", 200),
-        ("[::1]:8470", 200),
-        ("queues.example:80", 200),
-        ("evil.example", 421),
-        ("127.0.0.1.evil.example", 421),
-        ("localhost.evil.example", 421),
-        ("10.0.0.1", 421),
-        ("0.0.0.0", 421),
-        ("", 421),
-        ("user@localhost", 421),
-        ("localhost:x", 421),
-        ("[::1", 421),
-        ("[fe80::1]", 421),
-    ],
-)
-async def test_s19_host_is_a_loopback_name_or_allowed(host: str, status: int) -> None:
-    """DNS rebinding: a page's own name that suddenly resolves to 127.0.0.1 is told 421."""
-    async with serving(allowed_hosts=("Queues.Example",)) as served:
-        reply = await served.ask("GET", "/livez", Host=host)
-        assert reply.status == status
-        if status == 421:
-            assert (reply.code, reply.headers["connection"]) == ("unknown_host", "close")
-
-
-async def test_s19_forwarded_headers_are_ignored(served: Served) -> None:
-    """They come from whoever likes to send them."""
-    reply = await served.ask("GET", "/livez", Host="evil.example", X_Forwarded_Host="localhost")
-    assert reply.status == 421
 
 
 async def test_an_absolute_target_agrees_with_host(served: Served) -> None:
@@ -143,18 +86,6 @@ async def test_a_public_address_can_be_insisted_on() -> None:
         assert (await served.ask("GET", "/livez")).status == 200
 
 
-async def test_s18_unknown_routes_are_404(served: Served) -> None:
-    """Whatever the method; nothing of the path comes back."""
-    for path in (
-        *("/page", "/v1", "/v1/", "/v1/triggers/", "/v1/queues/", "/v1/queues/a", "/v1/queues/a/b/", "/livez/"),
-        *("/v1/queues/a/b/receive/x", "/v1/queues/a/b/canary", "/v2/triggers", "//v1/triggers", "/%6civez/x"),
-    ):
-        for method in ("GET", "POST", "DELETE"):
-            reply = await served.ask(method, path)
-            assert (reply.status, reply.code) == (404, "not_found"), path
-            assert b"canary" not in reply.body
-
-
 async def test_s18_a_wrong_method_is_405_with_allow(served: Served) -> None:
     """TRACE and CONNECT too."""
     for method, path, allow in (
@@ -199,13 +130,6 @@ async def test_s7_a_coded_transfer_is_501_and_nothing_is_put(
     assert (await served.ask_raw(plain + b"3\r\nabc\r\n0\r\n\r\n")).status == 201
 
 
-async def test_head_is_get_without_a_body(served: Served) -> None:
-    """With the length that GET would have had."""
-    got, head = await served.ask("GET", "/livez"), await served.ask("HEAD", "/livez")
-    assert (head.status, head.body) == (200, b"")
-    assert head.headers["content-length"] == got.headers["content-length"]
-
-
 async def test_every_answer_tells_the_boot_and_forbids_guessing(served: Served) -> None:
     """Also refusals, also those of malformed requests: a listener learns from any answer whose queue this is."""
     replies = [await served.ask(method, path) for method, path in ROUTES]
@@ -214,68 +138,3 @@ async def test_every_answer_tells_the_boot_and_forbids_guessing(served: Served) 
         assert reply.headers["queuebell-boot"] == served.bridge.boot
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert "server" not in reply.headers
-
-
-async def test_nothing_of_the_input_comes_back(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither in answers nor in log lines."""
-    canary = "Canary7731"
-    async with serving() as served:
-        async with served.client() as client:
-            for data in (
-                request("GET", f"/{canary}"),
-                request("POST", "/v1/triggers", b'{"storage_account":"Canary7731!"}', media=JSON),
-                request("POST", "/v1/triggers", b'{"storage_account":"a","queue_name":"Canary7731!"}', media=JSON),
-                request("POST", "/v1/queues/a/b/receive", b'{"max":"Canary7731"}', media=JSON),
-                request("GET", f"/v1/queues/a/{canary}/peek"),
-                request("PUT", "/v1/queues/a/b", b'{"metadata":{"Canary7731":1}}', media=JSON),
-                request("GET", f"/v1/queues?limit={canary}"),
-            ):
-                await client.send(data)
-                reply = await client.reply()
-                assert 400 <= reply.status < 500
-                assert canary.encode() not in reply.body
-                assert canary not in str(reply.headers)
-        for data in (
-            request("GET", "/livez", Origin=canary),
-            request("GET", "/livez", Host=canary),
-            f"{canary}\r\n\r\n".encode(),
-            f"GET / HTTP/1.1\r\n{canary}\r\n\r\n".encode(),
-            f"GET /{canary * 1000} HTTP/1.1\r\n\r\n".encode(),
-        ):
-            reply = await served.ask_raw(data)
-            assert 400 <= reply.status < 500
-            assert canary.encode() not in reply.body
-    assert canary not in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("target", "found"),
-    [
-        ("/a?b", "/a?b"),
-        ("/a#b?c", "/a"),
-        ("http://here/a?b", "/a?b"),
-        ("http://here", "/"),
-        ("http://here?a=/v1/queues", "/?a=/v1/queues"),
-        ("http://here#/v1/queues", "/"),
-        ("*", ""),
-        ("here:443", ""),
-    ],
-)
-def test_targets_of_every_form(target: str, found: str) -> None:
-    """Path and query are the same in each, and a query never becomes a path."""
-    assert origin_form(target) == found
-
-
-async def test_every_route_is_found_by_every_form_of_its_address() -> None:
-    """Origin form, absolute form, and with a fragment: nothing fails because it is written in another way."""
-    async with serving() as served:
-        paths = ["/", "/page.js", "/icon.svg", "/healthz", "/v1/queues", "/v1/listeners?", "/openapi.json", "/nowhere"]
-        paths += ["/v1/queues/a/x", "/v1/queues/a/x/buried", "/v1/findings", "/v1/login"]
-        here = served.server.url
-        for path in paths:
-            async with served.client() as client:
-                status = []
-                for target in (path, f"{here}{path}", f"{path}#x", f"{path}#x?y=z/../"):
-                    await client.send(request("GET", target, Host=here.removeprefix("http://")))
-                    status.append((await client.reply()).status)
-            assert set(status) == {status[0]} and status[0] < 500, (path, status)

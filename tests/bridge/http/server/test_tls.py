@@ -1,19 +1,29 @@
-"""The bridge's own port over TLS: who is asked, what is refused, and certificates that are replaced under load."""
+"""TLS: connections, client certificates, and certificates that expired or cannot be read (S39)."""
 
 from __future__ import annotations
 
 import asyncio
+import datetime
+import logging
+import os
 import pathlib
 import ssl
+import time
+from collections.abc import AsyncIterator, Callable
 
-import aiohttp
 import pytest
+import pytest_asyncio
+from cryptography import x509
 
+from bridge.brokers.client_certificate import JUDGED_EVERY_S
 from bridge.contract.errors import ConfigurationError
-from bridge.http.server.settings import WebSettings, check_settings
+from bridge.core.keys import with_terms, without
 from bridge.http.server.tls import Certificates
-from tests.support.certificates import write_self_signed
-from tests.support.web import Served, request, serving
+from bridge.service.access import access_file
+from bridge.service.access.watch import AccessWatch
+from tests.support.access import written
+from tests.support.certificates import Authority, write_self_signed
+from tests.support.web import Reply, Served, request, serving
 
 
 def trusting(*certificates: pathlib.Path) -> ssl.SSLContext:
@@ -58,41 +68,6 @@ async def _served_by(served: Served) -> bytes:
     finally:
         writer.close()
         await writer.wait_closed()
-
-
-async def test_certificates_replaced_under_load(tmp_path: pathlib.Path) -> None:
-    """Twenty times: new connections get the new one, the open one is never cut, and no request fails."""
-    made = []
-    for number in range(21):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        made.append(write_self_signed(folder))
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-
-    def install(number: int) -> None:
-        for source, target in zip(made[number], (cert, key), strict=True):
-            part = target.with_suffix(".part")
-            part.write_bytes(source.read_bytes())
-            part.replace(target)
-
-    install(0)
-    certificates = Certificates(str(cert), str(key), "tls")
-    answered = 0
-    async with serving(tls=certificates.context) as served:
-        shown = {await _served_by(served)}
-        async with served.client(ssl=trusting(made[0][0])) as steady:
-            for number in range(1, 21):
-                install(number)
-                certificates.look()
-                shown.add(await _served_by(served))
-                assert len(shown) == number + 1
-                async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting(made[number][0]))) as new:
-                    for _ in range(5):
-                        async with new.get(f"{served.server.url}/livez") as answer:
-                            answered += answer.status == 200
-                await steady.send(request("GET", "/livez"))
-                answered += (await steady.reply()).status == 200
-    assert answered == 120
 
 
 async def test_files_that_do_not_fit_change_nothing(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -141,20 +116,159 @@ def test_what_cannot_be_served_is_refused(tmp_path: pathlib.Path) -> None:
             Certificates(*wrong, "tls")
 
 
-@pytest.mark.parametrize(
-    ("settings", "fine"),
-    [
-        ({"host": "127.0.0.1"}, True),
-        ({"host": "0.0.0.0"}, False),
-        ({"host": "0.0.0.0", "guarded": True}, True),
-        ({"host": "0.0.0.0", "insecure_public": True}, True),
-        ({"host": "bridge.example"}, False),
-    ],
-)
-def test_where_a_bridge_may_listen(settings: dict[str, object], fine: bool) -> None:
-    """Beyond this machine only with authentication and TLS, or where somebody insists."""
-    if fine:
-        check_settings(WebSettings(**settings))  # type: ignore[arg-type]
-    else:
-        with pytest.raises(ConfigurationError, match="--auth, --tls-cert, --tls-key"):
-            check_settings(WebSettings(**settings))  # type: ignore[arg-type]
+DAY = datetime.timedelta(days=1)
+
+
+def test_it_is_judged_again_while_it_serves(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A bridge that runs for months says so too, a few times a day."""
+    cert, key = write_self_signed(tmp_path, -80 * DAY, 30 * DAY)
+    key.chmod(0o600)
+    now = datetime.datetime.now(datetime.UTC).timestamp()
+    moment = now
+    certificates = Certificates(str(cert), str(key), "tls", wall=lambda: moment)
+    for days, lines in ((1, 0), (17, 1)):
+        moment = now + days * 86_400
+        certificates.look()
+        certificates.look()
+        assert len(caplog.records) == lines
+    moment += JUDGED_EVERY_S
+    certificates.look()
+    assert len(caplog.records) == 2
+
+
+def test_a_pipe_is_no_certificate(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It would be waited for for ever, at the start and while it serves."""
+    cert, key = write_self_signed(tmp_path)
+    certificates = Certificates(str(cert), str(key), "tls")
+    cert.unlink()
+    os.mkfifo(cert)
+    with pytest.raises(ConfigurationError, match="no regular file"):
+        Certificates(str(cert), str(key), "tls")
+    with caplog.at_level(logging.ERROR):
+        certificates.look()
+    assert "no regular file" in caplog.text
+
+
+WORKER = x509.DNSName("w.internal")
+PRODUCER = x509.UniformResourceIdentifier("spiffe://x/p")
+GRANTS = {
+    "worker": {"take": ["a/*"], "look": ["a/*"], "operate": ["*"]},
+    "producer": {"put": ["a/*"], "ring": ["a/*"]},
+    "keyed": {"look": ["a/*"]},
+}
+GOOD, STRANGE, NONE = "200", "401", "handshake"
+
+
+class Port:
+    """A bridge over TLS that believes certificates of one authority."""
+
+    def __init__(self, folder: pathlib.Path, *, required: bool) -> None:
+        self.folder = folder
+        self.authority = Authority(folder)
+        self.cert, key = write_self_signed(folder)
+        self.access = folder / "access.json"
+        self.secrets = written(self.access, GRANTS)
+        for name, san in (("worker", "DNS:w.internal"), ("producer", "spiffe://x/p")):
+            self.change(lambda found, n=name, s=san: with_terms(found, n, {}, limits={}, certificates=[s]))
+        ca = str(self.authority.file)
+        self.certificates = Certificates(str(self.cert), str(key), "tls", ca, required=required)
+        self.ahead = 0.0
+        self.served: Served
+
+    def change(self, step: Callable[..., object]) -> None:
+        """Change the access file."""
+        access_file.change(self.access, step)  # type: ignore[arg-type]
+
+    def wall(self) -> float:
+        """The bridge's own clock."""
+        return time.time() + self.ahead
+
+    def context(self, shown: tuple[pathlib.Path, pathlib.Path] | None) -> ssl.SSLContext:
+        """A client's side that shows this certificate."""
+        context = ssl.create_default_context(cafile=str(self.cert))
+        if shown is not None:
+            context.load_cert_chain(*shown)
+        return context
+
+    async def ask(self, shown: tuple[pathlib.Path, pathlib.Path] | None, **headers: str) -> Reply:
+        """List queues, which the worker and the keyed may."""
+        async with self.served.client(ssl=self.context(shown)) as client:
+            await client.send(request("GET", "/v1/queues", **headers))
+            return await client.reply()
+
+    async def outcome(self, shown: tuple[pathlib.Path, pathlib.Path] | None, **headers: str) -> str:
+        """What comes of asking."""
+        try:
+            return str((await self.ask(shown, **headers)).status)
+        except (ssl.SSLError, ConnectionError, asyncio.IncompleteReadError):
+            # In TLS 1.3 a client hears only after its handshake that the server takes none of it.
+            return NONE
+
+
+@pytest_asyncio.fixture(params=["optional", "required"])
+async def port(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> AsyncIterator[Port]:
+    """What `Port` says, in both ways."""
+    made = Port(tmp_path, required=request.param == "required")
+    async with (
+        AccessWatch(made.access, wall=made.wall) as watch,
+        serving(access=watch, tls=made.certificates.current) as served,
+    ):
+        made.served = served
+        yield made
+
+
+async def test_a_body_that_is_on_its_way_when_its_certificate_is_taken_off(port: Port) -> None:
+    """It is refused, and told of its certificate and not of a key that it never gave."""
+    shown = port.authority.certificate("producer", PRODUCER)
+    whole = request("POST", "/v1/queues/a/x/messages", b"x" * 10, media="text/plain")
+    async with port.served.client(ssl=port.context(shown)) as client:
+        await client.send(whole[:-9])
+        # What was sent first is being read when this one is answered.
+        assert await port.outcome(port.authority.certificate("worker", WORKER)) == GOOD
+        port.change(lambda found: without(found, "URI:spiffe://x/p")[0])
+        refused = await client.reply()
+    assert (refused.status, refused.code) == (401, "unauthenticated")
+    assert b"certificate" in refused.body
+    assert port.served.bridge.describe("a/x") is None
+    assert port.served.bridge.gate.rule.bytes == 0
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_the_own_one_is_judged_all_the_same(
+    required: bool, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator hears of one that ends soon also where clients have to show theirs, before a new list and after."""
+    day = datetime.timedelta(days=1)
+    cert, key = write_self_signed(tmp_path, -80 * day, 10 * day)
+    ca = Authority(tmp_path).file
+    certificates = Certificates(str(cert), str(key), "tls", str(ca), required=required)
+    folder = tmp_path / "new"
+    folder.mkdir()
+    Authority(folder).file.replace(ca)
+    before = certificates.current()
+    certificates.look()
+    assert certificates.current() is not before
+    assert caplog.text.count("expires in 240 hours") == 2
+
+
+def test_a_pipe_is_no_authority(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It would be waited for for ever, at the start and while it serves."""
+    cert, key = write_self_signed(tmp_path)
+    ca = Authority(tmp_path).file
+    certificates = Certificates(str(cert), str(key), "tls", str(ca))
+    before = certificates.current()
+    ca.unlink()
+    os.mkfifo(ca)
+    with pytest.raises(ConfigurationError, match=r"tls_client_ca: .*no regular file"):
+        Certificates(str(cert), str(key), "tls", str(ca))
+    certificates.look()
+    assert certificates.current() is before
+    assert "no regular file" in caplog.text
+
+
+def test_an_authority_that_cannot_be_used_is_refused(tmp_path: pathlib.Path) -> None:
+    """When it is made, by its own key."""
+    cert, key = write_self_signed(tmp_path)
+    for wrong in (tmp_path / "missing", key):
+        with pytest.raises(ConfigurationError, match="tls_client_ca: cannot use"):
+            Certificates(str(cert), str(key), "tls", str(wrong))

@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import email.utils
+import logging
 import socket
+from collections import deque
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
 
+from bridge.contract.errors import ConfigurationError
 from bridge.contract.wire import Wake
 from bridge.http.webhooks.deliver import Courier, PinnedResolver, Refused, resolve_by_system
 from bridge.http.webhooks.rules import Outcome
 from bridge.http.webhooks.settings import check_webhooks
-from tests.support.hooks import Receiver, hook, hooked, mark, receiver, state
+from bridge.http.webhooks.shell import Endpoint, Webhooks
+from bridge.service.bridge import Bridge
+from bridge.service.state import ListenerState, Subscribed
+from tests.support.hooks import SECRET, Receiver, hook, hooked, mark, receiver, state
+from tests.support.sim_loop import pass_time, simulated
 from tests.support.web import Served
 
 WAKE = Wake("a/b", "b" * 32, 1, "trigger", 1, 0)
-
-
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_s27_redirects_are_not_followed(status: int) -> None:
-    """They are failures, and nothing is asked of where they lead."""
-    async with receiver() as target, hooked(hook(target.url)) as (bridge, webhooks):
-
-        async def elsewhere(request: web.BaseRequest) -> web.StreamResponse:
-            return web.Response(status=status, headers={"Location": f"http://127.0.0.1:{target.port}/inside"})
-
-        target.answer = elsewhere
-        mark(bridge)
-        row = await state(webhooks, "failing")
-        assert row.detail == f"it answered {status}"
-        assert {got.path for got in target.got} == {"/hook"}
 
 
 async def test_s27_a_target_that_does_not_answer_is_a_failure() -> None:
@@ -54,71 +46,6 @@ async def test_s27_a_target_that_does_not_answer_is_a_failure() -> None:
         let.set()
 
 
-async def test_s27_of_an_endless_answer_little_is_read() -> None:
-    """4 KiB at most, and then the connection is closed: what its sender thinks of that is its own business."""
-    async with receiver() as target, hooked(hook(target.url)) as (bridge, webhooks):
-        cut = asyncio.Event()
-
-        async def endless(request: web.BaseRequest) -> web.StreamResponse:
-            response = web.StreamResponse(headers={"Content-Encoding": "gzip"})
-            await response.prepare(request)
-            try:
-                while True:
-                    await response.write(b"x" * 65_536)
-            except ConnectionError:
-                cut.set()
-            return response
-
-        target.answer = endless
-        mark(bridge)
-        async with asyncio.timeout(200):
-            await cut.wait()
-            while not webhooks.rows()[0].delivered:
-                await asyncio.sleep(0.01)
-        await state(webhooks, "ok")
-
-
-async def test_s25_the_name_is_resolved_and_checked_at_every_delivery() -> None:
-    """The connection goes to the address that was checked, under the name; a name that moves inside is refused."""
-    answers = [["127.0.0.1"]]
-    asked: list[str] = []
-
-    async def resolve(host: str, port: int) -> list[str]:
-        asked.append(host)
-        return answers[-1]
-
-    async with receiver() as target:
-        entry = hook(f"http://hooks.example.com:{target.port}/hook")
-        (checked,) = check_webhooks([entry])
-        courier = Courier(checked, lambda address, port: False, resolve=resolve)
-        try:
-            assert (await courier.deliver(WAKE)).delivered
-            (got,) = target.posts
-            assert got.headers["host"] == f"hooks.example.com:{target.port}"
-            # Once for OPTIONS and once for POST: no connection is kept past its check.
-            assert asked == ["hooks.example.com"] * 2
-            for bad in (["169.254.169.254"], ["127.0.0.1", "169.254.169.254"], ["::ffff:169.254.169.254"], []):
-                answers.append(bad)
-                assert (await courier.deliver(WAKE)).detail.startswith("refused: ")
-            assert len(target.posts) == 1
-        finally:
-            await courier.close()
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "10.0.0.1", "::ffff:127.0.0.1", "64:ff9b::7f00:1"])
-async def test_s26_a_public_name_of_a_private_address_is_refused(address: str) -> None:
-    """Without allow_private nothing is connected to; the state says why without the address."""
-
-    async def resolve(host: str, port: int) -> list[str]:
-        return [address]
-
-    entry = hook("http://hooks.example.com/hook", allow_private=False)
-    async with hooked(entry, resolve=resolve) as (bridge, webhooks):
-        mark(bridge)
-        row = await state(webhooks, "failing")
-        assert row.detail == "refused: it is not public; allow_private = true allows it"
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_s32_the_bridge_itself_is_no_target(host: str, served: Served) -> None:
     """By address or by name, whatever is allowed."""
@@ -127,17 +54,6 @@ async def test_s32_the_bridge_itself_is_no_target(host: str, served: Served) -> 
         mark(bridge)
         row = await state(webhooks, "failing")
         assert row.detail == "refused: it is this bridge itself"
-
-
-async def test_s27_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would see every wake, and resolve names unchecked."""
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.delenv("no_proxy", raising=False)
-    async with receiver() as target, hooked(hook(target.url)) as (bridge, _):
-        mark(bridge)
-        await target.until(1)
 
 
 async def test_a_target_that_is_not_there_is_a_failure() -> None:
@@ -164,34 +80,6 @@ async def courier_to(target: Receiver, **options: Any) -> AsyncIterator[Courier]
     finally:
         await courier.close()
         await courier.close()
-
-
-@pytest.mark.parametrize(
-    ("status", "wait", "retry_after_s"),
-    [
-        (200, None, None),
-        (204, "7", 7.0),
-        (429, "7", 7.0),
-        (503, email.utils.formatdate(NOW + 31, usegmt=True), 30.1),
-        (302, None, None),
-        (500, "soon", None),
-    ],
-)
-async def test_an_answer_is_told_by_its_status(status: int, wait: str | None, retry_after_s: float | None) -> None:
-    """With how long it asks to be left alone; what is sent is signed for now, and carries no cookie of the answer."""
-    async with receiver() as target, courier_to(target, handshake=False) as courier:
-
-        async def answer(request: web.BaseRequest) -> web.StreamResponse:
-            return web.Response(status=status, headers={"Set-Cookie": "a=b"} | ({"Retry-After": wait} if wait else {}))
-
-        target.answer = answer
-        for _ in range(2):
-            told = await courier.deliver(WAKE)
-            assert (told.status, told.detail) == (status, f"it answered {status}")
-            assert told.retry_after_s == (None if retry_after_s is None else pytest.approx(retry_after_s))
-        for got in target.posts:
-            assert (got.headers["webhook-timestamp"], got.headers["user-agent"]) == (str(NOW), "queuebell")
-            assert "cookie" not in got.headers and "traceparent" not in got.headers
 
 
 async def test_a_trace_that_no_header_can_carry_is_left_out() -> None:
@@ -250,3 +138,142 @@ async def test_what_was_checked_is_what_is_connected_to() -> None:
         await resolver.resolve("hooks.example.com", 8443)
     assert asked == [("hooks.example.com", 8443)] * 2
     assert set(await resolve_by_system("localhost", 80)) <= {"127.0.0.1", "::1"}
+
+
+GOOD, BUSY, GONE = Outcome(204), Outcome(503, "it answered 503"), Outcome(410, "it answered 410")
+
+
+class Played:
+    """A courier, the wakes that it was given and when, and an endpoint that has it."""
+
+    def __init__(self, *outcomes: Outcome | Exception) -> None:
+        self.outcomes = deque(outcomes)
+        self.took: list[tuple[float, int]] = []
+        self.rate: float | None = None
+        self.closed = False
+        self._began = asyncio.get_running_loop().time()
+        (checked,) = check_webhooks([hook("https://hooks.example.com:8443/way?secret=1")])
+        bridge: Any = SimpleNamespace(newest=lambda queue: (1, True))
+        self.endpoint = Endpoint(checked, self, lambda: 0.0, bridge)  # type: ignore[arg-type]
+
+    async def deliver(self, wake: Wake) -> Outcome:
+        """Do what the test says."""
+        self.took.append((round(asyncio.get_running_loop().time() - self._began, 2), wake.gen))
+        outcome = self.outcomes.popleft() if self.outcomes else GOOD
+        if isinstance(outcome, Exception):
+            raise outcome
+        await asyncio.sleep(0)
+        return outcome
+
+    async def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+    def offer(self, gen: int) -> None:
+        """Have a wake delivered."""
+        self.endpoint.offer(Wake("a/b", "b" * 32, gen, "trigger", 1, 0))
+
+    def row(self, **differs: Any) -> ListenerState:
+        """What is to be told."""
+        name = "https://hooks.example.com:8443"
+        plain: dict[str, Any] = {"state": "ok", "detail": "", "delivered": 0, "failures": 0, "dropped": 0}
+        queues = [Subscribed(queue="a/b")]
+        return ListenerState(listener=name, channel="webhook", queues=queues, **{**plain, "pending": False, **differs})
+
+
+@simulated
+async def test_what_is_told_while_an_endpoint_breaks_heals_and_goes(caplog: pytest.LogCaptureFixture) -> None:
+    """One line as it breaks, heals and goes for good; a fault of our own is an attempt that failed."""
+    caplog.set_level(logging.INFO, "queuebell.webhook")
+    played = Played(GOOD, BUSY, ZeroDivisionError(), GOOD, GONE)
+    running = asyncio.create_task(played.endpoint.run(), name="webhook")
+    assert played.endpoint.row() == played.row()
+    await pass_time(5)
+    assert played.took == []
+    played.offer(1)
+    assert played.endpoint.row() == played.row(pending=True)
+    await pass_time(0.1)
+    assert played.endpoint.row() == played.row(delivered=1)
+    played.offer(2)
+    await pass_time(1)
+    told = played.endpoint.row()
+    assert told == played.row(state="failing", detail="it answered 503", delivered=1, failures=1, pending=True)
+    while len(played.took) < 3:
+        await pass_time(0.1)
+    assert played.endpoint.row().detail == "internal fault"
+    await pass_time(60)
+    assert played.endpoint.row() == played.row(delivered=2)
+    played.offer(3)
+    await pass_time(10)
+    assert running.done() and played.closed
+    assert played.endpoint.row() == played.row(state="disabled", detail="it answered 410", delivered=2, failures=1)
+    assert [gen for _, gen in played.took] == [1, 2, 2, 2, 3]
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert lines == [
+        ("WARNING", "webhook: it answered 503; it is tried again, at longer and longer intervals"),
+        ("ERROR", "webhook: an attempt failed by a fault of its own"),
+        ("INFO", "webhook: delivers again"),
+        ("WARNING", "webhook: the endpoint answered 410 and is left alone from now on"),
+    ]
+    assert {getattr(record, "endpoint", "") for record in caplog.records} == {"https://hooks.example.com:8443"}
+    assert {getattr(record, "queue", "a/b") for record in caplog.records} == {"a/b"}
+    assert caplog.records[1].exc_info
+
+
+async def test_s29_the_target_consents_first() -> None:
+    """OPTIONS asks once; every POST then repeats our origin."""
+    async with receiver() as target, hooked(hook(target.url)) as (bridge, _):
+        mark(bridge)
+        await target.until(1)
+        mark(bridge)
+        await target.until(2)
+        assert [got.method for got in target.got] == ["OPTIONS", "POST", "POST"]
+        asked = target.got[0].headers
+        assert int(asked["webhook-request-rate"]) > 0
+        assert {got.headers["webhook-request-origin"] for got in target.got} == {asked["webhook-request-origin"]}
+
+
+async def test_s30_what_failed_is_tried_again_with_the_newest_wake(caplog: pytest.LogCaptureFixture) -> None:
+    """After a second the pending wake goes, merged with what came; one log line as it breaks, one as it heals."""
+    caplog.set_level(logging.INFO, "queuebell.webhook")
+    async with receiver() as target, hooked(hook(target.url)) as (bridge, webhooks):
+
+        async def busy(request: web.BaseRequest) -> web.StreamResponse:
+            return web.Response(status=503, headers={"Retry-After": "0"})
+
+        async def fine(request: web.BaseRequest) -> web.StreamResponse:
+            return web.Response(status=200, text="thanks")
+
+        target.answer = busy
+        mark(bridge)
+        await state(webhooks, "failing")
+        for _ in range(100):
+            gen = mark(bridge)
+        target.answer = fine
+        wake = (await target.until(2))[1].verify()
+        assert (wake["gen"], wake["size"]) == (gen, 101)
+        row = await state(webhooks, "ok")
+        assert (row.delivered, row.failures, len(target.posts)) == (1, 0, 2)
+    lines = [record.getMessage() for record in caplog.records if record.name == "queuebell.webhook"]
+    assert len(lines) == 2
+    assert not any("/hook" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"queue": "orders"}, "queue"),
+        ({"url": "https://127.0.0.1/", "allow_private": False}, "url"),
+        ({"url": "http://example.com/", "allow_http": False}, "url"),
+        ({"secret": "hunter2"}, "secret"),
+        ({"secret": ()}, "secret"),
+    ],
+)
+async def test_a_faulty_entry_is_named(changes: dict[str, Any], key: str) -> None:
+    """Which entry and which key; never the secret."""
+    good = {"url": "https://example.com/", "queue": "a/b"}
+    async with Bridge() as bridge:
+        with pytest.raises(ConfigurationError, match=rf"^webhook 2: {key}: ") as caught:
+            Webhooks(bridge, [hook(**good), hook(**{**good, **changes})])
+    assert "hunter2" not in str(caught.value)
+    assert SECRET not in repr(hook(**good))

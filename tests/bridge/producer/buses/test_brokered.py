@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Iterator
 
@@ -10,14 +9,13 @@ import pytest
 
 from bridge.brokers import SCHEMES
 from bridge.brokers.base import Incoming
-from bridge.contract.errors import BusUnavailable, Closed, ConfigurationError
+from bridge.contract.errors import Closed, ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected, decode_events
 from bridge.producer.buses import open_bus
 from bridge.producer.buses.brokered import BrokerBus
 from bridge.producer.buses.http import HttpBus
 from bridge.producer.buses.mqtt import MqttBus
 from bridge.producer.buses.nats import NatsBus
-from bridge.producer.publisher import Publisher
 from tests.support.memory_broker import SERVERS, MemoryBroker, MemoryServer
 from tests.support.sim_loop import pass_time, simulated
 
@@ -87,73 +85,3 @@ async def test_many_events_are_acknowledged_together(kind: str) -> None:
     await bus.close()
     with pytest.raises(Closed, match="the bus is closed"):
         await bus.publish([EVENT])
-
-
-@simulated
-async def test_nobody_there_is_told_at_once_and_costs_no_connection() -> None:
-    """The broker is fine: only the bridge is away."""
-    place = Place()
-    bus = BrokerBus(place.url)
-    for _ in range(3):
-        with pytest.raises(BusUnavailable):
-            await bus.publish([EVENT])
-    assert place.server.attempts == 1
-    await place.bridge()
-    await bus.publish([EVENT])
-    assert place.server.attempts == 2
-    await bus.close()
-
-
-@simulated
-async def test_a_broken_or_deaf_connection_is_replaced() -> None:
-    """With the next publish after the broker is back; the failure was told."""
-    place = Place()
-    await place.bridge()
-    bus = BrokerBus(place.url)
-    await bus.publish([EVENT])
-    place.server.kill()
-    place.server.refusing = True
-    with pytest.raises(BusUnavailable):
-        await bus.publish([EVENT])
-    place.server.refusing = False
-    await place.bridge()
-    await bus.publish([EVENT])
-    place.server.deaf = True
-    with pytest.raises(BusUnavailable):
-        await bus.publish([EVENT])
-    place.server.deaf = False
-    attempts = place.server.attempts
-    await bus.publish([EVENT])
-    assert place.server.attempts == attempts + 1
-    await bus.close()
-
-
-@simulated
-async def test_a_bridge_that_does_not_answer_has_not_marked() -> None:
-    """After 5 s it is told as unavailable; a second copy is harmless (I7)."""
-    place = Place()
-    await place.bridge()
-    place.answering = False
-    bus = BrokerBus(place.url)
-    before = asyncio.get_running_loop().time()
-    with pytest.raises(BusUnavailable):
-        await bus.publish([EVENT])
-    assert asyncio.get_running_loop().time() - before == pytest.approx(5, abs=0.1)
-    await bus.close()
-
-
-@simulated
-async def test_a_publisher_started_before_its_broker_gets_it_there() -> None:
-    """The publish returned at once; what is owed is merged, tried again, and said when there is a bridge."""
-    place = Place()
-    place.server.refusing = True
-    async with Publisher(BrokerBus(place.url), close_timeout=60) as publisher:
-        for _ in range(5):
-            await publisher.publish("billing", "orders", 2)
-        await pass_time(60)
-        assert publisher.state().sent == 0
-        place.server.refusing = False
-        await place.bridge()
-    assert publisher.state().sent == 1
-    assert [event.payload_size for event in place.marked] == [10]
-    assert place.server.connections == [place.broker]

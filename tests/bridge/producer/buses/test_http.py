@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 
+import msgspec
 import pytest
 from aiohttp import web
 
 from bridge.contract.errors import BadInput, BusUnavailable, Closed, QueuebellError
-from bridge.contract.event import CloudQueueWorkDetected, encode_events
-from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.producer.buses import http as bus_module
 from bridge.producer.buses.http import HttpBus
+from bridge.producer.buses.memory import MemoryBus
 from bridge.producer.publisher import BlockingPublisher, Publisher
 from bridge.service.bridge import Bridge
 from tests.bridge.queues.scripted_server import ScriptedServer
 from tests.support.processes import free_port
+from tests.support.web import serving
 
 EVENT = CloudQueueWorkDetected("a", "q")
 
@@ -36,72 +39,6 @@ async def answering(raw: bytes) -> AsyncIterator[str]:
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-
-async def test_triggers_reach_the_bridge() -> None:
-    """The asynchronous publisher and its blocking twin both bring their triggers over HTTP."""
-    async with Bridge() as bridge, WebServer(bridge, WebSettings(port=0)) as web:
-        async with Publisher(web.url) as publisher:
-            await publisher.publish("a", "q", 2)
-        twin = BlockingPublisher(web.url + "/")
-        twin.publish("a", "q")
-        assert await asyncio.to_thread(twin.close) == []
-        state = bridge.describe("a/q")
-    assert state.triggers == 2
-
-
-async def test_a_bridge_that_comes_later_gets_what_is_owed() -> None:
-    """P4: a bridge that is away when the publish happens gets it once it is there."""
-    port = free_port()
-    async with Bridge() as bridge:
-        async with Publisher(f"http://127.0.0.1:{port}", close_timeout=20.0) as publisher:
-            await publisher.publish("a", "q")
-            while publisher.state().failures == 0:
-                await asyncio.sleep(0.001)
-            async with WebServer(bridge, WebSettings(port=port)):
-                assert await publisher.close() == []
-        state = bridge.describe("a/q")
-    assert state.triggers == 1
-
-
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        (b"HTTP/1.1 202 Accepted\r\nContent-Length: 2\r\n\r\n{}", None),
-        (b"HTTP/1.1 503 Unavailable\r\nContent-Length: 0\r\n\r\n", BusUnavailable),
-        (b'HTTP/1.1 503 Unavailable\r\nContent-Length: 19\r\n\r\n{"code":"draining"}', BusUnavailable),
-        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", BusUnavailable),
-        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", BusUnavailable),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", BusUnavailable),
-        (b'HTTP/1.1 400 Bad\r\nContent-Length: 22\r\n\r\n{"code":"bad_trigger"}', BadInput),
-        (b"HTTP/1.1 400 Bad\r\nContent-Length: 4\r\n\r\n\xff\xfe{}", BusUnavailable),  # of no bridge: it is kept
-        (b"HTTP/1.1 202 Acc", BusUnavailable),
-        (b"", BusUnavailable),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", BusUnavailable),
-    ],
-)
-async def test_answers_are_understood(answer: bytes, error: type[Exception] | None) -> None:
-    """Only 202 is an acknowledgement; what another try may mend is BusUnavailable, and redirects are not followed."""
-    async with answering(answer) as url:
-        bus = HttpBus(url)
-        try:
-            if error is None:
-                await bus.publish([EVENT])
-            else:
-                with pytest.raises(error):
-                    await bus.publish([EVENT])
-        finally:
-            await bus.close()
-
-
-async def test_a_bridge_that_lets_nobody_in_is_quoted() -> None:
-    """It says which verb is not granted on which queue; the trigger is kept, as the grant may still come."""
-    body = b'{"code":"forbidden","detail":"\'ring\' is not granted on a/q"}'
-    async with answering(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)) as url:
-        bus = HttpBus(url)
-        with pytest.raises(BusUnavailable, match=r"answered 403 forbidden: 'ring' is not granted on a/q$"):
-            await bus.publish([EVENT])
-        await bus.close()
 
 
 async def test_a_refused_connection_is_one_clear_line() -> None:
@@ -129,28 +66,6 @@ async def test_what_answers_and_is_no_bridge_is_named() -> None:
     with pytest.raises(BusUnavailable, match="api_key: no key is available"):
         await bus.publish([EVENT])
     await bus.close()
-
-
-async def test_what_is_sent_goes_over_one_connection_with_its_key() -> None:
-    """As JSON, to the bridge's own path; a cookie that a proxy sets is not sent back."""
-    noted: list[tuple[str, str, str | None, str | None, str, int]] = []
-
-    def taking(request: web.Request, body: bytes) -> web.Response:
-        peer = request.transport.get_extra_info("peername")[1]  # type: ignore[union-attr]
-        kind, key, cookie = (request.headers.get(name) for name in ("Content-Type", "Authorization", "Cookie"))
-        noted.append((request.method, request.path, kind, key, body.decode(), peer))
-        assert cookie is None
-        return web.Response(status=202, headers={"Set-Cookie": "a=b"})
-
-    async with ScriptedServer(taking) as server:
-        bus = HttpBus(server.url, api_key="qb_secret")
-        for _ in range(2):
-            await bus.publish([EVENT])
-        await bus.close()
-        await bus.close()
-    expected = ("POST", "/v1/triggers", "application/json", "Bearer qb_secret", encode_events([EVENT]).decode())
-    assert [said[:5] for said in noted] == [expected] * 2
-    assert len({peer for *_, peer in noted}) == 1
 
 
 @pytest.mark.parametrize(
@@ -182,3 +97,152 @@ async def test_an_answer_is_told_with_its_code(
         assert str(caught.value) == text.replace("URL", server.url)
         assert caught.value.code == code  # type: ignore[attr-defined]
         await bus.close()
+
+
+EVENT_HTTP_MANY = CloudQueueWorkDetected("a", "q", id="1", source="test")
+
+
+def taking(request: web.Request, body: bytes) -> web.Response:
+    """Mark."""
+    return web.json_response({"accepted": 1}, status=202)
+
+
+async def test_one_that_hangs_leaves_time_for_the_next_and_delays_count_from_the_publish(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A delay that was to end at one moment ends then, whoever takes it, and never before."""
+    monkeypatch.setattr(bus_module, "TRY_S", 0.2)
+    monkeypatch.setattr(bus_module, "REQUEST_TIMEOUT_S", 0.4)
+    never = asyncio.Event()
+    said: list[int] = []
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await never.wait()
+        writer.close()
+
+    def note(request: web.Request, body: bytes) -> web.Response:
+        said.extend(event.get("not_before_ms", 0) for event in msgspec.json.decode(body))
+        return taking(request, body)
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    async with ScriptedServer(note) as two:
+        bus = HttpBus(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]},{two.url}", draw=lambda: 0.999)
+        began = asyncio.get_running_loop().time()
+        later = msgspec.structs.replace(EVENT_HTTP_MANY, not_before_ms=60_000)
+        await bus.publish([later, msgspec.structs.replace(EVENT_HTTP_MANY, not_before_ms=1), EVENT_HTTP_MANY])
+        passed_ms = (asyncio.get_running_loop().time() - began) * 1000
+        assert passed_ms >= 150
+        assert 60_000 - passed_ms <= said[0] <= 60_000 - 150 and said[1:] == [0, 0]
+        await bus.close()
+    never.set()
+    server.close()
+
+
+async def test_a_publisher_loses_nothing_while_bridges_come_and_go() -> None:
+    """P4 over a list, asynchronous and blocking: what one bridge does not take another one does."""
+    dead = f"http://127.0.0.1:{free_port()}"
+    async with serving() as served:
+        async with Publisher([dead, served.server.url]) as publisher:
+            await publisher.publish("a/q", count=2)
+        twin = BlockingPublisher([served.server.url, dead])
+        twin.publish("a/q")
+        assert await asyncio.to_thread(twin.close) == []
+        assert served.bridge.describe("a/q").triggers == 2
+
+
+@pytest.mark.parametrize(("try_s", "order"), [(60.0, [1, 1]), (0.0, [1, 2])])
+async def test_a_publish_that_is_cancelled_late_goes_to_the_next_one(
+    try_s: float, order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bridge that took longer than a try may take is gone; one that was not given that time is not."""
+    asked, begun, never = [], asyncio.Event(), asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(1)
+        begun.set()
+        await never.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    async with ScriptedServer(lambda request, body: asked.append(2) or taking(request, body)) as two:  # type: ignore[func-returns-value]
+        bus = HttpBus(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]},{two.url}", draw=lambda: 0.999)
+        monkeypatch.setattr(bus_module, "TRY_S", try_s)
+        for _ in range(2):
+            begun.clear()
+            publishing = asyncio.create_task(bus.publish([EVENT_HTTP_MANY]), name="publishing")
+            beginning = asyncio.create_task(begun.wait(), name="beginning")
+            await asyncio.wait({publishing, beginning}, return_when=asyncio.FIRST_COMPLETED)
+            publishing.cancel()
+            beginning.cancel()
+            await asyncio.wait({publishing, beginning})
+        await bus.close()
+    assert asked == order
+    never.set()
+    server.close()
+
+
+class Noting:
+    """A bridge that notes by which bus a trigger came, and in which thread."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, str, int]] = []
+
+    def trigger(self, events: Sequence[CloudQueueWorkDetected], *, bus: str) -> int:
+        self.noted += [(event.queue, bus, threading.get_ident()) for event in events]
+        return len(events)
+
+
+async def test_a_bridge_is_called_in_its_own_loop_alone() -> None:
+    """At once by who is there, from another loop by a task; one that learns its loop keeps to it."""
+    bridge, here = Noting(), threading.get_ident()
+    bus = MemoryBus(bridge)
+    publishing = bus.publish([EVENT])
+    with pytest.raises(StopIteration):
+        publishing.send(None)
+    await asyncio.to_thread(asyncio.run, bus.publish([EVENT, EVENT]))
+    assert bridge.noted == [("a/q", "memory", here)] * 3
+    learned = await asyncio.to_thread(MemoryBus, bridge)
+    await learned.publish([EVENT])
+    await asyncio.to_thread(asyncio.run, learned.publish([EVENT]))
+    given = await asyncio.to_thread(MemoryBus, bridge, asyncio.get_running_loop())
+    await asyncio.to_thread(asyncio.run, given.publish([EVENT]))
+    assert bridge.noted == [("a/q", "memory", here)] * 6
+    ended = asyncio.new_event_loop()
+    ended.close()
+    with pytest.raises(BusUnavailable, match=r"^the bridge's event loop has ended$"):
+        await MemoryBus(bridge, ended).publish([EVENT])
+
+
+class Refusing:
+    """A bridge that refuses with one code."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def trigger(self, events: Sequence[CloudQueueWorkDetected], *, bus: str) -> int:
+        raise BadInput(self.code, "no")
+
+
+async def test_what_does_not_pass_is_told() -> None:
+    """A wrong trigger is refused for good."""
+    with pytest.raises(BadInput):
+        await MemoryBus(Refusing("bad_trigger")).publish([EVENT])
+
+
+async def test_a_closed_bus_says_so() -> None:
+    """Using it after close raises Closed."""
+    bus = MemoryBus(Refusing("x"))
+    await bus.close()
+    with pytest.raises(Closed, match=r"^the bus is closed$"):
+        await bus.publish([EVENT])
+
+
+async def test_a_stopped_bridge_is_away() -> None:
+    """A publish to a bridge that was stopped, or not started yet, fails as a bus does."""
+    with pytest.raises(BusUnavailable, match=r"^the bridge was not started$"):
+        await MemoryBus(Bridge()).publish([EVENT])
+    bridge = Bridge()
+    async with bridge:
+        bus = MemoryBus(bridge)
+    with pytest.raises(BusUnavailable, match=r"^the bridge did not take it: draining$"):
+        await bus.publish([EVENT])

@@ -7,33 +7,40 @@ bridge that is told, a bridge that restarts, an outbox in memory, a database tha
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 import sqlalchemy
 from sqlalchemy import MetaData
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from bridge.contract.errors import (
     BadInput,
     ConfigurationError,
+    NotPrepared,
     QueuebellError,
     StoreUnavailable,
     UnknownOutcome,
     Unsupported,
 )
-from bridge.producer.publisher import Publisher
-from bridge.producer.publishing_queue import PublishingQueue
+from bridge.producer.outbox.bells import hang, ring_here
+from bridge.producer.outbox.database import Link
+from bridge.producer.outbox.relay import Relay, RelayState
+from bridge.producer.outbox.rows import OutboxRow
+from bridge.producer.outbox.statements import Execute, Place, insert
 from bridge.queues.base import Body, Capabilities, NewMessage, PutReceipt, new_messages
 from bridge.queues.http import HttpStore
 from queuebell.frameworks.sqlalchemy import Outbox
-from tests.support.buses import RecordingBus
 from tests.support.outboxes import QUEUE, Rig, SqlAlchemyRig, put
 from tests.support.processes import Processes, until
+from tests.support.sim_loop import pass_time, simulated
 
 
 class FakeStore:
@@ -76,30 +83,6 @@ async def is_empty(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("once", [True, False])
-@pytest.mark.parametrize("error", [BadInput("message_too_large", "too large for me"), Unsupported("no delays here")])
-async def test_what_a_store_refuses_for_good_holds_up_nothing(
-    rig: Rig, once: bool, error: QueuebellError, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The row is kept with the reason, counted, logged once; asked for again, it goes as any other."""
-    store = FakeStore(once=once, batch_max=10)
-    store.meddle = lambda queue, body: error if body == "bad" else None
-    await rig.write(put("1", "bad", "2"), put("x", queue="billing/other"), put("3"))
-    async with rig.relay(store, interval_s=0.02) as relay:
-        await until(lambda: relay.state().sent == 4, "the others are put")
-        await rig.write(put("4"))
-        await until(lambda: relay.state().sent == 5, "and those behind")
-        assert (relay.state().refused, relay.state().failures) == (1, 0)
-        ((body, reason),) = await rig.query("SELECT body, refused FROM queuebell_outbox")
-        assert (body, reason) == (b"bad", f"{error.code}: {type(error).__name__}: {error}")
-        assert store.messages == {QUEUE: ["1", "2", "3", "4"], "billing/other": ["x"]}
-        store.meddle = lambda queue, body: None
-        await rig.query("UPDATE queuebell_outbox SET refused = NULL")
-        await is_empty(rig)
-    assert store.messages[QUEUE] == ["1", "2", "3", "4", "bad"]
-    assert [r.levelname for r in caplog.records if "cannot be put and is not tried again" in r.message] == ["ERROR"]
-
-
-@pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize(
     "damage",
     ["headers = '{'", "headers = '[1]'", "headers = ''", "body = 'text'", "written_ms = 'then'", "ttl_s = 'x'"],
@@ -123,87 +106,6 @@ async def test_a_damaged_row_is_refused_and_holds_up_nothing(
         await is_empty(rig)
     assert store.messages == {QUEUE: ["1", "3", "2"]}
     assert [r.levelname for r in caplog.records if "row 2 is kept with the reason" in r.message] == ["ERROR"]
-
-
-async def test_refused_rows_are_told_of_at_the_start(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    """So that nobody has to look for them."""
-    await rig.write(put("1", "2"))
-    await rig.query("UPDATE queuebell_outbox SET refused = 'a reason'")
-    async with rig.relay(FakeStore()):
-        pass
-    assert "2 rows were refused and are kept" in caplog.text
-    assert await rig.count() == 2
-
-
-@pytest.mark.parametrize("once", [True, False])
-async def test_a_store_that_is_away(rig: Rig, once: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is lost, the order stands, one line says so and one that it is back; other queues do not wait."""
-    caplog.set_level(logging.INFO)
-    store = FakeStore(once=once)
-    away = True
-    store.meddle = lambda queue, body: StoreUnavailable("away") if away and queue == QUEUE else None
-    await rig.write(put(*map(str, range(150))), put("x", queue="billing/other"))
-    async with rig.relay(store, interval_s=0.05) as relay:
-        # Behind more rows of the queue that fails than one look reads.
-        await until(lambda: "billing/other" in store.messages, "another queue goes on")
-        await until(lambda: relay.state().failures >= 3, "it is tried again")
-        away = False
-        await is_empty(rig)
-        await until(lambda: relay.state().sent == 151, "all are counted")
-    assert store.messages[QUEUE] == list(map(str, range(150)))
-    said = [record.getMessage() for record in caplog.records]
-    assert len([line for line in said if "its rows are kept and tried again: StoreUnavailable: away" in line]) == 1
-    assert len([line for line in said if line == f"{QUEUE}: it works again"]) == 1
-
-
-async def test_a_put_without_an_answer_is_asked_again(rig: Rig) -> None:
-    """Under the same key where the store puts once; at least once elsewhere."""
-    store = FakeStore(once=False)
-    errors = [UnknownOutcome("no answer")]
-    store.meddle = lambda queue, body: errors.pop() if errors else None
-    async with rig.relay(store):
-        await rig.write(put("1", "2"))
-        await is_empty(rig)
-    assert store.messages[QUEUE] == ["1", "2", "1", "2"]
-
-
-async def test_a_store_with_a_fault_of_its_own_loses_nothing(rig: Rig) -> None:
-    """What it does not promise to raise is a put that failed."""
-    store = FakeStore()
-    errors = [RuntimeError("a fault")]
-
-    def meddle(queue: str, body: str) -> QueuebellError | None:
-        if errors:
-            raise errors.pop()
-        return None
-
-    store.meddle = meddle
-    async with rig.relay(store) as relay:
-        await rig.write(put("1"))
-        await is_empty(rig)
-        await until(lambda: relay.state().failures == 1, "it is counted")
-    assert store.messages[QUEUE] == ["1"]
-
-
-async def test_batches_are_those_of_the_store(rig: Rig) -> None:
-    """As large as it takes; of one that is refused each message is asked about."""
-    store = FakeStore(once=False, batch_max=10)
-    store.meddle = lambda queue, body: BadInput("message_too_large", "x") if body == "13" else None
-    await rig.write(put(*map(str, range(25))))
-    async with rig.relay(store) as relay:
-        await until(lambda: relay.state().sent == 24, "all others are put")
-    assert store.calls == [10, 10, *[1] * 10, 5]
-    assert store.messages[QUEUE] == [str(number) for number in range(25) if number != 13]
-
-
-@pytest.mark.parametrize("once", [True, False])
-async def test_a_bridge_is_told_of_each_put(rig: Rig, once: bool) -> None:
-    """For a store whose puts do not ring by themselves."""
-    bus = RecordingBus()
-    async with Publisher(bus) as publisher, rig.relay(PublishingQueue(FakeStore(once=once), publisher)):  # type: ignore[arg-type]
-        await rig.write(put("1", "2"))
-        await is_empty(rig)
-        await until(lambda: sum(event.payload_size or 0 for event in bus.taken) == 2, "it is told")
 
 
 async def test_a_bridge_that_restarts(rig: Rig, tmp_path: Path) -> None:
@@ -233,21 +135,6 @@ async def test_a_database_that_is_away_is_tried_again(rig: Rig, caplog: pytest.L
         await rig.write(put("1"))
         await is_empty(rig)
     assert caplog.text.count("the outbox: it cannot be read, its rows are kept") == 1
-
-
-async def test_run_ends_when_it_is_stopped(rig: Rig) -> None:
-    """With what was committed before; a store that is away does not keep it."""
-    store = FakeStore()
-    relay = rig.relay(store)
-    running = asyncio.create_task(relay.run(), name="relay")
-    await rig.write(put("1"))
-    await is_empty(rig)
-    store.meddle = lambda queue, body: StoreUnavailable("away")
-    await rig.write(put("2"))
-    relay.stop()
-    await running
-    assert store.messages == {QUEUE: ["1"]}
-    assert await rig.count() == 1
 
 
 async def test_a_cancelled_run_gives_way(rig: Rig) -> None:
@@ -296,35 +183,6 @@ async def test_a_store_is_needed(rig: Rig) -> None:
         rig.relay("http://127.0.0.1:8470")
 
 
-async def test_what_cannot_be_put_with(tmp_path: Path) -> None:
-    """A closed connection, an engine, an asynchronous session for the blocking put, and the other way round."""
-    outbox = Outbox(MetaData())
-    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/application.db")
-    async_engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/application.db")
-    outbox.table.metadata.create_all(engine)
-    with engine.connect() as connection:
-        pass
-    with pytest.raises(BadInput, match="nothing was put: the connection cannot be used") as failure:
-        outbox.put(connection, QUEUE, ["x"])
-    assert failure.value.code == "connection_unusable"
-    async with AsyncSession(async_engine) as session:
-        for wrong in (session, engine):
-            with pytest.raises(BadInput, match="cannot be used here") as failure:
-                outbox.put(wrong, QUEUE, ["x"])  # type: ignore[arg-type]
-            assert failure.value.code == "unknown_connection"
-        with Session(engine) as blocking, pytest.raises(BadInput, match="cannot be used here") as failure:
-            await outbox.aput(blocking, QUEUE, ["x"])  # type: ignore[arg-type]
-        assert failure.value.code == "unknown_connection"
-        assert len(await outbox.aput(session, QUEUE, ["x"])) == 1
-        await session.commit()
-    async with async_engine.begin() as async_connection:
-        await outbox.aput(async_connection, QUEUE, ["y"])
-    with engine.connect() as connection:
-        assert connection.scalar(sqlalchemy.text("SELECT COUNT(*) FROM queuebell_outbox")) == 2
-    engine.dispose()
-    await async_engine.dispose()
-
-
 async def test_a_database_that_is_locked_is_told(tmp_path: Path) -> None:
     """Another writer holds it for longer than the driver waits."""
     outbox = Outbox(MetaData())
@@ -337,3 +195,170 @@ async def test_a_database_that_is_locked_is_told(tmp_path: Path) -> None:
         ):
             outbox.put(session, QUEUE, ["y"])
     engine.dispose()
+
+
+TABLE = """
+    CREATE TABLE queuebell_outbox (id INTEGER PRIMARY KEY, version INTEGER, put_key TEXT, queue TEXT, body BLOB,
+    written_ms INTEGER, visible_after_ms INTEGER, ttl_s INTEGER, headers TEXT, refused TEXT)
+"""
+
+
+class Database:
+    """An outbox in memory that notes when it is read; ``kind`` postgresql answers what only that knows by script."""
+
+    def __init__(self, kind: str = "sqlite") -> None:
+        self.place = Place(kind, "queuebell_outbox", "queuebell_outbox")
+        self.rows = sqlite3.connect(":memory:", isolation_level=None)
+        self.rows.execute(TABLE)
+        self.looks: list[float] = []
+        self.said: list[tuple[str, dict[str, object]]] = []
+        self.commits: list[bool] = []
+        self.busy = self.closed = False
+        self.fault: Exception | None = None
+        self.deaf: list[Exception] = []
+        self.heard: list[float] = []
+        self.lost: asyncio.Future[None] | None = None
+        self.listening = False
+
+    def execute(self, statement: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        self.said.append((statement, dict(given)))
+        if self.place.dialect == "postgresql":
+            if "pg_attribute" in statement:
+                ((names,),) = self.rows.execute("SELECT group_concat(name, ' ') FROM pragma_table_info(:p1)", given)
+                return [(names, "17")]
+            if "advisory" in statement:
+                return [(not self.busy, "", "")]
+            if "ISOLATION" in statement or "pg_notify" in statement:
+                return [("",)]
+        return self.rows.execute(statement, given).fetchall()
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Link]:
+        self.looks.append(asyncio.get_running_loop().time())
+        if self.fault is not None:
+            raise self.fault
+        yield self  # type: ignore[misc]
+
+    async def call(self, work: Callable[[Execute], Any], *, commit: bool = False) -> Any:
+        self.commits.append(commit)
+        return work(self.execute)
+
+    @asynccontextmanager
+    async def listen(self, ring: Callable[[], None]) -> AsyncIterator[asyncio.Future[None]]:
+        self.heard.append(asyncio.get_running_loop().time())
+        if self.deaf:
+            raise self.deaf.pop(0)
+        self.lost, self.listening = asyncio.get_running_loop().create_future(), True
+        try:
+            yield self.lost
+        finally:
+            self.listening = False
+
+    async def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+        self.rows.close()
+
+    def write(self, *bodies: str, queue: str = "billing/orders") -> None:
+        rows = [OutboxRow(f"{queue}-{body}", queue, body.encode(), 0) for body in bodies]
+        insert(self.execute, self.place, rows)
+
+    def count(self) -> int:
+        ((number,),) = self.rows.execute("SELECT COUNT(*) FROM queuebell_outbox")
+        return int(number)
+
+
+def half() -> float:
+    """Chance that is none."""
+    return 0.5
+
+
+def relay_of(database: Database, store: Any = None, **options: Any) -> Relay:
+    return Relay(database, FakeStore() if store is None else store, draw=half, **options)
+
+
+def since(began: float, times: list[float]) -> list[float]:
+    return [round(time - began, 3) for time in times]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@simulated
+async def test_a_driver_that_cannot_be_listened_on_is_not_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    """It is looked each interval instead, and one line says so."""
+    database, began = Database("postgresql"), now()
+    database.deaf = [Unsupported("pg8000: cannot")]
+    async with relay_of(database, interval_s=2.0) as relay:
+        await pass_time(7)
+        assert since(began, database.looks)[-3:] == [2, 4, 6]
+        assert len(database.heard) == 1
+        assert not relay.state().listening
+    assert caplog.messages == ["no commit of another process is heard, looking every 2 s: pg8000: cannot"]
+
+
+@simulated
+async def test_a_start_closes_what_it_cannot_use_and_tells_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    """A table that is missing or another ends it; a database that is away does not; rows that are left are named."""
+    for kind, drop, error in (
+        ("sqlite", "DROP TABLE queuebell_outbox", NotPrepared),
+        ("postgresql", "ALTER TABLE queuebell_outbox DROP COLUMN headers", ConfigurationError),
+    ):
+        database = Database(kind)
+        database.rows.execute(drop)
+        with pytest.raises(error, match=r"^outbox: nothing is relayed: the"):
+            async with relay_of(database):
+                pass
+        assert database.closed and database.looks == [now()]
+    database = Database()
+    database.write("1", "2", "3")
+    database.rows.execute("UPDATE queuebell_outbox SET version = 2 WHERE id < 3")
+    database.rows.execute("UPDATE queuebell_outbox SET refused = 'x' WHERE id = 3")
+    async with relay_of(database) as relay:
+        await pass_time(1)
+        assert (relay.state(), database.count()) == (RelayState(), 3)
+    assert caplog.messages == [
+        "queuebell_outbox: 1 rows were refused and are kept; see the column refused",
+        "queuebell_outbox: 2 rows are of another version of Queuebell and are left: run a relay of that version",
+    ]
+    caplog.clear()
+    database, began = Database(), now()
+    database.fault = OSError("away")
+    async with relay_of(database, interval_s=30.0) as relay:
+        await pass_time(2)
+        assert since(began, database.looks) == [0, 0, 0.1, 0.3, 0.7, 1.5]
+        assert relay.state() == RelayState(failures=6)
+        assert caplog.messages == ["the outbox: it cannot be read, its rows are kept: OSError: away"]
+        database.fault = None
+        await pass_time(1.5)
+        database.fault = OSError("away")
+        ring_here()
+        await pass_time(0.15)
+        assert since(began, database.looks)[6:] == [3.1, 3.5, 3.6], "a back-off that begins anew"
+        database.fault = None
+    assert len(caplog.messages) == 2
+
+
+@simulated
+async def test_a_fault_of_the_relay_itself_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Its task ends, and whoever leaves learns why."""
+    database = Database()
+    async with relay_of(database) as relay:
+        relay._behind = None  # type: ignore[assignment, method-assign]
+        await relay.ended()
+    (record,) = caplog.records
+    assert record.getMessage() == "a task of the outbox failed"
+    assert record.exc_info is not None and isinstance(record.exc_info[1], TypeError)
+
+
+async def test_a_loop_that_is_gone_fails_no_commit() -> None:
+    """Nor does it keep the others from hearing."""
+    gone = asyncio.new_event_loop()
+    gone.close()
+    rung = asyncio.Event()
+    take_down = [hang(partial(loop.call_soon_threadsafe, rung.set)) for loop in (gone, asyncio.get_running_loop())]
+    ring_here()
+    await rung.wait()
+    for each in take_down:
+        each()

@@ -20,14 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from bridge.contract.errors import ChannelLost, ConfigurationError
+from bridge.contract.errors import ConfigurationError
 from bridge.core.issuer import IssuerSettings
-from bridge.core.jwks import COOLDOWN_S, FRESH_S, LEEWAY_S, Mistimed
-from bridge.observe.logs import FactLog
+from bridge.core.jwks import LEEWAY_S, Mistimed
 from bridge.service.access import access_file
-from bridge.service.access.tokens import Tokens, Verified
+from bridge.service.access.tokens import Tokens
 from bridge.service.access.watch import AccessWatch
-from listeners.session.channels.websocket import WebSocketChannel
 from tests.support.access import listed
 from tests.support.web import serving
 
@@ -36,7 +34,6 @@ ISSUER, AUDIENCE = "https://id.example/", "queuebell"
 RSA_KEY = rsa.generate_private_key(65537, 2048)
 WEAK_KEY = rsa.generate_private_key(65537, 1024)
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
-OTHER_EC_KEY = ec.generate_private_key(ec.SECP384R1())
 ED_KEY = ed25519.Ed25519PrivateKey.generate()
 STRANGER = ec.generate_private_key(ec.SECP256R1())
 SIGN: dict[str, tuple[str, Any]] = {"RS256": ("r", RSA_KEY), "ES256": ("e", EC_KEY), "EdDSA": ("d", ED_KEY)}
@@ -77,15 +74,6 @@ def checked(tmp_path: pathlib.Path, given_token: str, keys: list[dict[str, Any]]
     tokens = Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file), **more)], lambda: NOW)
     file.write_text(json.dumps({"keys": KEYS if keys is None else keys}))
     return asyncio.run(tokens.verify(given_token))
-
-
-@pytest.mark.parametrize("algorithm", SIGN)
-def test_a_good_token_of_each_algorithm(tmp_path: pathlib.Path, algorithm: str) -> None:
-    """Names its principal until it ends, and the minute by which clocks may differ."""
-    assert checked(tmp_path, token(algorithm)) == Verified("worker", NOW + 600 + LEEWAY_S)
-    assert checked(tmp_path, token(algorithm), algorithms=(algorithm,)) is not None
-    others = tuple(each for each in SIGN if each != algorithm)
-    assert checked(tmp_path, token(algorithm), algorithms=others) is None
 
 
 def hs_with_public_key() -> str:
@@ -165,66 +153,6 @@ def test_a_token_that_proves_nothing(tmp_path: pathlib.Path, name: str) -> None:
     assert checked(tmp_path, BAD[name]()) is None
 
 
-OFF = {
-    "expired": ({"exp": NOW - 3600}, "ended 3600 s ago"),
-    "at its end": ({"exp": NOW - LEEWAY_S}, "ended 60 s ago"),
-    "not yet": ({"nbf": NOW + 3600, "exp": NOW + 7200}, "begins (nbf) in 3600 s only"),
-    "from the future": ({"iat": NOW + 3600, "exp": NOW + 7200}, "begins (iat) in 3600 s only"),
-}
-
-
-@pytest.mark.parametrize("name", OFF)
-async def test_a_clock_that_is_an_hour_off(tmp_path: pathlib.Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The refusal says by how much and whose clock it may be, to who holds a good token; so do log and listener."""
-    claims, words = OFF[name]
-    file, path = tmp_path / "jwks.json", tmp_path / "access.json"
-    file.write_text(json.dumps({"keys": KEYS}))
-    access_file.change(path, lambda _: listed({"worker": {"look": ["*"], "take": ["*"]}})[0])
-    issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file))
-    given_token = token(**claims)
-    async with AccessWatch(path, issuers=[issuer], wall=lambda: NOW) as watch, serving(access=watch) as served:
-        served.bridge.observe(FactLog())
-        answer = await served.ask("GET", "/v1/queues", Authorization=f"Bearer {given_token}")
-        assert answer.code == "unauthenticated"
-        detail = answer.json["detail"]
-        assert words in detail and "clocks may be 60 s apart" in detail and "set the clock that is wrong" in detail
-        assert f'error="invalid_token", error_description="{detail}"' in answer.headers["www-authenticate"]
-        assert [record.why for record in caplog.records if hasattr(record, "why")] == [detail]
-        channel = WebSocketChannel(served.server.url, api_key=given_token)
-        with pytest.raises(ChannelLost) as lost:
-            await channel.connect()
-        await channel.close()
-        assert detail in str(lost.value)
-        for stranger in (token(key=STRANGER, **claims), token(aud="other", **claims)):
-            answer = await served.ask("GET", "/v1/queues", Authorization=f"Bearer {stranger}")
-            assert answer.json["detail"] == "the key is not known here, was revoked, or has expired"
-        assert given_token not in caplog.text
-
-
-def test_what_is_signed_by_hand_is_a_token(tmp_path: pathlib.Path) -> None:
-    """Or what is refused above would be refused for its signature."""
-    assert checked(tmp_path, crafted({}, {})) == Verified("worker", NOW + 600 + LEEWAY_S)
-    assert checked(tmp_path, crafted({"kid": None}, {}), [public(EC_KEY, "e")]) is not None
-
-
-def test_the_bridges_clock_judges(tmp_path: pathlib.Path) -> None:
-    """That of the machine may be another: a token that begins in its future is good when it is the bridge's present."""
-    later = 10 * NOW
-    file = tmp_path / "jwks.json"
-    file.write_text(json.dumps({"keys": KEYS}))
-    tokens = Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file))], lambda: later)
-    good = token(nbf=later - 1, iat=later - 1, exp=later + 600)
-    assert asyncio.run(tokens.verify(good)) == Verified("worker", later + 600 + LEEWAY_S)
-
-
-def test_a_token_of_the_greatest_length(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is still one."""
-    longest = token()
-    monkeypatch.setattr("bridge.service.access.tokens.TOKEN_BYTES_MAX", len(longest))
-    assert checked(tmp_path, longest) is not None
-    assert checked(tmp_path, longest + "A") is None
-
-
 async def test_what_was_verified_is_not_verified_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it ends, and as long as there is room to know it: a flood of good tokens costs no flood of signatures."""
     monkeypatch.setattr("bridge.service.access.tokens._CACHE_MAX", 2)
@@ -250,29 +178,6 @@ async def test_what_was_verified_is_not_verified_again(tmp_path: pathlib.Path, m
         await tokens.verify(one)
 
 
-def test_addresses_within_a_token_are_not_asked(tmp_path: pathlib.Path) -> None:
-    """`jku`, `x5u` and an own `jwk` change nothing: the key is the one of the settings, or none."""
-    told = {"jku": "http://127.0.0.1:1/", "x5u": "http://127.0.0.1:1/", "jwk": public(STRANGER, "e")}
-    assert checked(tmp_path, token(header=told)) == Verified("worker", NOW + 600 + LEEWAY_S)
-    assert checked(tmp_path, token(key=STRANGER, header=told)) is None
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        [],
-        [{"kty": "oct", "k": "c2VjcmV0", "kid": "e"}],
-        [public(EC_KEY, "e", use="enc")],
-        [public(EC_KEY, "e", alg="ES384")],
-        [public(OTHER_EC_KEY, "e")],
-        [public(WEAK_KEY, "e")],
-    ],
-)
-def test_keys_that_sign_nothing(tmp_path: pathlib.Path, keys: list[dict[str, Any]]) -> None:
-    """Shared secrets, keys for encryption, of another algorithm, or too short: as if they were not there."""
-    assert checked(tmp_path, token(), keys) is None
-
-
 @pytest.mark.parametrize(
     ("jwk", "good"),
     [
@@ -289,12 +194,6 @@ def test_which_rsa_keys_sign(tmp_path: pathlib.Path, jwk: dict[str, Any], good: 
         assert (checked(tmp_path, token("RS256", key=key), [jwk]) is not None) is good
 
 
-def test_a_key_that_signs_nothing_hides_none_after_it(tmp_path: pathlib.Path) -> None:
-    """Whatever else an issuer publishes."""
-    strange = {"kty": "oct", "k": "c2VjcmV0", "kid": "s"}
-    assert checked(tmp_path, token(), [strange, public(EC_KEY, "x", use="enc"), *KEYS]) is not None
-
-
 @pytest.mark.parametrize(("name", "what"), [("FETCH_BYTES_MAX", "bytes are no set of keys"), ("KEYS_MAX", "keys")])
 def test_how_much_an_issuer_may_publish(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, what: str
@@ -308,36 +207,6 @@ def test_how_much_an_issuer_may_publish(
     assert checked(tmp_path, token()) is None
     why = f"more than {most - 1} {what}"
     assert caplog.messages == [f"keys of an issuer cannot be had; no token of it is good until they can: {why}"]
-
-
-def test_a_file_that_never_ends_is_not_read_to_its_end(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As much of it as is too much."""
-    file = tmp_path / "jwks.json"
-    issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file))
-    tokens = Tokens([issuer], lambda: NOW)
-    file.touch()
-    os.truncate(file, 1 << 40)
-    assert asyncio.run(tokens.verify(token())) is None
-    assert "bytes are no set of keys" in caplog.text
-    with pytest.raises(ConfigurationError, match="bytes are no set of keys"):
-        Tokens([issuer], lambda: NOW)
-
-
-def test_a_file_that_is_not_there_is_told_at_the_start(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whoever wrote its name wrongly hears of it before the first token is refused; it may still be made."""
-    file = tmp_path / "jwks.json"
-    issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file))
-    Tokens([issuer], lambda: NOW)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"keys of an issuer cannot be had yet, and no token of it is good: there is no file {file}"
-    ]
-    file.write_text(json.dumps({"keys": KEYS}))
-    Tokens([issuer], lambda: NOW)
-    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize(
@@ -396,12 +265,6 @@ async def test_an_address_that_has_no_jwks_is_told_at_the_start(
     assert not [task for task in asyncio.all_tasks() if task.get_name() == f"keys of {ISSUER}"]
 
 
-def test_another_claim_names_the_principal(tmp_path: pathlib.Path) -> None:
-    """As it stands there; a list is no name."""
-    assert checked(tmp_path, token(client_id="w2", sub=None), claim="client_id").principal == "w2"
-    assert checked(tmp_path, token(client_id=["w2"]), claim="client_id") is None
-
-
 SPOILT: list[Any] = [
     5,
     {},
@@ -432,41 +295,10 @@ def test_any_text_is_no_token_and_no_error(text: str) -> None:
     assert asyncio.run(Tokens([issuer], lambda: NOW).verify(text)) is None
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
-    max_leaves=6,
-)
-CLAIMS = st.dictionaries(
-    st.sampled_from(["iss", "aud", "sub", "exp", "nbf", "iat", "jti", "crit"]),
-    JSON | st.sampled_from([ISSUER, AUDIENCE, [AUDIENCE], "worker", NOW, NOW + 60, NOW + 3600, int(NOW) - 3600]),
-    max_size=8,
-)
-HEADERS = st.dictionaries(
-    st.sampled_from(["kid", "alg", "crit", "b64", "jwk", "jku", "typ", "zip", "enc"]),
-    JSON | st.sampled_from(["e", "r", "ES256", "RS256", "none", "HS256", True, public(STRANGER, "e")]),
-    max_size=4,
-)
-
-
 def signed(header: Any, claims: Any, key: Any = EC_KEY) -> str:
     """A token with a good signature over whatever it says: PyJWT itself would not make most of these."""
     text = part(json.dumps(header).encode()) + "." + part(json.dumps(claims).encode())
     return text + "." + part(ECAlgorithm(ECAlgorithm.SHA256).sign(text.encode(), key))
-
-
-@settings(max_examples=100)
-@given(HEADERS, CLAIMS, st.booleans(), st.sampled_from([EC_KEY, EC_KEY, STRANGER]))
-def test_whatever_a_token_says(header: dict[str, Any], claims: dict[str, Any], nearly: bool, key: Any) -> None:
-    """Nothing but a token that is right in all it says proves anything, and nothing raises anything."""
-    if nearly:
-        header = {"alg": "ES256", "kid": "e", **header}
-        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "worker", "exp": NOW + 600, **claims}
-    assert verified_by(KEYS, signed(header, claims, key)) in (
-        None,
-        "mistimed" if key is EC_KEY and claims.get("iss") == ISSUER else None,
-        Verified(claims["sub"], claims["exp"] + LEEWAY_S) if right(header, claims) and key is EC_KEY else None,
-    )
 
 
 def right(header: dict[str, Any], claims: dict[str, Any]) -> bool:
@@ -481,37 +313,6 @@ def right(header: dict[str, Any], claims: dict[str, Any]) -> bool:
         and claims.get("exp") is not None
         and all(isinstance(each, int | float | None) and not isinstance(each, bool) for each in numbers)
     )
-
-
-def verified_by(keys: Any, given_token: str) -> Any:
-    """What a token proves to a bridge that was given these keys, also where they are no such thing."""
-
-    async def verify() -> Any:
-        tokens = Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks="/nowhere")], lambda: NOW)
-        found = tokens._issuers[ISSUER]
-        found._read = lambda: keys if isinstance(keys, bytes) else json.dumps({"keys": keys}).encode()  # type: ignore[method-assign]
-        try:
-            return await tokens.verify(given_token)
-        except Mistimed:
-            return "mistimed"
-
-    return asyncio.run(verify())
-
-
-JWK = st.dictionaries(
-    st.sampled_from(["kty", "kid", "use", "alg", "crv", "x", "y", "n", "e", "d", "k"]),
-    JSON | st.sampled_from(["EC", "RSA", "OKP", "oct", "P-256", "Ed25519", "AQAB", "sig", "ES256", "e", KEYS[1]["x"]]),
-    max_size=8,
-) | st.sampled_from([public(STRANGER, "e2"), public(OTHER_EC_KEY, "e3"), public(WEAK_KEY, "e4")])
-
-
-@settings(max_examples=60)
-@given(st.lists(JWK | JSON, max_size=5), st.binary(max_size=60))
-def test_whatever_an_issuer_publishes(others: list[Any], raw: bytes) -> None:
-    """No document breaks anything or has a key of ours in it that was not there; ours holds beside any of them."""
-    assert verified_by(others, token()) is None
-    assert verified_by(raw, token()) is None
-    assert verified_by([*others, KEYS[1]], token()) == Verified("worker", NOW + 600 + LEEWAY_S)
 
 
 class Publishes:
@@ -548,96 +349,6 @@ async def published() -> Any:
     await runner.cleanup()
 
 
-async def test_a_flood_fetches_once_a_cooldown(published: tuple[Publishes, str]) -> None:
-    """Five hundred unknown keys at once and in turn are one question; known ones are answered meanwhile."""
-    publishes, url = published
-    now = NOW
-    tokens = Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=url)], lambda: now)
-    publishes.gate.clear()
-    flood = [asyncio.create_task(tokens.verify(token(header={"kid": f"x{number}"}))) for number in range(100)]
-    while not publishes.asked:
-        await asyncio.sleep(0)
-    names = [task.get_name() for task in asyncio.all_tasks()]
-    publishes.gate.set()
-    assert names.count(f"keys of {ISSUER}") == 1
-    assert await asyncio.gather(*flood) == [None] * 100
-    for number in range(400):
-        assert await tokens.verify(token(header={"kid": f"y{number}"})) is None
-    assert await tokens.verify(token()) is not None
-    assert publishes.asked == 1
-    now += COOLDOWN_S
-    assert await tokens.verify(token(jti="new")) is not None
-    assert publishes.asked == 1
-    assert await tokens.verify(token(header={"kid": "x"})) is None
-    assert publishes.asked == 2
-
-
-async def test_an_unknown_key_holds_up_no_known_one(published: tuple[Publishes, str]) -> None:
-    """A stranger's unsigned token has keys fetched; a good one that comes meanwhile does not wait for them."""
-    publishes, url = published
-    now = NOW
-    tokens = Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=url)], lambda: now)
-    assert await tokens.verify(token()) is not None
-    now += COOLDOWN_S
-    publishes.gate.clear()
-    stranger = asyncio.create_task(tokens.verify(token(header={"kid": "x"})))
-    while publishes.asked < 2:
-        await asyncio.sleep(0)
-    assert await tokens.verify(token(jti="another")) is not None
-    assert not stranger.done()
-    publishes.gate.set()
-    assert await stranger is None
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_two_issuers_may_call_their_keys_alike(tmp_path: pathlib.Path, order: int) -> None:
-    """A key is its issuer's: one that another has under the same name signs nothing for it, whoever was asked first."""
-    theirs = "https://other.example/"
-    issuers = []
-    for name, keys in ((ISSUER, [public(EC_KEY, "e")]), (theirs, [public(STRANGER, "e")])):
-        file = tmp_path / f"{len(issuers)}.json"
-        file.write_text(json.dumps({"keys": keys}))
-        issuers.append(IssuerSettings(issuer=name, audience=AUDIENCE, jwks=str(file)))
-
-    async def verify() -> list[bool]:
-        tokens = Tokens(issuers, lambda: NOW)
-        given_tokens = [token(iss=name, key=key) for name in (ISSUER, theirs) for key in (EC_KEY, STRANGER)][::order]
-        # Together, for fetches that are under way are shared, and again, for what was verified is remembered.
-        first = [each is not None for each in await asyncio.gather(*map(tokens.verify, given_tokens))]
-        assert [await tokens.verify(each) is not None for each in given_tokens] == first
-        return first
-
-    assert asyncio.run(verify()) == [True, False, False, True]
-
-
-async def test_keys_are_rotated(published: tuple[Publishes, str]) -> None:
-    """A new key is fetched when it is first seen; one that was withdrawn ends what it signed, verified or not."""
-    publishes, url = published
-    now = NOW
-    tokens = Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=url)], lambda: now)
-    long = token(exp=NOW + 10 * FRESH_S)
-    assert await tokens.verify(long) is not None
-    publishes.keys = [public(STRANGER, "new")]
-    now += COOLDOWN_S
-    assert await tokens.verify(token(key=STRANGER, header={"kid": "new"})) is not None
-    assert await tokens.verify(long) is None
-    assert publishes.asked == 2
-
-
-async def test_an_answer_in_many_pieces(published: tuple[Publishes, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is put together, and asked for as what it is; one byte more than there may be is refused."""
-    publishes, url = published
-    publishes.body = b'{"keys":' + b" " * 400_000 + json.dumps(KEYS).encode() + b"}"
-    issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=url)
-    assert await Tokens([issuer], lambda: NOW).verify(token()) is not None
-    assert publishes.asked_for == ["application/json"]
-    publishes.body = json.dumps({"keys": KEYS}).encode()
-    monkeypatch.setattr("bridge.service.access.tokens.FETCH_BYTES_MAX", len(publishes.body))
-    assert await Tokens([issuer], lambda: NOW).verify(token()) is not None
-    publishes.body += b" "
-    assert await Tokens([issuer], lambda: NOW).verify(token()) is None
-
-
 async def test_an_issuer_that_sends_elsewhere_is_not_followed(
     published: tuple[Publishes, str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -648,43 +359,6 @@ async def test_an_issuer_that_sends_elsewhere_is_not_followed(
     assert await Tokens([issuer], lambda: NOW).verify(token()) is None
     assert publishes.asked == 1
     assert "its address answers 302" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("failure", "why"),
-    [
-        ("status", "its address answers 500"),
-        ("keys", "it holds no key that signs RS256, ES256 or EdDSA"),
-        ("slow", "TimeoutError"),
-    ],
-)
-async def test_the_last_good_keys_hold(
-    published: tuple[Publishes, str],
-    failure: str,
-    why: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """While the issuer's address fails in any way; the log names the issuer."""
-    publishes, url = published
-    now = NOW
-    tokens = Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=url)], lambda: now)
-    assert await tokens.verify(token()) is not None
-    if failure == "status":
-        publishes.status = 500
-    elif failure == "keys":
-        publishes.keys = []
-    else:
-        monkeypatch.setattr("bridge.service.access.tokens.FETCH_S", 0.01)
-        publishes.gate.clear()
-    now += FRESH_S
-    assert await tokens.verify(token(exp=now + 600)) is not None
-    # A busy machine may not have come to ask within so little.
-    assert publishes.asked == 2 or failure == "slow"
-    (record,) = caplog.records
-    assert record.getMessage() == f"keys of an issuer cannot be had; those known before hold: {why}"
-    assert vars(record)["issuer"] == ISSUER
-    publishes.gate.set()
 
 
 async def test_a_principal_by_its_token(tmp_path: pathlib.Path) -> None:
@@ -722,24 +396,6 @@ def _of(identity: Any) -> Any:
     return identity, Verb.LOOK, lambda _: None
 
 
-async def test_a_token_ends_within_a_session(tmp_path: pathlib.Path) -> None:
-    """At its time, by the bridge's clock, and not before."""
-    file, path = tmp_path / "jwks.json", tmp_path / "access.json"
-    file.write_text(json.dumps({"keys": KEYS}))
-    access_file.change(path, lambda _: listed({"worker": {"look": ["*"]}})[0])
-    now, ended = NOW, []
-    issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file))
-    watch = AccessWatch(path, issuers=[issuer], wall=lambda: now)
-    identity, verb, _ = _of(await watch.identify_token(token()))
-    watch.leave(identity, verb, lambda _: ended.append(now))
-    now = NOW + 600 + LEEWAY_S - 1
-    watch.look()
-    assert ended == []
-    now += 1
-    watch.look()
-    assert ended == [now]
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -772,20 +428,3 @@ def test_an_issuer_that_cannot_be_meant(change: dict[str, Any], why: str) -> Non
         Tokens([IssuerSettings(**{**right, **change})], lambda: NOW)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="two of them"):
         Tokens([IssuerSettings(**right)] * 2, lambda: NOW)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "jwks",
-    [
-        "https://id.example/jwks?of=http://id.example/",
-        "HTTPS://id.example",
-        "http://127.0.0.1/jwks",
-        "http://127.0.0.1:8080/jwks",
-        "http://[::1]:8080/jwks",
-        "http://localhost:8080",
-        "/etc/jwks:1.json",
-    ],
-)
-def test_where_keys_may_be(jwks: str) -> None:
-    """Wherever nobody on the way can put others in their place; on this machine that is any way."""
-    Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=jwks)], lambda: NOW)

@@ -1,4 +1,4 @@
-"""The access file as careless and hostile hands leave it: what was revoked ends, whatever happens to the file."""
+"""The access file: it is followed, closed to others and replaced whole (S38), and its listing shows what is granted."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import asyncio
 import errno
 import os
 import pathlib
-from collections.abc import Iterator
+from typing import Any
 
-import msgspec
 import pytest
 
 from bridge.contract.errors import ConfigurationError
-from bridge.core.grants import Verb
+from bridge.core.grants import Reach, Verb
 from bridge.core.issuer import IssuerSettings
-from bridge.core.keys import Identity, without
-from bridge.core.limits import Allowance, Limits
-from bridge.core.sans import Certificate
-from bridge.service.access import access_file
+from bridge.core.keys import AccessList, with_terms, without
+from bridge.service.access import access_file, listing
+from bridge.service.access.listing import CALLS_MAX, READ_AT_ONCE, Row
 from bridge.service.access.watch import AccessWatch, Leave
 from bridge.service.looking import Looking
-from tests.support.access import NOW, listed, written
+from tests.support.access import listed, written
+from tests.support.azure import ACCOUNT, serving_azure
+from tests.support.web import Served, serving
 
 GRANTS = {"one": {"take": ["a/x"]}, "two": {"take": ["a/x"]}}
 
@@ -33,63 +33,6 @@ def revoke(path: pathlib.Path, name: str) -> None:
 def trouble(watch: AccessWatch) -> str | None:
     """Return why the file cannot be used now."""
     return watch.trouble
-
-
-def opened(watch: AccessWatch, secret: str, ended: list[str]) -> Identity:
-    """Open something by the leave of a key."""
-    identity = watch.identify(secret)
-    assert identity is not None
-    watch.leave(identity, Verb.TAKE, lambda _: ended.append(identity.principal.name)).refused(["a/x"])
-    return identity
-
-
-def test_a_file_that_was_closed_again_is_read(tmp_path: pathlib.Path) -> None:
-    """The refusal says `chmod 600`, which changes no byte of the file."""
-    path = tmp_path / "access.json"
-    secrets = written(path, GRANTS)
-    watch = AccessWatch(path)
-    assert trouble(watch) is None
-    revoke(path, "one")
-    path.chmod(0o644)
-    watch.look()
-    assert watch.trouble is not None
-    assert "chmod 600" in watch.trouble
-    assert watch.identify(secrets["one"]) is not None
-    path.chmod(0o600)
-    watch.look()
-    assert trouble(watch) is None
-    assert watch.identify(secrets["one"]) is None
-
-
-def test_a_revocation_waits_for_no_second_change(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A process that has no file left, as under a flood of connections, reads it as soon as it can."""
-    path = tmp_path / "access.json"
-    secrets, ended = written(path, GRANTS), list[str]()
-    watch = AccessWatch(path)
-    opened(watch, secrets["one"], ended)
-    revoke(path, "one")
-
-    def none_left(*_: object, **__: object) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "open", none_left)
-        patched.setattr(pathlib.Path, "open", none_left)
-        for _ in range(3):
-            watch.look()
-            assert caplog.messages == [f"{watch.trouble}; what it said before holds until it can be read"]
-    assert "Too many open files" in caplog.text
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert ended == []
-    caplog.set_level("INFO", "queuebell.access")
-    caplog.clear()
-    for _ in range(3):
-        watch.look()
-    assert [(record.getMessage(), vars(record)["keys"]) for record in caplog.records] == [("access list read again", 1)]
-    assert ended == ["one"]
-    assert watch.identify(secrets["one"]) is None
 
 
 def test_whatever_keeps_the_bridge_from_reading_it_is_over_some_time(
@@ -110,44 +53,6 @@ def test_whatever_keeps_the_bridge_from_reading_it_is_over_some_time(
             watch.look()
     watch.look()
     assert watch.identify(secrets["one"]) is None
-
-
-def test_what_cannot_be_ended_in_order_spares_nobody_else(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Everything else that the key had opened ends, and the log has what failed."""
-    path = tmp_path / "access.json"
-    secrets, ended = written(path, GRANTS), list[str]()
-    watch = AccessWatch(path)
-
-    def fails(_: str) -> None:
-        raise ValueError("a fault of our own")
-
-    opened(watch, secrets["one"], ended)
-    first = watch.identify(secrets["one"])
-    assert first is not None
-    watch.leave(first, Verb.TAKE, fails)
-    opened(watch, secrets["one"], ended)
-    revoke(path, "one")
-    watch.look()
-    assert ended == ["one", "one"]
-    assert not watch.leaves
-    assert "a fault of our own" in caplog.text
-
-
-def test_what_is_opened_while_its_key_is_revoked_ends(tmp_path: pathlib.Path) -> None:
-    """A session whose handshake waits for its peer is open only after the list was read anew: it ends all the same."""
-    path = tmp_path / "access.json"
-    secrets, ended = written(path, GRANTS), list[str]()
-    watch = AccessWatch(path)
-    late = watch.identify(secrets["one"])
-    assert late is not None
-    opened(watch, secrets["two"], ended)
-    revoke(path, "one")
-    watch.look()
-    watch.leave(late, Verb.TAKE, lambda _: ended.append("one"))
-    watch.look()
-    assert ended == ["one"]
 
 
 @pytest.mark.parametrize("way", ["gone", "empty", "pipe", "folder", "broken link", "loop of links", "huge"])
@@ -185,18 +90,6 @@ def test_what_the_file_is_replaced_by(way: str, tmp_path: pathlib.Path) -> None:
     path.symlink_to(good)
     watch.look()
     assert trouble(watch) is None
-    assert watch.identify(secrets["one"]) is None
-
-
-def test_a_link_to_a_good_file_is_followed_and_kept(tmp_path: pathlib.Path) -> None:
-    """As a mounted secret is; what is written replaces its target."""
-    target, link = tmp_path / "real" / "access.json", tmp_path / "access.json"
-    secrets = written(target, GRANTS)
-    link.symlink_to(target)
-    watch = AccessWatch(link)
-    revoke(link, "one")
-    watch.look()
-    assert link.is_symlink()
     assert watch.identify(secrets["one"]) is None
 
 
@@ -243,75 +136,6 @@ async def test_a_look_that_fails_is_not_the_last(
     assert "a fault of our own" in caplog.text
 
 
-def test_ten_thousand_sessions_are_looked_at_when_something_changed(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And no look asks about any of them while nothing has: what it costs does not grow with them."""
-    path = tmp_path / "access.json"
-    secrets, ended = written(path, GRANTS), list[str]()
-    watch = AccessWatch(path)
-    for number in range(10_000):
-        opened(watch, secrets["one" if number % 100 == 0 else "two"], ended)
-    asked = 0
-
-    class Counting(dict[Leave, None]):
-        def __iter__(self) -> Iterator[Leave]:
-            nonlocal asked
-            asked += 1
-            return super().__iter__()
-
-    monkeypatch.setattr(watch, "leaves", Counting(watch.leaves))
-    for _ in range(10):
-        watch.look()
-    assert (asked, ended) == (0, [])
-    revoke(path, "one")
-    watch.look()
-    assert ended == ["one"] * 100
-    assert len(watch.leaves) == 9_900
-
-
-def test_what_is_open_ends_with_the_queues_that_it_is_about(tmp_path: pathlib.Path) -> None:
-    """Whatever else its holder may do; before it is about any, with the verb."""
-    path, ended = tmp_path / "access.json", list[str]()
-    secrets = written(path, {"one": {"take": ["a/x", "a/y"], "look": ["*"]}})
-    watch = AccessWatch(path)
-    identity = watch.identify(secrets["one"])
-    assert identity is not None
-    leaves = {name: watch.leave(identity, Verb.TAKE, lambda _, name=name: ended.append(name)) for name in "xyn"}
-    assert leaves["x"].refused(["a/x"]) is None
-    assert leaves["y"].refused(["a/x"]) is None
-    assert leaves["y"].refused(["a/y"]) is None
-    assert leaves["y"].refused(["a/y", "a/z"]) == "a/z"
-    assert leaves["y"].queues == {"a/y"}
-    grant(path, take=["a/y"], look=["*"])
-    watch.look()
-    assert ended == ["x"]
-    grant(path, look=["*"])
-    watch.look()
-    assert ended == ["x", "y", "n"]
-    watch.look()
-    assert ended == ["x", "y", "n"]
-
-
-def grant(path: pathlib.Path, **grants: list[str]) -> None:
-    """Replace the grants of one."""
-    access_file.change(path, lambda found: msgspec.structs.replace(found, principals={"one": grants}))
-
-
-def test_what_is_opened_while_its_grant_goes_ends(tmp_path: pathlib.Path) -> None:
-    """As where its key went: the key is good still, and it may do something else."""
-    path, ended = tmp_path / "access.json", list[str]()
-    secrets = written(path, {"one": {"take": ["*"]}})
-    watch = AccessWatch(path)
-    late = watch.identify(secrets["one"])
-    assert late is not None
-    grant(path, look=["*"])
-    watch.look()
-    watch.leave(late, Verb.TAKE, lambda _: ended.append("one"))
-    watch.look()
-    assert ended == ["one"]
-
-
 def test_an_end_that_closes_others(tmp_path: pathlib.Path) -> None:
     """Of the same connection, say: they are closed by then, and their own end finds nothing left to do."""
     path = tmp_path / "access.json"
@@ -336,60 +160,6 @@ def test_an_end_that_closes_others(tmp_path: pathlib.Path) -> None:
     assert list(watch.leaves) == []
 
 
-def test_an_instance_is_called_by_its_principal_and_its_name(tmp_path: pathlib.Path) -> None:
-    """Always alike, as an instance may be called, and never as that of anybody else."""
-    path = tmp_path / "access.json"
-    secrets = written(path, GRANTS)
-    watch = AccessWatch(path)
-    named = set[str]()
-    for who in ("one", "two"):
-        identity = watch.identify(secrets[who])
-        assert identity is not None
-        for given in ("1" * 32, "2" * 32):
-            name = watch.leave(identity, Verb.TAKE, lambda _: None).instance(given)
-            assert name == watch.leave(identity, Verb.LOOK, lambda _: None).instance(given)
-            assert len(name) == 32
-            named.add(name)
-    assert len(named) == 4
-
-
-def test_a_key_and_a_certificate_end_by_the_clock(tmp_path: pathlib.Path) -> None:
-    """By the bridge's own."""
-    path, now = tmp_path / "access.json", NOW
-    found, secrets = listed({"one": {"take": ["*"]}}, expires_at=NOW + 10)
-    access_file.change(path, lambda _: msgspec.structs.replace(found, certificates={"one": ["DNS:one"]}))
-    watch = AccessWatch(path, wall=lambda: now)
-    shown = Certificate(frozenset({"DNS:one"}), NOW + 20)
-    for later, by_key, by_certificate in ((9, True, True), (10, False, True), (19, False, True), (20, False, False)):
-        now = NOW + later
-        assert (watch.identify(secrets["one"]) is not None) is by_key
-        assert (watch.identify_certificate(shown) is not None) is by_certificate
-    assert watch.identify_certificate(Certificate(frozenset({"DNS:two"}), NOW + 99)) is None
-
-
-def test_what_somebody_uses_is_counted_through_a_change_of_the_list(tmp_path: pathlib.Path) -> None:
-    """Once for each principal, against the limits that hold by then."""
-    path = tmp_path / "access.json"
-    written(path, GRANTS)
-    watch = AccessWatch(path)
-
-    def allowance(name: str) -> Allowance:
-        principal = watch.principal(name)
-        assert principal is not None
-        return watch.allowance(principal)
-
-    used = allowance("one")
-    assert used.connect()
-    assert used.connect()
-    access_file.change(path, lambda found: msgspec.structs.replace(found, limits={"one": Limits(connections=2)}))
-    watch.look()
-    assert allowance("one") is used
-    assert not used.connect()
-    assert allowance("two") is not used
-    assert allowance("two").connect()
-    assert watch.principal("nobody") is None
-
-
 def test_tokens_without_what_checks_them(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An issuer that nobody could check is refused at the start, with the command that installs it."""
     path = tmp_path / "access.json"
@@ -399,3 +169,160 @@ def test_tokens_without_what_checks_them(tmp_path: pathlib.Path, monkeypatch: py
     with pytest.raises(ConfigurationError, match=r"what checks tokens is not installed: .*\bjwt\b"):
         AccessWatch(path, issuers=[issuer])
     AccessWatch(path)
+
+
+GRANTS_ACCESS_FILE = {"one": {"put": ["a/x"]}}
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601, 0o666])
+def test_a_file_that_others_can_reach_is_refused(tmp_path: pathlib.Path, mode: int) -> None:
+    """With the command that closes it: who can write it can give themselves everything."""
+    path = tmp_path / "access.json"
+    access_file.change(path, lambda _: listed(GRANTS_ACCESS_FILE)[0])
+    path.chmod(mode)
+    with pytest.raises(ConfigurationError, match=f"others can read or write .*chmod 600 {path}"):
+        access_file.read(path)
+    with pytest.raises(ConfigurationError, match="others can"):
+        access_file.change(path, lambda found: found)
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"", "cannot be used"),
+        (b"{", "cannot be used"),
+        (b"[]", "cannot be used: Expected `object`"),
+        (b"\xff", "cannot be used"),
+        (b'{"version": 1, "principal": {}}', "unknown field `principal`"),
+        (b'{"principals": {"p": {"take": "a/x"}}}', "cannot be used"),
+        (b'{"principals": {"p": {"tkae": ["a/x"]}}}', "no verb is called 'tkae'"),
+        (b'{"keys": [{"principal": "p", "sha256": "", "created_at": 0}]}', "sha256 is 64"),
+        (b'{"principals": {"p": {}, "q": {}, "p": {"take": ["*"]}}}', "'p' stands twice"),
+        (b'{"principals": {"p": {"take": ["a/x"], "take": ["*"]}}}', "'take' stands twice"),
+        (b'{"keys": [], "version": 1, "keys": []}', "'keys' stands twice"),
+        (b"[" * 100_000, "cannot be used"),
+    ],
+)
+def test_a_file_that_is_none_is_refused(tmp_path: pathlib.Path, raw: bytes, why: str) -> None:
+    """By its place and with the reason; nothing of it is taken."""
+    path = tmp_path / "access.json"
+    path.write_bytes(raw)
+    path.chmod(0o600)
+    with pytest.raises(ConfigurationError, match=f"access: {path} .*{why}"):
+        access_file.read(path)
+
+
+def test_no_file_and_no_folder(tmp_path: pathlib.Path) -> None:
+    """What cannot be read or written says so by its name."""
+    with pytest.raises(ConfigurationError, match=r"cannot read .*: No such file"):
+        access_file.read(tmp_path / "none")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="cannot write"):
+        access_file.change(tmp_path / "file" / "access.json", lambda found: found)
+
+
+def test_a_disk_that_is_full_leaves_the_list_as_it_was(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing beside it; neither does a machine that died half-way keep the next from changing it."""
+    path = tmp_path / "access.json"
+    found = access_file.change(path, lambda _: listed(GRANTS_ACCESS_FILE)[0])
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(ConfigurationError, match=f"cannot write {path}: No space left"):
+            access_file.change(path, lambda _: AccessList())
+    assert access_file.read(path) == found
+    assert {each.name for each in tmp_path.iterdir()} == {"access.json", "access.json.lock"}
+    (tmp_path / "access.json.part").write_text("half of it")
+    access_file.change(path, lambda _: AccessList())
+    assert {each.name for each in tmp_path.iterdir()} == {"access.json", "access.json.lock"}
+
+
+class Names:
+    """Sorted names, and how many of them were read in how many calls."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = sorted(names)
+        self.calls = 0
+        self.read_names = 0
+
+    async def read(self, prefix: str, after: str, limit: int) -> list[Row]:
+        """Read as a store does."""
+        self.calls += 1
+        found = [name for name in self.names if name.startswith(prefix) and name > after][:limit]
+        self.read_names += len(found)
+        return [(name, {}) for name in found]
+
+
+async def test_one_request_is_bounded() -> None:
+    """By calls where each queue is granted by its name or none fits; all are met by going on where a page ended."""
+    mine = [f"a/q{number:04}" for number in range(0, 200, 2)]
+    for reach, fits in ((Reach(mine), None), (Reach(["*"]), lambda name: name == "a/q39999")):
+        names = Names([f"a/q{number:04}" for number in range(40_000)])
+        met: list[str] = []
+        after: str | None = ""
+        requests = 0
+        while after is not None:
+            names.calls = names.read_names = 0
+            found, after = await listing.listed(names.read, reach, "", after, 1000, fits)
+            assert names.calls <= CALLS_MAX
+            assert names.read_names <= CALLS_MAX * READ_AT_ONCE
+            met += [name for name, _ in found]
+            requests += 1
+        assert met == (["a/q39999"] if fits else mine)
+        assert requests > 1
+
+
+def counted(served_store: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count the names that the store lists from now on."""
+    read: list[int] = []
+    queues = served_store.queues
+
+    async def counting(prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        found: list[str] = await queues(prefix, after, limit)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(served_store, "queues", counting)
+    return read
+
+
+async def make(served: Served, size: int) -> None:
+    """Make queues of others on both sides of the account, and two in it."""
+    own = served.bridge.own
+    assert own is not None
+    for name in [
+        "mine/one",
+        "mine/two",
+        f"{ACCOUNT}/orders",
+        *(f"{a}/q{n}" for a in ("a", "z") for n in range(size // 2)),
+    ]:
+        await own.create(name)
+
+
+async def test_by_every_way_in_the_same_whatever_others_have(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list over HTTP and at Azure's endpoint, and the count of a principal's queues: at two sizes."""
+    path = tmp_path / "access.json"
+    mine = ["mine/*", f"{ACCOUNT}/*"]
+    secrets = written(path, {"clerk": {"look": mine, "put": mine, "manage": mine}})
+    access_file.change(path, lambda found: with_terms(found, "clerk", {}, limits={"queues": "2"}))
+    costs: list[list[list[int]]] = []
+    for size in (10, 300):
+        async with AccessWatch(path) as watch, serving(access=watch) as served:
+            await make(served, size)
+            async with serving_azure(served.bridge, access=watch, principal="clerk") as azure:
+                read = counted(served.bridge.store, monkeypatch)
+                auth = f"Bearer {secrets['clerk']}"
+                answer = await served.ask("GET", "/v1/queues?prefix=m&limit=1", Authorization=auth)
+                assert answer.json == {"queues": ["mine/one"], "next": "mine/one"}
+                parts = [read.copy()]
+                refused = await served.ask("PUT", "/v1/queues/mine/three", Authorization=auth)
+                assert (refused.status, refused.code) == (429, "too_many_requests")
+                parts.append(read.copy())
+                assert b"orders" in (await azure.ask("GET", "?comp=list")).body
+                costs.append([*parts, read])
+    assert costs[0] == costs[1]

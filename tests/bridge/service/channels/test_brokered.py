@@ -17,7 +17,6 @@ from bridge.service.bridge import Bridge
 from bridge.service.channels.brokered import FULL_RETRY_S, SESSIONS_MAX, BrokeredSessions
 from bridge.triggers.attachment import Attachment
 from tests.support.memory_broker import MemoryBroker, MemoryServer
-from tests.support.sim_loop import pass_time, simulated
 
 ONE, TWO = "1" * 32, "2" * 32
 QUEUE = "billing/orders"
@@ -101,28 +100,6 @@ def dirty(bridge: Bridge) -> bool:
     return state is not None and state.dirty
 
 
-async def test_hello_is_answered_by_welcome_and_every_frame_is_stamped() -> None:
-    """Instance, a growing sequence, and the boot of who says it."""
-    async with site(MemoryServer()) as (bridge, bus, peer):
-        assert await peer.hello() == ["welcome", "wake"]
-        assert await peer.say("heartbeat", stamp=17) == ["heartbeat"]
-        assert all(frame["instance"] == ONE for frame in peer.frames)
-        assert all(frame["boot"] == bridge.boot for frame in peer.frames)
-        numbers = [frame["seq"] for frame in peer.frames]
-        assert numbers == sorted(set(numbers))
-        assert peer.frames[-1]["echo"] == 17
-        assert bridge.listeners()[0].channel == "nats"
-
-
-async def test_a_repeated_hello_is_answered_and_changes_nothing() -> None:
-    """The welcome may have been lost; one session is still one."""
-    async with site(MemoryServer()) as (bridge, bus, peer):
-        await peer.hello()
-        assert await peer.hello() == ["welcome"]
-        assert len(bridge.listeners()) == len(peer.sessions) == 1
-        assert await peer.hello(seq=1) == [], "a copy of the first is old news"
-
-
 async def test_stale_frames_are_dropped_except_covers() -> None:
     """A cover is a fact whenever it comes; what says how things stand is only true in order."""
     async with site(MemoryServer()) as (bridge, bus, peer):
@@ -135,33 +112,6 @@ async def test_stale_frames_are_dropped_except_covers() -> None:
         assert len(bridge.listeners()) == 1
         await peer.cover(seq=2)
         assert not dirty(bridge)
-
-
-async def test_bye_ends_the_session_and_is_confirmed_also_when_repeated() -> None:
-    """The confirmation may be lost like any frame; what was said before the bye begins nothing new."""
-    async with site(MemoryServer()) as (bridge, bus, peer):
-        await peer.hello()
-        assert await peer.say("bye") == ["bye"]
-        assert bridge.listeners() == []
-        assert await peer.say("bye") == ["bye"]
-        assert await peer.hello(seq=1) == [], "it was on its way when the session ended"
-        assert await peer.hello() == ["welcome", "wake"]
-
-
-@simulated
-async def test_an_unknown_session_is_told_at_most_once_a_second() -> None:
-    """Each instance for itself; a hello mends it."""
-    server = MemoryServer()
-    async with site(server) as (bridge, bus, peer):
-        other = await Peer(server.broker(), TWO).open()
-        assert await peer.say("heartbeat", stamp=1) == ["error"]
-        assert peer.frames[-1]["code"] == "unknown_session"
-        for _ in range(10):
-            assert await peer.say("heartbeat", stamp=1) == []
-        assert await other.say("heartbeat", stamp=1) == ["error"]
-        await pass_time(1)
-        assert await peer.say("more", queue=QUEUE) == ["error"]
-        assert await peer.hello() == ["welcome", "wake"]
 
 
 @pytest.mark.parametrize("instance", ["", "*", "1" * 31, "G" * 32, "A" * 32, "../" * 10 + "..", "1" * 33])
@@ -194,32 +144,6 @@ async def test_what_is_no_frame_does_no_harm(payload: bytes) -> None:
         assert await peer.hello() == ["welcome", "wake"]
 
 
-async def test_a_frame_that_names_another_instance_than_its_topic_is_nobodys() -> None:
-    """S1: or one listener could speak for another."""
-    async with site(MemoryServer()) as (bridge, bus, peer):
-        await peer.hello()
-        await peer.say("bye", instance=TWO)
-        assert len(bridge.listeners()) == 1
-
-
-@simulated
-async def test_a_last_will_ends_the_session_and_looks_after_what_it_held() -> None:
-    """B8: it was written before anything was received, so it knows no leases; a timer at now + V does."""
-    server = MemoryServer()
-    async with site(server) as (bridge, bus, peer):
-        await peer.hello(queues=[{"queue": QUEUE, "capacity": 8, "visibility_ms": 20_000}])
-        await peer.cover()
-        other = await Peer(server.broker(), TWO).open()
-        await other.hello()
-        await peer.say("bye", seq=seq_of(0, LAST_COUNT))
-        assert [session.instance for session in bridge.listeners()] == [TWO]
-        before = len(other.frames)
-        for _ in range(6):
-            await other.say("heartbeat", stamp=1)
-            await pass_time(3.5)
-        assert [frame["reason"] for frame in other.frames[before:] if frame["type"] == "wake"][:1] == ["lease"]
-
-
 async def test_the_will_of_a_connection_that_was_replaced_is_ignored() -> None:
     """The broker may find out long after the listener came back that its first connection is dead."""
     async with site(MemoryServer("mqtt")) as (bridge, bus, peer):
@@ -231,18 +155,6 @@ async def test_the_will_of_a_connection_that_was_replaced_is_ignored() -> None:
         assert bridge.listeners() == []
         await peer.hello(seq=seq_of(2, 1))
         assert len(bridge.listeners()) == 1
-
-
-async def test_what_is_meant_for_another_bridge_is_left_to_it() -> None:
-    """A session here of a listener that chose another ends; its frames are answered once, in case that one is gone."""
-    async with site(MemoryServer()) as (bridge, bus, peer):
-        await peer.hello()
-        assert await peer.say("heartbeat", stamp=1, to="c" * 32) == []
-        assert bridge.listeners() == []
-        assert await peer.say("heartbeat", stamp=1, to="c" * 32) == ["error"]
-        assert await peer.say("heartbeat", stamp=1, to="c" * 32) == []
-        await peer.hello()
-        assert await peer.say("heartbeat", stamp=1, to=bridge.boot) == ["heartbeat"]
 
 
 async def test_sessions_are_bounded() -> None:
@@ -258,48 +170,6 @@ async def test_sessions_are_bounded() -> None:
         )  # fmt: skip
         await peer.say("bye")
         assert await other.hello() == ["welcome", "wake"]
-
-
-@simulated
-async def test_wakes_wait_in_their_slots_while_the_connection_is_broken() -> None:
-    """Sessions stay until they are silent for D, for they may come back; nothing is sent where nobody hears."""
-    server = MemoryServer()
-    async with site(server) as (bridge, bus, peer):
-        await peer.hello()
-        await peer.cover()
-        server.refusing = True
-        server.kill()
-        await pass_time(1)
-        before = len(server.log)
-        from bridge.contract.event import CloudQueueWorkDetected
-
-        for _ in range(100):
-            bridge.trigger([CloudQueueWorkDetected("billing", "orders")], bus="http")
-        await pass_time(5)
-        assert len(server.log) == before
-        assert len(bridge.listeners()) == 1
-        server.refusing = False
-        again = await Peer(server.broker()).open()
-        again.seq = 100
-        await pass_time(5)
-        wakes = [frame for frame in again.frames if frame["type"] == "wake"]
-        assert 1 <= len(wakes) <= 3
-        assert wakes[-1]["gen"] >= 100
-        server.refusing = True
-        server.kill()
-        await pass_time(16)
-        assert bridge.listeners() == []
-        assert len(peer.sessions) == 0
-
-
-async def test_a_stopping_bridge_says_drain_and_bye() -> None:
-    """So that listeners need not wait for D to look for another."""
-    async with site(MemoryServer()) as (bridge, bus, peer):
-        await peer.hello()
-        bridge.end_sessions()
-        await rest()
-        assert [frame["type"] for frame in peer.frames[-2:]] == ["drain", "bye"]
-        assert await peer.hello() == []
 
 
 async def test_a_hello_that_fails_half_way_leaves_nothing_of_its_session(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,6 @@ The matrix below asks every verb on every form of a pattern over NATS and MQTT. 
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import pathlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,16 +26,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
 from bridge.brokers.base import Incoming
-from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.framing import LAST_COUNT, instance_of, seq_of
-from bridge.contract.wire import DownFrame, Hello, Subscription, decode_down
-from bridge.core.grants import Verb
-from bridge.core.jwks import Mistimed, mistimed
-from bridge.core.keys import AccessList, Identity, new_key, with_terms, without
+from bridge.contract.wire import decode_down
+from bridge.core.keys import AccessList, Identity, with_terms
 from bridge.observe.facts import AccessRefused, Fact
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
@@ -45,7 +38,7 @@ from bridge.service.announcing import Announcer
 from bridge.service.bridge import Bridge
 from bridge.service.channels.brokered import CHECKS_MAX, FULL_RETRY_S, BrokeredSessions
 from bridge.triggers.attachment import Attachment
-from tests.support.access import NOW, listed, written
+from tests.support.access import written
 from tests.support.memory_broker import MemoryBroker, MemoryServer
 
 TICKET, SECOND = "7" * 32, "8" * 32
@@ -157,58 +150,6 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "access.json"
 
 
-PATTERNS: dict[str, dict[str, bool]] = {
-    "*": {"a/x": True, "a/y": True, "b/x": True, "a/orders-p1": True},
-    "a/*": {"a/x": True, "a/y": True, "b/x": False, "a/orders-p1": True},
-    "a/x": {"a/x": True, "a/y": False, "b/x": False, "a/orders-p1": False},
-    "a/orders:2": {"a/x": False, "a/orders-p1": True, "a/orders-p2": False, "a/orders": False},
-}
-
-
-@pytest.mark.parametrize("kind", ["nats", "mqtt"])
-async def test_the_matrix(kind: str, path: pathlib.Path) -> None:
-    """Only `take`, and only on what its pattern covers, begins a session; every other verb is refused."""
-    principals = {
-        f"p{number}": {verb.value: [pattern]}
-        for number, (verb, pattern) in enumerate((verb, pattern) for verb in Verb for pattern in PATTERNS)
-        if verb is not Verb.OPERATE or pattern == "*"
-    }
-    secrets = written(path, principals)
-    async with site(path, kind) as place:
-        for number, (name, grants) in enumerate(principals.items()):
-            ((verb, (pattern,)),) = grants.items()
-            for turn, (queue, covered) in enumerate(PATTERNS[pattern].items()):
-                peer = await place.peer(secrets[name], f"{number * 10 + turn:032x}")
-                told = await peer.hello(queue)
-                if verb == "take" and covered:
-                    assert told[:1] == ["welcome"], (verb, pattern, queue)
-                    assert place.reasons() == []
-                    assert await peer.say("bye") == ["bye"]
-                else:
-                    assert told == ["forbidden"], (verb, pattern, queue)
-                    ((reason, who, about),) = place.reasons()
-                    assert (reason, who) == ("forbidden", name)
-                    assert about == queue
-        assert place.listeners() == []
-
-
-@pytest.mark.parametrize("kind", ["nats", "mqtt"])
-@pytest.mark.parametrize("secret", [None, "", "qb_", "qb_" + "f" * 64, "x" * 9000, "a.b.c", "é"])
-async def test_who_proves_nothing(secret: str | None, kind: str, path: pathlib.Path) -> None:
-    """An error that says what to do, no session, one fact, and nothing of what was given in any of them."""
-    written(path, {"worker": {"take": ["*"]}})
-    async with site(path, kind) as place:
-        peer = await place.peer(secret)
-        assert await peer.hello() == ["unauthenticated"]
-        words = peer.frames[-1]["message"]
-        assert ("api_key" in words) if not secret else ("not known here" in words)
-        assert place.reasons() == [("unauthenticated", "", "")]
-        assert len(place.sessions) == 0
-        assert place.listeners() == []
-        assert await peer.beat() == [], "told once a second"
-        assert place.reasons() == [("unauthenticated", "", "")]
-
-
 async def test_one_queue_more_ends_the_session(path: pathlib.Path) -> None:
     """In the first hello as in a later one; nothing of it was subscribed."""
     secrets = written(path, {"worker": {"take": [QUEUE]}})
@@ -231,62 +172,9 @@ async def test_one_queue_more_ends_the_session(path: pathlib.Path) -> None:
         assert [reason for reason, _, _ in place.reasons()] == ["forbidden", "forbidden"]
 
 
-@pytest.mark.parametrize("how", ["revoked", "less", "expired"])
-@pytest.mark.parametrize("kind", ["nats", "mqtt"])
-async def test_what_ends_with_its_key(how: str, kind: str, path: pathlib.Path) -> None:
-    """The session, with an error that says why; one of another key goes on, and hears no more of it."""
-    now = NOW
-    found, secrets = listed({"worker": {"take": [QUEUE]}}, expires_at=NOW + 60)
-    more, others = new_key(found, "other", {"take": [QUEUE]}, chance=b"\x09" * 32, now=NOW)
-    access_file.change(path, lambda _: more)
-    async with site(path, kind, wall=lambda: now) as place:
-        peer, bystander = await place.peer(secrets["worker"]), await place.peer(others, SECOND)
-        assert (await peer.hello())[0] == (await bystander.hello())[0] == "welcome"
-        before = len(bystander.frames)
-        if how == "revoked":
-            access_file.change(path, lambda found: without(found, "worker")[0])
-        elif how == "less":
-            access_file.change(path, _less)
-        else:
-            now = NOW + 60
-        place.watch.look()
-        await rest()
-        code = "forbidden" if how == "less" else "unauthenticated"
-        assert [frame.get("code", frame["type"]) for frame in peer.frames[-2:]] == [code, "bye"]
-        assert ("less is granted" if how == "less" else "revoked or has expired") in peer.frames[-2]["message"]
-        assert len(place.bridge.listeners()) == 1
-        assert len(bystander.frames) == before
-        assert await bystander.beat() == ["heartbeat"]
-        again = await peer.hello(instance=ONE)
-        assert again in (["forbidden"], ["unauthenticated"], []), "its error was said a moment ago, or is said now"
-        assert len(place.bridge.listeners()) == 1
-
-
 def _less(found: AccessList) -> AccessList:
     found.principals["worker"] = {"take": [OTHER]}
     return found
-
-
-@pytest.mark.parametrize("principal", ["one", "two"])
-@pytest.mark.parametrize("ticket", [SECOND, None], ids=["its own ticket", "no ticket"])
-async def test_nobody_takes_over_the_session_of_another(path: pathlib.Path, ticket: str | None, principal: str) -> None:
-    """By its instance, with a good key, also before its owner is back: who drew the instance is who has its ticket."""
-    secrets = written(path, {"one": {"take": ["a/*"]}, "two": {"take": ["a/*"]}})
-    async with site(path) as place:
-        owner, thief = await place.peer(secrets["one"]), await place.peer(secrets[principal], ticket, ONE)
-        thief.seq = 100
-        assert await thief.hello(OTHER) == ([] if ticket else ["unauthenticated"])
-        assert await thief.beat() == [] and place.listeners() == []
-        assert place.reasons() == [("unauthenticated", "", "")] * 2
-        assert (await owner.hello())[0] == "welcome"
-        before = len(owner.frames)
-        for _ in range(2):
-            await thief.hello(OTHER)
-        assert place.reasons() == [("unauthenticated", "", "")] * 2
-        assert len(owner.frames) == before, "it hears nothing of it"
-        assert await owner.beat() == ["heartbeat"]
-        assert place.bridge.describe(OTHER) is None
-        assert len(place.bridge.listeners()) == 1
 
 
 async def test_a_session_stays_its_principals_also_with_its_ticket(path: pathlib.Path) -> None:
@@ -345,23 +233,6 @@ async def test_who_has_heard_an_instance_cannot_speak_for_it(forged: Any, path: 
         assert await peer.beat() == ["heartbeat"], "and its own next frame is no stale one"
 
 
-@pytest.mark.parametrize("seated", [False, True], ids=["stranger", "holder of another session"])
-async def test_a_frame_on_another_topic_does_not_end_a_session(seated: bool, path: pathlib.Path) -> None:
-    """It may name any instance, and say that it is for another bridge: only what it came on is its sender's own."""
-    secrets = written(path, {"worker": {"take": [QUEUE]}, "thief": {"take": [OTHER]}})
-    async with site(path) as place:
-        peer = await place.peer(secrets["worker"])
-        assert (await peer.hello())[0] == "welcome"
-        thief = await place.peer(secrets["thief"], SECOND)
-        if seated:
-            assert (await thief.hello(OTHER))[0] == "welcome"
-        before = len(peer.frames)
-        await thief.say("heartbeat", stamp=1, instance=ONE, seq=1000, to="f" * 32)
-        assert len(peer.frames) == before, "nor does its owner hear of it"
-        assert await peer.beat() == ["heartbeat"]
-        assert len(place.bridge.listeners()) == 1 + seated
-
-
 @pytest.mark.parametrize("known", [True, False])
 async def test_who_shows_no_ticket_is_told_what_is_missing(path: pathlib.Path, known: bool) -> None:
     """The key first, and of a worker of another make that has one the ticket."""
@@ -371,77 +242,6 @@ async def test_who_shows_no_ticket_is_told_what_is_missing(path: pathlib.Path, k
         assert await peer.hello() == ["unauthenticated"]
         assert ("show the ticket" if known else "asks for a key") in peer.frames[-1]["message"]
         assert place.listeners() == []
-
-
-class Elsewhere:
-    """The bridge's end of a session that came another way."""
-
-    kind = "websocket"
-    closed = False
-
-    def writable(self) -> bool:
-        return True
-
-    def send(self, frame: DownFrame) -> None:
-        pass
-
-    def close(self, code: int, reason: str) -> None:
-        self.closed = True
-
-
-async def test_an_instance_is_a_principals_own_whichever_way_it_came(path: pathlib.Path) -> None:
-    """Over a broker nobody replaces what another said hello as over HTTP; its own session it does."""
-    secrets = written(path, {"worker": {"take": [QUEUE]}})
-    async with site(path) as place:
-        mine = place.watch.identify(secrets["worker"])
-        assert mine is not None
-        leave = place.watch.leave(mine, Verb.TAKE, lambda _: None)
-        others, own = Elsewhere(), Elsewhere()
-        for outlet, instance in ((others, ONE), (own, leave.instance(ONE))):
-            place.bridge.connect(outlet).feed(Hello(instance, "http", [Subscription(QUEUE, 1)]))
-        leave.close()
-        peer = await place.peer(secrets["worker"])
-        assert (await peer.hello())[0] == "welcome"
-        assert (others.closed, own.closed) == (False, True)
-
-
-async def test_a_hello_again_changes_the_session_there_is(path: pathlib.Path) -> None:
-    """It is watched once; a hello for nothing at all needs the verb, too."""
-    secrets = written(path, {"worker": {"take": ["a/*"]}, "putter": {"put": ["*"]}})
-    async with site(path) as place:
-        peer = await place.peer(secrets["worker"])
-        for queues in ((QUEUE,), (QUEUE, OTHER), (OTHER,)):
-            assert (await peer.hello(*queues))[0] == "welcome"
-            assert [each.queues for each in place.watch.leaves] == [frozenset(queues)]
-        assert await (await place.peer(secrets["putter"], SECOND)).hello(queues=[]) == ["forbidden"]
-        assert place.reasons() == [("forbidden", "putter", "")]
-
-
-async def test_a_frame_without_a_session_is_counted(path: pathlib.Path) -> None:
-    """As after a restart: it is told to say hello, and does."""
-    secrets = written(path, {"worker": {"take": [QUEUE]}})
-    async with site(path) as place:
-        peer = await place.peer(secrets["worker"])
-        assert await peer.beat() == ["unknown_session"]
-        assert place.reasons() == [("unauthenticated", "", "")]
-        assert (await peer.hello())[0] == "welcome"
-
-
-async def test_a_wake_over_a_broker_carries_no_message(path: pathlib.Path) -> None:
-    """Though the listener takes them; and the secret is in nothing that the bridge says."""
-    secrets = written(path, {"worker": {"take": [QUEUE]}})
-    async with site(path) as place:
-        await place.bridge.store.create(QUEUE)
-        peer = await place.peer(secrets["worker"])
-        assert (await peer.hello())[0] == "welcome"
-        await place.bridge.store.put(QUEUE, [b"private"])
-        await rest()
-        (wake,) = [frame for frame in peer.frames if frame["type"] == "wake"]
-        assert wake.get("messages") is None
-        down = b"".join(payload for topic, payload in place.server.log if topic[-1] == "down")
-        assert secrets["worker"].encode() not in down
-        assert TICKET.encode() not in down
-        assert secrets["worker"] not in str(place.bridge.listeners())
 
 
 async def limited(path: pathlib.Path, place: Site, **limits: float) -> None:
@@ -554,119 +354,3 @@ async def test_tokens_wait_for_their_issuer_one_check_each(path: pathlib.Path, m
         assert [reason for reason, _, _ in place.reasons()] == ["unauthenticated"] * (CHECKS_MAX - 1)
         gate.clear()
         assert await (await place.peer("good.token", "3" * 32)).hello() == []
-
-
-async def test_a_token_of_another_time_is_told_so(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever holds one hears by how much, and so does the log; it begins no session."""
-    written(path, {"worker": {"take": [QUEUE]}})
-    words = mistimed({"exp": NOW - 3600}, NOW)
-
-    async def identify_token(self: AccessWatch, token: str) -> Identity | None:
-        raise Mistimed(words)
-
-    monkeypatch.setattr(AccessWatch, "identify_token", identify_token)
-    async with site(path) as place:
-        peer = await place.peer("old.token")
-        assert await peer.hello() == ["unauthenticated"]
-        assert peer.frames[-1]["message"] == words
-        assert [each.why for each in place.refused] == [words]
-        assert place.listeners() == []
-
-
-_odd = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.text(max_size=12), st.lists(st.text(max_size=3), max_size=2),
-    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
-    st.sampled_from(["SECRET", "qb_" + "f" * 64, "SECRET ", "secret", TICKET, "7" * 31, TICKET + "\0", "7" * 9000]),
-)  # fmt: skip
-_frames = st.fixed_dictionaries(
-    {
-        "type": st.sampled_from(["hello", "hello", "heartbeat", "bye", "cover", "more", "started"]) | _odd,
-        "instance": st.sampled_from([ONE, TWO]) | _odd,
-        "listener": st.just("peer") | _odd,
-        "queues": st.just([{"queue": QUEUE, "capacity": 8, "own": True}]) | _odd,
-        "credential": _odd,
-        "ticket": _odd,
-        "seq": st.integers(1, 1 << 40) | _odd,
-        "to": st.none() | _odd,
-    }
-)
-_payloads = st.tuples(_frames, st.integers(0, 400), st.binary(max_size=4), st.booleans())
-
-
-@pytest.mark.parametrize("held", [False, True])
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@example([({"type": "hello", "instance": TWO, "queues": [], "seq": 1, "credential": "\udcff\ud800"}, 999, b"", True)])
-@example([({"type": "bye", "instance": ONE, "seq": 1 << 50, "ticket": "\u00e9"}, 999, b"", True)])
-@given(st.lists(_payloads, min_size=3, max_size=8))
-def test_whatever_a_hello_shows(
-    path: pathlib.Path,
-    caplog: pytest.LogCaptureFixture,
-    held: bool,
-    payloads: list[tuple[dict[str, Any], int, bytes, bool]],
-) -> None:
-    """A session is whose credential proves it, and goes on whatever is said without its ticket; nothing is repeated."""
-    secret = written(path, {"worker": {"take": [QUEUE]}})["worker"]
-
-    async def run() -> None:
-        async with site(path) as place:
-            owner = await place.peer(secret)
-            if held:
-                assert (await owner.hello())[0] == "welcome"
-                begun = place.sessions._outlets[ONE].session
-            stranger = await place.peer(None, SECOND)
-            proven = held
-            for frame, at, noise, on_hello in payloads:
-                shown = {name: secret if value == "SECRET" else value for name, value in frame.items()}
-                forged = held and shown.get("ticket") == TICKET
-                raw = json.dumps({name: value for name, value in shown.items() if value is not None}).encode()
-                raw = raw[:at] + noise + raw[at:]
-                instance = ONE if frame.get("instance") == ONE else TWO
-                topic = ("queuebell", "hello") if on_hello else ("queuebell", "session", instance, "up")
-                if not forged:
-                    stranger.broker.publish(topic, raw)
-                    await rest()
-                    proven = proven or secret.encode() in raw
-            if held:
-                assert place.sessions._outlets[ONE].session is begun, "nobody without its ticket ends it"
-            assert proven or place.listeners() == []
-            down = str(owner.frames + stranger.frames)
-            assert secret not in down and TICKET not in down
-            assert not [each for each in place.refused if secret in str(each) or TICKET in str(each)]
-
-    asyncio.run(run())
-    assert secret not in caplog.text and TICKET not in caplog.text
-    assert not [record for record in caplog.records if record.exc_info]
-    caplog.clear()
-
-
-@pytest.mark.parametrize("kind", ["nats", "mqtt"])
-async def test_triggers_and_wakes_are_for_brokers_that_are_trusted(
-    kind: str, path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Refused, counted and not acknowledged; nothing of a queue is published, and one line at the start says so."""
-    written(path, {"worker": {"take": [QUEUE]}})
-    with caplog.at_level(logging.WARNING, "queuebell"):
-        async with site(path, kind) as place:
-            assert [record.message for record in caplog.records if "trust_brokers" in record.message]
-            place.server.deliver(("queuebell", "trigger", "a", "x"), b"", qos=True)
-            await rest()
-            assert place.reasons() == [("unauthenticated", "", QUEUE)]
-            assert place.bridge.describe(QUEUE) is None
-            assert sum(each.acknowledgements for each in place.server.connections) == 0
-            await place.bridge.store.put(OTHER, [b"x"])
-            place.bridge.trigger([CloudQueueWorkDetected("a", "z")], bus="http")
-            await rest()
-            assert sum(topic[1] == "trigger" for topic, _ in place.server.log) == 1, (
-                "what came by HTTP is not told here"
-            )
-            assert [topic for topic, _ in place.server.log if topic[1] == "wake"] == []
-    caplog.clear()
-    async with site(path, kind, trusted=True) as place:
-        place.server.deliver(("queuebell", "trigger", "a", "x"), b"", qos=True)
-        await rest()
-        state = place.bridge.describe(QUEUE)
-        assert state is not None
-        assert state.dirty
-        assert place.reasons() == []
-        assert [topic for topic, _ in place.server.log if topic[1] == "wake"] == [("queuebell", "wake", "a", "x")]
-        assert not caplog.records

@@ -101,48 +101,7 @@ async def test_what_no_session_may_be_sent(data: bytes, close: int | None, code:
                 await asyncio.sleep(0)
 
 
-async def test_no_compression_is_agreed_to(served: Served) -> None:
-    """However it is offered: what was never inflated bursts nothing."""
-    async with served.client() as client:
-        reply = await shaken(client, Sec_WebSocket_Extensions="permessage-deflate; client_max_window_bits, x-webkit")
-        assert reply.status == 101
-        assert "sec-websocket-extensions" not in reply.headers
-        assert reply.headers["sec-websocket-protocol"] == "queuebell.v1"
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"Sec_WebSocket_Version": "12"},
-        {"Sec_WebSocket_Key": "x"},
-        {"Sec_WebSocket_Protocol": "mqtt"},
-        {"Upgrade": "h2c"},
-        {"Connection": "close"},
-    ],
-    ids=str,
-)
-async def test_what_is_no_handshake_opens_nothing(more: dict[str, str], served: Served) -> None:
-    """400 in the words of a bridge, and the same as for any other bad request."""
-    async with served.client() as client:
-        assert (await shaken(client, **more)).status == 400
-    assert served.bridge.listeners() == []
-
-
-UNMASKED = bytes((FINAL | TEXT, 2)) + b"{}"
 LONG = frame(json.dumps({"type": "of a time to come", "x": "y" * 300}).encode())
-
-
-@pytest.mark.parametrize("step", [1, 2, 3, 7, 1 << 20])
-@pytest.mark.parametrize("before", [b"", frame(HELLO), frame(HELLO) + LONG], ids=["first", "after hello", "after long"])
-async def test_a_frame_without_a_mask_ends_the_session(served: Served, before: bytes, step: int) -> None:
-    """RFC 6455 5.1: with 1002, however its bytes are cut up, and whatever came before it was taken."""
-    async with served.client() as client:
-        assert (await shaken(client)).status == 101
-        sent = before + UNMASKED
-        for place in range(0, len(sent), step):
-            await client.send(sent[place : place + step])
-        _, code = await heard(client)
-        assert code == 1002
 
 
 @pytest.mark.parametrize("step", [1, 5, 1 << 20])

@@ -17,12 +17,10 @@ from bridge.service.access.watch import AccessWatch
 from bridge.service.keda import gate
 from bridge.service.keda.gate import Gate
 from tests.support.access import written
-from tests.support.keda import QUEUE, Deaf, Keda, compiled, scaling, status
+from tests.support.keda import QUEUE, Deaf, Keda, compiled, scaling
 from tests.support.processes import PATIENCE_S
 from tests.support.web import Client
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
-"""The start of HTTP/2 with empty SETTINGS (RFC 9113 3.4)."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -70,35 +68,6 @@ async def test_what_is_not_read_is_not_read_here_either() -> None:
             writer.close()
 
 
-@pytest.mark.parametrize("first", ["client", "server"])
-async def test_each_half_ends_with_the_other(first: str) -> None:
-    """Whichever ends, the other end hears of it, and the connection counts no more."""
-    async with gated() as (made, port, taken):
-        here = await asyncio.open_connection("127.0.0.1", port)
-        here[1].write(b"hello")
-        there = await taken.get()
-        assert await there[0].readexactly(5) == b"hello"
-        there[1].write(b"welcome")
-        assert await here[0].readexactly(7) == b"welcome"
-        one, other = (here, there) if first == "client" else (there, here)
-        one[1].close()
-        async with asyncio.timeout(PATIENCE_S):
-            assert await other[0].read() == b""
-        other[1].close()
-        await until(made, 0)
-
-
-async def test_a_client_that_reads_nothing_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bytes are kept for some seconds and not for ever, whether grpcio is still there or not."""
-    monkeypatch.setattr(gate, "STALL_S", 0.05)
-    async with gated() as (made, port, taken):
-        with socket.create_connection(("127.0.0.1", port)):
-            _, writer = await taken.get()
-            # More than the kernel keeps for both halves, so that some of it stays here.
-            writer.write(bytes(20_000_000))
-            await until(made, 0)
-
-
 async def test_where_nothing_listens_beneath_the_client_is_let_go() -> None:
     """It comes again, as it would to a bridge that restarts."""
     async with gated() as (made, port, _):
@@ -129,31 +98,6 @@ async def stranger(port: int, sender: str, first: bytes) -> Client:
     client = Client(*await asyncio.open_connection("127.0.0.1", port, local_addr=(sender, 0)))
     client.writer.write(first)
     return client
-
-
-@pytest.mark.parametrize("first", [b"", PREFACE], ids=["silent", "preface"])
-async def test_strangers_of_several_addresses_do_not_keep_keda_out(
-    first: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    """They have every place there is: KEDA gets one of theirs, and keeps the one in which it has called."""
-    monkeypatch.setattr(gate, "CONNECTIONS_MAX", 8)
-    monkeypatch.setattr(gate, "PER_SENDER_MAX", 2)
-    secret = written(tmp_path / "access.json", {"keda": {"look": ["*"]}})["keda"]
-    senders = [f"127.0.0.{number}" for number in (2, 3, 4, 5)]
-    async with AccessWatch(tmp_path / "access.json") as watch, scaling(access=watch) as (_, server):
-        strangers = [await stranger(server.port, sender, first) for sender in senders * 2]
-        async with asyncio.timeout(PATIENCE_S):
-            while server.connections < 8:
-                await asyncio.sleep(0.005)
-        async with Keda.to(server) as keda:
-            assert await keda.active(apiKeyFromEnv=secret) is False
-            await strangers[0].rest()
-            again = [await stranger(server.port, sender, first) for sender in senders * 2]
-            for client in strangers[1:]:
-                await client.close()
-            assert await keda.active(apiKeyFromEnv=secret) is False
-        for client in (strangers[0], *again):
-            await client.close()
 
 
 async def test_the_sender_with_most_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,25 +149,3 @@ async def test_without_keys_strangers_who_call_do_not_keep_keda_out(monkeypatch:
                 await asyncio.sleep(0.005)
         async with Keda.to(server) as keda:
             assert await keda.active() is False
-
-
-@pytest.mark.parametrize("first", [b"", PREFACE], ids=["silent", "preface"])
-async def test_a_connection_without_a_call_ends(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that speaks HTTP/2."""
-    monkeypatch.setattr(gate, "SILENT_S", 0.05)
-    async with scaling() as (_, server):
-        client = await stranger(server.port, "127.0.0.2", first)
-        async with asyncio.timeout(PATIENCE_S):
-            await client.rest()
-        await client.close()
-
-
-async def test_a_connection_with_a_call_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    """A refused call counts too, so that its client reads why, but the connection may still have to make room."""
-    written(tmp_path / "access.json", {"keda": {"look": ["*"]}})
-    async with AccessWatch(tmp_path / "access.json") as watch, scaling(access=watch) as (_, server):
-        async with Keda.to(server) as keda:
-            assert await status(keda.stub.IsActive(keda.ref())) == "UNAUTHENTICATED"
-            (outer,) = server._gate._open
-            assert outer.silent.cancelled()
-            assert not outer.trusted

@@ -12,7 +12,7 @@ import pytest
 
 from bridge.contract.errors import StoreUnavailable
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Bye, Cover, Hello, ListenerHeartbeat, QueueBeat, Started, StoreDepth, Subscription
+from bridge.contract.wire import Bye, Cover, Hello, ListenerHeartbeat, QueueBeat, Started, Subscription
 from bridge.core.keda.asked import Target
 from bridge.core.keda.demand import work
 from bridge.core.settings import Periods
@@ -412,22 +412,6 @@ async def test_an_engine_counts_what_any_bridge_put() -> None:
 
 
 @simulated
-async def test_an_old_count_is_not_believed() -> None:
-    """Of a queue that nobody watched for an hour; a stream says nothing until it was counted anew."""
-    elsewhere = Counted()
-    async with World.made(east=elsewhere) as world:
-        target = Target(QUEUE, "east")
-        await elsewhere.fill(b"x")
-        first = await world.watch(target)
-        assert first.now is True
-        await first.end()
-        await elsewhere.clear(QUEUE)
-        await pass_time(3600.0)
-        second = await world.watch(target)
-        assert [active for _, active in second.said] == [False]
-
-
-@simulated
 async def test_what_lapsed_counts_as_leased_where_only_a_receive_tells() -> None:
     """JetStream: a message whose lease has ended is work, although nobody is there who could hold it."""
 
@@ -463,18 +447,6 @@ async def test_a_queue_of_the_bridge_whose_workers_read_elsewhere() -> None:
         world.cover(worker)
         await pass_time(PROMPT_S)
         assert (told.now, world.work()) == (False, 0)
-
-
-@simulated
-async def test_what_workers_counted_is_the_metric_for_a_minute() -> None:
-    """Of a queue elsewhere that nobody else counts."""
-    async with World.made() as world:
-        worker = world.worker()
-        world.cover(worker)
-        worker.session.feed(ListenerHeartbeat(1, {QUEUE: QueueBeat(depth=StoreDepth(500, 20, 0))}))
-        assert world.work() == 500
-        await pass_time(61.0)
-        assert world.work() == 0
 
 
 @simulated
@@ -647,26 +619,3 @@ async def test_a_bridge_that_cannot_know_says_so_rather_than_end_anybody() -> No
         await worker.end()
         await pass_time(2.0)
         assert one.work() == 0, "nobody is there to be busy"
-
-
-@pytest.mark.parametrize("place", ["counted", "failing", "told by workers"])
-@simulated
-async def test_what_a_trigger_announced_for_later_is_work_before_it_is_due(place: str) -> None:
-    """Also of a queue elsewhere, whether its store counts, cannot be counted, or has no name."""
-    elsewhere = Counted()
-    async with World.made(east=elsewhere) as world:
-        target = TARGET if place == "told by workers" else Target(QUEUE, "east")
-        worker = world.worker()
-        world.trigger()
-        world.cover(worker)
-        elsewhere.fails = place == "failing"
-        told = await world.watch(target)
-        start = asyncio.get_running_loop().time()
-        world.trigger(not_before_ms=120_000)
-        await pass_time(100.0)
-        assert not any(active for _, active in told.said)
-        assert world.work(target) == (None if place == "failing" else 0)
-        await pass_time(19.0)
-        (first,) = [at for at, active in told.said if active][:1]
-        assert 110.0 <= first - start <= 110.0 + PROMPT_S
-        assert world.work(target) == 1

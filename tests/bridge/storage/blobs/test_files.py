@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -44,18 +42,6 @@ async def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         await FileBlobs(tmp_path).put("a", b"x")
 
 
-async def test_a_new_folder_is_shared_as_the_umask_says(tmp_path: Path) -> None:
-    """Producers and workers under different users of a group read, write and remove there."""
-    before = os.umask(0o007)
-    try:
-        await FileBlobs(tmp_path / "blobs").put("a/b", b"x")
-    finally:
-        os.umask(before)
-    made = {each.relative_to(tmp_path).as_posix(): each.stat().st_mode & 0o777 for each in tmp_path.rglob("*")}
-    folders = {"blobs", "blobs/a", "blobs/.incoming"}
-    assert made == {name: 0o770 if name in folders else 0o660 for name in [*folders, "blobs/a/b", f"blobs/{MARKER}"]}
-
-
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
 async def test_a_folder_without_the_right_is_a_wrong_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -88,50 +74,6 @@ async def test_what_a_crash_left_half_written_goes_after_a_day(tmp_path: Path) -
     os.utime(old, (long_ago, long_ago))
     assert await store.blobs() == []
     assert list(incoming.iterdir()) == [young]
-
-
-async def test_a_stranger_s_file_is_no_blob(tmp_path: Path) -> None:
-    """A file whose name no blob has is not listed, so that a listing can go on after it."""
-    store = FileBlobs(tmp_path)
-    await store.put("a/b", b"x")
-    (tmp_path / "a" / "notes.txt").write_text("theirs")
-    assert [blob.name for blob in await store.blobs()] == ["a/b"]
-
-
-async def test_age_is_the_files(tmp_path: Path) -> None:
-    """The age in a listing is since the file was written."""
-    store = FileBlobs(tmp_path)
-    await store.put("a", b"x")
-    written = (tmp_path / "a").stat().st_mtime
-    os.utime(tmp_path / "a", (written - 5000, written - 5000))
-    (blob,) = await store.blobs()
-    assert 5000 <= blob.age_s < 5060
-
-
-async def test_names_are_flushed_with_their_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each new folder up to the root is flushed, or a loss of power could take the blob with its folder."""
-    flushed: list[str] = []
-    opened: dict[int, Path] = {}
-    opening, flushing = os.open, os.fsync
-
-    def note(path: Path, flags: int) -> int:
-        descriptor = opening(path, flags)
-        opened[descriptor] = path
-        return descriptor
-
-    def flush(descriptor: int) -> None:
-        flushing(descriptor)
-        if descriptor in opened:
-            flushed.append(opened.pop(descriptor).relative_to(tmp_path).as_posix())
-
-    monkeypatch.setattr(os, "open", note)
-    monkeypatch.setattr(os, "fsync", flush)
-    store = FileBlobs(tmp_path)
-    await store.put("a/b/c", b"x")
-    assert sorted(set(flushed)) == [".", "a", "a/b"]
-    flushed.clear()
-    await store.put("a/b/d", b"x")
-    assert flushed == ["a/b"]
 
 
 @pytest.mark.parametrize("left", ["nothing", "empty", "another", "older"])
@@ -232,30 +174,9 @@ async def test_a_mount_that_comes_back_between_two_looks_is_there(
     assert await store.get("a/b") == b"x"
 
 
-async def test_first_puts_at_the_same_time_agree_on_the_mark(tmp_path: Path) -> None:
-    """Of several writers that meet an empty folder each can go on afterwards."""
-    stores = [FileBlobs(tmp_path / "new") for _ in range(8)]
-    for round_ in range(2):
-        await asyncio.gather(*(store.put(f"a/{number}-{round_}", b"x") for number, store in enumerate(stores)))
-    assert len(await stores[0].blobs()) == 16
-
-
-async def test_a_url_opens_a_directory(tmp_path: Path) -> None:
-    """An absolute path after three slashes, escapes and all."""
-    store: Any = open_blobs(f"file://{tmp_path}/with%20space")
-    assert store.root == tmp_path / "with space"
-
-
 @pytest.mark.parametrize("url", ["file://host/x", "file:///", "file:", "ftp://secret@x", "blobs", ""])
 def test_a_url_of_no_store_is_refused(url: str) -> None:
     """With what would be right, and without the URL, which may hold a secret."""
     with pytest.raises(ConfigurationError) as refused:
         open_blobs(url)
     assert "secret" not in str(refused.value)
-
-
-async def test_the_first_puts_of_many_callers_mark_one_folder(tmp_path: Path) -> None:
-    """Who looks for the mark while another makes it does not take the folder for a stranger's."""
-    for number in range(40):  # unlocked, it went wrong in every seventh
-        store = FileBlobs(tmp_path / str(number))
-        await asyncio.gather(*(store.put(f"a{writer}", b"x") for writer in range(8)))

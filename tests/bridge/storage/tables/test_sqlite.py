@@ -11,7 +11,6 @@ import pytest
 
 from bridge.contract.errors import (
     ConfigurationError,
-    Conflict,
     StoreDamaged,
     StoreFull,
     StoreUnavailable,
@@ -19,19 +18,6 @@ from bridge.contract.errors import (
 )
 from bridge.storage.tables import open_table
 from bridge.storage.tables.sqlite import SqliteTable
-
-
-async def test_two_that_share_a_file_see_each_other(tmp_path: Path) -> None:
-    """Both make the new file at the same time; of their writes with one ETag, one wins."""
-    path = tmp_path / "ledger.db"
-    async with SqliteTable(path) as one, SqliteTable(path) as two:
-        etags = await asyncio.gather(*(store.insert("p", f"r{i}", b"") for i, store in enumerate([one, two] * 8)))
-        assert len({*etags}) == 16
-        assert await one.entities("p") != []
-        assert [entity.row for entity in await two.entities("p")] == [entity.row for entity in await one.entities("p")]
-        await two.replace("p", "r0", b"two", etags[0])
-        with pytest.raises(Conflict):
-            await one.replace("p", "r0", b"one", etags[0])
 
 
 async def test_a_defect_while_writing_strands_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,15 +47,6 @@ async def test_a_defect_while_writing_strands_nobody(tmp_path: Path, monkeypatch
             assert await store.get("p", "r") is not None
 
 
-async def test_what_was_answered_is_there_after_a_restart(tmp_path: Path) -> None:
-    """Another store on the same file reads it, by the same keys."""
-    async with SqliteTable(tmp_path / "ledger.db") as store:
-        etag = await store.insert("p", "r", b"kept")
-    async with SqliteTable(tmp_path / "ledger.db") as store:
-        entity = await store.get("p", "r")
-        assert (entity.data, entity.etag) == (b"kept", etag)
-
-
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
     """Return a list that fills with every connection to a file."""
@@ -81,19 +58,6 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
 
     monkeypatch.setattr(sqlite3, "connect", noted)
     return made
-
-
-async def test_calls_that_wait_are_committed_together(tmp_path: Path, connections: list[sqlite3.Connection]) -> None:
-    """A hundred writes at once take a few commits, not a hundred."""
-    async with SqliteTable(tmp_path / "ledger.db") as store:
-        await store.insert("p", "first", b"")
-        heard: list[str] = []
-        connections[0].set_trace_callback(heard.append)
-        await asyncio.gather(*(store.insert("p", f"r{number}", b"") for number in range(100)))
-        assert len(await store.entities("p")) == 101
-    assert sum(line.startswith("INSERT INTO entities") for line in heard) == 100
-    # The last one is that of the listing.
-    assert heard.count("COMMIT") <= 3 + 1
 
 
 async def test_a_file_that_another_writes_for_long_is_unavailable(
@@ -148,21 +112,6 @@ async def test_a_strange_file_is_refused_and_left_alone(tmp_path: Path) -> None:
         assert path.read_bytes() == before
 
 
-async def test_age_is_by_the_wall_clock(tmp_path: Path) -> None:
-    """A listing by age takes those at least so old; a clock that jumps back makes nobody younger than new."""
-    now = 1000.0
-    async with SqliteTable(tmp_path / "ledger.db", wall=lambda: now) as store:
-        await store.insert("p", "old", b"")
-        now = 1600.0
-        await store.insert("p", "new", b"")
-        now = 1700.0
-        ages = {entity.row: entity.age_s for entity in await store.entities("p")}
-        assert ages == {"old": 700.0, "new": 100.0}
-        assert [entity.row for entity in await store.entities("p", older_than_s=700)] == ["old"]
-        now = 0.0
-        assert [entity.age_s for entity in await store.entities("p")] == [0.0, 0.0]
-
-
 async def test_a_caller_that_is_cancelled_harms_nobody(tmp_path: Path) -> None:
     """The write may be done; others in its group are answered."""
     async with SqliteTable(tmp_path / "ledger.db") as store:
@@ -180,9 +129,3 @@ def test_a_url_of_no_store_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         open_table(url)
     assert "secret" not in str(refused.value)
-
-
-def test_a_url_opens_a_file(tmp_path: Path) -> None:
-    """An absolute path after three slashes, escapes and all."""
-    store: Any = open_table(f"sqlite://{tmp_path}/with%20space.db")
-    assert store.path == tmp_path / "with space.db"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import pathlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,20 +14,23 @@ import pytest
 
 from bridge.brokers import SCHEMES
 from bridge.brokers.base import Topic
-from bridge.contract.errors import ChannelLost
-from bridge.contract.wire import Hello, Subscription, Welcome
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.wire import Bye, Cover, Hello, ListenerHeartbeat, QueueBeat, Subscription, Welcome, encode_frame
+from bridge.core.keys import without
 from bridge.core.settings import Periods
 from bridge.core.supervision import RETRY_CAP_S
 from bridge.queues.base import NewMessage
+from bridge.service.access import access_file
+from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.triggers.attachment import Attachment
 from listeners import Listener, Message
 from listeners.core.liveness import WELCOME_WITHIN_S
-from listeners.session.channels.base import Link
 from listeners.session.channels.brokered import BrokeredChannel
 from tests.listeners.rig import QUEUE, Store
-from tests.support.memory_broker import SERVERS, MemoryServer, NamedBroker
+from tests.support.access import written
+from tests.support.memory_broker import SERVERS, MemoryBroker, MemoryServer
 from tests.support.sim_loop import pass_time, simulate, simulated
 
 A, H, D = 2.0, 5.0, 15.0
@@ -258,22 +262,6 @@ async def test_a_killed_broker_changes_nothing_but_the_latency(kind: str) -> Non
 
 
 @simulated
-async def test_a_restarted_bridge_is_noticed_within_a_heartbeat() -> None:
-    """S2: a new boot within H; it does not know the session, says so, and another hello follows."""
-    async with site() as place:
-        bridge = await place.bridge()
-        worker = await place.worker()
-        await place.until(lambda: worker.state().session, A, "welcome")
-        await pass_time(3)
-        await place.kill_bridge(bridge)
-        again = await place.bridge()
-        await place.put()
-        await place.until(lambda: worker.state().boot == again.boot, H + SLACK, "a new boot")
-        await place.all_handled(A)
-        await place.clean(again, H)
-
-
-@simulated
 async def test_of_two_bridges_a_listener_has_one_and_changes_when_it_dies() -> None:
     """Both hear hello; the first to say welcome has it, the other leaves it alone, and nothing is woken twice."""
     async with site() as place:
@@ -295,91 +283,177 @@ async def test_of_two_bridges_a_listener_has_one_and_changes_when_it_dies() -> N
         assert len(other.listeners()) == 1
 
 
-def test_a_crashed_worker_is_known_at_once_by_its_last_will() -> None:
-    """On MQTT; over NATS by silence within D. What it owned goes to the next."""
+@pytest.fixture(autouse=True)
+def scheme_brokered_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses of brokers in memory."""
+    monkeypatch.setitem(SCHEMES, "mem", ("tests.support.memory_broker", "NamedBroker"))
 
-    async def life(kind: str, within: float) -> None:
-        async with site(kind) as place:
-            bridge = await place.bridge()
-            await place.worker()
-            await place.until(lambda: len(bridge.listeners()) == 1, A, "one")
-            await place.worker()
-            await place.until(lambda: len(bridge.listeners()) == 2, A, "two")
-            await place.kill_worker()
-            await place.until(lambda: len(bridge.listeners()) == 1, within, "the crash is known")
-            await place.put()
-            await place.all_handled(A + SLACK)
 
-    simulate(life("mqtt", 0.1))
-    simulate(life("nats", D + SLACK))
+class SiteBrokeredKey:
+    """A broker, and the access file of the bridges on it."""
+
+    def __init__(self, kind: str, path: pathlib.Path) -> None:
+        self.server = MemoryServer(kind)
+        self.url = f"mem://k{next(_names)}"
+        SERVERS[self.url.partition("://")[2]] = self.server
+        self.path = path
+
+    @asynccontextmanager
+    async def bridge(self) -> AsyncIterator[Bridge]:
+        """Run a bridge that asks for keys."""
+        async with Bridge() as bridge, AccessWatch(self.path) as watch:
+            sessions = BrokeredSessions(bridge, "queuebell", access=watch)
+            bus = Attachment(
+                bridge, self.server.broker, "bus", self.server.kind,
+                prefix="queuebell", sessions=sessions, announcer=None, brokers=["bus"], republish=True,
+            )  # fmt: skip
+            await bus.start()
+            try:
+                yield bridge
+            finally:
+                bridge.end_sessions()
+                await bus.stop()
+                await sessions.stop()
+
+    @asynccontextmanager
+    async def worker(self, api_key: str | Callable[[], str] | None) -> AsyncIterator[Listener]:
+        """Run a listener with a store of its own."""
+
+        async def handle(message: Message) -> None:
+            pass
+
+        listener = Listener(Store(), QUEUE, handle, bridge=self.url, api_key=api_key, handle_signals=False)
+        running = asyncio.create_task(listener.run(), name="worker")
+        try:
+            yield listener
+        finally:
+            await listener.stop()
+            await running
+
+    async def until(self, holds: Callable[[], bool], within: float) -> None:
+        """Wait, in virtual time."""
+        async with asyncio.timeout(within):
+            while not holds():
+                await asyncio.sleep(0.05)
 
 
 @simulated
-async def test_a_worker_that_stops_says_bye_and_leaves_nothing_behind() -> None:
-    """Confirmed, and without a last will after it."""
-    async with site("mqtt") as place:
-        bridge = await place.bridge()
-        worker = await place.worker()
-        await place.until(lambda: worker.state().session, A, "welcome")
-        before = asyncio.get_running_loop().time()
-        await worker.stop()
-        assert asyncio.get_running_loop().time() - before < 0.1
-        assert bridge.listeners() == []
-        byes = [payload for topic, payload in place.server.log if b'"type":"bye"' in payload]
-        assert len(byes) == 2
+async def test_a_bridge_that_restarts_and_knows_the_key_no_more(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The listener does not hang on to the session that it had, and is let in once the key is back."""
+    secrets = written(tmp_path / "access.json", {"worker": {"take": [QUEUE]}})
+    place = SiteBrokeredKey("nats", tmp_path / "access.json")
+    async with place.worker(secrets["worker"]) as worker:
+        async with place.bridge():
+            await place.until(lambda: worker.state().session, 10)
+            for connection in place.server.connections:
+                # It ends without a word to anybody.
+                connection.full = any(pattern[1] == "hello" for pattern, _, _ in connection.subscriptions)
+        kept = access_file.read(place.path)
+        access_file.change(place.path, lambda found: without(found, "worker")[0])
+        async with place.bridge():
+            await pass_time(60)
+            assert sum("the bridge reports" in record.message for record in caplog.records) <= 2
+            assert sum("the bridge refuses us" in record.message for record in caplog.records) == 1
+            assert not worker.state().session
+            access_file.change(place.path, lambda _: kept)
+            await place.until(lambda: worker.state().session, 60)
 
 
 @simulated
-async def test_started_before_broker_and_bridge_it_waits_and_polls_meanwhile() -> None:
-    """L9: DEGRADED until there is a bridge, and back in PUSH with its welcome."""
-    async with site() as place:
-        place.server.refusing = True
-        worker = await place.worker()
+async def test_a_key_that_cannot_be_had(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The listener polls and asks again; what the program raised may hold the key, and is in no log."""
+    secrets = written(tmp_path / "access.json", {"worker": {"take": [QUEUE]}})
+    fails = True
+
+    def key() -> str:
+        if fails:
+            raise OSError(f"vault: {secrets['worker']}")
+        return secrets["worker"]
+
+    place = SiteBrokeredKey("nats", tmp_path / "access.json")
+    async with place.bridge(), place.worker(key) as worker:
         await pass_time(20)
-        await place.put()
-        await place.all_handled(31)
-        place.server.refusing = False
-        await pass_time(60)
         assert not worker.state().session
-        await place.bridge()
-        await place.until(lambda: worker.state().session, 5 + 5 + A, "welcome")
-        await place.put()
-        await place.all_handled(SLACK)
+        assert all(topic[1] != "hello" for topic, _ in place.server.log)
+        fails = False
+        await place.until(lambda: worker.state().session, 20)
+    assert secrets["worker"] not in caplog.text
 
 
 @simulated
-async def test_a_link_numbers_what_it_sends_and_repeats_hello_until_welcome() -> None:
-    """Every A, with a new number each, and not after; numbers of the next connection are higher."""
-    place = Site("nats")
-    channel = BrokeredChannel(place.url, "1" * 32)
-    hello = Hello("1" * 32, "one", [Subscription(QUEUE, 1)])
-    link = await channel.connect()
+async def test_a_server_that_another_one_told_of(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the connection that was made turns out to be readable by others, no hello leaves."""
+    secrets = written(tmp_path / "access.json", {"worker": {"take": [QUEUE]}})
+    monkeypatch.setattr(MemoryBroker, "private", property(lambda broker: broker not in broker.server.connections))
+    place = SiteBrokeredKey("nats", tmp_path / "access.json")
+    async with place.bridge(), place.worker(secrets["worker"]) as worker:
+        await pass_time(20)
+        assert not worker.state().session
+        assert place.server.attempts > 2
+        assert all(secrets["worker"].encode() not in raw for _, raw in place.server.log)
+
+
+CLEAR = ["nats://broker:4222", "mqtt://10.0.0.1", "nats://127.0.0.1,broker", "nats://broker?tls_ca=/dev/null"]
+
+
+@pytest.mark.parametrize("url", CLEAR)
+def test_a_key_never_goes_over_a_network_in_the_clear(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given or of the environment; without one, any address will do."""
+    BrokeredChannel(url, "1" * 32)
+    with pytest.raises(ConfigurationError, match="in the clear; use tls://") as refused:
+        BrokeredChannel(url, "1" * 32, api_key="qb_secret")
+    assert "qb_secret" not in str(refused.value)
+    monkeypatch.setenv("QUEUEBELL_API_KEY", "qb_secret")
+    with pytest.raises(ConfigurationError, match="in the clear"):
+        BrokeredChannel(url, "1" * 32)
+
+
+INSTANCE = "1" * 32
+OLD, NEW = "a" * 32, "b" * 32
+QUEUE_BETWEEN_BRIDGES = "billing/orders"
+DOWN = ("queuebell", "session", INSTANCE, "down")
+
+
+def down(frame: dict[str, object], boot: str, seq: int) -> bytes:
+    return msgspec.json.encode({**frame, "instance": INSTANCE, "seq": seq, "boot": boot})
+
+
+def welcome(boot: str, seq: int) -> bytes:
+    frame = msgspec.json.decode(encode_frame(Welcome(boot, 5000, 60_000, 1, [])))
+    return down(frame, boot, seq)
+
+
+@simulated
+async def test_levels_of_the_old_boot_are_not_said_to_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `unknown_session` only hello and bye leave, until somebody says welcome."""
+    monkeypatch.setitem(SCHEMES, "mem", ("tests.support.memory_broker", "NamedBroker"))
+    server = SERVERS["between"] = MemoryServer()
+    link = await BrokeredChannel("mem://between", INSTANCE).connect()
+    hello = Hello(INSTANCE, "one", [Subscription(QUEUE_BETWEEN_BRIDGES, 1)])
+    beat = ListenerHeartbeat(1, {QUEUE_BETWEEN_BRIDGES: QueueBeat(gen=57, covered=57)})
+    cover = Cover(QUEUE_BETWEEN_BRIDGES, OLD, 57, 0)
+
+    def said() -> list[str]:
+        found = [msgspec.json.decode(payload)["type"] for topic, payload in server.log if topic[-1] != "down"]
+        server.log.clear()
+        return found
+
     link.send(hello)
-    await pass_time(2 * A + 0.1)
-    bridge = await place.bridge()
-    frame = await link.receive()
-    assert isinstance(frame, Welcome)
-    assert frame.boot == bridge.boot
-    await pass_time(3 * A)
+    server.deliver(DOWN, welcome(OLD, 1))
+    await pass_time(0.1)
+    link.send(beat)
+    assert said() == ["hello", "heartbeat"]
+    server.deliver(DOWN, down({"type": "error", "code": "unknown_session", "message": ""}, OLD, 2))
+    await pass_time(0.1)
+    link.send(hello)
+    link.send(beat)
+    link.send(cover)
+    assert said() == ["hello"]
+    server.deliver(DOWN, welcome(NEW, 1))
+    await pass_time(0.1)
+    link.send(beat)
+    link.send(Bye())
+    assert said() == ["heartbeat", "bye"]
     await link.close()
-    again = await channel.connect()
-    again.send(hello)
-    await again.receive()
-    said = [msgspec.json.decode(payload) for topic, payload in place.server.log if topic[1] == "hello"]
-    numbers = [hello["seq"] for hello in said]
-    assert numbers == [1, 2, 3, 4, (1 << 32) + 1]
-    assert [hello.get("to") for hello in said] == [None] * 5
-    broker = place.server.connections[-1]
-    assert isinstance(broker, NamedBroker)
-    broker.die("reset")
-    with pytest.raises(ChannelLost, match="reset"):
-        await _receive_all(again)
-    await again.close()
-    await again.close()
-    await channel.close()
-    await place.close()
-
-
-async def _receive_all(link: Link) -> None:
-    while True:
-        await link.receive()

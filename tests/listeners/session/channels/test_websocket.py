@@ -8,19 +8,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from aiohttp import ClientConnectionResetError, WSMsgType, web
-from aiohttp.http import WebSocketWriter
+from aiohttp import web
 
 from bridge.contract.errors import ChannelLost, ConfigurationError
-from bridge.contract.wire import Bye, Hello, Started, Subscription, Welcome, decode_up
+from bridge.contract.wire import Bye, Hello, Subscription, Welcome
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
-from bridge.queues import open_store
 from bridge.queues.base import NewMessage
 from bridge.service.bridge import Bridge
-from listeners import Message
+from listeners.session.channels import websocket
 from listeners.session.channels.websocket import WebSocketChannel
-from tests.listeners.rig import QUEUE, listening, settled
+from tests.bridge.queues.scripted_server import Answering, ScriptedServer
+from tests.bridge.queues.test_http_many import refusing, strange
+from tests.listeners.rig import QUEUE
+from tests.support.processes import free_port
 
 HELLO = Hello("a" * 32, "test", [Subscription(QUEUE, 1, own=True)])
 
@@ -45,28 +46,6 @@ async def peer(speak: Callable[[web.WebSocketResponse], Awaitable[None]]) -> Asy
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
-
-
-async def test_put_to_handler_over_the_network() -> None:
-    """The whole way: a put through the queue service wakes a worker, whose URL makes the queue an own one."""
-    async with Bridge() as bridge, WebServer(bridge, WebSettings(port=0)) as server:
-        producer = open_store(server.url)
-        seen: list[tuple[str, str]] = []
-
-        async def handle(message: Message) -> None:
-            seen.append((message.text(), message.wake_source))
-
-        async with listening(server.url, handle, bridge=server.url) as listener:
-            while not listener.state().session:
-                await asyncio.sleep(0.01)
-            for number in range(3):
-                await producer.put(QUEUE, [NewMessage(b"%d" % number)])
-                await settled(listener, number + 1)
-            figures = listener.state().queues[QUEUE]
-            assert (figures.carried, figures.total_receives) == (3, 0)
-        assert seen == [("0", "trigger"), ("1", "trigger"), ("2", "trigger")]
-        assert bridge.listeners() == []
-        await producer.close()
 
 
 KILLED_AT_ONCE = """
@@ -117,28 +96,6 @@ async def test_frames_travel_both_ways_in_order() -> None:
         await channel.close()
 
 
-async def test_closing_sends_what_was_handed_over() -> None:
-    """The last frames before a close arrive, in order."""
-    heard: list[object] = []
-    over = asyncio.Event()
-
-    async def listen(socket: web.WebSocketResponse) -> None:
-        async for message in socket:
-            heard.append(decode_up(message.data))
-        over.set()
-
-    async with peer(listen) as url:
-        channel = WebSocketChannel(url)
-        link = await channel.connect()
-        frames = [Started(QUEUE, "b" * 32, number) for number in range(100)]
-        for frame in frames:
-            link.send(frame)
-        await link.close()
-        await over.wait()
-        assert heard == frames
-        await channel.close()
-
-
 async def test_a_cancelled_receive_loses_nothing() -> None:
     """The frame that comes afterwards is still there."""
     speak = asyncio.Event()
@@ -182,49 +139,68 @@ async def test_a_frame_that_cannot_be_read_ends_the_link(frame: str) -> None:
         await channel.close()
 
 
-async def test_why_it_was_closed_is_told_though_the_reply_cannot_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over TLS the close frame and the end of the connection come at once: aiohttp has 1006 then, and not 4401."""
-
-    async def cannot(*_: object, **__: object) -> None:
-        raise ClientConnectionResetError("Cannot write to closing transport")
-
-    async def revoke(socket: web.WebSocketResponse) -> None:
-        await socket.send_frame((4401).to_bytes(2, "big"), WSMsgType.CLOSE)
-        await socket.receive()
-
-    monkeypatch.setattr(WebSocketWriter, "close", cannot)
-    async with peer(revoke) as url:
-        channel = WebSocketChannel(url)
-        link = await channel.connect()
-        with pytest.raises(ChannelLost, match="knows no such key"):
-            await link.receive()
-        await link.close()
-        await channel.close()
-
-
-async def test_a_bridge_that_is_not_there_is_a_lost_channel() -> None:
-    """Refused connections and answers that are no sessions are worth another try."""
-
-    async def hang_up(socket: web.WebSocketResponse) -> None:
-        await socket.close()
-
-    async with peer(hang_up) as url:
-        channel = WebSocketChannel(url)
-        link = await channel.connect()
-        with pytest.raises(ChannelLost, match="closed"):
-            await link.receive()
-        await link.close()
-        await channel.close()
-        with pytest.raises(ConfigurationError, match="path"):
-            WebSocketChannel(url + "/nowhere")
-    channel = WebSocketChannel(url)
-    with pytest.raises(ChannelLost):
-        await channel.connect()
-    await channel.close()
-
-
 def test_a_url_of_another_kind_is_refused() -> None:
     """By an error that names the setting."""
     for url in ("ws://x", "http://", "x"):
         with pytest.raises(ConfigurationError, match="bridge"):
             WebSocketChannel(url)
+
+
+async def silent(socket: web.WebSocketResponse) -> None:
+    """Let a session in, and say nothing."""
+    await socket.receive()
+
+
+@pytest.mark.parametrize(
+    ("first", "goes_on"),
+    [
+        (None, True), (strange, True), (refusing(503, "draining"), True), (refusing(429, "too_many_requests"), True),
+        (refusing(401, "unauthenticated"), False), (refusing(403, "forbidden"), False),
+        (refusing(421, "unknown_host"), False),
+    ],
+)  # fmt: skip
+async def test_who_lets_nobody_in_is_passed_over_and_a_refusal_is_told(
+    first: Answering | None, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, or with the next attempt where an equal bridge would say the same; the reason names the address."""
+    async with ScriptedServer(first or strange) as server, peer(silent) as good:
+        url = server.url if first is not None else f"http://127.0.0.1:{free_port()}"
+        channel = WebSocketChannel(f"{url},{good}", draw=lambda: 0.999)
+        assert str(channel) == f"{url},{good.removeprefix('http://')}"
+        if not goes_on:
+            with pytest.raises(ChannelLost, match=url):
+                await channel.connect()
+        link = await channel.connect()
+        assert str(link) == good and len(server.asked) == (first is not None)
+        await link.close()
+        await channel.close()
+
+
+async def test_one_that_hangs_costs_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 s, shortened here; and an attempt that is given up goes on at the next one."""
+    monkeypatch.setattr(websocket, "TRY_S", 0.05)
+    never = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await never.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    hanging = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with peer(silent) as good:
+        channel = WebSocketChannel(f"{hanging},{good}", draw=lambda: 0.999)
+        link = await channel.connect()
+        assert str(link) == good
+        await link.close()
+        await channel.close()
+        monkeypatch.setattr(websocket, "TRY_S", 100.0)
+        channel = WebSocketChannel(f"{hanging},{good}", draw=lambda: 0.999)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await channel.connect()
+        link = await channel.connect()
+        assert str(link) == good
+        await link.close()
+        await channel.close()
+    never.set()
+    server.close()

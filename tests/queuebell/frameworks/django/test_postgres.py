@@ -13,119 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from bridge.queues.postgres.schema import init
 from tests.bridge.queues.postgres_rig import schema, server, url
-from tests.queuebell.frameworks.django.shop import TABLE, Shop
-from tests.support.postgres import PostgresServer, execute
-from tests.support.processes import ROOT, Processes, environment, until
+from tests.support.processes import ROOT, environment
 
 __all__ = ["schema", "server", "url"]
 pytestmark = pytest.mark.system
 INSTALL_S = 1500.0
 TOOLS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")
 ALL_OTHERS = ("-m", "", "-k", "not with_django_6")
-
-
-async def shop_on(server: PostgresServer, schema: str, url: str, processes: Processes) -> Shop:
-    await init(url, notify=True)
-    await execute(url, TABLE.format(serial="serial"))
-    bridge = await processes.serve("--postgres", url)
-    database = {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": "postgres",
-        "HOST": "127.0.0.1",
-        "PORT": server.port,
-        "USER": "postgres",
-        "OPTIONS": {"options": f"-csearch_path={schema}"},
-        "CONN_MAX_AGE": None,
-    }
-    return Shop(processes, bridge, database, {"store": url, "bridge": bridge.url, "database": "default"})
-
-
-async def test_a_task_is_there_if_its_transaction_is(
-    server: PostgresServer, schema: str, url: str, processes: Processes
-) -> None:
-    """A commit has it there and wakes the worker; a rollback, of a savepoint too, and a failure leave none."""
-    shop = await shop_on(server, schema, url, processes)
-    worker = await shop.worker()
-    await shop.bridge.has_listeners(1)
-    refused = await shop.run(
-        """
-import asyncio, datetime
-from django.db import IntegrityError, transaction
-from django.test import Client
-from django.utils import timezone
-def rolled_back():
-    raise ZeroDivisionError
-client = Client(raise_request_exception=False)
-assert client.get("/orders/1/?within").status_code == 202
-assert client.get("/orders/2/?within&fail").status_code == 500
-charge.enqueue(3)
-asyncio.run(charge_async.aenqueue(4))
-with transaction.atomic():
-    charge.enqueue(5)
-    try:
-        with transaction.atomic():
-            charge.enqueue(6)
-            rolled_back()
-    except ZeroDivisionError:
-        pass
-    soon = timezone.now() + datetime.timedelta(seconds=0.1)
-    charge.using(run_after=soon).enqueue(7)
-    try:
-        charge.using(run_after=soon + datetime.timedelta(days=8)).enqueue(8)
-    except ValueError as error:
-        told = [error.code]
-    charge.enqueue(9)
-try:
-    with transaction.atomic():
-        charge.enqueue(10)
-        try:
-            Order.objects.create(number=1)
-        except IntegrityError:
-            charge.enqueue(11)
-except ValueError as error:
-    told.append(error.code)
-print(json.dumps(told))
-"""
-    )
-    assert refused == ["bad_parameter", "transaction_failed"]
-
-    async def empty() -> bool:
-        return await execute(url, "SELECT count(*) FROM queuebell_messages") == [(0,)]
-
-    await until(empty, "all are done")
-    assert sorted(each["number"] for each in shop.told("charged")) == [1, 3, 4, 5, 7, 9]
-    assert await execute(url, "SELECT number, charged FROM shop_order") == [(1, 1)]
-    of_tasks = "query LIKE '%shop_order%' AND pid <> pg_backend_pid()"
-    assert await execute(url, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {of_tasks}")
-    await shop.run("charge.enqueue(1)")
-    await until(empty, "a connection that broke is mended by the next attempt")
-    assert await execute(url, "SELECT number, charged FROM shop_order") == [(1, 2)]
-    assert await worker.stop() == 0, worker.errors
-
-
-async def test_a_database_without_tables_is_refused(
-    server: PostgresServer, schema: str, url: str, processes: Processes
-) -> None:
-    """In clear words, and the caller's transaction goes on."""
-    shop = await shop_on(server, schema, url, processes)
-    told = await shop.run(
-        """
-from django.db import connection, transaction
-from django.test import override_settings
-given = dict(tasks.task_backends.settings["default"])
-given["OPTIONS"] = {**given["OPTIONS"], "store": given["OPTIONS"]["store"].replace("search_path=", "search_path=no")}
-with override_settings(TASKS={"default": given}), transaction.atomic():
-    Order.objects.create(number=1)
-    try:
-        charge.enqueue(1)
-    except ValueError as error:
-        print(json.dumps([error.code, str(error)]))
-"""
-    )
-    assert told[0] == "wrong_database" and told[1].startswith("django/default: nothing was put: there are no tables")
-    assert await execute(url, "SELECT number FROM shop_order") == [(1,)]
 
 
 def python_3_12() -> str:

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import datetime
 import pathlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, cast
-from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.storage.queue import QueueServiceClient, generate_queue_sas
-from multidict import CIMultiDict
 
-from bridge.contract.errors import BadInput
+from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.core.keys import with_terms
 from bridge.core.limits import Refusals
-from bridge.http.azure.accounts import Accounts
-from bridge.http.azure.auth import SignatureAuthorizer
-from bridge.http.azure.exchange import Request
-from bridge.http.azure.relay.endpoint import read_endpoint
+from bridge.http.azure.relay.endpoint import Endpoint, read_endpoint
 from bridge.http.azure.relay.limits import AccountLimits
+from bridge.http.azure.relay.ring import Ring, ring_of
 from bridge.http.azure.relay.server import RelayServer, relay_settings
 from bridge.http.server.settings import WebSettings
-from bridge.observe.facts import AccessRefused, Fact
+from bridge.observe.facts import Fact
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
@@ -61,7 +55,7 @@ class Bells:
         return len(events)
 
 
-class Endpoint:
+class ServerEndpoint:
     """An endpoint that does as its script says and keeps the bytes of every connection."""
 
     def __init__(self, script: Script) -> None:
@@ -90,7 +84,7 @@ class Endpoint:
 class Relayed:
     """A relay before an endpoint."""
 
-    def __init__(self, bells: Bells, server: RelayServer, endpoint: Endpoint) -> None:
+    def __init__(self, bells: Bells, server: RelayServer, endpoint: ServerEndpoint) -> None:
         self.bells = bells
         self.server = server
         self.endpoint = endpoint
@@ -132,7 +126,7 @@ async def before(script: Script | bytes, **options: Any) -> AsyncIterator[Relaye
             writer.write(cast(bytes, script))
             await writer.drain()
 
-    endpoint = Endpoint(answering if isinstance(script, bytes) else script)
+    endpoint = ServerEndpoint(answering if isinstance(script, bytes) else script)
     listening = await asyncio.start_server(endpoint.serve, "127.0.0.1", 0)
     endpoint.port = listening.sockets[0].getsockname()[1]
     bells = Bells()
@@ -141,47 +135,6 @@ async def before(script: Script | bytes, **options: Any) -> AsyncIterator[Relaye
             yield Relayed(bells, server, endpoint)
     finally:
         listening.close()
-
-
-async def test_a_request_passes_as_it_came() -> None:
-    """Path, query, headers and their order, body; only Host is the endpoint's own."""
-    async with before(CREATED) as relayed:
-        head = b"POST /acme/or%64ers/messages?b=%2F+x&a=1&a=&&c HTTP/1.1\r\n"
-        headers = b"x-ms-Date: a\r\nAuthorization: SharedKey acme:sig=\r\nX-b: 1\r\nx-B:  2 \r\nContent-Length: 5\r\n"
-        reply = await relayed.ask(
-            head + b"Host: relay\r\nConnection: keep-alive, gone\r\nGone: 1\r\n" + headers + b"\r\nhello"
-        )
-        assert (reply.status, reply.body) == (201, b"ok")
-        (seen,) = relayed.endpoint.requests
-        first, *lines = seen.split(b"\r\n\r\n")[0].split(b"\r\n")
-        assert first + b"\r\n" == head
-        assert lines == [
-            b"Host: 127.0.0.1:%d" % relayed.endpoint.port,
-            b"x-ms-Date: a",
-            b"Authorization: SharedKey acme:sig=",
-            b"X-b: 1",
-            b"X-b: 2",
-            b"Content-Length: 5",
-        ]
-        assert seen.endswith(b"\r\n\r\nhello")
-
-
-async def test_an_answer_passes_as_it_came() -> None:
-    """Status, reason, headers and body; only what speaks of the connection is the relay's own."""
-    raw = (
-        b"HTTP/1.1 299 Strange\r\nX-One: 1\r\nx-one: 2\r\nServer: theirs\r\nConnection: keep-alive\r\n"
-        b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\x00"
-    )
-    async with before(raw) as relayed, relayed.client() as client:
-        await client.send(b"GET /acme HTTP/1.1\r\nHost: relay\r\n\r\n")
-        assert await client.reader.readuntil(b"\r\n\r\n") == (
-            b"HTTP/1.1 299 Strange\r\nX-One: 1\r\nx-one: 2\r\nServer: theirs\r\nContent-Encoding: gzip\r\n"
-            b"Content-Length: 3\r\n\r\n"
-        )
-        assert await client.reader.readexactly(3) == b"\x1f\x8b\x00"
-        # The connection serves the next request.
-        await client.send(b"GET /acme HTTP/1.1\r\nHost: relay\r\n\r\n")
-        assert (await client.reply()).status == 299
 
 
 async def test_host_can_be_kept() -> None:
@@ -193,16 +146,6 @@ async def test_host_can_be_kept() -> None:
         await relayed.ask(PUT.replace(b"Host: relay\r\n", host).replace(b"/acme", b"", 1))
         assert host in relayed.endpoint.requests[1]
         assert relayed.bells.rung == [("acme/orders", 0), ("other/orders", 0)]
-
-
-@pytest.mark.parametrize("method", [b"GET", b"DELETE", b"PUT", b"HEAD", b"OPTIONS"])
-async def test_no_header_is_made_up(method: bytes) -> None:
-    """A length of nothing beside the endpoint's name: no media type, no agent, no encodings."""
-    async with before(b"HTTP/1.1 204 No Content\r\n\r\n") as relayed:
-        reply = await relayed.ask(method + b" /acme/orders HTTP/1.1\r\nHost: relay\r\nX: 1\r\n\r\n", head_only=True)
-        assert (reply.status, reply.headers) == (204, {})
-        lines = relayed.endpoint.requests[0].strip().split(b"\r\n")[1:]
-        assert set(lines) - {b"Content-Length: 0"} == {b"Host: 127.0.0.1:%d" % relayed.endpoint.port, b"X: 1"}
 
 
 async def test_bodies_of_unknown_length_pass() -> None:
@@ -220,7 +163,7 @@ async def test_bodies_of_unknown_length_pass() -> None:
     half = asyncio.Event()
     async with before(script) as relayed, relayed.client() as client:
 
-        def endpoint() -> Endpoint:
+        def endpoint() -> ServerEndpoint:
             return relayed.endpoint
 
         await client.send(
@@ -246,64 +189,6 @@ async def test_a_client_that_waits_to_be_asked_for_its_body() -> None:
         assert b"Expect" not in relayed.endpoint.requests[0]
 
 
-async def test_an_old_client_learns_the_end_of_a_body_by_the_end_of_the_connection() -> None:
-    """HTTP/1.0 knows no chunks."""
-    raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
-    async with before(raw) as relayed, relayed.client() as client:
-        await client.send(b"GET /acme HTTP/1.0\r\nHost: relay\r\nConnection: keep-alive\r\n\r\n")
-        assert await client.rest() == b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabcde"
-
-
-async def test_the_mark_is_made_before_the_acknowledgement() -> None:
-    """When the 201 is out, the bell has rung (B1); a refusal rings nothing."""
-    async with before(CREATED) as relayed:
-        await relayed.ask(PUT.replace(b"messages", b"messages?visibilitytimeout=9"))
-        assert relayed.bells.rung == [("acme/orders", 10_000)]
-        await relayed.ask(b"PUT /acme/orders/messages/1?popreceipt=x&visibilitytimeout=0 HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert relayed.bells.rung[1:] == [("acme/orders", 0)]
-    async with before(b"HTTP/1.1 404 Gone\r\nContent-Length: 0\r\n\r\n") as relayed:
-        assert (await relayed.ask(PUT)).status == 404
-        assert relayed.bells.rung == []
-
-
-async def test_a_put_without_an_answer_rings_twice_and_is_sent_once() -> None:
-    """Its outcome is unknown (P2), so nothing is repeated but the bell."""
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await endpoint().request(reader)
-
-    async with before(script) as relayed:
-
-        def endpoint() -> Endpoint:
-            return relayed.endpoint
-
-        reply = await relayed.ask(PUT)
-        assert fault(reply) == (502, "InternalError")
-        assert b"it may have been carried out" in reply.body
-        assert relayed.bells.rung == [("acme/orders", 0), ("acme/orders", 31_000)]
-        assert len(relayed.endpoint.requests) == 1
-
-
-@pytest.mark.parametrize("method", [b"GET", b"PUT", b"DELETE"])
-async def test_a_kept_connection_that_breaks_is_not_asked_again(method: bytes) -> None:
-    """The client library's own second try is off (L6): a receive may have been carried out."""
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await endpoint().request(reader)
-        writer.write(CREATED)
-        await endpoint().request(reader)
-
-    async with before(script) as relayed, relayed.client() as client:
-
-        def endpoint() -> Endpoint:
-            return relayed.endpoint
-
-        for status in (201, 502):
-            await client.send(method + b" /acme/orders/messages HTTP/1.1\r\nHost: relay\r\n\r\n")
-            assert (await client.reply()).status == status
-        assert len(relayed.endpoint.requests) == 2
-
-
 async def test_an_endpoint_that_is_silent() -> None:
     """504 after the longest silence, and the bell rings, for the put may have been carried out."""
 
@@ -313,7 +198,7 @@ async def test_an_endpoint_that_is_silent() -> None:
 
     async with before(script, silence_s=0.05) as relayed:
 
-        def endpoint() -> Endpoint:
+        def endpoint() -> ServerEndpoint:
             return relayed.endpoint
 
         assert fault(await relayed.ask(PUT)) == (504, "OperationTimedOut")
@@ -328,7 +213,7 @@ async def test_an_endpoint_that_is_down() -> None:
     await listening.wait_closed()
     bells = Bells()
     async with relay(port, bells) as server:
-        reply = await Relayed(bells, server, Endpoint(lambda *_: asyncio.sleep(0))).ask(PUT)
+        reply = await Relayed(bells, server, ServerEndpoint(lambda *_: asyncio.sleep(0))).ask(PUT)
         assert fault(reply) == (502, "InternalError")
         assert b"cannot be reached; nothing was carried out" in reply.body
         assert bells.rung == []
@@ -372,43 +257,13 @@ async def test_an_answer_that_breaks_off_breaks_off() -> None:
 
     async with before(script) as relayed, relayed.client() as client:
 
-        def endpoint() -> Endpoint:
+        def endpoint() -> ServerEndpoint:
             return relayed.endpoint
 
         await client.send(PUT)
         await client.reader.readuntil(b"\r\n\r\n")
         assert await client.rest() in (b"", b"half")
         assert relayed.bells.rung == [("acme/orders", 0)]
-
-
-async def test_a_client_that_hangs_up_does_not_stop_its_put() -> None:
-    """The endpoint has it, so the bell has to ring whoever still listens."""
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await endpoint().request(reader)
-        await gone.wait()
-        writer.write(CREATED)
-        await writer.drain()
-
-    gone, rang = asyncio.Event(), asyncio.Event()
-    async with before(script) as relayed:
-
-        def endpoint() -> Endpoint:
-            return relayed.endpoint
-
-        trigger = relayed.bells.trigger
-
-        def heard(events: Sequence[CloudQueueWorkDetected], *, bus: str) -> int:
-            rang.set()
-            return trigger(events, bus=bus)
-
-        relayed.bells.trigger = heard  # type: ignore[method-assign]
-        async with relayed.client() as client:
-            await client.send(PUT)
-            await relayed.endpoint.asked.wait()
-        gone.set()
-        async with asyncio.timeout(100):
-            await rang.wait()
 
 
 async def test_stopping_in_the_middle_of_a_put_rings() -> None:
@@ -420,7 +275,7 @@ async def test_stopping_in_the_middle_of_a_put_rings() -> None:
 
     async with before(script) as relayed, relayed.client() as client:
 
-        def endpoint() -> Endpoint:
+        def endpoint() -> ServerEndpoint:
             return relayed.endpoint
 
         await client.send(PUT)
@@ -478,30 +333,6 @@ async def test_an_absolute_target_goes_to_the_endpoint() -> None:
         assert relayed.bells.rung == [("acme/orders", 0)]
 
 
-async def test_the_sdk_signs_for_an_account_of_a_host_name() -> None:
-    """With the relay as its endpoint it signs what the account itself would be sent: the path without an account."""
-
-    def work(port: int) -> None:
-        text = f"AccountName=acme;AccountKey={KEY};QueueEndpoint=http://127.0.0.1:{port}"
-        with QueueServiceClient.from_connection_string(text, retry_total=0) as sdk:
-            sdk.get_queue_client("orders").send_message("x", visibility_timeout=9)
-
-    created = b"<QueueMessagesList><QueueMessage><MessageId>1</MessageId></QueueMessage></QueueMessagesList>"
-    raw = b"HTTP/1.1 201 Created\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n%b"
-    async with before(raw % (len(created), created), account="acme") as relayed:
-        await asyncio.to_thread(work, relayed.server.port)
-        assert relayed.bells.rung == [("acme/orders", 10_000)]
-        head = relayed.endpoint.requests[0].split(b"\r\n\r\n")[0].decode().split("\r\n")
-    target = urlsplit(head[0].split(" ")[1])
-    assert target.path == "/orders/messages"
-    headers = CIMultiDict(tuple(line.split(": ", 1)) for line in head[1:])
-    authorizer = SignatureAuthorizer(Accounts({"acme": [base64.b64decode(KEY)]}), lambda _: ())
-    signed = Request(
-        "POST", target.path, dict(parse_qsl(target.query)), headers, "acme", path_style=False, queue="orders"
-    )
-    authorizer.authorize(signed, datetime.datetime.now(datetime.UTC))
-
-
 async def test_the_sdk_at_a_relay_before_our_own_endpoint() -> None:
     """Signatures of keys and of shared access hold, errors pass, and each put marks its queue here."""
 
@@ -542,22 +373,6 @@ class Used:
         self.limits = AccountLimits(self.watch, {"acme": "team"}, self.told.append)
 
 
-async def test_puts_are_within_the_rate_of_their_accounts_principal(tmp_path: pathlib.Path) -> None:
-    """What it lets through counts, whatever else is asked does not; refused, nothing reaches the endpoint."""
-    used = Used(tmp_path / "access.json", puts_per_second=2)
-    async with before(CREATED, limits=used.limits) as relayed:
-        assert [(await relayed.ask(PUT)).status for _ in range(2)] == [201, 201]
-        refused = await relayed.ask(PUT)
-        assert (fault(refused), refused.headers["retry-after"]) == ((503, "ServerBusy"), "1")
-        assert used.told == [AccessRefused("limit", "team", "put", "acme/orders", "127.0.0.1")]
-        assert (await relayed.ask(PUT.replace(b"acme", b"other"))).status == 201
-        assert (await relayed.ask(PUT.replace(b"POST", b"PUT").replace(b"messages", b"messages/1"))).status == 201
-        assert len(relayed.endpoint.requests) == 4
-        used.now += 0.5
-        assert (await relayed.ask(PUT)).status == 201
-        assert len(relayed.bells.rung) == 4
-
-
 async def test_requests_are_within_the_rate_of_their_accounts_principal(tmp_path: pathlib.Path) -> None:
     """Of every kind, and past it a body is not waited for; what names no queue is passed on."""
     used = Used(tmp_path / "access.json", requests_per_second=1)
@@ -589,3 +404,84 @@ async def test_a_flood_past_the_rate_waits(tmp_path: pathlib.Path) -> None:
         assert [(await client.reply()).status for _ in range(3)] == [201, 503, 503]
         assert (await relayed.ask(PUT.replace(b"acme", b"other"))).status == 201
         assert len(used.told) == 3, "the next one waits"
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint", "host"),
+    [
+        (
+            "https://acme.queue.core.windows.net/",
+            Endpoint("https", "acme.queue.core.windows.net", "acme"),
+            "acme.queue.localhost",
+        ),
+        (
+            "https://ACME.z12.queue.storage.azure.net",
+            Endpoint("https", "acme.z12.queue.storage.azure.net", "acme"),
+            "acme.queue.localhost",
+        ),
+        ("http://acme.queue.localhost:10001", Endpoint("http", "acme.queue.localhost:10001", "acme"), None),
+        ("http://acme-secondary.queue.localhost", Endpoint("http", "acme-secondary.queue.localhost", "acme"), None),
+        ("http://127.0.0.1:10001", Endpoint("http", "127.0.0.1:10001", None), "localhost"),
+        ("http://[::1]:80", Endpoint("http", "[::1]", None), "localhost"),
+        ("https://azurite:443", Endpoint("https", "azurite", None), "localhost"),
+        ("http://queue.example", Endpoint("http", "queue.example", None), "localhost"),
+    ],
+)
+def test_endpoints(url: str, endpoint: Endpoint, host: str | None) -> None:
+    """The account stands in the host name of a real account, else in the path."""
+    assert read_endpoint(url) == endpoint
+    assert host in (None, endpoint.host)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "acme.queue.core.windows.net",
+        "ftp://acme.queue.core.windows.net",
+        "http://127.0.0.1:10001/devstoreaccount1",
+        "http://127.0.0.1:10001?sig=x",
+        "http://user@127.0.0.1",
+        "http://127.0.0.1:x",
+        "http://a b",
+        "http://[::1",
+        "http://",
+    ],
+)
+def test_what_is_no_endpoint(url: str) -> None:
+    """The refusal names the key and says why a path cannot be."""
+    with pytest.raises(ConfigurationError, match="azure_relay"):
+        read_endpoint(url)
+
+
+PATH = "localhost"
+HOST = "acme.queue.localhost"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "host", "ring"),
+    [
+        ("POST", "/acme/orders/messages", PATH, Ring("acme", "orders")),
+        ("POST", "/acme-secondary/orders/messages/", PATH, Ring("acme", "orders")),
+        ("POST", "/orders/messages?VisibilityTimeout=30&messagettl=-1", HOST, Ring("acme", "orders", 30)),
+        ("POST", "/%61cme/orders/Messages?visibilitytimeout=0&timeout=5", PATH, Ring("acme", "orders", 0, 5)),
+        ("POST", "/orders/messages?visibilitytimeout=x&timeout=999", HOST, Ring("acme", "orders", 0, 30)),
+        ("POST", "/orders/messages?visibilitytimeout=999999999999", HOST, Ring("acme", "orders", 0)),
+        ("PUT", "/orders/messages/1?popreceipt=a&visibilitytimeout=0", HOST, Ring("acme", "orders")),
+        ("PUT", "/orders/messages/1?popreceipt=a&visibilitytimeout=30", HOST, None),
+        ("PUT", "/orders/messages/1?popreceipt=a", HOST, None),
+        ("PUT", "/orders/messages?visibilitytimeout=0", HOST, None),
+        ("PUT", "/orders", HOST, None),
+        ("GET", "/orders/messages", HOST, None),
+        ("DELETE", "/orders/messages/1?popreceipt=a&visibilitytimeout=0", HOST, None),
+        ("POST", "/orders/messages/1", HOST, None),
+        ("POST", "/acme/orders/messages/1/2", PATH, None),
+        ("POST", "/Not-A-Name/messages", HOST, None),
+        ("POST", "/a.b/orders/messages", PATH, None),
+        ("POST", "/", PATH, None),
+        ("POST", "/%ff/orders/messages", PATH, None),
+    ],
+)
+def test_puts_and_releases_ring(method: str, target: str, host: str, ring: Ring | None) -> None:
+    """A put, and an update that makes a message visible at once; nothing else."""
+    assert ring_of(method, target, host) == ring

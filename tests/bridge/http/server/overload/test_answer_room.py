@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pathlib
 import socket
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from bridge.http.api.native import PEEK_BYTES_MAX
 from bridge.http.azure.messages import PEEK_CHARS_MAX
 from bridge.http.server.connection import ConnectionServer
-from bridge.http.server.overload import answer_room
-from bridge.http.server.overload.answer_room import SLOW_AFTER_S, SLOW_BYTES_S, SMALL_BYTES, UNREAD_BYTES, AnswerRoom
+from bridge.http.server.overload import answer_room, body_room
+from bridge.http.server.overload.answer_room import (
+    SLOW_AFTER_S,
+    SLOW_BYTES_S,
+    SMALL_BYTES,
+    UNREAD_BYTES,
+    AnswerRoom,
+    Share,
+)
+from bridge.http.server.overload.body_room import BodyRoom
 from bridge.queues.base import NewMessage
-from tests.support.azure import ACCOUNT, Front, fault, messages, serving_azure, signed_headers
-from tests.support.certificates import self_signed
-from tests.support.web import Client, Served, request, serving
+from bridge.queues.embedded.terms import NoRoom
+from tests.support.azure import ACCOUNT, Front, messages, serving_azure, signed_headers
+from tests.support.web import JSON, Client, Served, request, serving
 
 QUEUE = "/v1/queues/billing/orders"
 LARGE = SMALL_BYTES + 1
@@ -50,32 +55,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def test_large_answers_are_bounded_and_small_ones_always_go() -> None:
-    """Counted from when they were not taken until they were, or until the connection has gone."""
-    room = AnswerRoom(Clock(), SIZE)
-    peers = [Peer(LARGE) for _ in range(4)]
-    for peer in peers:
-        assert room.fits(LARGE)
-        room.hold(peer, LARGE)
-    assert not room.fits(LARGE)
-    assert room.fits(SMALL_BYTES)
-    room.hold(Peer(SMALL_BYTES), SMALL_BYTES)
-    room.release(peers[0])
-    room.release(peers[0])
-    assert room.taken == 3 * LARGE + SMALL_BYTES
-    assert not room.fits(LARGE)
-    room.release(peers[1])
-    assert room.fits(LARGE)
-
-
-def test_what_is_larger_than_all_there_is_goes_alone() -> None:
-    """Otherwise it would never."""
-    room, peer = AnswerRoom(Clock(), SIZE), Peer(1)
-    assert room.fits(2 * SIZE)
-    room.hold(peer, 1)
-    assert not room.fits(2 * SIZE)
 
 
 def test_slow_readers_are_cut_off_where_there_is_no_room() -> None:
@@ -147,42 +126,6 @@ async def test_native_door_refuses_large_answers_and_takes_nothing(
     assert taken["dequeue_count"] == 1
 
 
-async def test_azure_door_refuses_large_answers_and_takes_nothing(
-    monkeypatch: pytest.MonkeyPatch, front: Front
-) -> None:
-    """As the native one does, by its own words."""
-    await front.ask("PUT", "/orders")
-    for _ in range(2):
-        await front.put("orders", "x" * 40_000)
-    room, peer = full(front.server.connections, monkeypatch)
-    for more in ("", "&peekonly=true"):
-        reply = await front.ask("GET", f"/orders/messages?numofmessages=32{more}")
-        assert fault(reply) == (503, "ServerBusy")
-        assert reply.headers["retry-after"] == "1"
-    depth = await front.bridge.store.depth(f"{ACCOUNT}/orders")
-    assert (depth.visible, depth.invisible) == (2, 0)
-    assert len(await front.get("orders")) == 1
-    room.release(peer)
-    assert [message.count for message in await front.get("orders", "?numofmessages=32")] == [1]
-
-
-async def test_any_other_large_answer_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At both doors, and the connection goes on."""
-    async with serving() as served, serving_azure() as front:
-        full(served.server.connections, monkeypatch)
-        full(front.server.connections, monkeypatch)
-        assert (await served.ask("GET", "/v1/queues")).status == 200
-        monkeypatch.setattr(answer_room, "SMALL_BYTES", 10)
-        async with served.client() as client:
-            for _ in range(2):
-                await client.send(request("GET", "/v1/queues"))
-                reply = await client.reply()
-                assert (reply.status, reply.code, reply.headers["retry-after"]) == (503, "too_many_requests", "2")
-            await client.send(request("HEAD", "/v1/queues"))
-            assert (await client.reply(head_only=True)).status == 200
-        assert fault(await front.ask("GET", "?comp=list")) == (503, "ServerBusy")
-
-
 async def test_peek_of_much_that_has_to_be_escaped_is_cut_short() -> None:
     """Fewer messages come than were asked for, but one at least, at both doors."""
     async with serving() as served, serving_azure(served.bridge) as front:
@@ -243,66 +186,148 @@ def signed(front: Front, path: str) -> bytes:
     return request("GET", target, **headers)
 
 
-async def test_what_a_client_does_not_read_is_counted_over_tls(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    """In both layers; who takes some of it is not slow, who took all is idle, and who takes nothing is cut off."""
-    tls, trust = self_signed(tmp_path)
-    async with serving_azure(tls=tls) as front, asyncio.timeout(300):
-        await front.bridge.store.put(f"{ACCOUNT}/orders", [NewMessage(b"x" * 65_000)] * 32)
-        server = front.server.connections
-        room, loop = server.unread, asyncio.get_running_loop()
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.setblocking(False)
-        await loop.sock_connect(sock, ("127.0.0.1", front.server.port))
-        # The client's side reads no further than its buffers, the kernel keeps little for the server's.
-        opened = asyncio.open_connection(sock=sock, ssl=trust, server_hostname="127.0.0.1", limit=8192)
-        client = Client(*await opened)
-        await client.send(signed(front, "/orders?comp=metadata"))
-        await client.reply()
-        (connection,) = server.open
-        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-        checks: list[Callable[[], None]] = []
-        call_later = loop.call_later
+def room_of(size: int) -> AnswerRoom:
+    """A room at a time that stands still."""
+    return AnswerRoom(lambda: 5.0, size)
 
-        def noted(delay: float, callback: Callable[..., None], *args: Any) -> asyncio.TimerHandle:
-            if delay == connection.settings.write_timeout:
-                checks.append(callback)
-            return call_later(delay, callback, *args)
 
-        monkeypatch.setattr(loop, "call_later", noted)
+class Store:
+    """What reads so many bytes where there is room, as a store does; ``asked`` counts how often it was."""
 
-        await client.send(signed(front, "/orders/messages?peekonly=true&numofmessages=32"))
-        while not room.taken:
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.asked = 0
+
+    async def read(self, share: Share) -> int:
+        """Read."""
+        self.asked += 1
+        if not share.take(self.size):
+            raise NoRoom(self.size)
+        return self.size
+
+
+def test_what_is_kept_after_leaving_is_not_counted() -> None:
+    """The store's thread may be between taking and keeping when nobody waits for the answer any more."""
+    room = room_of(4 * LARGE)
+    share = room.share()
+    assert share.take(3 * LARGE)
+    share.leave()
+    share.keep(LARGE)
+    assert (share.held, room.making) == (0, 0)
+
+
+async def test_large_answers_take_turns_in_the_order_of_asking() -> None:
+    """Each is asked for again when there is room for it, and who is cancelled meanwhile holds nobody up."""
+    room = room_of(4 * LARGE)
+    holding = room.share()
+    assert holding.take(4 * LARGE)
+    done: list[int] = []
+    store = Store(3 * LARGE)
+
+    async def ask(number: int) -> None:
+        with room.share() as share:
+            await share.reading(lambda: store.read(share))
+            done.append(number)
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        tasks = [group.create_task(ask(number), name=f"ask {number}") for number in range(4)]
+        while store.asked < 4:
             await asyncio.sleep(0)
-        assert 2_000_000 < room.taken == connection.unread()
-        assert not connection.idle
-        assert connection.transport.get_write_buffer_size() == 0, "it lies below"
+        tasks[1].cancel()
+        holding.leave()
+    assert done == [0, 2, 3]
+    assert (store.asked, room.making) == (7, 0)
 
-        before = room.taken
-        monkeypatch.setattr(answer_room, "SLOW_AFTER_S", 0.0)
-        head = (await client.reader.readuntil(b"\r\n\r\n")).lower()
-        length = int(head.partition(b"content-length:")[2].split()[0])
-        await client.reader.readexactly(1_000_000)
-        room.size = before
-        assert room.fits(LARGE), "what it took is room enough"
-        assert room.taken == connection.unread() < before
-        # As if its time-out were over: it moves, and is looked at again.
-        checks[0]()
-        assert (len(checks), connection.transport.is_closing()) == (2, False)
-        await client.reader.readexactly(length - 1_000_000)
-        while not connection.idle:
-            await asyncio.sleep(0)
-        assert (room.taken, connection.unread(), connection.writing_paused) == (0, 0, False)
 
-        await client.send(signed(front, "/orders/messages?peekonly=true&numofmessages=32"))
-        while not room.taken:
-            await asyncio.sleep(0)
-        room.size = room.taken
-        monkeypatch.setattr(answer_room, "SLOW_BYTES_S", 1 << 40)
-        assert room.fits(LARGE)
-        while server.open:
-            await asyncio.sleep(0)
-        assert room.taken == 0
-        await client.close()
+async def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where what is unread leaves no room at once, where others take too long after a while; it holds nobody up."""
+    room = room_of(4 * LARGE)
+    store = Store(4 * LARGE)
+    holding = room.share()
+    assert holding.take(LARGE)
+    monkeypatch.setattr(answer_room, "WAIT_S", 0.01)
+    with room.share() as share:
+        with pytest.raises(NoRoom):
+            await share.reading(lambda: store.read(share))
+    assert room.making == LARGE
+    room.taken = LARGE
+    with room.share() as share:
+        with pytest.raises(NoRoom):
+            await share.reading(lambda: store.read(share))
+    monkeypatch.undo()
+    room.taken = 0
+    with room.share() as share:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            waiting = group.create_task(share.reading(lambda: store.read(share)), name="waits")
+            while store.asked < 3:
+                await asyncio.sleep(0)
+            holding.leave()
+        assert waiting.result() == share.held == 4 * LARGE
+
+
+SETTLE = "/v1/queues/a/q/settle"
+LARGE_BODY_ROOM = 2 * body_room.SMALL_BYTES
+
+
+def room_of_body_room(served: Served) -> BodyRoom:
+    return served.server.connections.room
+
+
+async def slow(stack: contextlib.AsyncExitStack, served: Served, **announced: str) -> Client:
+    """Begin a large body that does not come to its end."""
+    client = await stack.enter_async_context(served.client())
+    start = (
+        b"%x\r\n" % LARGE_BODY_ROOM + b" " * (LARGE_BODY_ROOM - 10) if "Transfer_Encoding" in announced else b" " * 10
+    )
+    await client.send(request("POST", SETTLE, None, media=JSON, **announced) + start)
+    return client
+
+
+@pytest.mark.usefixtures("parser")
+async def test_no_wait_for_room_is_endless() -> None:
+    """What finds no room in time is refused by name and may come again; what holds it is ended by the same time."""
+    async with serving(body_timeout=0.2, linger=0.05) as served, contextlib.AsyncExitStack() as stack:
+        room = room_of_body_room(served)
+        room.size = LARGE_BODY_ROOM
+        room.free = 0
+        waiting = await slow(stack, served, Content_Length=str(LARGE_BODY_ROOM))
+        refused = await waiting.reply()
+        assert (refused.status, refused.code) == (503, "too_many_requests")
+        assert (refused.headers["retry-after"], refused.headers["connection"]) == ("5", "close")
+        assert room.waiting == 0
+        room.give_back(LARGE_BODY_ROOM)
+        late = await (await slow(stack, served, Content_Length=str(LARGE_BODY_ROOM))).reply()
+        assert (late.status, late.code) == (408, "request_timeout")
+        assert room.free == LARGE_BODY_ROOM
+
+
+async def test_room_is_given_in_order_and_never_twice() -> None:
+    """First come, first served, also where a later one would fit; whoever stops waiting has taken nothing."""
+    room = BodyRoom(10)
+    assert await room.take(50) == 10, "what is larger than all there is takes all"
+    order: list[str] = []
+
+    async def ask(name: str, size: int) -> None:
+        await room.take(size)
+        order.append(name)
+
+    asked = [asyncio.create_task(ask(name, size), name=name) for name, size in (("a", 8), ("b", 4), ("c", 2), ("d", 4))]
+    await asyncio.sleep(0)
+    assert room.waiting == 4
+    room.give_back(4)
+    await asyncio.sleep(0)
+    assert order == [], "the first one waits for its whole size"
+    asked[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked[0]
+    await asked[1]
+    assert (order, room.free, room.waiting) == (["b"], 0, 2)
+    room.give_back(6)
+    # Given, and cancelled before it could take note.
+    asked[2].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked[2]
+    await asked[3]
+    assert (order, room.free, room.waiting) == (["b", "d"], 2, 0)
+    room.give_back(8)
+    assert room.free == 10

@@ -14,13 +14,14 @@ import pytest
 from bridge.contract.errors import Overloaded
 from bridge.core.admission import PUT_BYTES, SLOW_AFTER_S
 from bridge.http.api.app import WebServer
+from bridge.http.server.overload.shed import _KNOWN_MAX, _known, whole_put
 from bridge.http.server.settings import WebSettings
 from bridge.queues.base import NewMessage
 from bridge.queues.http import HttpStore
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.put_gate import PutGate
 from tests.support.azure import ACCOUNT, Front, fault, message, serving_azure, signed_headers
-from tests.support.web import JSON, Client, Reply, Served, request
+from tests.support.web import Client, Reply, Served, request
 from tests.support.writers import standing
 
 QUEUE = "/v1/queues/billing/orders"
@@ -77,34 +78,6 @@ async def pausing(tmp_path: Path, **settings: int) -> AsyncIterator[Paused]:
                 paused.resume()
 
 
-async def test_what_does_not_fit_is_refused_and_what_was_taken_is_there(tmp_path: Path) -> None:
-    """While the writer stands still exactly the bound is taken; then all of that is there, and nothing else."""
-    bound = 20 * TAKEN + TAKEN // 2
-    async with pausing(tmp_path, put_waiting_bytes=bound, put_wait_ms=60_000) as paused:
-        paused.pause()
-        puts = [asyncio.create_task(paused.put(number), name="put") for number in range(100)]
-        refused = set()
-        while len(refused) < 80:
-            done, _ = await asyncio.wait({*puts} - refused, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                reply = task.result()
-                assert (reply.status, reply.code) == (429, "too_many_requests")
-                assert int(reply.headers["retry-after"]) >= 1
-            refused |= done
-        assert len(refused) == 80
-        assert paused.rule.waiting == 20
-        assert bound - TAKEN < paused.rule.bytes <= bound
-        paused.resume()
-        taken = [number for number, task in enumerate(puts) if task not in refused]
-        assert [(await puts[number]).status for number in taken] == [201] * 20
-        assert paused.rule.bytes == 0
-        seen = (await paused.served.ask("GET", QUEUE + "/peek?max=32")).json["messages"]
-        assert sorted(one["key"] for one in seen) == sorted(f"m{number}" for number in taken)
-        replies = [await paused.put(number) for number in range(100)]
-        assert [number for number, reply in enumerate(replies) if reply.status == 204] == taken
-        assert sum(reply.status == 201 for reply in replies) == 80
-
-
 async def test_a_store_that_is_behind_refuses_puts_and_nothing_else(tmp_path: Path) -> None:
     """By both doors, until it is through; receives and settlements wait their turn."""
     async with pausing(tmp_path, put_wait_ms=400) as paused, serving_azure(paused.bridge) as front:
@@ -156,32 +129,6 @@ async def told(paused: Paused, *, waiting: int) -> None:
     assert re.search(said, intake["detail"])
     metrics = (await paused.served.ask("GET", "/metrics")).body.decode()
     assert 'queuebell_puts_refused_total{reason="wait"} 4.0' in metrics
-
-
-@pytest.mark.usefixtures("parser")
-async def test_a_refusal_comes_before_the_body_is_read(tmp_path: Path) -> None:
-    """A small one may still come, and the connection goes on; a large one, or one that asks first, ends it."""
-    async with pausing(tmp_path, put_wait_ms=400) as paused:
-        paused.pause()
-        waiting = asyncio.create_task(paused.put(0), name="put")
-        await paused.until_waiting(1)
-        paused.later(2.5)
-        head = request("PUT", QUEUE + "/messages/a", media=JSON, Content_Length="1000")
-        async with paused.served.client() as client:
-            await client.send(head)
-            assert (await client.reply()).status == 429
-            await client.send(b"x" * 1000 + request("GET", "/livez"))
-            assert (await client.reply()).status == 200
-        for more in ({"Content_Length": "1000", "Expect": "100-continue"}, {"Transfer_Encoding": "chunked"}):
-            async with paused.served.client() as client:
-                await client.send(request("POST", QUEUE + "/messages", **more))
-                reply = await client.reply()
-                assert (reply.status, reply.headers["connection"]) == (429, "close")
-        async with paused.served.client() as client:
-            await client.send(request("POST", QUEUE + "/messages", Content_Length="3000000"))
-            assert (await client.reply()).headers["connection"] == "close"
-        paused.resume()
-        assert (await waiting).status == 201
 
 
 async def test_slow_senders_keep_nobody_out(tmp_path: Path) -> None:
@@ -244,19 +191,6 @@ async def azure_client(front: Front) -> AsyncIterator[Client]:
         await client.close()
 
 
-async def test_slow_senders_keep_no_whole_azure_put_out(tmp_path: Path) -> None:
-    """At the Azure endpoint too a put whose body is there already takes nothing of the share of those on their way."""
-    async with pausing(tmp_path, put_waiting_bytes=4 * TAKEN) as paused, serving_azure(paused.bridge) as front:
-        await front.ask("PUT", "/orders")
-        async with contextlib.AsyncExitStack() as stack:
-            for _ in range(2):
-                client = await stack.enter_async_context(paused.served.client())
-                await client.send(request("PUT", QUEUE + "/messages/a", Content_Length="1000") + b"x")
-            while paused.rule.bytes < 2 * TAKEN:
-                await paused.served.ask("GET", "/livez")
-            assert (await front.ask("POST", "/orders/messages", message("x"))).status == 201
-
-
 async def test_a_put_that_nobody_waits_for_still_takes_its_room(tmp_path: Path) -> None:
     """At the Azure endpoint a client may say how long it waits; what it gave the store is counted until it is done."""
     async with pausing(tmp_path, put_wait_ms=60_000) as paused, serving_azure(paused.bridge) as front:
@@ -287,3 +221,18 @@ async def test_the_rate_of_an_address_is_counted_too(tmp_path: Path) -> None:
         assert (await served.ask("PUT", QUEUE + "/messages/b", b"x")).status == 429
         assert (await served.call("receive", {})).status == 429
         assert b'queuebell_puts_refused_total{reason="rate"} 1.0' in (await served.ask("GET", "/metrics")).body
+
+
+PUT = "/v1/queues/billing/orders/messages/a"
+PLAIN = request("PUT", PUT, b"x", media="text/plain")
+
+
+def test_known_head_goes_with_the_body_that_it_announces() -> None:
+    """A head that was seen before is not read again; the body's length and the request line still are."""
+    assert whole_put(PLAIN) == 1
+    for other in (PLAIN + b"x", PLAIN[:-1], PLAIN.replace(b"PUT", b"GET"), PLAIN.replace(b"1.1", b"1.0")):
+        assert whole_put(other) is None
+    assert whole_put(PLAIN) == 1
+    for number in range(2 * _KNOWN_MAX):
+        assert whole_put(PLAIN.replace(b"Host", b"X-A: %d\r\nHost" % number)) == 1
+    assert len(_known) <= _KNOWN_MAX

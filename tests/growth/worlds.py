@@ -20,8 +20,9 @@ from bridge.queues.embedded.memory import MemoryStore
 from bridge.service.announcing import Announcer
 from bridge.service.bridge import Bridge
 from listeners.session.sessions import shares
+from tests.exploration.cluster.plan import Plan
+from tests.exploration.cluster.world import World as Bridges
 from tests.support.bells import QUEUE, Rig
-from tests.support.clusters import World as Bridges
 from tests.support.growth import Work, counted
 
 POISON = f"{QUEUE}-poison"
@@ -293,7 +294,7 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[Cluster]:
         """Begin."""
-        self.world = Bridges(2, (0, 1), 0)
+        self.world = Bridges(Plan(messages=0))
         yield self
 
     async def fill_queues(self, count: int) -> None:

@@ -101,7 +101,7 @@ ROOMS: Final = (
     _room(
         "cluster",
         "bridge/core/cluster/*.py",
-        "bridge/core/cluster exploration/test_cluster.py bridge/contract/test_cluster.py",
+        "bridge/core/cluster exploration/cluster bridge/contract/test_cluster.py",
         marks=AT_LENGTH,
     ),
     _room("access", "bridge/service/access/*.py", "bridge/service/access"),

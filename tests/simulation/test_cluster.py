@@ -6,22 +6,14 @@ import msgspec
 import pytest
 
 from bridge.core.bell import Bell
+from bridge.core.cluster.turns import Turns
 from bridge.triggers.republishing import Republisher
+from tests.exploration.cluster import mutants
 from tests.simulation import costs
 from tests.simulation.fault import CLUSTER_KINDS, Fault, draw_faults
 from tests.simulation.kernel import Kernel
-from tests.simulation.plan import PRESETS, Plan, check
+from tests.simulation.plan import PRESETS, Plan
 from tests.simulation.run import run
-from tests.simulation.wrong_turns import (
-    BeginsWithTheCover,
-    BelievesOwnOfAnEngine,
-    ForgivesAllForOne,
-    ForgivesByArrival,
-    SweepsFromArrival,
-    TakesUnknownForAble,
-    TrustsWordsFromBeforeASleep,
-    with_turns,
-)
 
 CLUSTERS = [name for name in sorted(PRESETS) if PRESETS[name].bridges > 1]
 SIZES = (3, 2, 5)
@@ -55,12 +47,6 @@ def test_every_seed_of_several_bridges_holds(seeds: range) -> None:
     assert not failed
 
 
-def test_a_run_of_several_repeats_itself() -> None:
-    """Clocks that drift, words that are lost: two runs of one seed have one trace."""
-    plan = msgspec.structs.replace(DIRECT, bridges=3)
-    assert run(plan, 2).trace_sha256 == run(plan, 2).trace_sha256
-
-
 def test_every_kind_of_fault_of_several_bridges_is_drawn() -> None:
     """Words lost, repeated and late; a loop that stands still; all but one killed; a bridge cut off alone."""
     drawn = [fault for seed in range(20) for fault in draw_faults(DIRECT, Kernel(seed).chance("some"))]
@@ -69,15 +55,15 @@ def test_every_kind_of_fault_of_several_bridges_is_drawn() -> None:
     assert any(fault.target == "bridge-1>broker" for fault in drawn)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"store": "own"}, {"auth": True}, {"broker": "mqtt"}, {"bridges": 6}, {"bridges": 1, "doors": True}],
-    ids=str,
-)
-def test_what_several_cannot_be_is_refused(changes: dict[str, object]) -> None:
-    """Each of several works on the one store, and hears the others on NATS."""
-    with pytest.raises(ValueError, match=r"bridges|doors"):
-        check(msgspec.structs.replace(DIRECT, **changes))
+def with_turns(wrong: type[Turns]) -> type[Bell]:
+    """Return rules that take turns like this."""
+
+    class Joined(Bell):
+        def join(self, **about: str | None) -> Turns:
+            taken = self.dispatch.turns = self.turns = wrong(self.dispatch, self.timers, **about)
+            return taken
+
+    return Joined
 
 
 def broken(plan: Plan, seed: int, bell: type[Bell] = Bell) -> set[str]:
@@ -92,11 +78,11 @@ SUSPENDS = {"faults": ("suspend",), "fault_gap_s": 5.0}
 @pytest.mark.parametrize(
     ("bell", "changes", "rule"),
     [
-        (with_turns(ForgivesByArrival), {}, "C4"),
-        (with_turns(TrustsWordsFromBeforeASleep), SUSPENDS, "C4"),
-        pytest.param(with_turns(ForgivesAllForOne), DENSE, "C4", marks=pytest.mark.rest),
-        (with_turns(SweepsFromArrival), {}, "C5"),
-        (with_turns(BeginsWithTheCover), {}, "C4"),
+        (with_turns(mutants.ForgivesByArrival), {}, "C4"),
+        (with_turns(mutants.StandsStill), SUSPENDS, "C4"),
+        pytest.param(with_turns(mutants.ForgivesTheDebt), DENSE, "C4", marks=pytest.mark.rest),
+        (with_turns(mutants.CoversFromArrival), {}, "C5"),
+        (with_turns(mutants.BeganWhenItCame), {}, "C4"),
     ],
     ids=["W1", "W2", "W3", "W6", "W13"],
 )
@@ -124,13 +110,6 @@ def test_w9_what_one_alone_heard_and_tells_nobody_waits_for_a_timer(monkeypatch:
     assert any(longest(seed) >= 20.0 for seed in range(4))
 
 
-def test_w10_a_queue_of_the_engine_that_is_believed_own_is_lost() -> None:
-    """C8: the bridge waits for levels of a store of its own, which has nothing to tell."""
-    plan = msgspec.structs.replace(PRESETS["cluster-own-wire"], faults=(), **BARE_RULES)
-    assert not broken(plan, 0)
-    assert broken(plan, 0, BelievesOwnOfAnEngine) & {"I1", "lost"}
-
-
 def longest_wait(bell: type[Bell]) -> float:
     """Return how long a message waited at most, calm, with three bridges and one worker."""
     plan = msgspec.structs.replace(costs.jobs((3,), 0)[0].plan, workers=1, messages=20, queues=4, hours=90.0 / 3600)
@@ -142,7 +121,7 @@ def longest_wait(bell: type[Bell]) -> float:
 def test_w8_who_waits_for_a_member_without_a_worker_waits_for_nothing() -> None:
     """C3: with one worker and three bridges, a trigger is looked at at once, whoever comes first in the order."""
     assert longest_wait(Bell) <= costs.WAIT_MOST_S
-    assert longest_wait(with_turns(TakesUnknownForAble)) >= 2.0
+    assert longest_wait(with_turns(mutants.TakesUnknownForAble)) >= 2.0
 
 
 def test_a_rolling_restart_under_load_delays_nobody() -> None:

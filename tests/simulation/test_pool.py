@@ -107,11 +107,6 @@ def test_every_seed_holds(plan: Plan, seeds: range) -> None:
     assert max(hours) <= (0 if plan.store == "own" else 67)
 
 
-def test_a_run_with_a_pool_repeats_itself() -> None:
-    """Two runs of one seed have one trace."""
-    assert run(PLANS[0], 5).trace_sha256 == run(PLANS[0], 5).trace_sha256
-
-
 def breaks(rule: str) -> bool:
     """Return whether one of some runs breaks a rule; an empty one is any."""
     return any(line.startswith(rule) for seed in range(16) for line in run(NARROW, seed).violations)

@@ -12,6 +12,7 @@ import pytest
 from bridge.core.bell import Bell
 from bridge.core.keys import Access, AccessList, Identity
 from bridge.service.access.watch import AccessWatch
+from tests.exploration import mutants
 from tests.simulation import recorded, servers
 from tests.simulation.fault import CALL_KINDS, CLUSTER_KINDS, SCALE_KINDS, Fault, draw_faults
 from tests.simulation.kernel import Kernel
@@ -20,11 +21,8 @@ from tests.simulation.plan import PRESETS, Plan
 from tests.simulation.planted import (
     CarriesBeyondCapacity,
     DropsBatches,
-    DropsMarksWhileOwned,
-    ForgetsLeasesOfTheDead,
     ForgetsPuts,
     MergesNothing,
-    SettlesByAnyCover,
     SleepsOverPuts,
     TrustsEachFlush,
     WakesNobody,
@@ -164,20 +162,6 @@ def test_the_races_are_reached() -> None:
     assert not left
 
 
-def test_a_run_repeats_itself() -> None:
-    """Two runs of one seed have equal outcomes in one process, story and all; another seed has another."""
-    plan = PRESETS["elsewhere-broker"]
-    once, again, other = (run(plan, seed, keep_story=True) for seed in (11, 11, 12))
-    assert once == again
-    assert once.story
-    assert once.trace_sha256 != other.trace_sha256
-
-
-def test_the_recorded_hashes_hold() -> None:
-    """Four runs have the hashes that every supported Python gave them (see `recorded` for how to renew them)."""
-    assert recorded.hashes() == recorded.HASHES
-
-
 @pytest.mark.parametrize("hash_seed", ["0", "4711"])
 def test_hash_seeds_change_nothing(hash_seed: str) -> None:
     """The order of sets and of memory addresses has no say in a run."""
@@ -191,15 +175,6 @@ def test_hash_seeds_change_nothing(hash_seed: str) -> None:
         check=True,
     )
     assert tuple(done.stdout.split()) == recorded.HASHES
-
-
-def test_given_faults_are_those_of_the_run() -> None:
-    """A run with the faults that its seed draws is the run of the seed; with none it has none."""
-    plan = PRESETS["own-wire"]
-    drawn = draw_faults(plan, Kernel(3).chance("faults"))
-    assert drawn
-    assert run(plan, 3, drawn) == run(plan, 3)
-    assert not [name for name in run(plan, 3, []).coverage if name.startswith("fault")]
 
 
 def test_every_kind_of_fault_is_drawn() -> None:
@@ -221,8 +196,8 @@ def broken(plan: Plan, seed: int, bell: type[Bell] = Bell) -> set[str]:
 @pytest.mark.parametrize(
     ("bell", "preset", "changes", "rule"),
     [
-        (DropsMarksWhileOwned, "elsewhere-wire", {}, "I8"),
-        (SettlesByAnyCover, "elsewhere-wire", {}, "I3"),
+        (mutants.DropsWhileOwned, "elsewhere-wire", {}, "I8"),
+        (mutants.AnyCover, "elsewhere-wire", {}, "I3"),
         (WakesNobody, "own-wire", {"faults": (), "deadman": False, "healed_s": 100.0}, "lost"),
         (ForgetsPuts, "own-wire", {}, "O4"),
         (SleepsOverPuts, "own-wire", {"faults": ()}, "I1"),
@@ -258,7 +233,7 @@ def test_forgotten_leases_are_lost() -> None:
         healed_s=100.0,
     )
     faults = [Fault(200.0 + 80.0 * number, "crash", f"worker-{number}", 300.0) for number in range(2)]
-    wrong = (run(plan, seed, faults, bell=ForgetsLeasesOfTheDead).total["lost"] for seed in range(6))
+    wrong = (run(plan, seed, faults, bell=mutants.NoTimerAtTheEnd).total["lost"] for seed in range(6))
     seed = next(seed for seed, lost in enumerate(wrong) if lost)
     assert run(plan, seed, faults).ok
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.simulation import command, jobs, wrong_turns
+from tests.exploration.cluster.mutants import ForgivesByArrival
+from tests.simulation import command, jobs
 from tests.simulation.jobs import Job, Played
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Network
@@ -17,6 +18,7 @@ from tests.simulation.outcome import Figures
 from tests.simulation.plan import PRESETS
 from tests.simulation.process import Host, Process
 from tests.simulation.run import run
+from tests.simulation.test_cluster import with_turns
 from tests.simulation.total_queue import Numbers, TotalQueue
 
 
@@ -113,7 +115,7 @@ def test_the_command_names_what_failed_and_the_faults_that_it_takes(
         found = list(given)
         return [*map(jobs.play_one, found[:-1]), Played(found[-1], None, "Traceback\nValueError: a defect")]
 
-    wrong = wrong_turns.with_turns(wrong_turns.ForgivesByArrival)
+    wrong = with_turns(ForgivesByArrival)
     monkeypatch.setattr(command, "play", play)
     monkeypatch.setattr(jobs, "run", lambda plan, seed, faults: run(plan, seed, faults, bell=wrong))
     words = ["--bridges", "2", "--seeds", "2", "--hours", "0.02", "--workers", "1", "--faults", "slow_link"]

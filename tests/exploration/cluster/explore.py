@@ -14,9 +14,8 @@ from tests.exploration.cluster.plan import Plan
 from tests.exploration.cluster.world import FAIR, FAULTS, UNFAIR, World
 from tests.exploration.options import Step
 from tests.exploration.world import load
-from tests.support import clusters
 
-ROOMS = (abilities, marks, telling, turns, clusters, world_of_two)
+ROOMS = (abilities, marks, telling, turns, world_of_two)
 CONSTANTS = {"FULL_AGAIN": 1, "SAY_EVERY_S": 0.125, "FULL_FOR_S": 0.125, "MERGE_S": 0.125, "VISIBILITY_S": 3.0}
 """Shorter waits are fewer moments, and parts of a second that a float has exactly make moments that meet."""
 

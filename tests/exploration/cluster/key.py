@@ -21,9 +21,8 @@ from bridge.core.cluster.turns import EARLY_S, Turns, _Queue
 from bridge.core.ledger import Debt
 from bridge.core.sessions import Session
 from bridge.core.slots import Seat
-from tests.exploration.cluster.world import ANYWHERE, SILENT, World
+from tests.exploration.cluster.world import ANYWHERE, QUEUE, SILENT, World
 from tests.exploration.key import Keys
-from tests.support.clusters import QUEUE
 
 START_ACK_S = SILENT.start_ack_s
 OLD_S = -12.0

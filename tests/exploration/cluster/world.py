@@ -1,29 +1,33 @@
 """Two bridges' real rules with links between them, a listener at each and one store, for an exploration.
 
-As in `tests.support.clusters`, but nothing takes time of itself: it passes to the next deadline when nothing else can
-happen, so that moments repeat. Words that are only said every second arrive at once.
+Nothing takes time of itself: it passes to the next deadline when nothing else can happen, so that moments repeat. Words
+that are only said every second arrive at once. There is no sweep and no dead-man timer: what is lost stays so.
 """
 
 from __future__ import annotations
 
 import itertools
 import pickle
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 
 from bridge.contract.cluster import Covered, Word
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Cover, Hello, Subscription, UpFrame
+from bridge.contract.wire import Cover, Hello, More, Room, Started, Subscription, UpFrame, Wake, Welcome
 from bridge.core.bell import Bell
 from bridge.core.cluster.members import rank
+from bridge.core.cluster.turns import Turns
+from bridge.core.commands import End, Flush, Say, Send
 from bridge.core.settings import Periods
 from tests.exploration.cluster.plan import Plan
 from tests.exploration.options import Step
 from tests.exploration.plan import Violation
-from tests.support import clusters
-from tests.support.clusters import QUEUE, VISIBILITY_S, Worker
 
+QUEUE: Final = "billing/orders"
+VISIBILITY_S: Final = 8.0
+DELAY_S: Final = 3.0
 SILENT = Periods(sweep_s=0, heartbeat_s=1000.0)
 """No heartbeats: what they would heal stays broken."""
 REAL, STAGING = "bb", "aa"
@@ -40,7 +44,168 @@ def engine(queue: str) -> str:
     return "ee"
 
 
-class World(clusters.World):
+class Message(msgspec.Struct):
+    """One message of the store."""
+
+    number: int
+    delay_s: float = 0.0
+    state: str = "unborn"
+    """unborn, delayed, visible, leased, gone"""
+    visible_at: float = 0.0
+
+
+class Receive(msgspec.Struct):
+    """A receive in flight: when it began, and what the store answered, once it did."""
+
+    boot: str
+    gen: int
+    began: float
+    after_s: float
+    read: bool = False
+    found: int | None = None
+
+
+class Worker(msgspec.Struct):
+    """A listener of one slot: honest, and no more than the protocol asks for."""
+
+    number: int
+    home: int
+    alive: bool = True
+    session: int = 0
+    boot: str = ""
+    gen: int = 0
+    learned: float = 0.0
+    owed: bool = False
+    receive: Receive | None = None
+    holds: int | None = None
+    inbox: list[object] = []
+    outbox: list[UpFrame] = []
+    room: bool = True
+
+
+class Bridges:
+    """The bridges' rules, their links, the listeners' states and the store: what a step of the world does to them."""
+
+    turns: Callable[..., Turns]
+    bells: list[Bell]
+    links: dict[tuple[int, int], list[Word | CloudQueueWorkDetected]]
+    workers: list[Worker]
+    messages: list[Message]
+
+    def _turns(self, place: int) -> Turns:
+        turns = self.bells[place].dispatch.turns
+        assert isinstance(turns, Turns)
+        return turns
+
+    def drive(self, place: int) -> None:
+        """Do what a bridge's rules say."""
+        bell = self.bells[place]
+        while commands := bell.commands():
+            for command in commands:
+                if isinstance(command, Say):
+                    for other in range(len(self.bells)):
+                        if (place, other) in self.links:
+                            self.links[place, other].append(command.word)
+                elif isinstance(command, Flush):
+                    worker = self._of(place, command.session)
+                    wakes = bell.take(self.clock(place), command.session)
+                    if worker is not None:
+                        worker.inbox.extend(wakes)
+                elif isinstance(command, Send):
+                    worker = self._of(place, command.session)
+                    if worker is not None and isinstance(command.frame, Welcome):
+                        worker.inbox.append(command.frame)
+                elif isinstance(command, End):
+                    worker = self._of(place, command.session)
+                    if worker is not None:
+                        self._hello(worker)
+        bell.facts()
+
+    def _of(self, place: int, session: int) -> Worker | None:
+        found = (each for each in self.workers if each.home == place and each.session == session and each.alive)
+        return next(found, None)
+
+    def _hear(self, worker: Worker, frame: object) -> None:
+        if isinstance(frame, Welcome):
+            boot, gen = frame.boot, frame.queues[0].gen
+        else:
+            assert isinstance(frame, Wake)
+            boot, gen = frame.boot, frame.gen
+            worker.owed = True
+        if boot != worker.boot:
+            worker.boot, worker.gen, worker.learned = boot, gen, self.now
+        elif gen > worker.gen:
+            worker.gen, worker.learned = gen, self.now
+        self._look(worker)
+
+    def _look(self, worker: Worker) -> None:
+        if not worker.owed or worker.receive is not None:
+            return
+        if worker.holds is not None:
+            if worker.room:
+                worker.room = False
+                worker.outbox.append(More(QUEUE))
+            return
+        worker.owed = False
+        worker.receive = Receive(worker.boot, worker.gen, self.now, self.now - worker.learned)
+        worker.outbox.append(Started(QUEUE, worker.boot, worker.gen))
+        self.receives += 1
+
+    def _read(self, receive: Receive) -> None:
+        receive.read = True
+        for message in self.messages:
+            if message.state == "visible":
+                message.state, message.visible_at = "leased", self.now + VISIBILITY_S
+                receive.found = message.number
+                return
+
+    def _answered(self, worker: Worker) -> None:
+        receive = worker.receive
+        assert receive is not None
+        worker.receive = None
+        if receive.found is not None:
+            worker.holds = receive.found
+            worker.owed = True
+            worker.room = False
+            worker.outbox.append(More(QUEUE))
+        elif worker.owed:
+            self._look(worker)
+        elif receive.boot == worker.boot:
+            age_ms = round((self.now - receive.began) * 1000)
+            cover = Cover(QUEUE, receive.boot, receive.gen, age_ms, after_ms=int(receive.after_s * 1000))
+            worker.outbox.append(cover)
+
+    def _handled(self, worker: Worker) -> None:
+        assert worker.holds is not None
+        message = self.messages[worker.holds]
+        if message.state == "leased":
+            message.state = "gone"
+        worker.holds = None
+        worker.room = True
+        worker.outbox.append(Room(QUEUE, 1, worker.gen))
+        self._look(worker)
+
+    def _end_worker(self, worker: Worker) -> None:
+        """It is gone with what it holds, and nobody comes in its place."""
+        worker.alive = False
+        self.bells[worker.home].lost(self.clock(worker.home), worker.session, "gone")
+        self.drive(worker.home)
+        worker.holds, worker.receive, worker.owed = None, None, False
+
+    def _deliver(self, place: int, what: Word | CloudQueueWorkDetected) -> None:
+        bell, now = self.bells[place], self.clock(place)
+        if isinstance(what, CloudQueueWorkDetected):
+            bell.trigger(now, what, "nats", shared=True)
+        else:
+            self._turns(place).hear(now, what)
+        self.drive(place)
+
+    def lost(self) -> list[int]:
+        """Return the messages that nobody handled; to be asked of a settled world."""
+        return [message.number for message in self.messages if message.state not in ("gone", "unborn")]
+
+
+class World(Bridges):
     """Everything there is, at one moment."""
 
     def __init__(self, plan: Plan) -> None:
@@ -55,16 +220,31 @@ class World(clusters.World):
         """Whether this is the story, and not what comes before it."""
         self.began = -1.0
         """When the newest receive began that came back empty."""
-        super().__init__(
-            2, plan.workers, plan.messages, delayed=plan.delayed, named=plan.named, heard_by=plan.heard_by,
-            turns=plan.turns,
-        )  # fmt: skip
+        self.now = 1_000_000.0
+        self.turns = plan.turns
+        self.named = plan.named
+        self.heard_by = plan.heard_by
+        self.left: dict[str, int] = {}
+        self.boots = 0
+        self.receives = 0
+        self.bells = []
+        self.links = {}
+        self.messages = [Message(number, DELAY_S if number in plan.delayed else 0.0) for number in range(plan.messages)]
+        for place in range(2):
+            self.bells.append(self._boot(place))
+        for place in range(2):
+            self._turns(place).begin(self.clock(place))
+            self.drive(place)
+        self.workers = [Worker(number, home) for number, home in enumerate(plan.workers)]
+        for worker in self.workers:
+            self._hello(worker)
+        self.settle(30.0)
+        self.receives = 0
         self.left = dict(plan.faults)
         self.begun = True
 
     def fork(self) -> bytes:
         """Return this moment as bytes."""
-        self.facts.clear()
         return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
     # -- what a step does not bring ----------------------------------------------------------------------------------
@@ -168,7 +348,7 @@ class World(clusters.World):
         if self.plan.engine:
             worker.outbox[said:] = [_owned(frame) for frame in worker.outbox[said:]]
 
-    def _put(self, message: clusters.Message) -> None:
+    def _put(self, message: Message) -> None:
         message.state = "delayed" if message.delay_s else "visible"
         if message.number in self.plan.taken:
             message.state = "gone"
@@ -402,7 +582,7 @@ class World(clusters.World):
         times += [each.visible_at for each in self.messages if each.state == "leased" and not self.held(each)]
         return min(times, default=None)
 
-    def held(self, message: clusters.Message) -> bool:
+    def held(self, message: Message) -> bool:
         """Whether a listener that lives has it, and renews its lease."""
         return any(
             worker.holds == message.number or (worker.receive is not None and worker.receive.found == message.number)

@@ -6,8 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
-CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.13 python3.12 python3.11 python3)
+CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.14 python3.13 python3.12 python3.11 python3)
 NEEDS := import sys, venv, ensurepip, sqlite3, ssl; sys.exit(sys.version_info < (3, 11))
+SUITE := trixie
 SPREAD := -n auto --maxprocesses 8 --dist worksteal
 ARGS :=
 
@@ -15,7 +16,7 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rest test-system test-long test-all check bench peers mutants lock release site clean
+.PHONY: help demo test test-rest test-system test-long test-all test-fresh check bench peers mutants lock release site clean
 
 help:
 	@echo "make demo         set up and run the demonstration: real work, real processes, one killed half-way"
@@ -24,6 +25,7 @@ help:
 	@echo "make test-system  the tests that need a system package"
 	@echo "make test-long    minutes more: what make test-rest shows, with other seeds"
 	@echo "make test-all     hours: every interleaving of larger worlds, thousands of stories"
+	@echo "make test-fresh   with SUITE=trixie: make demo and make test in a bare root of Debian; needs root and debootstrap"
 	@echo "make mutants      change one thing at a time and see whether a test notices; ARGS=contract for one room"
 	@echo "make check        types, style, and that the lock fits"
 	@echo "make bench        the figures of bench/RESULTS.md, measured on this machine"
@@ -57,6 +59,9 @@ test-all: test test-rest test-long
 	@QUEUEBELL_PROVE=1 $(BIN)/python -m pytest --timeout 36000 tests/exploration/test_exhaustive.py \
 		tests/exploration/cluster/test_exhaustive.py
 	@$(BIN)/python -m tests.exploration 5000 1000
+
+test-fresh:
+	@.ci/fresh "$(SUITE)"
 
 # An hour or two for all rooms, minutes for one (docs/mutants.md).
 mutants: $(VENV)/mutants.stamp

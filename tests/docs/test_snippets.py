@@ -84,6 +84,7 @@ def test_shell_is_shell_and_our_commands_are_there(snippet: Snippet) -> None:
             assert unknown_in(" ".join(words)) == []
 
 
+@pytest.mark.system
 async def test_requests_are_answered(processes: Processes, tmp_path: Path) -> None:
     """Each curl of the pages, at a bridge that runs; the function that puts again is called."""
     user = User(processes, tmp_path)

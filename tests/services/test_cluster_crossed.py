@@ -110,6 +110,7 @@ async def test_a_trigger_by_mqtt_that_one_bridge_hears(tmp_path: Path) -> None:
         assert hears.bridge.cluster().name == "shop"
 
 
+@pytest.mark.system
 async def test_notify_of_a_database_that_one_bridge_hears(tmp_path: Path, url: str) -> None:
     """C6: It is no engine of the cluster, and the others are told."""
     async with clustered(tmp_path, 0) as cluster:

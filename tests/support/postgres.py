@@ -25,13 +25,18 @@ FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "60", "sha
 
 def is_installed() -> bool:
     """Whether this machine has the package."""
-    return bool(list(Path("/usr/lib/postgresql").glob("*/bin/initdb"))) or shutil.which("initdb") is not None
+    return bool(_debian()) or shutil.which("initdb") is not None
+
+
+def _debian() -> list[Path]:
+    """Return where Debian's packages keep it, the newest last; nothing where their programs are not on the PATH."""
+    found = Path("/usr/lib/postgresql").glob("*/bin/initdb") if shutil.which("pg_lsclusters") else ()
+    return sorted(found, key=lambda path: int(path.parts[-3]))
 
 
 def binaries() -> Path:
     """Where the server's programs are: the newest of those installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
-    if found:
+    if found := _debian():
         return found[-1].parent
     initdb = shutil.which("initdb")
     assert initdb is not None, "this test needs the package postgresql"

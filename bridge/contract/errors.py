@@ -118,7 +118,8 @@ def _cut(text: str) -> str:
     """Return what may be shown of something in a wrong place: printable, and no password where it was an address."""
     for mark in "?#;":
         text = text.rpartition("@")[2].partition(mark)[0]
-    return ascii(text[:GIVEN_SHOWN])[1:-1] + ("..." if len(text) > GIVEN_SHOWN else "")
+    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text[:GIVEN_SHOWN])
+    return shown + ("..." if len(text) > GIVEN_SHOWN else "")
 
 
 class StoreError(QueuebellError):

@@ -414,7 +414,7 @@ async def test_a_machine_that_is_full_keeps_those_that_it_had_room_for(
     """S48: Else one with room for three of eight would never run any; no file is left open."""
     actuator, heard = python(SAYS_READY), Heard()
     await actuator.open(heard)
-    fork, left = asyncio.create_subprocess_exec, [2, 0]
+    fork, left = asyncio.create_subprocess_exec, [3, 0]  # its guard, and two
 
     async def full(*words: Any, **given: Any) -> asyncio.subprocess.Process:
         if not left[0]:
@@ -452,6 +452,7 @@ async def test_without_files_for_its_pipes_nothing_is_started_nor_left_open(monk
     files = _files()
     with pytest.raises(StartFailed, match="open files"):
         await actuator.start(1)
+    await actuator.close()
     assert _files() == files
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import pathlib
 import re
+import shlex
 import signal
 import socket
 import sys
@@ -178,10 +179,13 @@ async def test_a_worker_behind_a_shell_stops_in_order(processes: Processes) -> N
     await bridge.is_drained(QUEUE)
 
 
-async def test_not_even_one_that_hangs_before_its_listener_runs(processes: Processes) -> None:
-    """Nobody waits there for the end of that socket: the kernel ends it."""
-    scaled = await scale(processes, "--min", "1", command=(sys.executable, "-c", "import time; time.sleep(600)"))
-    (pid,) = await until(lambda: re.findall(r"1 worker starts .*: (\d+): ", scaled.scaler.errors), "it was started")
+@pytest.mark.parametrize("shell", ["exec {}", "{}; true"], ids=["alone", "grandchild"])
+async def test_not_even_one_that_hangs_before_its_listener_runs(processes: Processes, shell: str) -> None:
+    """Nobody waits there for the end of that socket: the kernel ends it, and the guard what a shell has left."""
+    program = "import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)"
+    command = ("/bin/sh", "-c", shell.format(shlex.join([sys.executable, "-c", program])))
+    scaled = await scale(processes, "--min", "1", "--grace", "1", command=command)
+    (pid,) = await until(lambda: re.findall(r"pid (\d+)", scaled.scaler.errors), "it runs")
     assert _lives(int(pid))
     scaled.scaler.signal(signal.SIGKILL)
     await scaled.scaler.ended()

@@ -6,6 +6,7 @@ asyncpg is loaded when somebody connects, never before.
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -25,6 +26,7 @@ CLIENT_OPTIONS: Final = frozenset(
 SEARCH_PATH: Final = "search_path"
 ATTRIBUTES: Final = "target_session_attrs"
 WRITES: Final = "read-write"
+_AUTHORITY: Final = re.compile(r"[/?#]")
 """What a server must be unless the address or the environment says otherwise: a queue on a standby is of no use."""
 
 
@@ -48,9 +50,13 @@ class PostgresAccess:
     """
 
     def __init__(self, url: str, *, options: Collection[str] = ()) -> None:
+        scheme, slashes, rest = url.partition("://")
+        authority = _AUTHORITY.split(rest, maxsplit=1)[0]
+        user, at, named = authority.rpartition("@")
         try:
-            parts = urlsplit(url)
-            hosts = [_host(each) for each in parts.netloc.rpartition("@")[2].split(",")]
+            # Without its hosts: urlsplit takes brackets for the one host there is.
+            parts = urlsplit(f"{scheme}{slashes}{user}{at}{rest[len(authority) :]}")
+            hosts = [_host(each) for each in named.split(",")]
         except ValueError:
             raise ConfigurationError("postgres: the address is malformed") from None
         database = unquote(parts.path).strip("/")
@@ -67,7 +73,7 @@ class PostgresAccess:
         self.search_path = self.options.get(SEARCH_PATH)
         if "host" in self.options or "port" in self.options:
             hosts = _given(hosts, self.options)
-        self._hosts = hosts
+        self._hosts = hosts if named or len(hosts) > 1 else []
         shown = [f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in hosts]
         self.text = f"postgres://{','.join(shown)}/{database}"
         same = sorted("127.0.0.1" + each[9:] if each.startswith("localhost:") else each for each in shown)
@@ -99,8 +105,10 @@ class PostgresAccess:
         asyncpg = client()
         given = {"server_settings": {"application_name": "queuebell", **(settings or {})}}
         # Each host has its share of the time: one that does not answer must not cost the others theirs.
-        alone = len(self._hosts) > 1 and self._attributes != "prefer-standby"
-        tries: list[dict[str, Any]] = [{"host": host, "port": port} for host, port in self._hosts] if alone else [{}]
+        tries: list[dict[str, Any]] = [{"host": host, "port": port} for host, port in self._hosts if host]
+        if self._attributes == "prefer-standby" and tries:
+            tries = [{key: [each[key] for each in tries] for key in ("host", "port")}]
+        tries = tries or [{"port": port} for _, port in self._hosts] or [{}]
         try:
             for number, host in enumerate(tries, 1):
                 try:

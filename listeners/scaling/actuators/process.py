@@ -2,7 +2,8 @@
 
 Each is in a process group of its own, so that what it starts ends with it, and inherits one end of a socket pair. On it
 the worker's listener says that it is ready, busy or idle (`listeners.work.starter`); its end tells the worker that
-the scaler is gone, whatever killed it. One whose listener does not run yet is ended by the kernel then, on Linux.
+the scaler is gone, whatever killed it. One whose listener does not run yet is ended by the kernel then, on Linux, and
+whatever is left after the grace by the guard (`guard.py`), a process that the scaler starts beside its workers.
 SIGTERM asks a worker to stop in order; after the grace its group is killed.
 """
 
@@ -24,6 +25,7 @@ from typing import Final
 
 from bridge.brokers.embedded import die_with_parent
 from bridge.contract.errors import ConfigurationError
+from listeners.scaling.actuators import guard
 from listeners.scaling.actuators.base import Hears, StartFailed
 from listeners.scaling.actuators.output import OUTPUT
 from listeners.work.starter import BUSY, IDLE, READY, STARTER_GONE, VARIABLE, ticket
@@ -84,6 +86,7 @@ class ProcessActuator:
         self._hears: Hears | None = None
         self._count = 0
         self._starting = asyncio.Lock()
+        self._guard: asyncio.subprocess.Process | None = None
         self._closed = False
 
     def __str__(self) -> str:
@@ -114,6 +117,7 @@ class ProcessActuator:
         self._count += 1
         environment = {**os.environ, **self._environment}
         command = _tied(self._command, environment)
+        await self._start_guard()
         with contextlib.ExitStack() as theirs_to_close, contextlib.ExitStack() as on_failure:
             ours, theirs = socket.socketpair()
             on_failure.callback(ours.close)
@@ -135,6 +139,7 @@ class ProcessActuator:
                 pass_fds=(theirs.fileno(),),
                 env={**environment, VARIABLE: ticket(theirs.fileno(), self._grace)},
             )
+            self._tell_guard(f"+{process.pid}\n")
             on_failure.pop_all()
         ours.setblocking(False)
         number = str(process.pid)
@@ -150,6 +155,28 @@ class ProcessActuator:
         hearing = asyncio.create_task(self._hear(child), name=f"{name} words")
         child.tasks = [asyncio.create_task(self._watch(child, reading, hearing), name=name)]
         return child
+
+    async def _start_guard(self) -> None:
+        """Start the guard, or another one in place of one that was killed."""
+        if self._guard is not None and self._guard.returncode is None:
+            return
+        self._guard = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-IS", guard.__file__, str(self._grace)),
+            stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._tell_guard("".join(f"+{child.process.pid}\n" for child in self._children.values()))
+
+    def _tell_guard(self, words: str) -> None:
+        # A guard that was killed is missed by nobody but a scaler that is killed as well; the next start has a new one.
+        if self._guard is not None and self._guard.stdin is not None and not self._guard.stdin.is_closing():
+            self._guard.stdin.write(words.encode())
+
+    async def _end_guard(self) -> None:
+        if self._guard is not None and self._guard.stdin is not None:
+            self._guard.stdin.close()
+            await self._guard.wait()
+            self._guard = None
 
     async def stop(self, ids: Sequence[str]) -> None:
         """Send SIGTERM, and SIGKILL to the whole group after the grace."""
@@ -178,7 +205,9 @@ class ProcessActuator:
                 for child in self._children.values():
                     child.signal(signal.SIGKILL)
                 await asyncio.wait(tasks)
+                await self._end_guard()
                 raise
+        await self._end_guard()
 
     async def _end(self, child: Child) -> None:
         # The worker alone: its listener stops the commands that it runs, in order.
@@ -208,6 +237,7 @@ class ProcessActuator:
             child.ending.cancel()
             await asyncio.wait([child.ending])
         del self._children[child.number]
+        self._tell_guard(f"-{child.process.pid}\n")
         if self._hears is not None:
             self._hears.ended(child.number, code, _why_ended(code, child.lines))
 

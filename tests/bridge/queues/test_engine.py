@@ -9,7 +9,7 @@ import hashlib
 import heapq
 import pathlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -574,7 +574,8 @@ EngineMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=
 TestEngine = EngineMachine.TestCase
 
 
-def expiring(count: int) -> Engine:
+@contextlib.contextmanager
+def expiring(count: int) -> Iterator[Engine]:
     """An engine with so many messages that expire together, one that does not, and one of another queue."""
     clock, connection = FakeClock(), open_memory()
     engine = Engine(connection, clock=clock, wall=clock.wall, receipts=lambda: 6, boot="0" * 32)
@@ -583,7 +584,8 @@ def expiring(count: int) -> Engine:
     engine.state.commit()
     engine.state.take_levels()
     clock.now += 1.0
-    return engine
+    with contextlib.closing(connection):
+        yield engine
 
 
 def rows(engine: Engine) -> int:
@@ -594,27 +596,27 @@ def rows(engine: Engine) -> int:
 @pytest.mark.parametrize("count", [1500, 15_000])
 def test_many_that_expire_together_go_in_slices(count: int) -> None:
     """No commit removes more than some, none is given out meanwhile, and what stays rises at the end."""
-    engine = expiring(count)
-    state = engine.state
-    left, commits = rows(engine), 0
-    while True:
-        state.tick()
-        assert engine.put("a/other", [NewMessage(b"z")], None)
-        received = engine.receive(Q, 32, 1000)
-        state.commit()
-        commits += 1
-        (level,) = (each for each in state.take_levels() if each.queue == Q)
-        assert left - (rows(engine) - 1) <= 1000
-        left = rows(engine)
-        if received.messages:
-            break
-        assert (level.visible, level.rose) == (0, False)
-        assert received.depth.visible == 0 and received.depth.invisible > 0
-        assert received.next_visible_in_ms == level.next_visible_in_ms == 1
-        assert engine.peek(Q, 32) == []
-    assert [each.body for each in received.messages] == [b"stays"]
-    assert commits == -(-count // 1000)
-    assert rows(engine) == 2 + commits
+    with expiring(count) as engine:
+        state = engine.state
+        left, commits = rows(engine), 0
+        while True:
+            state.tick()
+            assert engine.put("a/other", [NewMessage(b"z")], None)
+            received = engine.receive(Q, 32, 1000)
+            state.commit()
+            commits += 1
+            (level,) = (each for each in state.take_levels() if each.queue == Q)
+            assert left - (rows(engine) - 1) <= 1000
+            left = rows(engine)
+            if received.messages:
+                break
+            assert (level.visible, level.rose) == (0, False)
+            assert received.depth.visible == 0 and received.depth.invisible > 0
+            assert received.next_visible_in_ms == level.next_visible_in_ms == 1
+            assert engine.peek(Q, 32) == []
+        assert [each.body for each in received.messages] == [b"stays"]
+        assert commits == -(-count // 1000)
+        assert rows(engine) == 2 + commits
 
 
 QUEUE = "billing/orders"

@@ -699,3 +699,70 @@ def test_pauses_double_from_a_fifth_of_a_second_to_half_a_minute(timed_out: bool
     assert middle == pytest.approx([min(PAUSE_CAP_S, PAUSE_FIRST_S * 2**miss) / 2 for miss in range(10)])
     assert (PAUSE_FIRST_S, PAUSE_CAP_S) == (0.2, 30.0)
     assert patience.miss(lambda: 0.0, timed_out=timed_out) == 0.0
+
+
+def test_a_poll_comes_as_soon_as_the_store_says_that_more_becomes_visible() -> None:
+    """Without a bridge the store's own word on the next visible message is the best timer there is."""
+    controller = machine()
+    controller.lost(0.0)
+    controller.tick(15.0)
+    controller.received(15.0, 1, 0, next_visible=0.25)
+    assert controller.deadline() == 15.25
+
+
+def test_an_incomplete_store_needs_two_empty_answers() -> None:
+    """L8: the first empty answer of a store that may be mistaken starts a second receive; the second covers."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    assert controller.received(1.1, 1, 0, complete=False) == [StartReceive(2, 4, "trigger")]
+    assert only(controller.received(1.2, 2, 0, complete=False), SendCover)
+    assert controller.state is State.IDLE
+
+
+def test_a_receive_that_began_with_the_last_heartbeat_is_news() -> None:
+    """B5: it may have begun after that heartbeat was made up; named once too often costs nothing."""
+    controller = machine()
+    controller.beat(2.0)
+    controller.wake(2.0, BOOT, 5, "trigger")
+    controller.received(2.5, 1, 0)
+    assert controller.beat(7.0)[2] == 5.0
+    assert controller.beat(12.0)[2] is None
+
+
+def test_a_settlement_lifts_a_limit_once() -> None:
+    """L8: what was blocked is asked again at once; the settlements after it say nothing new."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    controller.received(1.1, 1, 0, blocked=True)
+    assert controller.blocked is True
+    controller.settled(1.2)
+    assert controller.blocked is False
+    controller.failed(1.3, 2)
+    assert controller.blocked is False
+
+
+@pytest.mark.parametrize(("reason", "looks"), [("due", True), ("more", True), ("lease", False)])
+def test_what_comes_back_during_a_pause(reason: str, looks: bool) -> None:
+    """L6, L7: a release is news and looks at once; what lost answers may have leased waits for the store (L11)."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    controller.failed(1.1, 1)
+    controller.waits.comes_back(1.5, reason)
+    assert only(controller.tick(1.5), StartReceive) == ([StartReceive(2, 4, reason)] if looks else [])
+    assert only(controller.tick(2.1), StartReceive) == ([] if looks else [StartReceive(2, 4, reason)])
+
+
+def test_a_rough_count_beside_an_empty_answer_asks_for_another_look() -> None:
+    """L8: the cover is sent all the same, and tells the bridge when to have one listener look again."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    assert only(controller.received(1.1, 1, 0, count=3), SendCover) == [SendCover(BOOT, 5, pytest.approx(0.1), 15.0)]
+    controller.wake(16.2, BOOT, 6, "due")
+    assert only(controller.received(16.3, 2, 0, count=3), SendCover) == [SendCover(BOOT, 6, pytest.approx(0.1), 30.0)]
+    controller.wake(46.5, BOOT, 7, "due")
+    assert only(controller.received(46.6, 3, 0, count=3), SendCover) == [SendCover(BOOT, 7, pytest.approx(0.1), None)]
+    controller.wake(50.0, BOOT, 8, "trigger")
+    assert only(controller.received(50.1, 4, 0, count=0), SendCover)[0].next_visible_s is None  # type: ignore[union-attr]
+    controller.wake(51.0, BOOT, 9, "trigger")
+    exact = only(controller.received(51.1, 5, 0, count=3, next_visible=2.0), SendCover)
+    assert exact == [SendCover(BOOT, 9, pytest.approx(0.1), 2.0)]

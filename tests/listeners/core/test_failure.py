@@ -236,3 +236,12 @@ def test_memory_is_bounded() -> None:
     assert history.of("m0") == ()
     assert history.of("m99") != ()
     assert History()._most == MESSAGES_MAX
+
+
+def test_receives_before_any_bridge_are_told_to_the_first() -> None:
+    """A listener that polled before it was greeted."""
+    found = Found()
+    found.received("poll", True, known=False)
+    assert found.report(7) == {"poll": (1, 0)}
+    found.greeted(BOOT)
+    assert found.report(8) == {"poll": (1, 0)}

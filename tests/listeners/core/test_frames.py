@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 
 from bridge.contract.backoff import RandomExponential
 from bridge.contract.jobs import (
+    BOUNDS_S,
     CLASSES_MAX,
     NO_JOBS,
     OTHER,
+    OUTCOMES,
     Jobs,
+    add,
     minus,
     plus,
 )
@@ -50,7 +53,7 @@ from listeners.core.commands import (
 from listeners.core.controller import Controller
 from listeners.core.counting import COUNT_S, Counting
 from listeners.core.frames import beat_of, covers, frame_of, subscription_of
-from listeners.core.jobs import BOOTS_MAX, JobCounts
+from listeners.core.jobs import BOOTS_MAX, EXTRA_BYTES, JobCounts
 from listeners.core.scaling import DepthScaling
 from tests.listeners.core.world import BOOT
 
@@ -358,3 +361,29 @@ def test_boots_are_forgotten_in_the_end() -> None:
     for number in range(BOOTS_MAX + 9):
         counts.greeted(f"{number:032x}")
     assert len(counts._told_to) <= BOOTS_MAX
+
+
+def test_a_cover_says_whether_the_queue_is_the_bridges_own() -> None:
+    """O4: the bridge weighs covers of its own queues otherwise."""
+    told = SendCover(BOOT, 7, 1.0, None)
+    assert [frame_of(told, QUEUE, own=own) for own in (True, False)] == [
+        Cover(QUEUE, BOOT, 7, 1000, None, own=True),
+        Cover(QUEUE, BOOT, 7, 1000, None, own=False),
+    ]
+
+
+def test_the_largest_report_is_small() -> None:
+    """With every name as long and every number as large as may be, a report takes a few thousand bytes."""
+    counts = JobCounts("x" * 200)
+    for number in range(CLASSES_MAX + 1):
+        counts.failed(f"{number:0100}")
+    for outcome in OUTCOMES:
+        counts.concluded(outcome)
+    for bound in (*BOUNDS_S, 1e9):
+        counts.began(1, [bound])
+        counts.ended(1, bound)
+    assert counts.report_bytes() < 2500 and EXTRA_BYTES
+    sums: dict[str, Jobs] = {}
+    for handler, jobs in counts.report(1).items():
+        add(sums, handler, jobs)
+    assert sum(sums[counts.handler].failures.values()) == CLASSES_MAX + 1

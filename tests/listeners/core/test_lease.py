@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.contract.backoff import RandomExponential
-from bridge.contract.errors import ConfigurationError
+from bridge.contract.errors import ConfigurationError, NotPrepared, StoreError, StoreUnavailable
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
 from listeners.core.lease import (
@@ -283,3 +283,24 @@ def test_rules_that_make_no_sense_are_refused() -> None:
     for steps, beyond in ((((10, 1), (5, 2)), 3), (((10, 0),), 3), (((10, 1),), 0), ((), math.nan)):
         with pytest.raises(ValueError, match="steps"):
             StepScaling(steps, beyond)
+
+
+def test_one_task_is_enough_for_a_rule() -> None:
+    """The least of every number is allowed, and the defaults carry 16 batches of 32."""
+    assert [StepScaling(((10, 1),), 1).tasks(depth) for depth in (9, 10)] == [1, 1]
+    assert DepthScaling(1, 1, 1).tasks(9) == 1
+    assert [DepthScaling().tasks(depth) for depth in (0, 32, 33, 512, 513)] == [1, 1, 2, 16, 16]
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (ConfigurationError("its client is not installed"), True),
+        (NotPrepared("the tables are missing"), False),
+        (StoreUnavailable("away"), False),
+        (StoreError("refused"), False),
+    ],
+)
+def test_only_what_cannot_mend_itself_ends_a_worker(error: Exception, ends: bool) -> None:
+    """Tables may be made while workers run, and a store may come back; a client that is missing stays missing."""
+    assert Trouble().ends(error) is ends

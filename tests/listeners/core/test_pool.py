@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -11,12 +12,33 @@ import pytest
 from bridge.contract.backoff import RandomExponential
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import Starved
-from listeners.core.commands import Command
+from listeners.core.commands import Command, SendMore, SendRoom, SendStarted, StartReceive
 from listeners.core.controller import Controller
+from listeners.core.deadman import DeadMan
 from listeners.core.pool import Place, Share, Sharing
 from listeners.core.scaling import DepthScaling, Scaling, StepScaling
 from listeners.core.table import State
 from tests.listeners.core.world import BOOT
+
+
+def first_after_one_slot(*, content_meanwhile: bool) -> str:
+    """Have one of two alike take its very first slot while the other wants one; return who has the next."""
+    sharing = Sharing(1)
+    one, two = sharing.join("a/one", Share()), sharing.join("a/two", Share())
+    sharing.stands(two, 0, 1)
+    sharing.stands(one, 1, 1)
+    if content_meanwhile:
+        sharing.stands(two, 0, 0)
+        sharing.stands(two, 0, 1)
+    sharing.stands(one, 0, 1)
+    place = sharing.next()
+    return place.queue
+
+
+def said(commands: list[Command]) -> list[Command]:
+    """Return what of these the bridge or the store hears."""
+    return [command for command in commands if isinstance(command, SendMore | SendRoom | SendStarted | StartReceive)]
+
 
 DEALS = 10_000
 
@@ -339,3 +361,95 @@ def test_time_passes_for_a_pool_with_every_event(event: Callable[[Controller, fl
         silent.unanswered(0.0, 5.0)
         event(pooled.machine, now)
         assert silent.rank == rank
+
+
+def test_only_a_wake_of_the_bridge_waits_in_silence() -> None:
+    """Of a look of our own it knows nothing, so nobody would ask others (B4): `more` at once."""
+    own = Pooled(4)
+    own.rival_has(0, receiving=4)
+    assert said(own.machine.wake(1.0, None, 0, "more")) == [SendMore(1, unannounced=True)]
+    again = Pooled(4)
+    again.machine.wake(1.0, BOOT, 1, "trigger")
+    assert said(again.machine.failed(1.1, 1)) == [SendMore(1)]
+    again.told()
+    again.rival_has(0, receiving=4)
+    again.machine.tick(2.0)
+    assert said(again.machine.tick(2.1)) == []
+    assert (again.machine.state, again.machine.waits_in_turn) == (State.FULL, False), "it said `started` already"
+    both = Pooled(4)
+    both.rival_has(0, receiving=4)
+    assert said(both.machine.wake(1.0, BOOT, 1, "trigger")) == []
+    assert said(both.machine.wake(1.1, None, 0, "more")) == [SendMore(1, unannounced=True)]
+    assert said(both.machine.wake(1.2, BOOT, 2, "trigger")) == [], "told of it, the bridge asks others by itself"
+    away = Pooled(4)
+    away.rival_has(0, receiving=4)
+    away.machine.lost(1.0)
+    assert said(away.machine.wake(1.1, BOOT, 1, "trigger")) == []
+    assert not away.machine.waits_in_turn, "a bridge that is lost asks nobody"
+
+
+def test_rivals_share_what_is_open() -> None:
+    """Where two want slots at once, each is granted its part of them, and what one does not want the other has."""
+    sharing = Sharing(10)
+    one, two = sharing.join("a/one", Share(weight=4)), sharing.join("a/two", Share())
+    stand(sharing, two, 0, 0, 32)
+    assert one.grant(0) == 8
+    stand(sharing, two, 0, 0, 1)
+    assert one.grant(0) == 9
+    stand(sharing, one, 0, 0, 3)
+    assert two.grant(0) == 7
+
+
+def test_who_has_just_joined_waits_for_nothing_and_has_no_credit() -> None:
+    """A newcomer is no further ahead than its weight puts it, and keeps quiet for no turn."""
+    sharing = Sharing(10)
+    big, small = sharing.join("a/big", Share(weight=4)), sharing.join("a/small", Share())
+    assert sharing.passed_over() == []
+    stand(sharing, big, 2, 0, 5)
+    stand(sharing, small, 0, 0, 5)
+    assert sharing.next() is big
+
+
+def test_many_open_slots_go_to_who_has_fewest() -> None:
+    """Dealt at one stroke as one by one: who is far ahead of its part gets none of them."""
+    sharing = Sharing(1000)
+    ahead, behind = sharing.join("a/ahead", Share()), sharing.join("a/behind", Share())
+    for place, running in ((ahead, 600), (behind, 0)):
+        place.runs(running)
+        sharing.stands(place, 0, 1000)
+    assert (ahead.grant(0), behind.grant(0)) == (0, 400)
+    sharing.leave(behind)
+    even = sharing.join("a/even", Share(weight=2))
+    even.runs(100)
+    sharing.stands(even, 0, 1000)
+    assert (ahead.grant(0), even.grant(0)) == (0, 300)
+    ahead.runs(40)
+    sharing.stands(ahead, 0, 1000)
+    assert (ahead.grant(0), even.grant(0)) == (294, 566), "one of them for what the other took while it wanted some"
+
+
+def test_the_first_slot_of_all_counts_as_any_other() -> None:
+    """Who joined first is not before the one that it passed by; a credit is forgotten once nothing is wanted."""
+    assert first_after_one_slot(content_meanwhile=False) == "a/two"
+    assert first_after_one_slot(content_meanwhile=True) == "a/one"
+
+
+def test_a_look_that_nobody_asked_for_says_at_once_that_it_has_no_slot() -> None:
+    """L10: no wake told the bridge of the dead-man's reason, so that it marks for it and asks another."""
+    pooled = Pooled(4)
+    pooled.machine.deadman = DeadMan(0.0, lambda: 0.5)
+    pooled.rival_has(0, receiving=4)
+    assert said(pooled.machine.tick(100.9)) == []
+    assert said(pooled.machine.tick(101.0)) == [SendMore(None, unannounced=True)]
+    assert (pooled.machine.state, pooled.machine.waits_in_turn) == (State.FULL, False)
+
+
+def test_a_large_pool_is_not_counted_slot_by_slot() -> None:
+    """Whatever the level is that the slots reach: many slots between many queues are dealt in a moment."""
+    sharing = Sharing(400_000)
+    places = [sharing.join(f"a/q{number}", Share()) for number in range(10)]
+    for place in places:
+        stand(sharing, place, 0, 0, 400_000)
+    began = time.process_time()
+    assert places[0].grant(0) == 40_000
+    assert time.process_time() - began < 0.25, "about a millisecond, or most of a second if they are counted"

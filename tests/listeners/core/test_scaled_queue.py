@@ -379,3 +379,23 @@ def test_how_they_stand_is_counted() -> None:
     each.became_ready(3.0, "b")
     assert each.surplus() == 1
     assert not each.ended(3.0, "x", 1, "exit code 1")
+
+
+def test_a_welcome_says_from_when_a_generation_is_known() -> None:
+    """Its moment counts, not that of a wake which says the same (C4)."""
+    rules = scaled(welcomed=False)
+    rules.welcomed(0.0, BOOT, 5)
+    assert rules.controller.boot == BOOT
+    assert [cover.after_s for cover in only(woken(rules, 2.0, 5, Count(0)), SendCover)] == [2.0]
+
+
+def test_a_silent_bridge_does_not_keep_it_from_looking() -> None:
+    """The dead-man's timer of a listener is a scaler's too (L10); and an own queue is told as such (O0)."""
+    rules = ScaledQueue(0.0, Limits(), lambda: 0.5, own=True)
+    rules.start(0.0)
+    rules.welcomed(0.0, BOOT, 0)
+    at = rules.deadline(0.0)
+    assert at is not None and 96.0 <= at <= 106.0
+    (count,) = only(rules.tick(at), StartReceive)
+    assert count.source == "deadman"
+    assert rules.controller.own is True

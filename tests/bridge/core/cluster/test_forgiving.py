@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bridge.contract.cluster import MEMBERS_MAX, QUEUES_MAX, Ability, Able, Word, decode_word
+from bridge.contract.cluster import MEMBERS_MAX, QUEUES_MAX, Ability, Able, Covered, Word, decode_word
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import Cover
 from bridge.core.cluster import members
 from bridge.core.cluster.marks import proven_until
 from bridge.core.cluster.members import KNOWN_MAX
 from bridge.core.cluster.turns import EARLY_MAX
-from bridge.observe.facts import StoreDiffers
+from bridge.observe.facts import StoreDiffers, WordRefused
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig
 from tests.support.words import words
@@ -469,3 +469,35 @@ def test_members_refused_and_names_are_held_up_to_their_bounds() -> None:
         ids = [["producer", str(number)] for number in range(first, first + 32)]
         say(rig, json.dumps({"type": "covered", "boot": peer, "queue": "billing/orders", "ids": ids}).encode())
     assert len(rig.turns._early) == EARLY_MAX
+
+
+def test_c4_a_seq_never_sent_and_one_of_another_boot_prove_nothing() -> None:
+    """C4."""
+    rig, _ = owing(bare=1)
+    rig.covered(seq=newest(rig) + 1, since_ms=1000)
+    rig.hear(Covered(boot=FIRST, queue=QUEUE, begun_age_ms=0, heard={LAST: (1, 1000)}))
+    rig.covered(seq=newest(rig), since_ms=1000, begun_age_ms=None)
+    rig.covered(seq=newest(rig), since_ms=1000, queue="billing/other")
+    assert rig.debt().dirty
+
+
+def test_c4_what_becomes_visible_later_is_a_timer_of_all() -> None:
+    """C4."""
+    rig, session = owing(ONE)
+    rig.covered(ONE, next_ms=3_000)
+    assert not rig.debt().dirty
+    rig.keep_company(3.1)
+    assert rig.debt().dirty
+    assert rig.wakes(session) == []
+    rig.keep_company(A_S + 0.3)
+    assert [wake.reason for wake in rig.wakes(session)] == ["due"]
+
+
+def test_c4_strangers_are_not_believed() -> None:
+    """C4."""
+    rig, _ = owing(ONE)
+    rig.covered(ONE, name=LAST)
+    assert rig.debt().dirty
+    assert rig.facts_of(WordRefused) == [WordRefused(LAST, "not a member, as far as was heard")]
+    rig.hear(Covered(boot=BOOT, queue=QUEUE, ids=(ONE,)))
+    assert rig.debt().dirty, "its own word"

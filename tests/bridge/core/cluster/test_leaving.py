@@ -9,7 +9,7 @@ import pytest
 
 from bridge.contract.cluster import Ability, Able, Member
 from bridge.core.cluster.leaving import at_once, departures
-from bridge.core.cluster.members import SILENT_S, WENT_S, Members
+from bridge.core.cluster.members import MEMBERS_MAX, SILENT_S, WENT_S, Members, Refused
 from bridge.core.cluster.outward import SUBJECTS
 from bridge.core.commands import Tell
 from bridge.core.due import TURN_MAX
@@ -155,3 +155,17 @@ def test_who_went_is_told_for_so_long_and_no_more_of_them_than_are_kept() -> Non
     went_at = AT + SILENT_S
     assert members.flapping(went_at + WENT_S) == {"a:8470": 256}
     assert members.flapping(went_at + WENT_S + 0.01) == {}
+
+
+def test_of_those_that_were_refused_the_newest_are_remembered_with_where_they_are() -> None:
+    """Anybody may say anything: whoever was heard of longest ago is forgotten first."""
+    members = Members(BOOT)
+    boots = [f"{number:032x}" for number in range(MEMBERS_MAX + 3)]
+    for number, each in enumerate(boots):
+        address = "a:8470" if number == MEMBERS_MAX else None
+        assert members.refuse(AT, Member(boot=each, seq=1, address=address), "why")
+    assert list(members.refused) == boots[3:]
+    told = {name: (each.address, each.why, each.heard_at) for name, each in members.refused.items()}
+    assert told[boots[MEMBERS_MAX]] == ("a:8470", "why", AT)
+    assert told[boots[-1]] == ("", "why", AT)
+    assert isinstance(members.refused[boots[-1]], Refused)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from bridge.contract.cluster import NAMES_BYTES_MAX, Ability, Able, Covered, Member, Sent
 from bridge.contract.wire import SCALER, Cover
 from bridge.core.cluster.marks import Marks
-from bridge.core.cluster.members import SILENT_S, WENT_S, Members, Peer, rank
+from bridge.core.cluster.members import MEMBERS_MAX, SILENT_S, WENT_S, Members, Peer, rank
 from bridge.core.cluster.outward import OUTWARD, PLACE_S, SKEW_S, SUBJECTS, Outward
-from bridge.core.cluster.strangers import OTHER_ADDRESS, OTHER_ENGINE, OTHER_MACHINE, OTHER_NAME
+from bridge.core.cluster.strangers import OTHER_ADDRESS, OTHER_ENGINE, OTHER_MACHINE, OTHER_NAME, TOO_MANY
+from bridge.core.cluster.turns import EARLY_MAX, EARLY_S, NEVER_SAID, OWN_BOOT
 from bridge.core.commands import Announce, Say, Tell
-from bridge.observe.facts import ActedLate, Forgiven, MemberGone, MemberRefused
+from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, MemberRefused, WordRefused
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig, boot
 
@@ -706,3 +709,285 @@ def test_a_pair_of_clocks_is_their_difference() -> None:
     rig.turns.watch((0.0, 0.0), there=True)
     rig.turns.watch((0.0, 0.002), there=True)
     assert rig.turns.slept_s == 0.0
+
+
+def test_names_that_were_early_are_bounded_by_number_and_age() -> None:
+    """C4: the oldest go first."""
+    rig, _ = waiting()
+    for number in range(EARLY_MAX + 1):
+        rig.covered(("flood", str(number)))
+    assert len(rig.turns._early) == EARLY_MAX
+    assert ("flood", "0") not in rig.turns._early
+    rig.trigger_all(source="flood", id="0")
+    assert rig.debt().dirty
+    rig, _ = waiting()
+    rig.covered(ONE)
+    at = rig.now
+    rig.now = at + EARLY_S
+    assert rig.turns.early(rig.now, ONE, QUEUE)
+    rig.now = at
+    rig.covered(ONE)
+    rig.now = at + EARLY_S + 0.001
+    rig.member()
+    rig.covered(TWO)
+    assert list(rig.turns._early) == [TWO]
+
+
+def test_c1_of_more_than_32_bridges_the_rest_are_turned_away() -> None:
+    """C1."""
+    rig = MemberRig()
+    for number in range(MEMBERS_MAX + 1):
+        rig.member(f"{number:032x}")
+    assert len(rig.turns.members.peers) == MEMBERS_MAX - 1
+    assert [fact.why for fact in rig.facts_of(MemberRefused)] == [TOO_MANY] * 2  # type: ignore[attr-defined]
+
+
+def test_work_without_room_is_said_at_once_and_again_a_tenth_of_a_second_later_at_the_earliest() -> None:
+    """C3."""
+    rig = MemberRig()
+    session = rig.session()
+    rig.member(LAST)
+    rig.echo()
+    rig.wait(0.3)
+    rig.words.clear()
+    rig.trigger()
+    rig.more(session, unannounced=False)
+    rig.wait(0.0)
+    assert [word.full for word in rig.says()] == [(QUEUE,)]
+    rig.trigger(OTHER)
+    rig.wait(0.05)
+    assert len(rig.says()) == 1
+    rig.wait(0.11)
+    assert rig.says()[-1].full == (QUEUE, OTHER)
+
+
+def test_the_first_word_alone_is_enough_to_be_no_longer_alone() -> None:
+    """C1."""
+    members = Members("a" * 32)
+    members.next_seq(0.5)
+    members.heard_self(1)
+    assert not members.alone(0.5)
+
+
+def test_a_strangers_word_is_named_with_what_is_wrong() -> None:
+    """C1: so that somebody finds who says it."""
+    rig = MemberRig()
+    rig.hear(Member(boot=BOOT, seq=99))
+    assert rig.facts_of(WordRefused) == [WordRefused(BOOT, NEVER_SAID)]
+
+
+def test_two_covers_that_are_merged_tell_the_names_of_both_and_the_later_beginning() -> None:
+    """C4: an older one that comes after takes nothing back."""
+    rig = MemberRig()
+    session = rig.session()
+    rig.peer(LAST)
+    rig.echo()
+    rig.trigger_all(source="producer", id="1")
+    first = rig.debt().gen
+    rig.wakes(session)
+    rig.wait(0.4)
+    rig.trigger_all(source="producer", id="2")
+    rig.cover(session, rig.debt().gen)
+    rig.cover(session, first)
+    rig.wait(0.11)
+    (word,) = rig.told()
+    assert set(word.ids) == {ONE, TWO}
+    assert word.begun_age_ms == 50
+
+
+def test_what_others_tell_becomes_due_for_one_message_and_no_tick_early() -> None:
+    """B2."""
+    rig, _ = waiting(ONE)
+    rig.covered(ONE, next_ms=4_000)
+    rig.keep_company(3.998)
+    assert not rig.debt().dirty
+    rig.keep_company(0.02)
+    assert rig.debt().dirty
+    assert rig.debt().size == 1
+
+
+def test_of_several_that_changed_those_that_may_be_said_are() -> None:
+    """C3: one whose tenth of a second is not over keeps back no other."""
+    rig = MemberRig()
+    one, two = rig.join("a/one"), rig.join("a/two")
+    rig.wait(0.2)
+    rig.abilities()
+    rig.more(one, "a/one", unannounced=False)
+    rig.wait(0.02)
+    rig.abilities()
+    rig.room(one, 1, "a/one")
+    rig.more(two, "a/two", unannounced=False)
+    rig.wait(0.02)
+    assert [word.queues for word in rig.abilities()] == [{"a/two": Ability(False, 30_000)}]
+    rig.wait(0.1)
+    assert [word.queues for word in rig.abilities()] == [{"a/one": Ability(True, 30_000)}]
+
+
+def test_c4_under_one_boot_with_a_copy_of_its_machine_nothing_is_proven_and_it_acts_at_once() -> None:
+    """C4: others heard the number from the copy, which may have said it long before this one did."""
+    rig, session = ready()
+    rig.trigger_all()
+    assert rig.debt().deferred
+    said = rig.says()[-1] if rig.says() else None
+    rig.wait(1.0)
+    rig.echo()
+    newest = rig.says()[-1]
+    assert said is None or newest.seq > said.seq
+    rig.hear(newest)
+    assert [wake.reason for wake in rig.wakes(session)] == ["trigger"], "waits for nobody"
+    rig.trigger_all()
+    rig.covered(seq=newest.seq, since_ms=900, begun_age_ms=0)
+    assert rig.debt().dirty
+    assert rig.facts_of(Forgiven) == []
+    rig.hear(newest)
+    assert len(rig.facts_of(MemberRefused)) == 1, "told once"
+    rig.keep_company(SILENT_S + 1.1)
+    assert not rig.turns.members.alone(rig.now)
+    assert rig.turns.members.refused == {}
+
+
+def test_c3_room_is_said_when_it_changes_and_not_more_than_ten_times_a_second() -> None:
+    """C3."""
+    rig = MemberRig()
+    session = rig.session()
+    for _ in range(5):
+        rig.more(session, unannounced=False)
+        rig.wait(0.019)
+        rig.room(session, 1)
+        rig.wait(0.0)
+    assert rig.abilities() == [], "what lasts for a moment only would have the others act"
+    rig.more(session, unannounced=False)
+    rig.wait(0.021)
+    assert [word.queues for word in rig.abilities()] == [{QUEUE: Ability(False, 30_000)}]
+    rig.room(session, 1)
+    rig.wait(0.11)
+    assert [word.queues for word in rig.abilities()] == [{QUEUE: Ability(True, 30_000)}]
+    rig.lose(session)
+    rig.wait(0.0)
+    rig.wait(0.11)
+    assert [word.queues for word in rig.abilities()] == [{QUEUE: None}]
+    rig.wait(5.0)
+    assert rig.abilities() == []
+
+
+def test_the_bounds_of_what_a_word_drops_belong_to_them() -> None:
+    """To the last digit: a word as unsure as may be, and what was heard of as late as may be."""
+    told = Sent(boot=FIRST, queue=QUEUE)
+    for at, last, proven, how in (
+        (102.0, 101.0, 101.0, ["drop"]),
+        (102.0, 101.0, math.nextafter(101.0, 0.0), []),
+        (102.0, 102.0 + SKEW_S, 102.0, ["drop"]),
+        (102.0, math.nextafter(102.0 + SKEW_S, math.inf), 102.0, []),
+    ):
+        rig = held(100.5, last)
+        rig.turns.outward.hear(rig.now, at, told, proven)
+        rig.drive()
+        assert rig.how() == how
+
+
+def test_a_member_hears_itself_by_numbers_that_it_said() -> None:
+    """C1: none before the first, none beyond the newest; the newest that came back counts, and for so long."""
+    members = Members("a" * 32)
+    assert members.leaving is False
+    assert members.alone(0.0)
+    assert not members.heard_self(0)
+    for number in range(1, 4):
+        assert members.next_seq(float(number)) == number
+    assert not members.heard_self(4)
+    assert members.heard_self(2)
+    assert not members.alone(2.0 + SILENT_S)
+    assert members.alone(2.0 + SILENT_S + 0.001)
+    assert not members.heard_self(1)
+    assert not members.heard_self(2), "each comes back once, and in order"
+    assert not members.alone(2.0 + SILENT_S), "an older one takes nothing back"
+    members.stood_still()
+    assert members.heard_self(3)
+    assert members.alone(3.0), "said before it stood still"
+    members.next_seq(5.0)
+    assert members.heard_self(4)
+    assert not members.alone(5.0)
+
+
+@pytest.mark.parametrize("how", ["at once", "alone", "held", "again", "first"])
+def test_the_others_hear_what_was_told_of_which_queue_and_when(how: str) -> None:
+    """C10: whichever way it came to be told; with another's webhooks they have the broker's subscribers in common."""
+    ways = Ways(subjects=None)
+    ways.waits(QUEUE)
+    first, last = ways.there(FIRST, LAST, webhooks=THEIRS)
+    if how == "at once":
+        del ways.rig.turns.members.peers[FIRST]
+        assert ways.offer()
+    elif how == "alone":
+        assert ways.offer(shared=False)
+    elif how == "again":
+        ways.go(first)
+    else:
+        assert not ways.offer()
+        if how == "first":
+            del ways.rig.turns.members.peers[FIRST]
+            ways.outward.reconsider(ways.now, ways.at)
+        else:
+            ways.later(A_S + PLACE_S)
+    assert last.boot in ways.rig.turns.members.peers
+    ways.done()
+    ways.later(0.125)
+    assert ways.done() == []
+    ways.later(0.125)
+    (said,) = ways.done()
+    assert isinstance(said, Sent)
+    assert (said.boot, said.queue, said.hook, said.age_ms) == (BOOT, QUEUE, None, 250)
+    assert ways.timer() is None, "nothing is left to be done"
+
+
+def test_c1_words_are_said_every_second_and_at_once_to_a_newcomer() -> None:
+    """C1."""
+    rig = MemberRig()
+    rig.session()
+    rig.wait(3.0)
+    assert [word.seq for word in rig.says()] == [2, 3, 4]
+    rig.words.clear()
+    rig.member(FIRST)
+    assert len(rig.says()) == 1
+    assert rig.abilities() == [Able(boot=BOOT, seq=5, queues={QUEUE: Ability(True, 30_000)}, whole=True)]
+    assert rig.facts_of(MemberCame) == [MemberCame(FIRST, "", "1.0")]
+    rig.member(FIRST)
+    assert len(rig.says()) == 1, "not to one that is known"
+
+
+def test_what_forgave_is_named_by_time_where_a_name_was_not_enough() -> None:
+    """C4."""
+    rig, _ = waiting(ONE)
+    rig.trigger_all()
+    rig.wait(0.010)
+    rig.covered(ONE, seq=rig.says()[-1].seq, since_ms=1000)
+    assert rig.facts_of(Forgiven) == [Forgiven(QUEUE, "time", FIRST)]
+
+
+@WAYS
+def test_the_first_is_gone_before_it_told_and_what_it_held_is_told_again(way: str) -> None:
+    """Killed between its word and the post: whoever is first now tells of what still waits."""
+    rig = TellingRig(way)
+    rig.peer_with(FIRST)
+    rig.trigger_all()
+    rig.sent()
+    assert rig.how() == ["drop"]
+    rig.wait(1.0)
+    rig.echo()
+    rig.wait(3.0)
+    assert rig.how() == ["again"]
+
+
+def test_c1_a_word_of_its_own_boot_that_it_never_said_is_refused() -> None:
+    """C1."""
+    rig = MemberRig()
+    rig._seqs[BOOT] = 1000
+    rig.member(BOOT)
+    assert len(rig.facts_of(WordRefused)) == 1
+    assert rig.facts_of(MemberRefused) == [MemberRefused(BOOT, "", OWN_BOOT)]
+
+
+def test_how_long_a_word_is_known_is_rounded_down() -> None:
+    """C4: what is told too much would prove too much."""
+    members = Members("a" * 32)
+    members.hear(0.0, Member(boot=FIRST, seq=1))
+    assert members.heard(0.9999) == {FIRST: (1, 999)}

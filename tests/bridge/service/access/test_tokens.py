@@ -218,7 +218,7 @@ def test_how_much_an_issuer_may_publish(
         (b'{"keys": []}', "it holds no key that signs RS256, ES256 or EdDSA"),
         (b'{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', "it holds no key that signs"),
         (b"\xff", "JSON is malformed"),
-        (b'{"keys": [' + b"[" * 100_000, "recursion"),
+        (b'{"keys": [' + b"[" * 100_000, "cannot be used"),
         (None, "it is no file"),
     ],
 )

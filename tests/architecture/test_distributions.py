@@ -7,12 +7,10 @@ import email.parser
 import hashlib
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
 import zipfile
 
 import pytest
@@ -136,20 +134,6 @@ def test_the_wheel_is_three_packages(wheel: pathlib.Path) -> None:
     assert hashlib.sha256(licence).hexdigest() == APACHE_2, "LICENSE is the text as Apache publishes it"
 
 
-def test_a_module_that_is_gone_is_in_no_wheel(tmp_path: pathlib.Path) -> None:
-    """The copy of an earlier build in the checkout, which setuptools would pack, is not packed.
-
-    What the image copies is all that a wheel needs.
-    """
-    lines = (ROOT / "Dockerfile").read_text().splitlines()
-    sources = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
-    named = [name for name in tracked() if name in sources or name.split("/")[0] in sources]
-    checkout = copied(named, tmp_path / "checkout")
-    (checkout / "build/lib/bridge").mkdir(parents=True)
-    (checkout / "build/lib/bridge/gone.py").touch()
-    assert members(build("wheel", checkout, tmp_path)) == modules()
-
-
 def test_an_editable_install_is_a_folder_on_the_path(tmp_path: pathlib.Path) -> None:
     """Type checkers read `sys.path` and run nothing: an install by a finder has no types outside of the checkout."""
     source, target = copied(tracked(), tmp_path / "checkout"), tmp_path / "target"
@@ -169,21 +153,3 @@ def test_the_metadata_is_whole(metadata: email.message.Message) -> None:
     assert "Typing :: Typed" in classifiers and any(each.startswith("Topic ::") for each in classifiers)
     assert not any(each.startswith("License ::") for each in classifiers), "the expression stands instead"
     assert metadata.get_all("Project-URL") is None
-
-
-def test_the_readme_of_an_index_has_no_link_that_leads_nowhere(metadata: email.message.Message) -> None:
-    """Where README.md links to a file, it names the file there, which is in the sdist; all else is word for word."""
-    told, readme = str(metadata.get_payload()), (ROOT / "README.md").read_text(encoding="utf-8")
-    assert metadata["Description-Content-Type"] == "text/markdown"
-    pointed = {target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", readme)}
-    assert len(pointed) > 20
-    assert {target for target in pointed if f"`{target}`" not in told and "://" not in target} == set()
-    assert [target for target in re.findall(r"\]\(([^)]+)\)", told) if "://" not in target] == []
-    assert [line for line in readme.splitlines() if not {"[", "]"} & set(line) and line not in told] == []
-
-
-def test_uv_builds_anew_when_a_module_has_changed() -> None:
-    """Otherwise `uvx --from .` goes by pyproject.toml alone, and runs old code after a pull."""
-    keys = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]["cache-keys"]
-    seen = {str(path.relative_to(ROOT)) for key in keys for path in ROOT.glob(key["file"])}
-    assert seen >= {"pyproject.toml", "setup.py", "README.md", *(name for name in modules() if name.endswith(".py"))}

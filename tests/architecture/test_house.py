@@ -5,19 +5,20 @@ from __future__ import annotations
 import ast
 import functools
 import pathlib
-import tomllib
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.command import ROOT
+from tests.support.command import ROOT, environment
 
 SLEEP_MAX = 0.1
 GUARD_MIN_S = 10.0
 LAST_RESORT_S = 600.0
 WAITS = {"run", "communicate", "wait", "check_call", "check_output", "urlopen", "get", "Barrier", "search"}
-
-
 Check = Callable[[str, ast.Module], list[str]]
 """Given the name of a file and its code, returns where that breaks a rule."""
 
@@ -189,7 +190,113 @@ def test_each_check_can_fail(check: Check, file: str, text: str, tmp_path: pathl
     assert len(broken(tmp_path, check)) == 1
 
 
-def test_the_last_resort_leaves_room() -> None:
-    """What ends a test that hangs is ten times what any of them takes, on a machine that does nothing else."""
-    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
-    assert options["timeout"] >= LAST_RESORT_S
+OURS = ("bridge", "listeners", "queuebell")
+ROOM = "bridge/queues/aiohttp_private/"
+PUBLIC = {"_asdict", "_exit", "_meta", "_replace"}
+"""Documented, underscore or not: of named tuples, `os` and Django."""
+AIOHTTP = {"aiohttp", "aiohttp.abc", "aiohttp.web"}
+"""The modules of aiohttp whose names its reference documents."""
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def private_names(tree: ast.Module) -> Iterator[str]:
+    """Give the private names that a module uses of others, of aiohttp's also modules that are not documented."""
+    own = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+    } | {
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own | PUBLIC:
+            yield node.attr
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"getattr", "setattr"}:
+            name = node.args[1]
+            if isinstance(name, ast.Constant) and is_private(str(name.value)):
+                yield str(name.value)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name
+            if module.partition(".")[0] in {*OURS, "__future__"}:
+                continue
+            yield from (part for part in module.split(".") if is_private(part))
+            yield from (each.name for each in node.names if is_private(each.name))
+            if module.partition(".")[0] == "aiohttp" and module not in AIOHTTP:
+                yield module
+
+
+def used() -> set[tuple[str, str]]:
+    return {
+        (str(file.relative_to(ROOT)), name)
+        for package in OURS
+        for file in sorted((ROOT / package).rglob("*.py"))
+        if ROOM not in str(file.relative_to(ROOT))
+        for name in private_names(ast.parse(file.read_text(encoding="utf-8")))
+    }
+
+
+def told(root: pathlib.Path) -> set[tuple[str, str]]:
+    text = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition("## Privates of libraries")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    return {
+        (file.strip("`"), name)
+        for _, file, names, why in rows[1:]
+        if why and file.strip("`") != ROOM
+        for name in re.findall(r"`([^`]+)`", names)
+    }
+
+
+def test_each_private_name_that_is_used_is_told_of_with_its_reason() -> None:
+    """A row for what is not used any more goes, too."""
+    assert sorted(used()) == sorted(told(ROOT))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "client._hidden", "getattr(client, '_hidden', None)", "from nats._hidden import x", "import nats._hidden",
+        "from asyncio.tasks import _hidden", "client.aio._hidden = 1",
+    ],
+)  # fmt: skip
+def test_a_new_one_is_seen(text: str) -> None:
+    """However it is reached."""
+    assert list(private_names(ast.parse(text))) == ["_hidden"]
+
+
+CASES = {
+    "leaked": ("asyncio.create_task(asyncio.sleep(100), name='x')\n    await asyncio.sleep(0)", "left tasks running"),
+    "unseen": ("asyncio.create_task(fail(), name='x')\n    await asyncio.sleep(0.001)", "that nobody saw"),
+    "clean": ("await asyncio.create_task(asyncio.sleep(0), name='x')", None),
+}
+
+
+def test_the_watch_finds_it(tmp_path: pathlib.Path) -> None:
+    """A task that outlives its test, or fails unseen, is an error of that test; a clean test passes."""
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+    )
+    (tmp_path / "test_it.py").write_text(
+        "import asyncio, pytest\n"
+        "async def fail(): raise OSError('x')\n"
+        + "".join(f"async def test_{case}():\n    {body}\n" for case, (body, _) in CASES.items())
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rE", "-p", "no:cacheprovider", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**environment(), "COLUMNS": "1000"},
+        cwd=tmp_path,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 1
+    found = dict(re.findall(r"^ERROR test_it\.py::test_(\w+) - (.*)$", done.stdout, re.MULTILINE))
+    expected = {case: words for case, (_, words) in CASES.items() if words is not None}
+    assert found.keys() == expected.keys(), done.stdout
+    assert all(words in found[case] for case, words in expected.items()), found
+    assert f"{len(CASES)} passed, {len(expected)} errors" in done.stdout

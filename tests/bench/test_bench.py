@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from bench.figures import Report, median_ratio, percentile
+from bench import peers
+from bench.figures import Report
+from bench.openloop import Schedule, Wire
+from bench.peers import SYSTEMS, lines_of, measure, tell
 from bench.results import write
+from bench.sizes import QUICK
+from bench.stage import Stage
+from bench.stages import FLUSH
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def test_percentile_is_a_sample_that_the_share_of_all_are_not_above() -> None:
-    """Nearest rank: no figure is made up between two samples."""
-    samples = [float(number) for number in range(1, 101)]
-    assert (percentile(samples, 0.5), percentile(samples, 0.99), percentile(samples, 1.0)) == (50.0, 99.0, 100.0)
-    assert percentile([7.0], 0.99) == 7.0
-
-
-def test_ratio_is_taken_round_by_round() -> None:
-    """A round in which the machine was slow weighs on both sides of its own ratio only."""
-    assert median_ratio([2.0, 20.0, 3.0], [1.0, 10.0, 2.0]) == 2.0
 
 
 def test_missed_target_is_written_as_missed(tmp_path: Path) -> None:
@@ -76,10 +73,98 @@ def test_what_needs_others_beside_us_says_so(tmp_path: Path, name: str) -> None:
     assert "NOT MEASURED: RuntimeError: needs a PostgreSQL server" in out.read_text("utf-8")
 
 
-def test_unknown_figure_is_refused() -> None:
-    """A figure that does not exist is a usage error that names it."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "bench", "nothing"], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
-    )
-    assert ran.returncode == 2
-    assert "nothing" in ran.stderr
+class Sent:
+    """Stands for a connection: what it was given to send, and when that was due."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[bytes, float]] = []
+
+    def ask(self, request: bytes, due: float) -> None:
+        """Take a request."""
+        self.asked.append((request, due))
+
+
+def schedule(count: int, wires: list[Sent]) -> Schedule:
+    """Return a run of ten requests a second that began at 100."""
+    made = Schedule([b"<", b">"], 5, 10.0, count)
+    made.begun = 100.0
+    made.free.extend(cast(Wire, wire) for wire in wires)
+    return made
+
+
+async def test_requests_keep_the_time_at_which_they_were_due() -> None:
+    """A request that no connection was free for is sent late, and its wait counts from its own time."""
+    first, second = Sent(), Sent()
+    run = schedule(4, [first, second])
+    assert run.send_due(100.0)
+    assert run.send_due(100.35)
+    assert [wire.asked for wire in (first, second)] == [
+        [(b"<0000000000000005>", 100.0)],
+        [(b"<0000000000000006>", 100.1)],
+    ]
+    run.free.append(cast(Wire, first))
+    assert run.send_due(101.0)
+    run.free.append(cast(Wire, second))
+    assert not run.send_due(101.0)
+    assert [first.asked[1], second.asked[1]] == [(b"<0000000000000007>", 100.2), (b"<0000000000000008>", 100.3)]
+
+
+async def test_answers_are_counted_by_status_until_all_are_there() -> None:
+    """Latency is from when the request was due; the run ends with the last answer and not before."""
+    run = schedule(2, [Sent()])
+    run.answer(b"201", time.monotonic() - 2.0, False)
+    assert not run.done.is_set()
+    run.answer(b"429", time.monotonic(), True)
+    assert run.done.is_set()
+    assert (len(run.latencies[b"201"]), len(run.latencies[b"429"]), run.begged) == (1, 1, 1)
+    assert run.latencies[b"201"][0] >= 2.0
+    run.fail(b"closed afterwards")
+    assert run.wrong is None
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_each_system_is_a_program_of_its_own(name: str) -> None:
+    """Its file has a producer, its command is that of the file, and the file is no longer than a first page."""
+    system = SYSTEMS[name]
+    source = (peers.PROGRAMS / f"{system.program}.py").read_text("utf-8")
+    functions = [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.AsyncFunctionDef)]
+    assert "producing" in functions
+    assert not system.worker or any(f"bench.programs.{system.program}" in part for part in system.worker)
+    assert 5 < lines_of(source) < 40
+
+
+def test_everybody_is_in_the_lock() -> None:
+    """What is named as a rival is installed by the peers' lock, in the version that the lock says."""
+    locked = (ROOT / "requirements-peers.lock").read_text("utf-8")
+    for name in (name for name, system in SYSTEMS.items() if system.rival):
+        assert f"\n{name}==" in locked, name
+
+
+def waits(ours: float) -> dict[str, tuple[list[float], list[float]]]:
+    """Everybody took 2 ms and more; ours what is said."""
+    return {name: ([ours if name == peers.OURS else 2.0 + at] * 3, [1.0]) for at, name in enumerate(SYSTEMS)}
+
+
+@pytest.mark.parametrize("ours, verdict", [(1.5, True), (9.5, False)])
+def test_ours_is_held_against_the_best_of_the_others(ours: float, verdict: bool) -> None:
+    """Below every other at p50 and p99, or written as missed, with the name of the one that is better."""
+    report = Report("peers")
+    tell(report, waits(ours), dict.fromkeys(SYSTEMS, 7), [(FLUSH, 0.91)])
+    found = {figure.name: figure for figure in report.figures}
+    for share in ("p50", "p99"):
+        figure = found[f"{share}, ms: Queuebell, below every other (Celery with Redis)"]
+        assert (figure.met, figure.target) == (verdict, "<= 5.00")
+    assert found["Celery with Redis: commands of Redis while idle"].value == "7"
+    assert found[f"Queuebell, of its p50, ms: {FLUSH}"].value == "0.91"
+    assert found["bare NATS, and Queuebell's commit with its flush: the sum of both p50, ms"].value == "11.91"
+    assert found["Queuebell: lines of the program"].value == "10"
+    assert not any("bare NATS" in name and "lines" in name for name in found)
+
+
+async def test_missing_environment_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the peers' own environment nothing is started, and the error says how it is made."""
+    monkeypatch.setattr(peers, "PEERS", tmp_path)
+    async with Stage() as stage:
+        with pytest.raises(RuntimeError, match="`make peers`"):
+            await measure(stage, QUICK, lambda _: None)
+        assert list(stage.folder.iterdir()) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.follower import Terminal, follow
+from tests.docs.follower import follow
 from tests.readme.user import User
 from tests.support.azurite import ACCOUNT, KEY
 from tests.support.moto import KEYS as AWS_KEYS
@@ -78,15 +78,3 @@ async def test_a_page_is_followed_on_redis(processes: Processes, tmp_path: Path)
     server.port = int(user.ports["6379"])
     async with server:
         await follow(page("how-to/redis"), user)
-
-
-async def test_what_is_not_seen_is_found(processes: Processes, tmp_path: Path) -> None:
-    """A page that promises a line too many, or leaves a program running, fails."""
-    shown = "Do it in the first terminal:\n\n```sh\necho one\n```\n\nYou should see:\n\n```text\none\n```\n"
-    user = User(processes, tmp_path)
-    assert await follow(shown, user) == (1, 1)
-    terminal = Terminal(user, "first")
-    await terminal.type("echo one", leave_running=False)
-    assert terminal.count("one") == 1 and terminal.count("two") == 0
-    with pytest.raises(AssertionError, match="leaves something running"):
-        await follow("In the first terminal, leave it running:\n\n```sh\nsleep 600\n```\n", user)

@@ -100,15 +100,3 @@ def test_the_wrong_turns_are_those_of_the_register() -> None:
     rows = _row.findall(PAGE.read_text(encoding="utf-8"))
     assert [name for name, _ in rows] == [turn.name for turn in WRONG_TURNS]
     assert all(_code.findall(planted) for _, planted in rows)
-
-
-def test_the_check_itself() -> None:
-    """A name that is not there, and a rule without a test, are found."""
-    assert missing("bridge/core/dispatch.py: Dispatch.starts_missed")
-    assert missing("bridge/core/despatch.py: Dispatch.start_missed")
-    assert missing("tests/bridge/core/test_bell.py::test_b99")
-    assert missing("bridge.core.dispatch.Dispatch")
-    assert not missing("bridge/core/dispatch.py: Dispatch.start_missed")
-    assert not missing("tests/docs/test_protocol.py::test_the_check_itself")
-    with pytest.raises(AssertionError):
-        rules("- **P1** A rule.\n  Kept by `bridge/a.py: b`.\n")

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.mutants.__main__ import Change, sampled, status
+from tests.mutants.__main__ import Change, sampled
 from tests.mutants.rooms import ROOMS, Room, exceptions, files, product
 from tests.support.command import ROOT
 
@@ -25,15 +25,6 @@ def test_every_file_of_the_product_is_in_one_room() -> None:
     assert set(counts.values()) == {1}
     assert counts.keys() | exceptions() == product()
     assert not counts.keys() & exceptions()
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [(0, "survived"), (1, "caught"), (33, "no test"), (None, "not tried"), (-24, "ran away"), (-9, "ran away")],
-)
-def test_exit_codes(code: int | None, said: str) -> None:
-    """What pytest says, what a signal says, and that nothing was said."""
-    assert status(code) == said
 
 
 def changed(before: str, after: str) -> Change:

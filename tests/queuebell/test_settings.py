@@ -27,15 +27,6 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: pathlib.Path) -> None:
         load(str(binary), environment={})
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:8470", ("::1", 8470)), ("localhost:65535", ("localhost", 65535))],
-)
-def test_addresses_are_split(text: str, parts: tuple[str, int]) -> None:
-    """HOST:PORT, with brackets around an IPv6 address."""
-    assert parse_listen(text) == parts
-
-
 @pytest.mark.parametrize("text", ["", "8470", ":8470", "host:", "host:x", "host:65536", "::1:8470", "host:-1", "h:٣"])
 def test_wrong_addresses_are_refused(text: str) -> None:
     """Anything else names the key."""
@@ -108,12 +99,6 @@ def test_every_public_name_is_there() -> None:
     assert set(dir(queuebell)) == {*bridge.__all__, *listeners.__all__}
     with pytest.raises(AttributeError, match="no attribute 'Bell'"):
         _ = queuebell.Bell
-
-
-def test_what_introspection_asks_for_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of Python's own are not looked for in our packages."""
-    monkeypatch.setattr(queuebell, "_package", None)
-    assert getattr(queuebell, "__wrapped__", None) is None
 
 
 def test_all_names_come_at_once() -> None:

@@ -270,27 +270,6 @@ async def test_from_mosquitto_pub_to_a_worker_that_knows_only_nats(processes: Pr
         assert service.errors.count("a bus is down") == service.errors.count("a bus is up") - 2 == 6
 
 
-async def test_a_bridge_publisher_and_worker_started_before_their_broker(processes: Processes, tmp_path: Path) -> None:
-    """Each waits, none gives up, and nothing that was published meanwhile is forgotten."""
-    server = NatsServer(tmp_path / "broker")
-    url = f"nats://127.0.0.1:{server.port}"
-    store = await processes.serve(data="store")
-    service = await processes.serve("--nats", url, data="bridge", sweep_s="0")
-    assert (await service.ask("/readyz"))[0] == 503
-    register = Register(processes)
-    worker = await register.worker(over(url), store=store)
-    async with Publisher(url) as publisher:
-        names = await register.put(store, 1)
-        await publisher.publish("billing", "orders")
-        async with server:
-            await register.all_have("done", names)
-            await service.has_listeners(1)
-            await until(lambda: publisher.state().sent == 1, "the trigger was taken")
-            await told(register, store, publisher)
-            assert await worker.stop() == 0
-            assert await service.stop() == 0
-
-
 @pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.rest)])
 async def test_a_flood_of_triggers_with_one_of_a_hundred_listeners_stopped(
     processes: Processes, tmp_path: Path, count: int

@@ -42,12 +42,6 @@ def leaver_told(site: Site, leaver: int) -> bool:
     return all(each is not None and each.members.peers[boot].word.leaving for each in others)
 
 
-def leaver_told_all(other: Bridge, leaver: Bridge) -> bool:
-    """Whether another knows that it need not look for what this one knew."""
-    assert other.turns is not None
-    return other.turns.members.peers[leaver.boot].word.told
-
-
 async def test_until_the_last_session_has_gone_it_is_woken_for_what_all_hear(
     tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,40 +60,6 @@ async def test_until_the_last_session_has_gone_it_is_woken_for_what_all_hear(
             site.bridges[0].trigger([EVENT], bus="http")
         leaving.cancel()
         await asyncio.wait([leaving])
-
-
-@pytest.mark.parametrize("answers", [True, False])
-async def test_what_is_due_when_the_last_session_ended_is_with_the_others_before_it_ends(
-    tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch, answers: bool
-) -> None:
-    """W20: a timer made by the very end of a session. A worker that says that it holds nothing leaves none behind."""
-    if not answers:  # as one with a receive in flight, and one of an older version
-        monkeypatch.setattr("listeners.work.dequeue.Dequeue.receiving", lambda self: True)
-        monkeypatch.setattr("bridge.service.sessions.ANSWER_S", 0.0)
-    async with cluster(tmp_path, bridges=2, workers=(0,)) as site:
-        leaver, stays = site.bridges
-        await put(site, 1)
-        leaver.trigger([EVENT], bus="http")
-        await until(lambda: len(site.handled) == 1 and site.settled(), "handled", PATIENCE_S)
-        debt = leaver.bell.ledger.find(QUEUE)
-        assert debt is not None
-        assert next(iter(debt.seats)).touched
-        assert not debt.any_due
-        heard: list[CloudQueueWorkDetected] = []
-        stays.forward(lambda events, bus: heard.extend(events))
-        await leaver.leave()
-        if answers:
-            assert not debt.dirty
-            assert not debt.any_due
-            await until(lambda: leaver_told_all(stays, leaver), "the other knows that this was all", PATIENCE_S)
-            assert not heard
-            assert not stays.bell.ledger.debts[QUEUE].any_due
-            return
-        # The broker has it: whatever becomes of this one now, the other hears of it.
-        await until(lambda: heard, "it came", PATIENCE_S)
-        assert [event.queue for event in heard] == [QUEUE]
-        assert 20_000 <= heard[0].not_before_ms <= 31_000
-        assert stays.bell.ledger.debts[QUEUE].any_due
 
 
 async def test_what_the_broker_did_not_answer_for_is_told_again_under_the_same_name(
@@ -131,27 +91,6 @@ async def test_what_the_broker_did_not_answer_for_is_told_again_under_the_same_n
         await leaver.leave()
         assert len(told) == 3
         assert len(set(told)) == 1
-
-
-async def test_what_it_told_before_has_to_be_with_the_broker_too(tmp_path: Path, patient: None) -> None:
-    """C6: a trigger that went into a dead connection is owed until it came back, also by one that leaves."""
-    async with cluster(tmp_path, bridges=2, workers=()) as site:
-        leaver = site.bridges[0]
-        bus = site.buses[0].buses["nats"]
-        line, republisher, broker = bus._cluster, bus._republisher, bus._broker
-        assert line is not None
-        assert republisher is not None
-        republisher.attach(None)
-        leaver.trigger([CloudQueueWorkDetected("billing", "later", not_before_ms=60_000)], bus="http")
-        assert line.unproven() == 1
-        leaving = asyncio.create_task(leaver.leave(), name="leave")
-        await until(lambda: leaver_told(site, 0), "the other knows", PATIENCE_S)
-        assert not leaving.done()
-        republisher.attach(broker)
-        await leaving
-        assert line.unproven() == 0
-        due = site.bridges[1].bell.ledger.find
-        await until(lambda: (debt := due("billing/later")) is not None and debt.any_due, "it came", PATIENCE_S)
 
 
 async def test_a_broker_that_does_not_answer_holds_nobody_up(

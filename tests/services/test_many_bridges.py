@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from bridge.contract.errors import StoreError
 from bridge.contract.partitioning import expand
@@ -242,54 +241,6 @@ async def test_the_bridge_that_a_worker_is_with_stands_still(site: Site) -> None
         await site.all_handled()
         site.bridges[where].signal(signal.SIGCONT)
         await site.steady(puts, "both")
-
-
-@contextlib.asynccontextmanager
-async def busy() -> AsyncIterator[tuple[str, list[str]]]:
-    """Something at an address that answers 503 to everything, as a bridge does that has too much to do."""
-    asked: list[str] = []
-
-    async def refuse(request: web.Request) -> web.Response:
-        asked.append(request.path)
-        problem = '{"title": "", "status": 503, "detail": "", "code": "too_many_requests"}'
-        headers = {"Content-Type": "application/problem+json", "Retry-After": "60"}
-        return web.Response(status=503, text=problem, headers=headers)
-
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", refuse)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
-    finally:
-        await runner.cleanup()
-
-
-@pytest.mark.timeout(600)
-async def test_one_answers_503_for_long(site: Site) -> None:
-    """It is asked once by each at most, and not again while another one serves."""
-    good = await site.serve()
-    async with busy() as (url, asked):
-        async with site.working(way=[url, good.url]) as puts:
-            for _ in range(5):
-                assert await site.steady(puts, "beside it") == good.url
-    assert asked.count("/v1/sessions") <= 1 and asked.count("/v1/triggers") <= 1
-
-
-@pytest.mark.timeout(600)
-async def test_a_key_is_wrong_at_one(site: Site, tmp_path: Path) -> None:
-    """Neither worker nor producer stays there, whichever they begin with: nothing is lost, and it is told of."""
-    grants = {"take": ["billing/*"], "ring": ["billing/*"], "look": ["billing/*"]}
-    right, wrong = tmp_path / "right.json", tmp_path / "wrong.json"
-    secret = written(right, {"other": {"look": ["x/*"]}, "worker": grants})["worker"]
-    written(wrong, {"other": {"look": ["x/*"]}})
-    good = await site.serve(auth="true", access=str(right), trust_brokers="true")
-    bad = await site.serve(auth="true", access=str(wrong), trust_brokers="true")
-    for _ in range(4):  # begun at random
-        async with site.working(way=[bad.url, good.url], api_key=secret) as puts:
-            assert await site.steady(puts, "with the right one") == good.url
-            await site.all_handled()
 
 
 @pytest.mark.timeout(600)

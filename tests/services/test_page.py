@@ -297,20 +297,6 @@ def test_it_is_read_with_weak_eyes_and_without(chromium: Browser, bridge: Servin
         assert page.evaluate("[...document.querySelectorAll('main svg')].every((each) => each.ariaHidden === 'true')")
 
 
-def test_what_became_of_messages_is_shown(chromium: Browser, bridge: Serving) -> None:
-    """By handler, as its workers tell, with how long it takes as a line and as numbers."""
-    options = Options(store=bridge.url, bridge=bridge.url, queue="shop/quick", name="quick")
-    with working(options), opened(chromium, bridge.url, "#/queue/shop/quick") as shown:
-        page = shown.page
-        for _ in range(3):
-            post(bridge.url, "/v1/queues/shop/quick/messages?create=true", b"x", "text/plain")
-        handlers = page.get_by_role("region", name="Handlers").get_by_role("row").nth(1)
-        expect(handlers).to_contain_text("main.<locals>.handler")
-        expect(handlers.get_by_role("cell").nth(2)).to_have_text("3")
-        expect(handlers.get_by_role("cell").nth(7)).to_contain_text("ms")
-        expect(page.get_by_role("figure", name="Time in the handler")).to_contain_text("99 of 100 within")
-
-
 def test_a_scaler_whose_workers_fail_is_seen(chromium: Browser, bridge: Serving) -> None:
     """Among the listeners with what it wants and why it has none, and its queue stands in trouble."""
     post(bridge.url, "/v1/queues/shop/none/messages?create=true", b"x", "text/plain")
@@ -340,23 +326,6 @@ def test_a_scaler_whose_workers_fail_is_seen(chromium: Browser, bridge: Serving)
     finally:
         scaler.terminate()
         scaler.communicate()
-
-
-def test_plots_go_on_where_they_were_left(chromium: Browser, bridge: Serving) -> None:
-    """What happens is a line and a number; another view and back, and the line is there still."""
-    post(bridge.url, "/v1/queues/mail/out/messages?create=true", b"x", "text/plain")
-    with opened(chromium, bridge.url) as shown:
-        page = shown.page
-        flow = page.get_by_role("figure", name="Each second")
-        live(shown)
-        for _ in range(30):
-            post(bridge.url, "/v1/queues/mail/out/messages", b"x", "text/plain")
-        expect(flow.get_by_text("highest")).to_be_visible()
-        page.get_by_role("link", name="mail/out").click()
-        expect(page.get_by_role("figure", name="Messages")).to_contain_text("31")
-        page.get_by_role("link", name="Queues", exact=True).click()
-        expect(flow.get_by_text("highest")).to_be_visible()
-        assert len(flow.locator("path.line.two").get_attribute("d") or "") > 10
 
 
 def test_the_pictures(chromium: Browser, bridge: Serving, tmp_path: pathlib.Path) -> None:

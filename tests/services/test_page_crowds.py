@@ -84,24 +84,6 @@ def test_ten_thousand_queues_are_a_hundred_rows(chromium: Browser, bridge: Servi
         expect(page.get_by_text("1 to 1 of 1")).to_be_visible()
 
 
-def test_ten_thousand_listeners_are_a_hundred_rows(chromium: Browser) -> None:
-    """Each of them is found by its name or its queue, and the views go on."""
-    with crowd(10_000) as url, opened(chromium, url, "#/listeners") as shown:
-        page = shown.page
-        live(shown)
-        expect(page.get_by_text("1 to 100 of 10,000")).to_be_visible()
-        assert page.get_by_role("row").count() == 101
-        never_freezes(page)
-        page.get_by_role("searchbox").fill("q09999")
-        expect(page.get_by_text("1 to 1 of 1")).to_be_visible()
-        expect(page.get_by_role("row").nth(1)).to_contain_text("worker 09999 <b>bold</b>")
-        page.get_by_role("link", name="many/q09999").click()
-        expect(page.get_by_role("list", name="The way of a message")).to_contain_text("4 of 4 free")
-        page.get_by_role("link", name="Queues", exact=True).click()
-        expect(page.get_by_text("1 to 100 of 10,000")).to_be_visible()
-        never_freezes(page)
-
-
 async def _fill(file: pathlib.Path, count: int) -> None:
     async with SqliteStore(file, synchronous="NORMAL") as store:
         for start in range(0, count, 32 * 250):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from aiohttp.web import BaseRequest, Response, StreamResponse
 
 from bridge import Bridge, Publisher
 from bridge.brokers.base import ANY, Incoming
@@ -124,30 +122,6 @@ async def crew(
         yield found
 
 
-async def test_each_put_is_posted_once_and_told_once(tmp_path: Path, patient: None) -> None:
-    """As with one bridge: N puts, each when the one before was posted."""
-    async with receiving() as target, crew(tmp_path, [[hook(target.url)]] * 3) as found:
-        for number in range(10):
-            await found.publisher.publish(QUEUE)
-            await target.until(number + 1)
-            await found.calm()
-        await until(lambda: len(found.wakes) == 10, "told on the broker", PATIENCE_S)
-        assert len(target.posts) == 10
-        first = found.order()[0].bridge.boot
-        assert {post.verify()["boot"] for post in target.posts} == {first}
-        assert {wake.boot for wake in found.wakes} == {first}
-
-
-async def test_what_one_heard_by_http_is_posted_once(tmp_path: Path, patient: None) -> None:
-    """C6: all have it, whichever was told of it."""
-    async with receiving() as target, crew(tmp_path, [[hook(target.url)]] * 3) as found:
-        for number, member in enumerate(found.members):
-            member.bridge.trigger([CloudQueueWorkDetected("billing", "orders")], bus="http")
-            await target.until(number + 1)
-            await found.calm()
-        assert len(target.posts) == 3
-
-
 async def test_the_sender_is_killed_and_it_is_still_posted(tmp_path: Path) -> None:
     """The next after A while it is not missed yet, and at once from then on; what was told to nobody is told again."""
     async with receiving() as target, crew(tmp_path, [[hook(target.url)]] * 3, ack_s=0.5) as found:
@@ -166,46 +140,6 @@ async def test_the_sender_is_killed_and_it_is_still_posted(tmp_path: Path) -> No
         del third
 
 
-async def test_a_post_under_way_dies_with_its_sender_and_the_next_makes_it(tmp_path: Path) -> None:
-    """It had said that it sees to it: the others held nothing any more."""
-    async with receiving() as target, crew(tmp_path, [[hook(target.url)]] * 3) as found:
-        first = found.order()[0]
-        stuck, over, calm = asyncio.Event(), asyncio.Event(), target.answer
-
-        async def hang(request: BaseRequest) -> StreamResponse:
-            stuck.set()
-            await over.wait()
-            return await calm(request)
-
-        target.answer = hang
-        await found.publisher.publish(QUEUE)
-        async with asyncio.timeout(PATIENCE_S):
-            await stuck.wait()
-        await found.calm()
-        target.answer = calm
-        await first.kill()
-        await target.until(2)
-        over.set()
-        assert [post.verify()["boot"] == first.bridge.boot for post in target.posts] == [True, False]
-
-
-async def test_an_endpoint_that_fails_is_tried_again_by_its_sender_alone(tmp_path: Path, patient: None) -> None:
-    """Retries stay where they began."""
-    async with receiving() as target, crew(tmp_path, [[hook(target.url)]] * 3) as found:
-        calm = target.answer
-
-        async def fail(request: BaseRequest) -> StreamResponse:
-            return Response(status=500)
-
-        target.answer = fail
-        await found.publisher.publish(QUEUE)
-        await target.until(2)
-        await found.calm()
-        target.answer = calm
-        await target.until(3)
-        assert {post.verify()["boot"] for post in target.posts} == {found.order()[0].bridge.boot}
-
-
 async def test_a_leave_hands_the_posts_to_the_next(tmp_path: Path, patient: None) -> None:
     """What still waits is posted once more, and what comes later by the next alone."""
     async with receiving() as target, crew(tmp_path, [[hook(target.url)]] * 3) as found:
@@ -219,34 +153,6 @@ async def test_a_leave_hands_the_posts_to_the_next(tmp_path: Path, patient: None
         await target.until(3)
         await found.calm()
         assert [post.verify()["boot"] for post in target.posts[1:]] == [second.bridge.boot] * 2
-
-
-CROSSING: dict[str, tuple[tuple[str, ...], int]] = {
-    # who has which webhooks: posts of one put
-    "all have the same": (("a", "a", "a"), 1),
-    "one alone has it": (("a", "", ""), 1),
-    "two have it": (("a", "a", ""), 1),
-    "two sets, each sends its own": (("a", "a", "b"), 2),
-    "nobody has any": (("", "", ""), 0),
-}
-
-
-@pytest.mark.parametrize("case", CROSSING)
-async def test_who_has_a_webhook_decides_who_may_send_it(case: str, tmp_path: Path, patient: None) -> None:
-    """In whatever order they are, and whoever hears of the put; the wake on the broker is one in each."""
-    has, posts = CROSSING[case]
-    async with receiving() as one, receiving() as two:
-        known = {"a": [hook(one.url)], "b": [hook(two.url)], "": []}
-        async with crew(tmp_path, [known[name] for name in has]) as found:
-            await found.publisher.publish(QUEUE)
-            await until(lambda: len(one.posts) + len(two.posts) >= posts, "posted", PATIENCE_S)
-            await found.calm()
-            await until(lambda: found.wakes, "told on the broker", PATIENCE_S)
-            await found.publisher.publish(QUEUE)
-            await until(lambda: len(one.posts) + len(two.posts) >= 2 * posts, "posted again", PATIENCE_S)
-            await found.calm()
-            assert len(one.posts) + len(two.posts) == 2 * posts
-            assert len(found.wakes) == 2
 
 
 NAMED = b'{"storage_account": "billing", "queue_name": "orders", "payload_size": 1, "id": "%d", "source": "shop"}'

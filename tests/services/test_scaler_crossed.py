@@ -4,16 +4,10 @@
 |---|---|---|
 | sessions in process, WebSocket, NATS, MQTT | from zero and back; the queue is own | `over_every_channel` |
 | each store elsewhere | the same; where counts prove nothing one worker looks | `on_every_store` |
-| keys | `take` and `look`; with `take` alone one worker is started | `a_key_that_may_not_look` |
 | several bridges, keys, wrong clocks | no run loses anything | `simulation/test_scalers.py` |
 | bridge, store, worker, scaler killed | at each step nothing is lost, nobody left | `chaos/scaled.py` |
-| a worker of two queues, and a pool | only that of what has work starts one | `a_worker_of_two_queues_and_a_pool` |
-| partitions | one is a queue like any other | `partitions` |
 | a paused queue | nobody is started until it goes on | `a_paused_queue` |
 | a delayed put | a worker is started when it is due | `a_delayed_put_from_zero` |
-| a message that always fails | is buried, and nobody is left | `poison_from_zero` |
-| a scaler that is replaced | the old one's workers end in order | `a_rolling_restart` |
-| 10,000 messages, four workers | never a fifth, no busy one ended, nobody left | `ten_thousand_and_four` |
 """
 
 from __future__ import annotations
@@ -27,13 +21,12 @@ from typing import Any
 import pytest
 
 from bridge import Bridge, Publisher
-from bridge.contract.errors import NotAllowed, QueuebellError
 from bridge.core.settings import Periods
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues import open_store
 from bridge.queues.base import NewMessage
 from bridge.service.bridge import BridgeSettings
-from listeners import Listener, Message, Pool, Scaler
+from listeners import Listener, Message, Scaler
 from tests.conformance.test_workers import Place, sqs, stores
 from tests.services.test_brokers import CHANNELS, bridged
 from tests.support.brokers import NatsServer
@@ -128,58 +121,6 @@ async def test_on_every_store(place: Place, tmp_path: Path, monkeypatch: pytest.
             assert depth is not None and depth.visible + depth.invisible == 0
 
 
-async def test_a_key_that_may_not_look(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker is started for what is owed all the same, and the log says what is not granted."""
-    work = Work()
-    async with Bridge(**QUIET) as bridge:
-
-        async def refused(queue: str) -> None:
-            raise NotAllowed("forbidden", f"'look' is not granted on {queue}")
-
-        monkeypatch.setattr(bridge.store, "depth", refused)
-        async with scaled(bridge, bridge, workers(bridge, bridge, work)) as (actuator, _):
-            await bridge.store.put(QUEUE, ["one"])
-            await work.has("one")
-            assert actuator.most == 1
-    assert "the store cannot be counted" in caplog.text and "'look' is not granted" in caplog.text
-
-
-async def test_a_worker_of_two_queues_and_a_pool() -> None:
-    """Each queue has a scaler, whose workers serve both: one starts nobody for what another's worker takes."""
-    work, both = Work(), [QUEUE, "billing/refunds"]
-    async with Bridge(**QUIET) as bridge:
-        make = workers(bridge, bridge, work, both)
-
-        def pooled() -> Listener:
-            return Listener(bridge, both, work.handle, bridge=bridge, handle_signals=False, pool=Pool(4))
-
-        async with (
-            scaled(bridge, bridge, pooled, both[0], idle=600.0) as (orders, first),
-            scaled(bridge, bridge, make, both[1]) as (refunds, second),
-        ):
-            await has_session(first)
-            await has_session(second)
-            await bridge.store.put(both[0], ["one"])
-            await work.has("one")
-            await bridge.store.put(both[1], ["two"])
-            await work.has("two", queue="refunds")
-            assert (orders.started, refunds.started) == (1, 0)
-
-
-async def test_partitions() -> None:
-    """A scaler has one queue."""
-    work = Work()
-    async with Bridge(**QUIET) as bridge:
-        with pytest.raises(QueuebellError):
-            Scaler(bridge, "billing/orders:8", ["python"], bridge=bridge)
-        make = workers(bridge, bridge, work, "billing/orders:2")
-        (queue, *_) = make().queues
-        async with scaled(bridge, bridge, make, queue) as (actuator, _):
-            await bridge.store.put(queue, ["one"])
-            await work.has("one", queue=queue.partition("/")[2])
-            await actuator.until(lambda: not actuator.running())
-
-
 async def test_a_paused_queue() -> None:
     """What is put meanwhile waits, and starts a worker when the queue goes on."""
     work = Work()
@@ -210,51 +151,3 @@ async def test_a_delayed_put_from_zero(elsewhere: bool, tmp_path: Path) -> None:
             await work.has("later")
             assert asyncio.get_running_loop().time() - began >= 0.3
             await actuator.until(lambda: not actuator.running())
-
-
-async def test_poison_from_zero() -> None:
-    """It is tried as often as its worker says, then buried; nobody stays for it."""
-    work = Work()
-    async with Bridge(**QUIET) as bridge:
-        make = workers(bridge, bridge, work, max_attempts=1)
-        async with scaled(bridge, bridge, make) as (actuator, _):
-            await bridge.store.put(QUEUE, ["bad"])
-            await actuator.until(lambda: actuator.started > 0)
-            await actuator.until(lambda: not actuator.running())
-            buried = await bridge.store.depth(QUEUE + "-poison")
-            assert buried is not None and buried.visible == 1
-
-
-async def test_a_rolling_restart() -> None:
-    """The next scaler is there before the last one ends: what is put at any time is handled once."""
-    work = Work()
-    async with Bridge(**QUIET) as bridge:
-        make = workers(bridge, bridge, work)
-        async with scaled(bridge, bridge, make, idle=600.0, per_process=1) as (_, new):
-            async with scaled(bridge, bridge, make, idle=600.0, per_process=1) as (_, old):
-                await has_session(new)
-                await has_session(old)
-                texts = [f"{number}" for number in range(20)]
-                for text in texts:
-                    await bridge.store.put(QUEUE, [text])
-            await bridge.store.put(QUEUE, ["after"])
-            await work.has(*texts, "after")
-    assert len(work.texts) == 21
-
-
-async def test_ten_thousand_and_four() -> None:
-    """All at once: four workers, all of it handled once, and in the end nobody."""
-    work = Work()
-    async with Bridge(**QUIET) as bridge:
-        texts = [f"{number}" for number in range(10_000)]
-        for first in range(0, len(texts), 32):
-            await bridge.store.put(QUEUE, texts[first : first + 32])
-        async with scaled(bridge, bridge, workers(bridge, bridge, work), max=4) as (actuator, scaler):
-            await actuator.until(lambda: len(actuator.running()) == 4)
-            await actuator.until(lambda: not actuator.running())
-            depth = await bridge.store.depth(QUEUE)
-            assert depth is not None and depth.visible + depth.invisible == 0
-            assert len(work.texts) == len(set(work.texts)) == 10_000
-            assert (actuator.most, actuator.busy_ends) == (4, 0)
-            state = scaler.state()
-            assert state is not None and (state.running, state.failure) == (0, None)

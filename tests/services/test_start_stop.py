@@ -16,7 +16,6 @@ from bridge import Bridge, NewMessage, Publisher
 from bridge.contract.errors import Closed, StoreOwned
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
-from bridge.queues.base import Depth
 from listeners import Listener, Message
 from tests.support.processes import descriptors, free_port, until
 
@@ -134,38 +133,6 @@ async def test_listener_in_process() -> None:
                 await asyncio.gather(listener.stop(), listener.stop())
                 await running
             await listener.stop()
-
-    await rounds(play)
-
-
-async def test_listener_over_http() -> None:
-    """The same over HTTP; also when the bridge goes first, and when there never was one."""
-    nobody = f"http://127.0.0.1:{free_port()}"
-
-    async def play(number: int) -> None:
-        async with Bridge() as bridge:
-            server = WebServer(bridge, WEB)
-            await server.start()
-            done = asyncio.Event()
-
-            async def handle(_: Message) -> None:
-                done.set()
-
-            url = nobody if number % 4 == 3 else server.url
-            listener = Listener(url, "a/b", handle, bridge=url)
-            running = asyncio.create_task(listener.run(), name="listener")
-            if url is not nobody:
-                await bridge.store.put("a/b", [NewMessage(b"x")])
-                await done.wait()
-            if number % 4 == 1:
-                # What a listener has done it brings to its store first, for 10 s if need be: here there is nothing.
-                while await bridge.store.depth("a/b") != Depth(0, 0):
-                    await asyncio.sleep(0)
-                bridge.end_sessions()
-                await server.stop()
-            await listener.stop()
-            await running
-            await server.stop()
 
     await rounds(play)
 

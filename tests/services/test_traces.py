@@ -15,11 +15,9 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from bridge import (
-    BlockingStore,
     Bridge,
     NewMessage,
     Publisher,
-    PublishingQueue,
     open_store,
     put_in_transaction,
     put_once_in_transaction,
@@ -152,41 +150,6 @@ async def test_on_the_queue_service_one_trace_goes_from_the_put_to_the_delete(th
     assert process.status.status_code is StatusCode.UNSET
 
 
-async def test_from_code_without_a_loop_too(made: Spans) -> None:
-    """A put in a thread of its own is a child of the caller's span."""
-
-    def put(url: str) -> None:
-        with BlockingStore(url) as store, made.tracer().start_as_current_span("request"):
-            store.put(QUEUE, ["one"])
-
-    async with served() as (_, url):
-        await asyncio.to_thread(put, url)
-    assert parent(made.one(f"send {QUEUE}")) == span_id(made.one("request"))
-
-
-async def test_what_a_handler_puts_is_the_child_of_its_run(made: Spans) -> None:
-    """In one process as well."""
-    work, chained = Work(made), Work(made)
-    async with Bridge() as bridge, Publisher(bridge) as publisher:
-        queue = PublishingQueue(bridge.store, publisher)
-
-        async def chain(message: Message) -> None:
-            await queue.put("billing/next", ["two"])
-            await work.do(message)
-
-        async with (
-            listening(bridge.store, chain, bridge=bridge),
-            listening(bridge.store, chained.do, "billing/next", bridge=bridge),
-        ):
-            await holds(lambda: len(bridge.listeners()) == 2, "both are there")
-            await queue.put(QUEUE, ["one"])
-            await until(chained.done)
-    process = made.one(f"process {QUEUE}")
-    assert parent(made.one("send billing/next")) == span_id(process)
-    assert parent(made.one("process billing/next")) == span_id(made.one("send billing/next"))
-    assert {trace_of(span) for span in made.of("mine")} == {trace_of(made.one(f"send {QUEUE}"))}
-
-
 async def test_a_command_has_the_context_in_its_environment(tmp_path: Path, made: Spans) -> None:
     """Of the run that it is: what it traces, in whatever language, is a child of that."""
     told = tmp_path / "told"
@@ -195,22 +158,6 @@ async def test_a_command_has_the_context_in_its_environment(tmp_path: Path, made
             await store.put(QUEUE, ["one"])
             await holds(lambda: made.of(f"process {QUEUE}"), "the command has ended")
     assert told.read_text() == traceparent(made.one(f"process {QUEUE}"))
-
-
-async def test_over_a_queue_elsewhere_the_context_goes_with_the_message_and_with_the_trigger(made: Spans) -> None:
-    """One send for put and publish; the wake tells of it, and so does the message."""
-    work = Work(made)
-    async with served() as (_, url), Bridge() as bridge, open_store(url) as store, Publisher(bridge) as publisher:
-        async with listening(url, work.do, bridge=bridge):
-            await PublishingQueue(store, publisher).put(QUEUE, ["one"])
-            await until(work.done)
-    send = made.one(f"send {QUEUE}")
-    assert {trace_of(span) for span in made.all() if span.name != f"receive {QUEUE}"} == {trace_of(send)}
-    assert traceparent(send) in [link for span in made.of(f"route {QUEUE}") for link in links(span)]
-    receives = [span for span in made.of(f"receive {QUEUE}") if said(span)["messaging.batch.message_count"]]
-    assert [links(span) for span in receives] == [[traceparent(send)]]
-    assert said(receives[0])["queuebell.wake.source"] in ("trigger", "resync")
-    assert parent(made.one(f"process {QUEUE}")) == span_id(send)
 
 
 async def test_a_put_of_several_is_one_send_and_each_of_them_a_process(made: Spans) -> None:
@@ -270,34 +217,6 @@ async def test_a_batch_handler_links_to_each_of_its_messages(made: Spans) -> Non
     assert said(process)["queuebell.message.outcome"] == "mixed"
     settled = [said(span)["messaging.batch.message_count"] for span in made.of(f"settle {QUEUE}")]
     assert sum(settled) == 2
-
-
-async def test_a_failure_is_told_and_a_retry_is_none(made: Spans) -> None:
-    """Status, type and exception of what the handler raised; what becomes of the message is its outcome."""
-    seen: list[str] = []
-    done = asyncio.Event()
-
-    async def handle(message: Message) -> None:
-        seen.append(message.text())
-        if message.attempt == 1 and message.text() == "again":
-            raise Retry(after=0)
-        if len(seen) == 3:
-            done.set()
-        if message.text() == "broken":
-            raise ValueError("no such customer")
-
-    async with served() as (_, url), open_store(url) as store:
-        async with listening(url, handle, bridge=url, max_attempts=1 + 1, concurrency=1):
-            await store.put(QUEUE, ["again", "broken"])
-            await until(done)
-    told = [(said(span)["queuebell.message.outcome"], span.status.status_code) for span in made.of(f"process {QUEUE}")]
-    assert sorted(told, key=str) == sorted(
-        [("retried", StatusCode.UNSET), ("done", StatusCode.UNSET), ("retried", StatusCode.ERROR)], key=str
-    )
-    (failed,) = [span for span in made.of(f"process {QUEUE}") if span.status.status_code is StatusCode.ERROR]
-    assert said(failed)["error.type"] == "ValueError"
-    assert failed.status.description == "no such customer"
-    assert [event.name for event in failed.events] == ["exception"]
 
 
 async def test_burial_and_replay_keep_the_context_of_the_message(made: Spans) -> None:
@@ -378,33 +297,6 @@ async def test_over_a_broker_the_context_goes_both_ways(tmp_path: Path, made: Sp
     assert [traceparent(publish)] in [links(span) for span in made.of(f"route {QUEUE}")]
     assert work.seen[0].wake_source == "trigger"
     assert parent(made.one(f"process {QUEUE}")) == span_id(publish)
-
-
-@pytest.mark.parametrize("structured", [False, True])
-async def test_the_context_of_a_cloudevent_goes_on_unchanged(structured: bool, made: Spans) -> None:
-    """The bridge has a span of its own for it, which is nobody's parent."""
-    told = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    event = {
-        "specversion": "1.0", "type": "CloudQueueWorkDetected", "id": "1", "source": "/shop", "subject": QUEUE,
-        "traceparent": told,
-    }  # fmt: skip
-    work = Work(made)
-    async with served() as (_, url), served() as (bridge, address), open_store(url) as store:
-        with untraced():
-            await store.put(QUEUE, ["one"])
-        headers = {f"ce-{name}": value for name, value in event.items()}
-        async with aiohttp.ClientSession() as session:
-            given: dict[str, Any] = {"headers": headers}
-            if structured:
-                given = {"json": event, "headers": {"Content-Type": "application/cloudevents+json"}}
-            async with session.post(f"{address}/v1/triggers", **given) as answer:
-                assert answer.status == 202, await answer.text()
-        async with listening(url, work.do, bridge=bridge):
-            await until(work.done)
-    process, route = made.one(f"process {QUEUE}"), made.of(f"route {QUEUE}")[0]
-    assert (parent(process), links(process)) == ("00f067aa0ba902b7", [told])
-    assert (parent(route), links(route)) == ("00f067aa0ba902b7", [told])
-    assert work.seen[0].traces == (told,)
 
 
 async def test_a_look_that_finds_nothing_is_a_span_only_if_somebody_was_woken_for_it(made: Spans) -> None:

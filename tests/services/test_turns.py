@@ -14,7 +14,7 @@ from bridge.contract.errors import ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.core.cluster.members import able, rank
 from bridge.core.settings import Periods
-from bridge.observe.facts import ActedLate, Fact, Forgiven, MemberGone, Woken, WordRefused
+from bridge.observe.facts import ActedLate, Fact, MemberGone, Woken, WordRefused
 from bridge.queues.jetstream.store import JetStreamStore
 from bridge.service.bridge import BridgeSettings
 from bridge.triggers.attachment import Attachments, BusSettings
@@ -139,54 +139,6 @@ async def working(site: Site, place: int) -> AsyncIterator[Listener]:
 
 async def put(site: Site, number: int) -> None:
     await site.store.put(QUEUE, [b"%d" % number])
-
-
-async def test_c2_a_trigger_on_the_broker_wakes_the_first_and_the_others_forgive_it(
-    tmp_path: Path, patient: None
-) -> None:
-    """C2."""
-    async with cluster(tmp_path) as site, Publisher(site.url) as publisher:
-        for number in range(5):
-            # What is said of room comes a tenth of a second late.
-            await until(lambda: site.calm(3), "everybody is known to be able", PATIENCE_S)
-            await put(site, number)
-            await publisher.publish(QUEUE)
-            await until(lambda n=number: len(site.handled) == n + 1 and site.settled(), "handled, and paid", PATIENCE_S)
-        assert set(site.woken()) == {site.order()[0]}
-        assert len(site.of(Forgiven)) == 10
-        assert not site.of(ActedLate)
-        assert not site.of(WordRefused)
-
-
-async def test_c6_what_one_bridge_heard_by_http_all_have_under_one_name(tmp_path: Path, patient: None) -> None:
-    """C6."""
-    async with cluster(tmp_path) as site:
-        for number in range(3):
-            await until(lambda: site.calm(3), "everybody is known to be able", PATIENCE_S)
-            await put(site, number)
-            site.bridges[number].trigger([EVENT], bus="http")
-            await until(lambda n=number: len(site.handled) == n + 1 and site.settled(), "handled, and paid", PATIENCE_S)
-        assert set(site.woken()) == {site.order()[0]}
-        assert {fact.by for fact in site.of(Forgiven)} == {"name"}  # type: ignore[attr-defined]
-
-
-async def test_c3_the_worker_may_be_at_any_bridge(tmp_path: Path, patient: None) -> None:
-    """No hop is added, and nobody waits: not heard is not able."""
-    async with cluster(tmp_path, workers=()) as site:
-        last = site.order()[-1]
-        async with working(site, last):
-            first = site.bridges[site.order()[0]].turns
-            assert first is not None
-            await until(
-                lambda: any(QUEUE in peer.abilities for peer in first.members.peers.values()), "it is known", PATIENCE_S
-            )
-            await until(site.settled, "nothing is owed", PATIENCE_S)
-            site.forget_facts()
-            await put(site, 1)
-            site.bridges[site.order()[0]].trigger([EVENT], bus="http")
-            await until(lambda: len(site.handled) == 1 and site.settled(), "handled, and paid", PATIENCE_S)
-            assert site.woken() == [last]
-            assert not site.of(ActedLate)
 
 
 async def test_c7_the_first_leaves_and_the_next_acts_at_once(tmp_path: Path, patient: None) -> None:

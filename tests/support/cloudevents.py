@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from bridge.contract.cloudevents import JSON_TYPE, SPEC_VERSION
-from bridge.contract.cloudevents_out import DEFAULT_SOURCE, Encoded
+from bridge.contract.cloudevents_out import DEFAULT_SOURCE
 from bridge.contract.event import EVENT_TYPE, CloudQueueWorkDetected
 
 _SAFE = frozenset(range(0x21, 0x7F)) - frozenset(b'"%')
@@ -26,23 +26,6 @@ def encode_structured(event: CloudQueueWorkDetected) -> bytes:
 def encode_batch(events: Sequence[CloudQueueWorkDetected]) -> bytes:
     """Write events as a batch, content type ``application/cloudevents-batch+json``. Raises `ValueError`."""
     return _encoder.encode([_whole(event) for event in events])
-
-
-def encode_http_binary(event: CloudQueueWorkDetected) -> Encoded:
-    """Write one event with its attributes as headers; its data's type is the content type. Raises `ValueError`."""
-    headers = {f"ce-{name}": percent_encode(value) for name, value in _attributes(event).items()}
-    return Encoded(JSON_TYPE, headers, _encoder.encode(_data(event)))
-
-
-def encode_nats_binary(event: CloudQueueWorkDetected) -> Encoded:
-    """Write one event like `encode_http_binary`; NATS has every attribute as a header. Raises `ValueError`."""
-    encoded = encode_http_binary(event)
-    return Encoded(JSON_TYPE, {**encoded.headers, "ce-datacontenttype": JSON_TYPE}, encoded.body)
-
-
-def encode_mqtt_binary(event: CloudQueueWorkDetected) -> Encoded:
-    """Write one event for MQTT 5, attributes as user properties of the same names. Raises `ValueError`."""
-    return Encoded(JSON_TYPE, _attributes(event), _encoder.encode(_data(event)))
 
 
 def percent_encode(value: str) -> str:

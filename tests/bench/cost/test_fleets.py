@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import math
+import pathlib
 import random
+import sys
+from decimal import Decimal
+from xml.etree import ElementTree
 
 import pytest
 
 from bench.cost.bridged import BridgedFleet
-from bench.cost.clockwork import CALL_S, PATH_S
+from bench.cost.cli import main, to_json
+from bench.cost.clockwork import CALL_S
+from bench.cost.comparison import Comparison, check_paper, make_row
 from bench.cost.crew import fleet_of, play
 from bench.cost.day import Burst, Day, draw_day
 from bench.cost.fleet import Fleet
 from bench.cost.outcome import Outcome
+from bench.cost.picture import draw_picture
 from bench.cost.policy import POLICIES
+from bench.cost.spread import Percentiles, Spread
+from bench.cost.store import Store
+from bench.cost.tariff import PAPER, Tariff
+from bridge.contract.errors import BadInput
 from bridge.core.bell import Bell
 from bridge.core.settings import Periods
 from listeners.core.controller import Controller
+from tests.support.command import run
 
 HOUR = Day(3600.0)
 SMALL = Day(900.0, 2.0, (Burst(100.0, 100), Burst(500.0, 30)))
@@ -75,21 +89,6 @@ def test_all_work_is_done_once(name: str) -> None:
     assert done.first != play(name, SMALL, 10, 4).first or POLICIES[name].bell != "none"
 
 
-def test_who_is_woken_waits_for_the_way_and_the_call() -> None:
-    """The first message after a rest: a trigger, a wake and a receive; an own queue's put is its own trigger."""
-    assert play("push", SMALL, 10, 1).first.max_s == 2 * PATH_S + CALL_S
-    assert play("own", SMALL, 10, 1).first.max_s == PATH_S + CALL_S
-    assert play("push", SMALL, 10, 1).first.max_s < play("polling", SMALL, 10, 1).first.max_s
-
-
-def test_batches() -> None:
-    """Slots that are free together take what lies there together."""
-    assert POLICIES["push-32"].capacities(70) == [32, 32, 6]
-    assert POLICIES["push"].capacities(3) == [1, 1, 1]
-    one = play("polling-32", Day(100.0, 2.0, (Burst(50.0, 32),)), 32, 1)
-    assert (one.hits, one.latency.count) == (1, 32)
-
-
 @pytest.mark.parametrize(
     ("name", "seed"),
     [("polling", 1), ("capped", 1), *(pytest.param("polling", seed, marks=pytest.mark.rest) for seed in (2, 3))],
@@ -131,19 +130,181 @@ def test_without_bridge_sweeps_the_dead_man_looks() -> None:
     assert hour.misses > 60, "every listener's timer, as nobody's sweep moves it"
 
 
-def test_the_share_told_grows_to_the_end() -> None:
-    """Whoever waits for the day hears how much of it is over."""
-    shares: list[float] = []
-    fleet("polling", SMALL, 5).run(shares.append)
-    assert shares == sorted(shares)
-    assert shares[0] >= 0.0
-    assert 0.4 < shares[-1] <= 1.0
+def day(*, seed: int = 1, **changed: float) -> Day:
+    given = {
+        "length_s": 86_400.0, "busy_s": 7200.0, "bursts": 6, "items_min": 2000, "items_max": 200_000, "threads": 200,
+        **changed,
+    }  # fmt: skip
+    return draw_day(**given, draw=random.Random(seed).random)  # type: ignore[arg-type]
 
 
-def test_a_drawn_day_is_busy_for_as_long_as_asked() -> None:
-    """Push is at work for the busy hours and at rest for the others, but for the last messages of each burst."""
-    day = draw_day(
-        length_s=14_400, busy_s=1200, bursts=3, items_min=300, items_max=900, threads=10, draw=random.Random(5).random
-    )
-    played: Outcome = play("push", day, 10, 1)
-    assert played.at_rest_s == pytest.approx(14_400 - 1200, abs=3 * 2 * day.handler_s)
+@pytest.mark.parametrize("seed", range(20))
+def test_the_handlers_fill_the_busy_hours(seed: int) -> None:
+    """All slots together are taken for exactly the busy time, a quarter of the hours within which all work arrives."""
+    drawn = day(seed=seed)
+    assert drawn.items * (drawn.handler_s + CALL_S) == pytest.approx(200 * 7200)
+    assert all(2000 <= burst.items <= 200_000 for burst in drawn.bursts)
+    assert 0 <= drawn.bursts[0].at <= drawn.bursts[-1].at <= 8 * 3600
+    assert drawn == day(seed=seed)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"busy_s": 0.0},
+        {"busy_s": 90_000.0},
+        {"bursts": 0},
+        {"items_min": 0},
+        {"items_min": 9, "items_max": 8},
+        {"threads": 0},
+        {"threads": 1, "busy_s": 60.0},
+    ],
+)
+def test_a_day_that_cannot_be_is_refused(changed: dict[str, float]) -> None:
+    """No busy time, no bursts, no threads, or more messages than they can handle."""
+    with pytest.raises(BadInput) as refused:
+        day(**changed)
+    assert refused.value.code == "bad_parameter"
+
+
+DAY = Day(43_200.0, 1.5, (Burst(100.0, 1000),))
+
+
+def outcome(policy: str, misses: int) -> Outcome:
+    waits = Percentiles(1000, 1.5, 90.0, 120.0)
+    return Outcome(policy, f"the way of {policy} <&>", 4, 1000, 900, misses, misses, 1000, 40_000.0, waits, waits)
+
+
+def comparison(*misses: int) -> Comparison:
+    rows = [make_row(outcome(f"way{index}", each), PAPER, DAY) for index, each in enumerate(misses)]
+    return Comparison(4, 1, DAY, PAPER, check_paper(outcome("polling", 79_200)), rows)
+
+
+def test_a_row_has_a_month_of_such_days() -> None:
+    """Half a day counts twice a day; waiting is what found nothing."""
+    row = make_row(outcome("polling", 7_100), PAPER, DAY)
+    assert row.transactions == 10_000
+    assert row.month == Decimal("0.01") * 60
+    assert row.waiting_month == Decimal("0.0071") * 60
+    assert row.per_listener == 1775
+    dear = make_row(outcome("polling", 7_100), Tariff(Decimal("0.5"), 100), DAY)
+    assert dear.month == Decimal("0.5") * 100 * 60
+
+
+def test_json_keeps_exact_dollars() -> None:
+    """Money is text, so that no reader makes a float of it."""
+    read = json.loads(to_json(comparison(7_100, 3)))
+    assert Decimal(read["rows"][0]["month"]) == Decimal("0.6")
+    assert read["rows"][1]["outcome"]["misses"] == 3
+    assert read["paper"]["receives"] == 79_200
+
+
+def test_the_picture_is_one_svg() -> None:
+    """Well-formed, a bar for each policy that is as long as its share, no script, nothing from elsewhere."""
+    text = draw_picture(comparison(999_999, 999, 0))
+    root = ElementTree.fromstring(text)
+    name = "{http://www.w3.org/2000/svg}"
+    widths = [float(bar.get("width", "nan")) for bar in root.iter(f"{name}rect")]
+    assert widths == [300.0, 150.0, 0.0]
+    assert not list(root.iter(f"{name}script"))
+    assert "href" not in text
+    assert "url(" not in text
+    assert "prefers-color-scheme: dark" in text
+    assert any("<&>" in (each.text or "") for each in root.iter(f"{name}text"))
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99, 1.0])
+def test_percentiles_are_near_the_exact_ones(share: float) -> None:
+    """Never below the nearest rank's value, and at most 0.4 % above it, over nine orders of magnitude."""
+    draw = random.Random(7).random
+    values = sorted(10 ** (9 * draw() - 5) for _ in range(5000))
+    spread = Spread()
+    for value in values:
+        spread.add(value)
+    exact = values[math.ceil(share * 5000) - 1]
+    assert exact <= spread.percentile(share) <= exact * (1 + 1 / 256)
+
+
+def test_every_call_is_counted() -> None:
+    """One put and one delete for each message, one receive whatever it brings."""
+    store = Store(30.0)
+    assert store.receive(0.0, 32) == []
+    assert store.put(1.0, 3) == 0
+    assert store.receive(1.0, 2) == [0, 1]
+    assert store.receive(1.0, 2) == [2]
+    assert store.receive(1.0, 2) == []
+    assert [store.delete(2.0, message) for message in (0, 1, 2)] == [True, True, True]
+    assert store.receive(3.0, 1) == []
+    assert (store.puts, store.hits, store.misses, store.deletes) == (3, 2, 3, 3)
+    assert store.misses_at_rest == 2, "the second of the three came while messages were leased"
+    assert store.at_rest
+
+
+def test_the_white_papers_sums() -> None:
+    """One idle thread is $2.376 a month, and two hundred are $475.20."""
+    assert PAPER.month(79_200) == Decimal("2.376")
+    assert PAPER.month(79_200 * 200) == Decimal("475.2")
+
+
+COST = [sys.executable, "-m", "bench", "cost"]
+SMALL_CLI = ["--threads", "3", "--day", "30m", "--hours-busy", "0.1", "--batch-items", "50:60", "--bursts", "2"]
+
+
+@pytest.mark.rest
+def test_the_command_tells_draws_and_repeats_itself(tmp_path: pathlib.Path) -> None:
+    """Table and picture, one row for each policy asked for, in that order; the same seed gives the same text."""
+    words = [*SMALL_CLI, "--policy", "push,polling", "--seed", "7", "--svg", str(tmp_path / "cost.svg")]
+    first, second = run(*words, command=COST), run(*words, command=COST)
+    text = first.stdout.decode()
+    assert first.stdout == second.stdout
+    rows = [line.split()[0] for line in text.splitlines() if line.startswith(("push", "polling"))]
+    assert rows == ["push", "polling", "push", "polling"]
+    assert "79,200 empty receives a day, $2.38 a month: the same" in text
+    assert first.stderr.decode().splitlines().count("polling: done") == 1
+    ElementTree.parse(tmp_path / "cost.svg")
+
+
+def test_json_is_all_there_is_on_standard_output() -> None:
+    """The price counts; policies may be named one by one."""
+    prices = ["--price", "1", "--per", "1", "--process-hour", "2"]
+    words = ["--policy", "push", "--policy", "own", "--seed", "1", *prices, "--json"]
+    told = json.loads(run(*SMALL_CLI, *words, command=COST).stdout)
+    for row in told["rows"]:
+        assert float(row["month"]) == row["transactions"] * 30 * 48
+        assert float(row["process_month"]) == 3 * 0.5 * 30 * 48 * 2, "three for half an hour, at $2 an hour"
+    assert [row["outcome"]["policy"] for row in told["rows"]] == ["push", "own"]
+    assert told["tariff"] == ["1", 1, "2"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--threads", "0"],
+        ["--threads", "many"],
+        ["--hours-busy", "0"],
+        ["--hours-busy", "nan"],
+        ["--day", "24"],
+        ["--day", "1s"],
+        ["--batch-items", "9:8"],
+        ["--batch-items", "0:8"],
+        ["--batch-items", "8"],
+        ["--bursts", "0"],
+        ["--policy", "pushing"],
+        ["--policy", "push,push"],
+        ["--policy", ""],
+        ["--price", "-1"],
+        ["--price", "cheap"],
+        ["--price", "NaN"],
+        ["--per", "0"],
+        ["--process-hour", "-0.1"],
+        ["--start", "26"],
+        ["--seed", "-1"],
+        ["more"],
+    ],
+)
+def test_bad_options(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """What an option cannot be is said before anything is played, with exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert words[0] in capsys.readouterr().err

@@ -11,7 +11,6 @@ import random
 import msgspec
 import pytest
 
-from bench.cost.clockwork import CALL_S, PATH_S
 from bench.cost.crew import play
 from bench.cost.day import Burst, Day
 from bench.cost.policy import POLICIES
@@ -74,32 +73,6 @@ def test_a_burst_from_zero_and_back(name: str) -> None:
     assert fleet.rules.processes.ids == []
 
 
-@pytest.mark.parametrize("name", ["zero-32", "own-zero-32"])
-@pytest.mark.parametrize("start_s", [0.0, 1.0, 20.0])
-def test_the_first_message_waits_for_a_start(name: str, start_s: float) -> None:
-    """Trigger and wake, the count, the start, hello and wake, and the receive; nothing else is waited for."""
-    first = play(name, Day(600.0, 2.0, (Burst(100.0, 10),), start_s=start_s), 32, 1).first
-    own = name == "own-zero-32"
-    ways = (1 if own else 2) + 2  # to the scaler, and a hello's and its wake's
-    assert first.max_s == pytest.approx(ways * PATH_S + 2 * CALL_S + start_s, abs=2 * PATH_S)
-
-
-@pytest.mark.parametrize("pace_s", [40.0, 10.0])
-def test_a_trickle_keeps_no_more_than_messages_come_within_the_idle_time(pace_s: float) -> None:
-    """The bridge gives messages to each in turn: of ten processes those end that have nothing for a minute."""
-    trickle = tuple(Burst(100.0 + pace_s * step, 1) for step in range(1, 31))
-    fleet = watched("own-zero-32", Day(105.0 + pace_s * 30, 2.0, (Burst(100.0, 320), *trickle)), 320)
-    done = fleet.run()
-    assert (done.listeners, done.starts, done.deletes) == (10, 10, 350)
-    assert 1 <= len(fleet.rules.processes.ids) <= IDLE_S / pace_s + 1
-
-
-def test_what_runs_at_the_end_of_the_day_counts_until_then() -> None:
-    """A day that ends amid the work has its share of the hours."""
-    cut = play("own-zero-32", Day(110.0, 60.0, (Burst(100.0, 32),)), 32, 1)
-    assert cut.process_s == pytest.approx(110.0 - 100.0 - PATH_S - CALL_S, abs=PATH_S)
-
-
 AT = random.Random(5)
 TRICKLE = Day(11000.0, 2.0, tuple(Burst(100.0 + 180.0 * step + 170.0 * AT.random(), 1) for step in range(60)))
 """Puts at every distance from the end of the worker before, so that some come just after it."""
@@ -126,11 +99,6 @@ def test_a_pause_that_outlives_its_reason_is_seen(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ScaledQueue, "_take_waiting", late)
     monkeypatch.setattr(ScaledQueue, "_pauses_in_vain", lambda self: False)
     assert watched("rough-32", TRICKLE, 70).run().first.max_s > 10.0
-
-
-def test_the_same_seed_is_the_same_day() -> None:
-    """And the names of processes make no difference."""
-    assert play("zero-32", BURST, 70, 3) == play("zero-32", BURST, 70, 3)
 
 
 def test_the_scaler_is_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import random
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,6 @@ from bridge.contract.wire import (
 )
 from bridge.core.bell import Bell
 from bridge.core.commands import Reclaim
-from bridge.core.own import CarriedBatch
 from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted
 from tests.support.bells import BOOT, QUEUE, Rig
 
@@ -296,22 +294,6 @@ def test_o7_a_session_that_did_not_take_up_is_not_handed_the_next() -> None:
     assert granted is not None and granted[0] == other
     rig.beat(frozen, free=32, gen=0)
     assert rig.debt().seats.get(frozen).has_room
-
-
-class Walked(dict[int, CarriedBatch]):
-    """Counts how often all of it is walked over."""
-
-    walks = 0
-
-    def values(self) -> Any:
-        """Count a walk."""
-        self.walks += 1
-        return super().values()
-
-    def items(self) -> Any:
-        """Count a walk."""
-        self.walks += 1
-        return super().items()
 
 
 def test_a_queue_that_never_stood_here_takes_no_debt_of_a_namesake_along() -> None:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.contract.errors import ConfigurationError
-from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.jobs import COUNT_MAX, Jobs, Spread
 from bridge.contract.wire import (
     Cover,
@@ -34,7 +33,6 @@ from bridge.core.supervision import State, Supervision
 from bridge.observe.facts import BusDown, BusUp, JobsTold, WorkersTallied
 from bridge.service.status import listeners
 from tests.support.bells import QUEUE, Rig
-from tests.support.steps import steps
 
 
 def join_scaler(rig: Rig, capacity: int = 8) -> int:
@@ -391,24 +389,6 @@ def fleet(size: int) -> tuple[Bell, list[int]]:
     bell.commands()
     bell.facts()
     return bell, sessions
-
-
-def costs(size: int) -> dict[str, int]:
-    """Return the steps of what happens to one session of so many."""
-    bell, sessions = fleet(size)
-    event = CloudQueueWorkDetected("billing", "orders", 1)
-    found = {"hello": steps(lambda: hello(bell, 1.0, size))}
-    bell.commands()
-    found["trigger"] = steps(lambda: bell.trigger(2.0, event, "http"))
-    debt = bell.ledger.debts[QUEUE_GROWTH]
-    owner = debt.owner
-    assert owner is not None
-    found["wake"] = steps(lambda: bell.take(2.0, owner))
-    cover = Cover(QUEUE_GROWTH, BOOT, debt.gen, 0, store="s")
-    found["cover"] = steps(lambda: bell.frame(3.0, owner, cover))
-    assert not debt.dirty
-    found["end"] = steps(lambda: bell.lost(4.0, sessions[size // 2], "gone"))
-    return found
 
 
 @pytest.mark.parametrize("frame", ["hello", "cover"])

@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohttp
-import msgspec
 import pytest
 
-from bridge.core.settings import Periods, Tuning
 from queuebell.assembly import assemble
-from queuebell.command import check as command
 from queuebell.command import reaching
 from queuebell.command.main import main
 from queuebell.settings import load
@@ -250,7 +247,6 @@ WELL: dict[str, tuple[int, Any]] = {
     "/v1/listeners": (200, {"listeners": []}),
     "/v1/queues": (200, {"queues": []}),
 }
-NAMED = {"/v1/listeners": (200, {"listeners": [{"queues": [{"queue": "a/b"}]}]})}
 
 
 class Strange:
@@ -304,83 +300,6 @@ def strange() -> Iterator[Strange]:
     server.stop()
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [
-        {"/v1/listeners": (200, [1, 2])},
-        {"/v1/listeners": (200, {"listeners": [5]})},
-        {"/v1/listeners": (200, {"listeners": [{"queues": [{}]}]})},
-        {"/v1/listeners": (200, {"listeners": [{"queues": [{"queue": [1]}]}]})},
-        {"/v1/listeners": (200, {"listeners": [{"queues": [{"queue": 5}]}]})},
-        {"/readyz": (200, {"ready": True, "checks": [1]})},
-        {"/readyz": (200, {"ready": True, "checks": {"x": 5}})},
-        {"/readyz": (200, None)},
-        {"/v1/findings": (200, {"sessions": [5]})},
-        {"/v1/findings": (200, {"sessions": 5, "unattended": 7})},
-        {"/v1/queues": (200, [1])},
-        {**NAMED, "/v1/queues/a/b": (200, {"queue": "a/b", "wake_sources": [1, 2]})},
-    ],
-    ids=lambda answers: json.dumps(answers)[:60],
-)
-def test_what_answers_strangely_is_no_bridge(
-    strange: Strange, capsys: pytest.CaptureFixture[str], answers: dict[str, Any]
-) -> None:
-    """Exit code 69 and one line, whatever is malformed."""
-    strange.answers.update(answers)
-    assert main(["check", "--bridge", strange.url]) == 69
-    said = capsys.readouterr()
-    assert "is no bridge" in said.err and len(said.err.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize("path", ["/v1/findings", "/v1/listeners", "/v1/queues", "/v1/queues/a/b"])
-def test_what_the_bridge_did_not_tell_is_not_well(
-    strange: Strange, capsys: pytest.CaptureFixture[str], path: str
-) -> None:
-    """An error instead of an answer is a problem, with its path and status; exit code 1."""
-    strange.answers.update(NAMED)
-    if path == "/v1/listeners":
-        del strange.answers[path]
-    strange.answers.setdefault("/v1/queues/a/b", (200, {"queue": "a/b"}))
-    strange.answers[path] = (500, None)
-    assert main(["check", "--bridge", strange.url]) == 1
-    said = capsys.readouterr().out
-    assert "something is wrong" in said and "it answered 500" in said and path in said
-
-
-def test_rough_counts_are_said_with_both_prices(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a scaler's store cannot say costs starts, or trust: printed for people and for programs (Z7)."""
-    told = {"counts": "rough", "idle_ms": 90_000}
-    row = {"listener": "scaler x", "kind": "scaler", "queues": [{"queue": "a/b", "processes": told}]}
-    numbers = [{"match": match, **msgspec.to_builtins(each)} for match, each in Tuning(Periods()).each()]
-    strange.answers["/v1/listeners"] = (200, {"listeners": [row]})
-    strange.answers["/v1/queues/a/b"] = (200, {"queue": "a/b"})
-    strange.answers["/v1/findings"] = (200, {"numbers": numbers})
-    assert main(["check", "--bridge", strange.url]) == 0
-    said = capsys.readouterr().out
-    assert "  a/b: scaler x: the store's counts are rough" in said
-    assert "40 workers are started an hour" in said and "with trust_count 60 counts an hour" in said
-    assert main(["check", "--json", "--bridge", strange.url]) == 0
-    (rough,) = json.loads(capsys.readouterr().out)["bridges"][0]["rough_counts"]
-    assert (rough["queue"], rough["starts"], rough["counts"], rough["trusted"]) == ("a/b", 40.0, 60.0, False)
-
-
-def test_a_queue_that_is_gone_meanwhile_is_no_problem(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
-    """It was named, and then deleted."""
-    strange.answers.update(NAMED)
-    assert main(["check", "--bridge", strange.url]) == 0
-    assert "all is well" in capsys.readouterr().out
-
-
-def test_answers_that_never_end_have_one_deadline(
-    strange: Strange, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All questions together end within it, and the message says so."""
-    monkeypatch.setattr(command, "DEADLINE_S", 0.2)
-    strange.drips = True
-    assert main(["check", "--bridge", strange.url]) == 69
-    assert "not complete after 0.2 s" in capsys.readouterr().err
-
-
 def test_a_clock_that_is_an_hour_off_is_warned_of(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
     """It is no fault of the bridge's: exit code 0, and what to do."""
     strange.date = "Thu, 01 Jan 1970 00:00:00 GMT"
@@ -394,25 +313,3 @@ def test_a_clock_that_is_an_hour_off_is_warned_of(strange: Strange, capsys: pyte
         strange.date = date
         assert main(["check", "--bridge", strange.url, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["warnings"] == []
-
-
-def test_what_all_bridges_warn_of_is_said_once(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
-    """With who says it; and where NATS is away, nobody is sent to look for grants too."""
-    member = {"version": "1", "leaving": False, "silent_ms": 0, "queues": 0, "able": 0}
-    members = [member | {"boot": boot, "address": boot, "me": boot == "0"} for boot in "01"]
-    refused = [{"boot": "2", "address": "c:8470", "why": "it is another"}]
-    cluster = {"name": "shop", "alone": True, "members": members, "refused": refused, "went": {}}
-    other = Strange()
-    other.thread.start()
-    try:
-        for each in (strange, other):
-            checks = {"nats": {"ok": each is strange, "detail": ""}}
-            each.answers |= {"/v1/cluster": (200, cluster), "/readyz": (200, {"ready": True, "checks": checks})}
-        main(["check", "--bridge", f"{strange.url},{other.url}"])
-        lines = capsys.readouterr().out.splitlines()
-    finally:
-        other.stop()
-    warnings = [line.strip() for line in lines if "warning" in line]
-    assert len(warnings) == 2
-    assert warnings[0].startswith(f"warning of {strange.url}: cluster shop: it hears others and does not hear its own")
-    assert warnings[1].startswith(f"warning of {strange.url}, {other.url}: cluster shop: the bridge c:8470 is none")

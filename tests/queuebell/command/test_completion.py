@@ -52,28 +52,6 @@ def test_commands_actions_options_and_choices_are_completed() -> None:
     assert asked("queuebell completion ") == ["bash", "zsh", "fish"]
 
 
-def test_files_are_completed_where_files_are_meant(tmp_path: pathlib.Path) -> None:
-    """Folders with a slash, hidden ones only when they are asked for, and no file where none is meant."""
-    for name in ("one.json", "other/x", ".hidden"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    assert asked(f"queuebell queue import a/b --file {tmp_path}/") == [f"{tmp_path}/one.json", f"{tmp_path}/other/"]
-    assert asked(f"queuebell queue import a/b --file {tmp_path}/.h") == [f"{tmp_path}/.hidden"]
-    assert asked(f"queuebell queue import a/b --file {tmp_path}/none/") == []
-    assert asked("queuebell serve --listen ") == []
-
-
-def test_what_a_worker_loads_has_neither_tables_nor_completion() -> None:
-    """They are for people at terminals: loading them would make every start slower."""
-    code = (
-        "import sys, queuebell.command.main, queuebell.command.serve, queuebell.command.listen,"
-        " queuebell.command.scale, queuebell.command.status, queuebell.command.queue\n"
-        "print([name for name in ('rich', 'argcomplete') if name in sys.modules])"
-    )
-    done = subprocess.run([COMMAND[0], "-c", code], env=environment(), capture_output=True, check=True)
-    assert done.stdout == b"[]\n"
-
-
 def shell(tmp_path: pathlib.Path, *words: str, url: str) -> Terminal:
     """Start an interactive shell that finds the command."""
     (tmp_path / "bin").mkdir()

@@ -56,24 +56,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"queuebell {bridge.__version__}\n"
 
 
-def test_a_wrong_word_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    """An unknown subcommand is 2, with what was probably meant."""
-    assert main(["serv"]) == 2
-    assert "did you mean 'serve'" in capsys.readouterr().err
-
-
-def test_help_loads_nothing_heavy() -> None:
-    """The overview needs no web server, no SDK, and not even asyncio."""
-    code = (
-        "import sys; from queuebell.command.main import main; main(['--help']);"
-        "print([m for m in ('aiohttp', 'prometheus_client', 'asyncio', 'sqlite3', 'listeners') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=500, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
@@ -174,30 +156,6 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[Stranger]:
     made.server.shutdown()
     made.thread.join()
     made.server.server_close()
-
-
-@pytest.mark.parametrize(
-    "words", [["status"], ["status", "--json"], ["check"], ["explain", QUEUE], ["queue", "forget", QUEUE]]
-)
-def test_a_command_says_that_it_is_no_bridge(
-    words: list[str], stranger: Stranger, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With 69 and the address, and without a word of readiness."""
-    assert main([*words, "--bridge", f"http://{stranger.where}"]) == 69
-    said = capsys.readouterr()
-    assert f"http://{stranger.where}" in said.err and "ready" not in said.out.lower()
-    assert "no bridge" in said.err or "it answered" in said.err
-    assert "hush" not in said.out + said.err
-
-
-@pytest.mark.parametrize("words", [["queue", "list"], ["queue", "put", QUEUE, "x"]])
-def test_a_command_says_that_it_is_no_queue_service(
-    words: list[str], stranger: Stranger, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nobody is there who could carry it out: 69, as for the bridge."""
-    assert main([*words, "--store", f"http://{stranger.where}"]) == 69
-    said = capsys.readouterr()
-    assert f"http://{stranger.where}" in said.err and said.out == ""
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from bridge.service.overview import OneQueue
 from queuebell.command.progress import Progress
-from queuebell.command.table import laid_out, shortened
+from queuebell.command.table import laid_out
 from queuebell.command.views import Views
 
 CLEAR = "\r\x1b[2K"
@@ -48,19 +48,6 @@ def test_away_from_a_terminal_a_long_one_says_now_and_then_how_far_it_is(monkeyp
         now[0] += passed
         progress.now("simulate", f"{number} runs")
     assert out.getvalue() == "  simulate  2 runs\n  simulate  4 runs\n"
-
-
-def test_the_live_line_gives_way_to_the_finished_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On standard error, no more often than can be followed, while the lines go to standard output."""
-    monkeypatch.setenv("NO_COLOR", "1")
-    out, bars = io.StringIO(), Terminal()
-    progress = Progress(out, bars)
-    progress.now("burst 1", "1 of 2")
-    progress.now("burst 1", "unseen")
-    progress.done("burst 1", "2 files")
-    progress.close()
-    assert out.getvalue() == "  burst 1   2 files\n"
-    assert bars.getvalue() == f"{CLEAR}  burst 1   1 of 2{CLEAR}"
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
@@ -104,12 +91,6 @@ def test_no_line_is_wider_than_the_terminal(name: str) -> None:
         lines, _ = laid_out(["LISTENER", "FREE", "WHY"], rows, right={1}, width=width)
         assert max(cell_len(line) for row in lines for line in row) <= width
         assert width < 24 or (" 32  " in lines[1][0] and "  7  " in lines[2][0])
-
-
-@pytest.mark.parametrize(("width", "short"), [(20, "a" * 20), (12, "aaaaa..aaaaa"), (6, "aa..aa"), (3, "aaa"), (0, "")])
-def test_a_name_loses_its_middle(width: int, short: str) -> None:
-    """Both ends tell it apart."""
-    assert shortened("a" * 20, width) == short
 
 
 @pytest.mark.parametrize("beside", ["", "id: 7\n", ": a remark\nid: 7\nevent: message\n"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import pathlib
 from collections.abc import Iterator
@@ -47,18 +46,6 @@ def test_get_deletes_what_it_wrote_unless_told_to_keep_it(bridge: Serving) -> No
     assert bridge.client("queue", "get", "get/q") == ""
 
 
-@pytest.mark.parametrize("header", ["noequals", "=x", "a b=x", "a=\n", "nats-x=y", "a=" + "x" * 8192])
-def test_headers_that_are_none_are_refused(bridge: Serving, header: str) -> None:
-    """By the command and in words, and nothing is put; an import names the line."""
-    bridge.client("queue", "put", "refused/q", "x", "--header", header, code=2)
-    bridge.client("queue", "put", "refused/q", "x", "--header", "a=1", "--header", "a=2", code=2)
-    name, _, value = header.partition("=")
-    line = json.dumps({"body": "x", "headers": {name: value}})
-    if name != "noequals":
-        bridge.client("queue", "import", "refused/q", stdin=line.encode(), code=2)
-    bridge.client("queue", "peek", "refused/q", code=1)
-
-
 def test_export_gives_back_and_import_puts_again(bridge: Serving, tmp_path: pathlib.Path) -> None:
     """An export leaves the queue as it was; its lines make the same messages elsewhere, text or not."""
     raw = tmp_path / "raw"
@@ -85,17 +72,6 @@ def test_import_names_the_line_that_is_wrong(bridge: Serving, line: bytes) -> No
     lines = b'{"body": "fine"}\n' + line + b"\n"
     done = perform("queue", "import", "wrong/q", "--store", bridge.url, stdin=lines, code=2)
     assert b"line 2" in done.stderr
-
-
-def test_expired_lines_are_left_out_of_an_import(bridge: Serving) -> None:
-    """A message that expired since its export is not brought back to life."""
-    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=2)
-    lines = [
-        {"body": "old", "expires_at": "2020-01-01T00:00:00Z"},
-        {"body": "new", "expires_at": later.isoformat()},
-    ]
-    bridge.client("queue", "import", "expired/q", stdin="\n".join(map(json.dumps, lines)).encode())
-    assert bridge.client("queue", "get", "expired/q", "--max", "9") == "new\n"
 
 
 def test_queues_are_made_listed_cleared_and_deleted(bridge: Serving) -> None:
@@ -161,15 +137,6 @@ def test_a_put_may_ask_for_a_queue_that_is_there(bridge: Serving) -> None:
     perform("queue", "put", "typo/many:2", "x", "--existing", "--store", bridge.url, code=1)
     bridge.client("queue", "create", "typo/many:2")
     assert bridge.client("queue", "put", "typo/many:2", "x", "--existing", "--key", "k") == "typo/many:2: put 1\n"
-
-
-def test_depth_says_how_long_the_oldest_has_waited(bridge: Serving) -> None:
-    """In JSON always, of partitions the longest; in words where it is asked for."""
-    bridge.client("queue", "put", "aged/many:3", "a", "b", "c")
-    bridge.client("queue", "create", "aged/none")
-    assert json.loads(bridge.client("queue", "depth", "aged/many:3", "--json"))["oldest_ms"] >= 0
-    assert "; the oldest has waited 0." in bridge.client("queue", "depth", "aged/many:3", "--oldest")
-    assert bridge.client("queue", "depth", "aged/none", "--oldest") == "aged/none: 0 visible, 0 invisible\n"
 
 
 def test_poison_queues_are_named(bridge: Serving) -> None:

@@ -32,7 +32,7 @@ from tests.support.azure import connection_string
 from tests.support.certificates import write_self_signed
 from tests.support.command import perform, serving
 from tests.support.keda import Keda
-from tests.support.processes import PATIENCE_S, ROOT, Processes, environment
+from tests.support.processes import PATIENCE_S, Processes
 
 
 def test_environment_and_file_are_settings_too(tmp_path: pathlib.Path) -> None:
@@ -194,22 +194,6 @@ def test_a_missing_extra_is_named(module: str, tmp_path: pathlib.Path, monkeypat
         assemble(settings(tmp_path, keda="127.0.0.1:0"), in_memory=True)
 
 
-def test_nothing_of_it_is_loaded_before_it_is_asked_for(tmp_path: pathlib.Path) -> None:
-    """A bridge without it, and the whole public face, load neither grpcio nor protobuf."""
-    program = """
-import sys
-import queuebell
-from queuebell.assembly import assemble
-from queuebell.settings import Settings
-assemble(Settings(listen="127.0.0.1:0"), in_memory=True)
-print(sorted({"grpc", "google.protobuf", "bridge.service.keda"} & set(sys.modules)))
-"""
-    told = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert told.stdout.strip() == "[]"
-
-
 @contextmanager
 def served_serve_relay(
     data: pathlib.Path, name: str, *words: str, env: Mapping[str, str] | None = None
@@ -328,15 +312,6 @@ def test_all_are_told_of_in_turn() -> None:
         assert told(turns) == [4]
         turns.unregister(sockets[4].fileno())
         assert told(turns) == []
-
-
-def test_what_it_waited_for_came_just_now() -> None:
-    """A loop that slept for an hour is not an hour behind."""
-    times = iter((0.0, 10.0, 3610.0))
-    turns = BoundedSelector(2, lambda: next(times))
-    with ready_sockets(turns, 1):
-        assert len(turns.select(None)) == 1
-        assert turns.since() == 3610.0
 
 
 def test_without_epoll_it_serves_all_the_same(tmp_path: pathlib.Path) -> None:

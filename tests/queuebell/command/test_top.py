@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 from bridge.service.overview import ROWS, OneQueue, QueueRow, Queues, Totals
-from queuebell.command.top_frame import Looking, Told, frame, rates
+from queuebell.command.top_frame import Looking, Told, frame
 from tests.support.command import COMMAND, Serving, perform, serving
 from tests.support.terminal import Terminal
 
@@ -70,41 +70,6 @@ def test_the_terminal_is_given_back_after_a_crash(bridge: Serving, tmp_path: pat
         assert "ZeroDivisionError" in terminal.raw[terminal.raw.rfind(LEAVE) :]
 
 
-def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(bridge: Serving) -> None:
-    """As a shell's job control has it."""
-    with top(bridge) as terminal:
-        terminal.shows("billing/orders")
-        terminal.keys("\x1a")
-        terminal.until(lambda _: terminal.raw.endswith(LEAVE) and terminal.settings() == terminal.before, "left")
-        terminal.raw = ""
-        terminal.signal(signal.SIGCONT)
-        terminal.shows("billing/orders", "live")
-        assert ENTER in terminal.raw
-        terminal.keys("q")
-        assert left(terminal) == 0
-
-
-def test_it_follows_the_size_of_its_terminal(bridge: Serving) -> None:
-    """Columns come and go, and nothing of the larger screen is left."""
-    with top(bridge, columns=120) as terminal:
-        assert "RECV/S" in terminal.shows("billing/orders")[3]
-        terminal.resize(40, 10)
-        lines = terminal.until(lambda lines: "WAITING" in lines[3] and "OLDEST" not in lines[3], "narrow")
-        assert len(lines) == 10 and max(map(len, lines)) <= 40
-        terminal.resize(200, 50)
-        terminal.until(lambda lines: "RECV/S" in lines[3] and lines[-1].startswith("q end"), "wide")
-
-
-def test_colours_are_heeded(bridge: Serving) -> None:
-    """Red where there is trouble, and none with NO_COLOR (which the terminal of these tests sets)."""
-    with top(bridge, env={"NO_COLOR": ""}) as terminal:
-        terminal.shows("billing/orders")
-        assert ";31m" in terminal.raw
-    with top(bridge) as terminal:
-        terminal.shows("billing/orders")
-        assert "31m" not in terminal.raw
-
-
 def test_without_a_terminal_it_says_what_to_use() -> None:
     """A pipe, a file or a terminal that cannot move its cursor: 2, before anybody is asked."""
     done = perform("top", code=2)
@@ -112,14 +77,6 @@ def test_without_a_terminal_it_says_what_to_use() -> None:
     with Terminal([*COMMAND, "top"], env={"TERM": "dumb"}) as terminal:
         assert terminal.ended() == 2
         assert "queuebell status" in terminal.raw
-
-
-@pytest.mark.parametrize("others", ["", ",http://127.0.0.1:2"])
-def test_where_no_bridge_answers_it_says_so(others: str) -> None:
-    """At once, with 69, and the terminal is not touched."""
-    with top(f"http://127.0.0.1:1{others}") as terminal:
-        assert terminal.ended() == 69
-        assert ENTER not in terminal.raw and "no bridge answers" in terminal.raw
 
 
 HOSTILE = "a\x1b[2Jb\u202ec\x9bd\n[red]e"
@@ -191,15 +148,3 @@ def test_one_moves_through_all_rows_and_asks_for_others_seldom() -> None:
     assert looking.at == 0 and len(asked) < 20
     looking.move(0, 0, 19)
     assert looking.at == 0, "nothing is found"
-
-
-def test_rates_are_of_one_bridge() -> None:
-    """What a second had, and nothing where the bridge began anew or another one tells."""
-    before, after = told(row(triggers=10)), told(row(triggers=14, receives=14, handled=11))
-    assert isinstance(after.view, Queues)
-    heard = rates(before.view, after.view, 2.0)
-    assert heard.rates == {"billing/orders": (2.0, 1.0, 2.0)} and heard.flow == (0.0, 0.0, 0.0)
-    assert rates(None, after.view, 2.0).rates == {}
-    fewer = Totals(**dict.fromkeys(Totals.__struct_fields__, -1))
-    anew = Queues(found=1, first=0, rows=after.view.rows, totals=fewer)
-    assert rates(before.view, anew, 2.0).flow is None

@@ -19,7 +19,6 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import ChannelLost
 from bridge.contract.wire import Hello, Subscription, Welcome, encode_frame
 from bridge.core.grants import Verb
 from bridge.http.server.tls import Certificates
@@ -185,16 +184,6 @@ async def session(served: Served, secret: str, listener: str = "one") -> AsyncIt
     finally:
         await link.close()
         await channel.close()
-
-
-async def lost(link: Link) -> str:
-    """Wait for the end of a session, and return why."""
-    async with asyncio.timeout(100):
-        while True:
-            try:
-                await link.receive()
-            except ChannelLost as error:
-                return str(error)
 
 
 def hello(*queues: str, instance: str = "a" * 32) -> str:

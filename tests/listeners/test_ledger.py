@@ -7,7 +7,6 @@ import datetime
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,21 +17,16 @@ from bridge.contract.errors import (
     Closed,
     ConfigurationError,
     Conflict,
-    NotPrepared,
-    StoreError,
     StoreUnavailable,
-    UnknownOutcome,
 )
-from bridge.queues.base import NewMessage
-from bridge.queues.embedded.memory import MemoryStore
 from bridge.storage.tables.base import Entity
 from bridge.storage.tables.memory import MemoryTable
-from listeners import PULL_ONLY, Ledger, Listener, Message, Retry
+from listeners import PULL_ONLY, Ledger, Listener, Message
 from listeners.core.record import Record, Standing
 from listeners.core.settle import Failed, Outcome, Succeeded
 from listeners.work.ledger import Entry, Once, _read, purge_all
 from listeners.work.retry_until import NoLongerWanted
-from tests.listeners.rig import QUEUE, Store, hanging, listening, raising, run_until, settled
+from tests.listeners.rig import QUEUE, Store, listening, run_until, settled
 from tests.support.sim_loop import pass_time, simulated
 
 OTHER = "billing/other"
@@ -111,48 +105,6 @@ async def test_a_ledger_that_cannot_be_used_ends_the_worker_before_it_receives()
     assert message.dequeue_count == 0
 
 
-@simulated
-async def test_a_worker_that_died_is_taken_over_when_its_lease_ends() -> None:
-    """The same message, handed out anew, needs no waiting for the entry's own lease; progress is kept."""
-    site = Site(lease=600.0)
-
-    async def die(message: Message) -> None:
-        await message.checkpoint("half")
-        await asyncio.get_running_loop().create_future()
-
-    await site.store.fill(b"x")
-    async with site.listening(die, visibility_timeout=5.0, grace=0.0):
-        async with asyncio.timeout(60):
-            while "replace" not in site.table.calls:
-                await asyncio.sleep(0.01)
-        # Who dies says nothing more, neither to the table nor to the store.
-        site.table.before = [StoreUnavailable("dead")] * 100
-        site.store.settling = [hanging() for _ in range(100)]
-    site.table.before, site.store.settling = [], []
-    assert await site.table.standings() == [Standing.BEGUN]
-    await run_until(site.listening(), 1)
-    assert [(message.attempt, message.progress) for message in site.seen] == [(2, b"half")]
-
-
-@pytest.mark.parametrize("fault", [StoreUnavailable("away"), UnknownOutcome("lost"), StoreError("no"), TimeoutError()])
-@simulated
-async def test_a_table_that_is_away_costs_no_attempt(fault: Exception) -> None:
-    """Before the handler and after it: the message is held until the table answers, and handled once."""
-    site = Site()
-    site.table.before = [fault] * 5
-
-    async def handle(message: Message) -> None:
-        site.seen.append(message)
-        site.table.before = [fault] * 5
-
-    await site.store.fill(b"x")
-    async with site.listening(handle, visibility_timeout=5.0) as listener:
-        await settled(listener, 1)
-        figures = listener.state().queues[QUEUE]
-    assert [message.attempt for message in site.seen] == [1]
-    assert (figures.retried, figures.lost_leases) == (0, 0)
-
-
 @pytest.mark.parametrize("key", [lambda message: 7, lambda message: "", lambda message: message.nothing])
 @simulated
 async def test_a_key_that_fails_is_a_failed_attempt(key: Any) -> None:
@@ -194,56 +146,6 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     """When the ledger is made, not when the first message comes."""
     with pytest.raises(BadInput):
         Ledger("memory:x", **options)
-
-
-async def test_a_plain_function_writes_checkpoints_from_its_thread(tmp_path: Path) -> None:
-    """On a real loop, with the ledger in a file: the second attempt resumes."""
-    seen: list[bytes | None] = []
-    done = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def handle(message: Message) -> None:
-        seen.append(message.progress)
-        if message.progress is None:
-            message.checkpoint_from_thread("half")
-            raise Retry(0)
-        loop.call_soon_threadsafe(done.set)
-
-    async with MemoryStore(uuid.uuid4().hex) as store:
-        await store.put(QUEUE, [NewMessage(b"x")])
-        async with listening(store, handle, ledger=f"sqlite://{tmp_path}/ledger.db"), asyncio.timeout(300):
-            await done.wait()
-    assert seen == [None, b"half"]
-
-
-@simulated
-async def test_a_table_that_refuses_for_good_ends_no_listener() -> None:
-    """An answer that no repetition changes is told in the log, and the message comes back when its lease ends."""
-    site = Site()
-    await site.store.fill(b"x")
-    site.store.receiving = [raising(StoreUnavailable("x"))]
-    async with site.listening() as listener:
-        await settled(listener, 1)
-        await site.store.fill(b"y")
-        site.table.before = [BadInput("bad_parameter", "no")]
-        await settled(listener, 2)
-
-
-@simulated
-async def test_two_batches_never_wait_for_each_other() -> None:
-    """Each holds a key that the other wants: it ends what it holds before it waits, and each key is handled once."""
-    site = Site(key=by_body)
-    site.table.latency = 0.05
-    handled: list[str] = []
-
-    async def handle(messages: list[Message]) -> None:
-        handled.extend(message.text() for message in messages)
-
-    await site.store.fill(b"a", b"b", b"b", b"a")
-    async with site.listening(handle, batch=2) as listener:
-        await settled(listener, 4)
-        assert listener.state().queues[QUEUE].retried == 0
-    assert sorted(handled) == ["a", "b"]
 
 
 NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
@@ -324,56 +226,6 @@ class LedgerRulesSite:
         return entry
 
 
-# What a ledger is ----------------------------------------------------------------------------------------------------
-@simulated
-async def test_what_was_opened_here_is_closed_here() -> None:
-    """A table given by its address, more than once without harm; one that was given as it is belongs to others."""
-    ledger = Ledger("memory:closing")
-    for _ in range(2):
-        await ledger.close()
-    with pytest.raises(Closed):
-        await ledger.table.get(PARTITION, "x")
-    table = Table()
-    await Ledger(table).close()
-    assert await table.get(PARTITION, "x") is None
-
-
-@pytest.mark.parametrize(
-    ("error", "raised"),
-    [
-        (ConfigurationError("no such role"), True),
-        (NotPrepared("no tables yet"), False),
-        (StoreUnavailable("away"), False),
-        (BadInput("bad_parameter", "odd"), False),
-        (None, False),
-    ],
-)
-@simulated
-async def test_the_first_question_to_the_table(
-    error: Exception | None, raised: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What can never work is raised before a message is received; what may come back is only noted."""
-    caplog.set_level(logging.DEBUG, "queuebell.ledger")
-    site, asked = LedgerRulesSite(), []
-
-    async def get(partition: str, row: str) -> Entity | None:
-        asked.append((partition, row))
-        if error is not None:
-            raise error
-        return None
-
-    site.table.get = get  # type: ignore[method-assign]
-    if raised:
-        with pytest.raises(ConfigurationError, match="no such role"):
-            await site.ledger.check()
-    else:
-        await site.ledger.check()
-    assert asked == [("queuebell", site.ledger.row("check"))]
-    lines = [record.getMessage() for record in caplog.records if record.name == "queuebell.ledger"]
-    noted = error is not None and not isinstance(error, ConfigurationError)
-    assert lines == ([f"the ledger does not answer yet: {error}"] if noted else [])
-
-
 # Forgetting ----------------------------------------------------------------------------------------------------------
 @simulated
 async def test_old_entries_are_forgotten_page_by_page() -> None:
@@ -435,61 +287,6 @@ async def test_old_entries_are_looked_for_each_hour(caplog: pytest.LogCaptureFix
     ]
 
 
-# One entry -----------------------------------------------------------------------------------------------------------
-@simulated
-async def test_writes_of_an_entry_follow_each_other() -> None:
-    """Each names the ETag of the one before, keeps what was written, and after the last word nothing is written."""
-    site = LedgerRulesSite()
-    entry = await site.entry()
-    site.table.latency = 1.0
-    assert (entry.key, entry.progress, entry.lost) == ("order-7", None, False)
-    await asyncio.gather(entry.checkpoint(b"one"), entry.checkpoint(b"two"), entry.write(Standing.BEGUN))
-    assert (now(), site.table.calls) == (3.0, ["replace"] * 3)
-    wanted = msgspec.structs.replace(site.ledger.wanted(message()), holder="h1", progress=b"two")
-    assert await site.record() == wanted
-    await entry.write(Standing.DONE)
-    site.table.calls.clear()
-    await entry.write(Standing.OPEN)
-    await entry.write(Standing.BEGUN, b"late")
-    assert site.table.calls == []
-    assert await site.record() == msgspec.structs.replace(wanted, standing=Standing.DONE)
-
-
-@simulated
-async def test_what_was_let_go_is_written_no_more() -> None:
-    """It is open for whoever comes next, with the progress made."""
-    site = LedgerRulesSite()
-    entry = await site.entry()
-    await entry.checkpoint(b"half")
-    await entry.let_go()
-    assert entry.lost
-    with pytest.raises(Conflict, match="may have taken over"):
-        await entry.checkpoint(b"late")
-    found = await site.record()
-    assert (found.standing, found.progress) == (Standing.OPEN, b"half")
-
-
-@pytest.mark.parametrize("ours", [True, False])
-@simulated
-async def test_an_entry_whose_first_write_went_unheard_is_looked_at_first(ours: bool) -> None:
-    """It has no ETag to write with: it reads whose entry stands there, and writes over its own and no other's."""
-    site = LedgerRulesSite()
-    begun = await site.entry()
-    entry = Entry(site.ledger, site.ledger.row("order-7"), PARTITION, await site.record(), half)
-    assert begun.etag is not None and entry.etag is None
-    if not ours:
-        await site.stand()
-    site.table.calls.clear()
-    if ours:
-        await entry.checkpoint(b"half")
-        assert site.table.calls == ["get", "replace"]
-        assert ((await site.record()).progress, entry.lost) == (b"half", False)
-        return
-    with pytest.raises(Conflict, match="whether its first write was carried out is not known"):
-        await entry.checkpoint(b"half")
-    assert (site.table.calls, entry.lost) == (["get"], True)
-
-
 # Running under it ----------------------------------------------------------------------------------------------------
 @simulated
 async def test_a_first_attempt_that_meets_another_reads_from_then_on() -> None:
@@ -543,36 +340,6 @@ async def test_of_a_batch_each_goes_its_own_way(caplog: pytest.LogCaptureFixture
     assert failed[0].exc_info
 
 
-@simulated
-async def test_an_entry_is_renewed_at_half_of_its_lease(caplog: pytest.LogCaptureFixture) -> None:
-    """While the handler runs, by a task with a name; a renewal that is refused in passing is told, and tried again."""
-    site = LedgerRulesSite(lease=10.0)
-    at: list[float] = []
-    names: set[str] = set()
-    replace = site.table.replace
-
-    async def noted(partition: str, row: str, data: bytes, etag: str) -> str:
-        at.append(now())
-        if len(at) == 2:
-            raise BadInput("bad_parameter", "not now")
-        return await replace(partition, row, data, etag)
-
-    site.table.replace = noted  # type: ignore[method-assign]
-
-    async def call(given: list[Message]) -> Sequence[Outcome]:
-        await pass_time(17)
-        names.update(task.get_name() for task in asyncio.all_tasks())
-        return await always(given)
-
-    assert await site.run(message("k" * 50), call=call) == [Succeeded()]
-    assert at == [5.0, 10.0, 15.0, 17.0]
-    assert f"ledger-renew[{'k' * 40}]" in names
-    await pass_time(0)
-    assert not any(task.get_name().startswith("ledger-renew") for task in asyncio.all_tasks())
-    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert line == f"the entry of {'k' * 50!r} could not be renewed: not now"
-
-
 @pytest.mark.parametrize("count", [1, 2])
 @simulated
 async def test_a_key_taken_over_ends_the_handler_of_one_message(count: int, caplog: pytest.LogCaptureFixture) -> None:
@@ -622,42 +389,3 @@ async def test_a_last_word_that_cannot_be_written(outcome: Outcome, error: Excep
         assert told == [Failed("another attempt has taken over its key meanwhile")]
     else:
         assert told == [Failed("the ledger could not be written: odd")]
-
-
-@simulated
-async def test_a_stop_while_the_last_words_are_written() -> None:
-    """They get half a second more; a success not heard by then has failed, and the stop comes with the next wait."""
-    site, told = LedgerRulesSite(), []
-    words = ["one", "two", "three", "four"]
-
-    async def call(given: list[Message]) -> Sequence[Outcome]:
-        site.table.latency = 0.3
-        return [Failed("no") if each.text() == "four" else Succeeded() for each in given]
-
-    async def work() -> None:
-        told.append(await site.run(*[message(word, id_=word) for word in words], call=call))
-        await pass_time(100)
-
-    running = asyncio.create_task(work(), name="handler")
-    await pass_time(0.4)
-    running.cancel()
-    await asyncio.wait([running])
-    unheard = Failed("the ledger did not hear of its success before the worker stopped")
-    assert told == [[Succeeded(), Succeeded(), unheard, Failed("no")]]
-    assert running.cancelled() and now() == 0.9
-    site.table.latency = 0.0
-    left = [(await site.record(word)).standing for word in words]
-    assert left == [Standing.DONE, Standing.DONE, Standing.BEGUN, Standing.BEGUN]
-
-
-@pytest.mark.parametrize("count", [0, 2])
-@simulated
-async def test_a_handler_owes_an_outcome_for_each_message(count: int) -> None:
-    """Neither fewer nor more are taken: nobody could say which of them belongs to which message."""
-    site = LedgerRulesSite()
-
-    async def call(given: list[Message]) -> Sequence[Outcome]:
-        return [Succeeded()] * count
-
-    with pytest.raises(ValueError, match="zip"):
-        await site.run(message(), call=call)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from bridge.contract.errors import BadInput, BadQueueReference, ConfigurationError
+from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.wire import ListenerHeartbeat, More
-from bridge.queues import open_store
-from bridge.queues.base import Depth, NewMessage
-from bridge.queues.embedded.memory import MemoryStore
 from listeners import PULL_ONLY, Listener, Message
 from tests.listeners.rig import QUEUE, Store, listening, settled
 from tests.support.fake_bridge import FakeBridge
@@ -46,32 +41,12 @@ def test_arguments_out_of_range_are_refused(options: dict[str, Any]) -> None:
         Listener("memory:x", QUEUE, nothing, bridge=PULL_ONLY, **options)
 
 
-def test_queues_are_checked_when_the_listener_is_made() -> None:
-    """A malformed reference, none at all, the same twice, or one whose poison queue would not fit a token."""
-    for queues in ("orders", [], [QUEUE, QUEUE]):
-        with pytest.raises(BadInput):
-            Listener("memory:x", queues, nothing, bridge=PULL_ONLY)
-    with pytest.raises(BadQueueReference):
-        Listener("memory:x", "a/" + "q" * 75, nothing, bridge=PULL_ONLY)
-    Listener("memory:x", "a/" + "q" * 75, nothing, bridge=PULL_ONLY, poison_queue="a/bad")
-    Listener("memory:x", "a/" + "q" * 73 + "-poison", nothing, bridge=PULL_ONLY)
-
-
 async def test_urls_of_no_known_kind_are_refused() -> None:
     """Store and bridge alike, by an error that names the setting."""
     with pytest.raises(ConfigurationError, match="store"):
         await Listener("ftp://x", QUEUE, nothing, bridge=PULL_ONLY).run()
     with pytest.raises(ConfigurationError, match="bridge"):
         await Listener("memory:x", QUEUE, nothing, bridge="ftp://x").run()
-
-
-@pytest.mark.parametrize("missing", [{}, {"bridge": None}])
-def test_a_worker_polls_alone_only_if_told_so(missing: dict[str, Any]) -> None:
-    """A variable that is missing would have it poll for ever, and nobody would see why."""
-    for store in ("memory:x", "postgres://user@host/db", "nats://a:1", MemoryStore("x")):
-        with pytest.raises(ConfigurationError, match=r"bridge=\.\.\., or say bridge=PULL_ONLY"):
-            Listener(store, QUEUE, nothing, **missing)
-        Listener(store, QUEUE, nothing, bridge=PULL_ONLY)
 
 
 def test_importing_listeners_loads_no_web_library() -> None:
@@ -162,75 +137,3 @@ async def test_stopping_before_running_and_twice_is_harmless() -> None:
     await listener.stop()
     with pytest.raises(RuntimeError, match="once"):
         await listener.run()
-
-
-@simulated
-async def test_a_handler_may_stop_its_listener() -> None:
-    """From within it only asks: the handler itself is let finish."""
-    store, done = Store(), []
-
-    async def handle(message: Message) -> None:
-        await listener.stop()
-        done.append(message.body)
-
-    await store.fill(b"x")
-    listener = Listener(store, QUEUE, handle, bridge=PULL_ONLY, handle_signals=False)
-    await listener.run()
-    assert done == [b"x"]
-    depth = await store.depth(QUEUE)
-    assert depth.visible + depth.invisible == 0
-
-
-async def test_the_first_signal_stops_gracefully_and_the_second_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    """SIGTERM lets handlers finish; a second one cancels them and gives their messages back."""
-    before = signal.getsignal(signal.SIGTERM)
-    for signals in (1, 2):
-        store = MemoryStore(f"signals-{signals}")
-        await store.put(QUEUE, [NewMessage(b"x")])
-        started, release = asyncio.Event(), asyncio.Event()
-
-        async def handle(message: Message, started: asyncio.Event = started, release: asyncio.Event = release) -> None:
-            started.set()
-            await release.wait()
-
-        running = asyncio.create_task(
-            Listener(store, QUEUE, handle, bridge=PULL_ONLY, grace=600, name="it").run(), name="listener"
-        )
-        await started.wait()
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(0.02)
-        assert not running.done()
-        if signals == 1:
-            release.set()
-        else:
-            os.kill(os.getpid(), signal.SIGTERM)
-        await running
-        depth = await store.depth(QUEUE)
-        assert depth.visible == signals - 1
-        await store.close()
-        assert caplog.text.count("it: stopping; a second signal stops at once") == signals
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-async def test_a_second_cancellation_still_lets_go_of_everything() -> None:
-    """It only makes it hurry: no connection and no store is left open."""
-    begun = asyncio.Event()
-
-    async def handle(message: Message) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    async with open_store("memory:cancelled-twice") as producer:
-        await producer.put("a/twice", [NewMessage(b"1")])
-        listener = Listener("memory:cancelled-twice", "a/twice", handle, bridge=PULL_ONLY, handle_signals=False)
-        running = asyncio.create_task(listener.run(), name="listener")
-        await begun.wait()
-        running.cancel()
-        await asyncio.sleep(0)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert (await producer.depth("a/twice")) == Depth(1, 0)
-    # What is in memory is gone with the last who had it open.
-    async with open_store("memory:cancelled-twice") as again:
-        assert await again.depth("a/twice") is None

@@ -7,29 +7,24 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import msgspec
 import pytest
 
-from bridge import BlockingStore, Bridge, ConfigurationError
-from bridge.contract.errors import BadInput
-from bridge.queues.base import BODY_BYTES_MAX, NewMessage, StoredMessage
-from bridge.storage.blobs.memory import MemoryBlobs
-from bridge.storage.claim_check import ClaimCheck, put_aside_all
-from listeners import PULL_ONLY, Bury, Done, Failure, Listener, Message, Replay, Retry, RetryPolicy, run
+from bridge import BlockingStore, Bridge
+from bridge.queues.base import BODY_BYTES_MAX, NewMessage
+from listeners import PULL_ONLY, Bury, Done, Failure, Listener, Message, Retry, run
 from listeners.scaling.actuators.output import WAITING_BYTES, Output
 from listeners.testing import run_once
 from queuebell.testing import Rehearsal
-from tests.conformance.headers import HOSTILE, LARGEST
-from tests.listeners.rig import POISON, QUEUE, Store, listening, run_until
+from tests.conformance.headers import LARGEST
+from tests.listeners.rig import POISON, QUEUE
 from tests.support.processes import ROOT, environment
-from tests.support.sim_loop import simulated
 
 PROGRAM = """
 import asyncio, logging, sys
@@ -116,15 +111,6 @@ def test_run_shows_metrics_of_all_its_listeners_at_one_port(caplog: pytest.LogCa
         urllib.request.urlopen(url, timeout=300)
 
 
-def test_run_starts_nothing_where_its_port_is_taken() -> None:
-    """The error says so, and no listener has listened."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        listener = Listener("memory:run-taken", "billing/orders", print, bridge=PULL_ONLY)
-        with pytest.raises(ConfigurationError, match="metrics: cannot listen on"):
-            run(listener, metrics=f"127.0.0.1:{taken.getsockname()[1]}")
-        assert not listener.state().queues
-
-
 class Handler:
     """Does with each message what is said, and remembers body and headers."""
 
@@ -138,31 +124,6 @@ class Handler:
             raise self.outcomes.pop(0)
 
 
-def headers_of(messages: Sequence[StoredMessage]) -> list[dict[str, str]]:
-    return [message.headers for message in messages]
-
-
-async def test_a_handler_reads_headers_and_changes_none() -> None:
-    """Alone and in a batch; a message without has an empty mapping, and what no put takes is refused here too."""
-    seen: list[dict[str, str]] = []
-
-    async def one(message: Message) -> None:
-        with pytest.raises(TypeError):
-            message.headers["a"] = "other"  # type: ignore[index]
-        seen.append(dict(message.headers))
-
-    async def many(messages: list[Message]) -> None:
-        for message in messages:
-            await one(message)
-
-    for handler in (one, many):
-        await run_once(handler, "x", headers={"Trace": "y"})
-        await run_once(handler, "x")
-    assert seen == [{"trace": "y"}, {}] * 2
-    with pytest.raises(BadInput):
-        await run_once(one, "x", headers={"a": "\n"})
-
-
 @pytest.mark.parametrize("headers", LARGEST, ids=["line", "many", "unicode"])
 def test_the_largest_headers_and_body_are_buried_whole(headers: dict[str, str]) -> None:
     """Where the facts do not fit beside the body the headers are there all the same: they count by themselves."""
@@ -172,21 +133,6 @@ def test_the_largest_headers_and_body_are_buried_whole(headers: dict[str, str]) 
         rehearsal.run_until_idle()
         (message,) = rehearsal.waiting(POISON)
         assert (message.headers, rehearsal.buried(QUEUE) != []) == (headers, message.body[:1] != b"\xff")
-
-
-@simulated
-async def test_a_body_that_is_put_aside_leaves_its_headers_in_the_queue() -> None:
-    """With its claim, to the poison queue and back to a handler."""
-    store, check = Store(), ClaimCheck(MemoryBlobs())
-    large = NewMessage(b"\xff" * (2 * BODY_BYTES_MAX), headers=HOSTILE)
-    await store.put(QUEUE, await put_aside_all(check, store, QUEUE, [large]))
-    assert headers_of(await store.peek(QUEUE)) == [HOSTILE]
-    await run_until(listening(store, Handler(Bury("no")), claim_check=check), 1, "buried")
-    assert headers_of(await store.peek(POISON)) == [HOSTILE]
-    await run_until(listening(store, Handler(Replay()), POISON, claim_check=check), 1, "replayed", queue=POISON)
-    handler = Handler()
-    await run_until(listening(store, handler, claim_check=check), 1)
-    assert [(len(body), headers) for body, headers in handler.seen] == [(len(large.body), HOSTILE)]
 
 
 LINE = "x" * 1023 + "\n"
@@ -272,26 +218,6 @@ async def test_a_rule_for_classes_of_failure_can_be_tried() -> None:
 
     permanent = await run_once(handle, b"x", failures=lambda error: Failure.PERMANENT)
     assert isinstance(permanent, Bury)
-
-
-async def test_an_outcome_that_is_printed_says_what_it_is() -> None:
-    """As it would be written in a handler, not as the bare words of an exception."""
-
-    def later(message: Message) -> None:
-        raise Retry(after=60)
-
-    def broken(message: Message) -> None:
-        raise ValueError("no such customer")
-
-    def back(message: Message) -> None:
-        raise Replay(after=5)
-
-    assert str(await run_once(later, b"x")) == "Retry(after=60)"
-    assert str(await run_once(broken, b"x", retry=RetryPolicy(jitter=0))) == "Retry(after=0.5)"
-    buried = await run_once(broken, b"x", max_attempts=1)
-    assert repr(buried) == str(buried) == "Bury('attempt 1 of 1: ValueError: no such customer')"
-    assert str(await run_once(back, b"x", queue="a/b-poison")) == "Replay(after=5, queue='a/b')"
-    assert str(await run_once(lambda message: None, b"x")) == "Done()"
 
 
 PROGRAM_TYPES = """

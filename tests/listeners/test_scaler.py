@@ -5,17 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-import pytest
-
 from bridge import Bridge
-from bridge.contract.wire import Hello, UpFrame, Welcome, WelcomedQueue
-from bridge.queues.base import Depth
 from listeners import Scaler
 from listeners.scaling.actuators.base import Hears, StartFailed
-from tests.listeners.rig import Store
-from tests.support.fake_bridge import FakeBridge, FakeLink
 from tests.support.processes import PATIENCE_S
-from tests.support.sim_loop import elapse, pass_time, simulated
+from tests.support.sim_loop import pass_time, simulated
 
 QUEUE = "billing/orders"
 
@@ -86,51 +80,6 @@ class Counted:
             while not holds():
                 self._news.clear()
                 await self._news.wait()
-
-
-class Counting(Store):
-    """A store in memory that notes when it was counted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counted: list[float] = []
-
-    async def depth(self, queue: str) -> Depth | None:
-        self.counted.append(asyncio.get_running_loop().time())
-        return await super().depth(queue)
-
-
-class SweepingBridge(FakeBridge):
-    """A bridge whose queues have a sweep of their own, where it is not None."""
-
-    def __init__(self, sweep_ms: int | None) -> None:
-        super().__init__()
-        self.sweep_ms = sweep_ms
-
-    def heard(self, link: FakeLink, frame: UpFrame) -> None:
-        super().heard(link, frame)
-        if isinstance(frame, Hello):
-            states = [WelcomedQueue(sub.queue, self.gen, True, None, sweep_ms=self.sweep_ms) for sub in frame.queues]
-            link.down.get_nowait()
-            link.down.put_nowait(Welcome(self.boot, 5000, 60_000, 1, states))
-
-
-@pytest.mark.parametrize("sweep_ms", [None, 20_000])
-@simulated
-async def test_a_scaler_looks_by_itself_at_the_bridge_s_own_pace(sweep_ms: int | None) -> None:
-    """A queue with a shorter sweep than the bridge's others has a shorter dead-man timer, as its welcome says."""
-    store, bridge, actuator = Counting(), SweepingBridge(sweep_ms), Counted()
-    scaler = Scaler(store, QUEUE, actuator, bridge=bridge, draw=lambda: 0.5)
-    running = asyncio.create_task(scaler.run(), name="scaler")
-    await elapse(5.0)
-    store.counted.clear()
-    await elapse(200.0)
-    first, second, *_ = store.counted
-    # 1.1 T + S, and half of w.
-    period_s = 1.1 * (60.0 if sweep_ms is None else sweep_ms / 1000) + 30.0 + 5.0
-    assert second - first == pytest.approx(period_s, abs=1.0)
-    await scaler.stop()
-    await running
 
 
 class Uneasy(Counted):

@@ -62,21 +62,6 @@ def _lists(settlement: Settlement) -> list[Any]:
     return [getattr(settlement, name) for name in _LISTS]
 
 
-@simulated
-async def test_a_visibility_timeout_that_the_store_cannot_give_is_refused_at_the_start() -> None:
-    """Every receive would fail else, each with its back-off, for as long as the worker runs."""
-
-    class Limited(Store):
-        capabilities = Capabilities(visibility_s_max=60)  # type: ignore[assignment]
-
-    async def nothing(message: Message) -> None:
-        """Never called."""
-
-    listener = Listener(Limited(), QUEUE, nothing, bridge=PULL_ONLY, visibility_timeout=61, handle_signals=False)
-    with pytest.raises(BadInput, match="60 seconds"):
-        await listener.run()
-
-
 async def _nothing(message: Message) -> None:
     """Succeed."""
 

@@ -12,7 +12,6 @@ import bridge
 import listeners
 import queuebell
 from bridge.contract.errors import ConfigurationError
-from queuebell.command.listen_settings import load as listen_settings
 from queuebell.settings import load, parse_listen
 from tests.support.command import ROOT, environment
 
@@ -47,48 +46,6 @@ def test_wrong_addresses_are_refused(text: str) -> None:
 def test_a_variable_has_buses_each_of_several_servers(text: str, buses: tuple[str, ...]) -> None:
     """A comma before another host of the same bus divides nothing; what has no scheme begins no bus of several."""
     assert load(None, environment={"QUEUEBELL_NATS": text}).nats == buses
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("sweep_s = 1e-6", "sweep_s"),
-        ("sweep_s = 1e-320", "sweep_s"),
-        ('[[queue]]\nmatch = "a/b"\nsweep_s = 0.05', "queue 1: sweep_s"),
-        ("slack_s = 0.1", "slack_s"),
-        ('[[queue]]\nmatch = "a/b"\nslack_s = 9', "queue 1: slack_s"),
-        *((f"requests_per_second = {rate}", "requests_per_second") for rate in ("1e-320", "0.0009", "inf", "nan", "0")),
-        ("request_burst = 0", "request_burst"),
-        (f"request_burst = {10**400}", "request_burst"),
-    ],
-)
-def test_numbers_whose_promise_would_be_false_are_refused(tmp_path: pathlib.Path, text: str, key: str) -> None:
-    """What `check` and `serve` print of a configuration holds for every one that is accepted."""
-    file = tmp_path / "queuebell.toml"
-    file.write_text(text + "\n")
-    with pytest.raises(ConfigurationError, match=key):
-        load(str(file), environment={})
-
-
-def test_a_variable_that_is_like_a_key_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    """It may be a key written wrongly, or another program's; what Kubernetes sets for a service of our name is not."""
-    environment = {
-        "QUEUEBELL_SWEPT": "3",
-        "QUEUEBELL_PORT": "tcp://10.0.0.1:8470",
-        "QUEUEBELL_SERVICE_HOST": "10.0.0.1",
-        "QUEUEBELL_PORT_8470_TCP_ADDR": "10.0.0.1",
-        "QUEUEBELL_BURIAL": "{}",
-        "QUEUEBELL_CLIENT_CERT": "worker.crt",
-        "QUEUEBELL_CLIENT_KEY": "worker.key",
-        "QUEUEBELL_POOL_LIMIT": "a/b=1",
-        "SWEEP": "1",
-    }
-    assert load(None, environment=environment) == load(None, environment={})
-    words = "environment: QUEUEBELL_SWEPT is no setting and changes nothing; did you mean QUEUEBELL_SWEEP_S?"
-    assert [record.getMessage() for record in caplog.records] == [words]
-    assert listen_settings(None, environment={"QUEUEBELL_SWEEP_S": "3", "QUEUEBELL_CONCUR": "3"}).concurrency is None
-    assert caplog.records[-1].getMessage().endswith("did you mean QUEUEBELL_CONCURRENCY?")
-    assert len(caplog.records) == 2
 
 
 def test_every_public_name_is_there() -> None:

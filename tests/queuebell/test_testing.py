@@ -64,21 +64,6 @@ def test_without_a_listener_it_waits(rehearsal: Rehearsal) -> None:
     assert seen.attempts == [("one", 1)]
 
 
-def test_a_handler_sleeps_by_the_same_clock(rehearsal: Rehearsal) -> None:
-    """Its lease is renewed meanwhile, and a time-out of handlers ends it."""
-    seen = Seen()
-    rehearsal.listen(QUEUE, seen)
-    rehearsal.listen("billing/hasty", seen, handler_timeout=5, max_attempts=1)
-    rehearsal.put(QUEUE, "sleep 600")
-    rehearsal.put("billing/hasty", "sleep 6")
-    rehearsal.advance(599)
-    assert sorted(seen.attempts) == [("sleep 6", 1), ("sleep 600", 1)]
-    assert "handler_timeout" in rehearsal.buried("billing/hasty")[0].reason
-    rehearsal.advance(1)
-    assert seen.attempts[-1] == ("slept", 1)
-    assert rehearsal.depth(QUEUE).invisible == 0
-
-
 def test_a_function_is_waited_for(rehearsal: Rehearsal) -> None:
     """In its thread, whichever way time goes."""
     began, go, done = threading.Event(), threading.Event(), list[str]()
@@ -149,23 +134,6 @@ def test_listeners_stop_and_others_come(rehearsal: Rehearsal) -> None:
     rehearsal.run_until_idle()
     assert seen.attempts == [("one", 1)]
     rehearsal.close()
-
-
-def test_a_listener_that_breaks_raises(rehearsal: Rehearsal) -> None:
-    """Once, in the call in which it is seen."""
-
-    class Broken:
-        def tasks(self, depth: int) -> int:
-            raise ZeroDivisionError
-
-    def play() -> None:
-        rehearsal.listen(QUEUE, Seen(), batch=1, scaling=Broken())
-        rehearsal.run_until_idle()
-
-    rehearsal.put(QUEUE, *"xyz")
-    with pytest.raises(ZeroDivisionError):
-        play()
-    rehearsal.run_until_idle()
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e12])

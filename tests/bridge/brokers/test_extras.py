@@ -27,7 +27,6 @@ from bridge.queues import open_store
 from bridge.queues.http import HttpStore
 from bridge.storage.tables import open_table
 from listeners.session.channels.websocket import WebSocketChannel
-from queuebell.command.client import BridgeClient
 from tests.support.certificates import self_signed
 
 EDITABLE = b'{"url": "file:///srv/checkout", "dir_info": {"editable": true}}'
@@ -208,14 +207,3 @@ async def test_https_where_there_is_http_is_told() -> None:
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         (said,) = await told(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     assert said.startswith("TLS fails (") and said.endswith("): is it http:// there?")
-
-
-async def test_http_where_there_is_https_is_told(tmp_path: pathlib.Path) -> None:
-    """Such a bridge ends the connection without a word, and nobody guesses why from the name of a class."""
-    async with standing(self_signed(tmp_path)[0]) as port:
-        url = f"http://127.0.0.1:{port}"
-        said = await told(url)
-        with BridgeClient(url) as client, pytest.raises(BusUnavailable) as caught:
-            await asyncio.to_thread(client.get, "/readyz")
-    for words in (*said, str(caught.value)):
-        assert "it ended the connection without an answer" in words and "does it speak https://" in words

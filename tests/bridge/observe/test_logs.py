@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import json
 import logging
 
 import pytest
 
 from bridge.observe import facts
-from bridge.observe.logs import FactLog, JsonLines, PlainLines, Repetition, configure
+from bridge.observe.logs import FactLog, JsonLines, PlainLines, Repetition
 
 
 def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
@@ -72,21 +70,3 @@ def test_a_refused_listener_is_told_of_once_until_it_was_let_in() -> None:
         assert heard == ["one too many x", "n0 x"], "the one told of longest ago is forgotten"
     finally:
         log.removeHandler(handler)
-
-
-def test_configure_installs_one_handler_and_facts_are_told() -> None:
-    """Facts that a person would want to read become lines; the others do not."""
-    root = logging.getLogger()
-    before = (root.handlers[:], root.level, logging.getLogger("queuebell").level)
-    stream = io.StringIO()
-    try:
-        configure("json", "info", stream)
-        tell = FactLog()
-        tell(facts.SessionClosed(1, "worker", "lost"))
-        tell(facts.Triggered("a/q", "http", 1))
-    finally:
-        root.handlers[:] = before[0]
-        root.setLevel(before[1])
-        logging.getLogger("queuebell").setLevel(before[2])
-    (entry,) = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert (entry["message"], entry["listener"], entry["reason"]) == ("a listener went", "worker", "lost")

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from opentelemetry.trace import StatusCode
 
 from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
@@ -102,13 +101,3 @@ def test_the_server_is_told_where_the_address_names_one(store: str, server: dict
         pass
     told = said(made.one(f"settle {QUEUE}"))
     assert {name: value for name, value in told.items() if name.startswith("server.")} == server
-
-
-def test_a_failure_is_told_by_type(made: Spans) -> None:
-    """The class as one would import it; the status says the rest."""
-    with pytest.raises(ConfigurationError), on().settle(QUEUE, [], ["1", "2"], ""):
-        raise ConfigurationError("no such thing")
-    span = made.one(f"settle {QUEUE}")
-    assert said(span)["error.type"] == "queuebell.ConfigurationError"
-    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "no such thing")
-    assert said(span)["messaging.batch.message_count"] == 2

@@ -23,7 +23,6 @@ from bridge import (
     BlockingStore,
     Closed,
     ConfigurationError,
-    QueueNotFound,
     StoreUnavailable,
     UnknownOutcome,
     Unsupported,
@@ -87,58 +86,6 @@ def test_a_thread_that_has_ended_is_reported(tmp_path: pathlib.Path) -> None:
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="thread has ended"):
                 store.put(QUEUE, ["two"])
-
-
-@pytest.mark.parametrize("kind", ["embedded", "file", "remote", "published"])
-def test_a_message_from_put_to_its_end(kind: str, url: str, tmp_path: pathlib.Path) -> None:
-    """In memory, in a file, at a bridge, and in another store that tells a bridge of each put."""
-    at = {"embedded": "memory:whole", "remote": url}.get(kind, f"sqlite:{tmp_path / 'queue.db'}")
-    queue = f"{kind}/orders"
-    with BlockingStore(at, bridge=url if kind == "published" else None) as store:
-        assert store.depth(queue) is None
-        assert not store.exists(queue)
-        with pytest.raises(QueueNotFound):
-            store.put(queue, ["one"], create=False)
-        with pytest.raises(QueueNotFound):
-            store.put_once(queue, "order-17", "x", create=False)
-        assert store.oldest_ms(queue) is None
-        with pytest.raises(QueueNotFound):
-            store.receive(queue)
-        assert len(store.put(queue, ["one", b"two"])) == 2
-        store.put(queue, ["later"], visible_after_ms=600_000)
-        assert [each.body for each in store.peek(queue)] == [b"one", b"two"]
-        one, two = store.receive(queue, 10).messages
-        renewed = store.extend(queue, one, 60.0)
-        assert renewed is not None
-        assert (store.delete(queue, one), store.delete(queue, renewed), store.delete(queue, renewed)) == (
-            False,
-            True,
-            False,
-        )
-        assert (store.release(queue, two), store.release(queue, two), store.extend(queue, two, 1)) == (
-            True,
-            False,
-            None,
-        )
-        (again,) = store.receive(queue).messages
-        assert (again.body, again.dequeue_count) == (b"two", 2)
-        assert store.put_once(queue, "order-17", "x") is not None
-        assert store.put_once(queue, "order-17", "x") is None
-        store.put(f"{kind}/headers", [NewMessage("x", headers={"A": "b"})])
-        assert store.put_once(f"{kind}/headers", "id", NewMessage("y", headers={"c": "d"})) is not None
-        assert [each.headers for each in store.peek(f"{kind}/headers")] == [{"a": "b"}, {"c": "d"}]
-        depth = store.depth(queue)
-        assert depth is not None and (depth.visible, depth.invisible) == (1, 2)
-        if kind == "published":
-            store.publish(queue, 3)
-        else:
-            with pytest.raises(BadInput, match="to which bridge") as refused:
-                store.publish(queue)
-            assert refused.value.code == "bad_parameter"
-    if kind == "published":
-        with urllib.request.urlopen(f"{url}/v1/queues/{queue}", timeout=PATIENCE_S) as answer:
-            assert json.load(answer)["dirty"]
-    assert threads() == []
 
 
 @pytest.mark.parametrize(
@@ -274,23 +221,6 @@ def test_every_call_reaches_the_store_and_names_itself_where_no_answer_comes(mon
     assert made == [("noting:", {"some": "option"}), ("noting:", {})]
 
 
-def test_a_loop_that_stands_still_leaves_the_outcome_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever blocks it; the caller does not wait for it, and says which call it was."""
-    gate = threading.Event()
-
-    class Blocks(Noting):
-        async def depth(self, queue: str) -> None:
-            gate.wait(PATIENCE_S)
-
-    monkeypatch.setattr(blocking, "open_store", lambda url: Blocks())
-    monkeypatch.setattr(blocking, "SLACK_S", 0.02)
-    store = BlockingStore("blocks:", timeout=0.01)
-    with pytest.raises(UnknownOutcome, match=f"^depth {QUEUE}: the event loop of the store does not answer$"):
-        store.depth(QUEUE)
-    gate.set()
-    store.close()
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_cannot_start_its_loop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was done, and the next call tries again."""
@@ -340,29 +270,6 @@ def test_in_a_forked_process_what_was_open_is_left_alone_and_opened_anew(monkeyp
         assert store._life is not parent and threads() == ["queuebell-store"] * 2
         assert parent is not None
         parent.end(PATIENCE_S)
-
-
-def test_closing_ends_the_calls_of_others(silent: socket.socket) -> None:
-    """Those that are not done within the time-out are told that nobody knows."""
-    store = BlockingStore(address(silent), timeout=PATIENCE_S)
-    errors: list[BaseException] = []
-
-    def put() -> None:
-        try:
-            store.put(QUEUE, ["x"])
-        except UnknownOutcome as error:
-            errors.append(error)
-
-    other = threading.Thread(target=put)
-    other.start()
-    connection, _ = silent.accept()
-    closing = threading.Thread(target=store.close)
-    closing.start()
-    connection.close()
-    other.join(PATIENCE_S)
-    closing.join(PATIENCE_S)
-    assert len(errors) == 1
-    assert threads() == []
 
 
 def program(code: str, *arguments: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -110,28 +109,6 @@ async def test_bad_input_changes_nothing() -> None:
         assert store.asked == []
 
 
-async def test_a_cancelled_put_leaves_no_task() -> None:
-    """Puts of several partitions end with their caller."""
-    gate = asyncio.Event()
-
-    class Slow(Store):
-        async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
-            self.asked.append((queue, len(messages)))
-            await gate.wait()
-            return await super().put(queue, messages)
-
-    async with Slow() as store:
-        queue = PartitionedQueue(store, ORDERS)
-        before = asyncio.all_tasks()
-        putting = asyncio.create_task(queue.put_keyed([(key_of(n), b"x") for n in range(4)]), name="putting")
-        while len(store.asked) < 4:
-            await asyncio.sleep(0)
-        putting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await putting
-        assert asyncio.all_tasks() == before
-
-
 async def test_all_partitions_as_one() -> None:
     """Made, counted, paused, cleared and removed together; doing it again does nothing."""
     async with Store() as store:
@@ -221,27 +198,6 @@ async def test_what_is_said_of_a_put_reaches_the_store(connection: object, creat
     assert once == [Placed(ORDERS.reference(1), PutReceipt("order-1", "receipt", 0)), None]
     assert store.noted[-2:] == [(ORDERS.reference(1), [body], {"order-1"}, connection) for body in (b"new", b"old")]
     assert {each for *_, each in store.noted} == {connection}
-
-
-async def test_a_put_that_may_make_nothing_makes_partitions_of_a_queue_that_is_there() -> None:
-    """One partition is enough to be there; where none is, the logical queue is named, and nothing is put."""
-    async with Store() as store:
-        queue = PartitionedQueue(store, "billing/orders:4")
-        for call in (
-            lambda: queue.put(["x"], create=False),
-            lambda: queue.put(["x"], key=key_of(2), create=False),
-            lambda: queue.put_keyed([(key_of(2), "x")], create=False),
-            lambda: queue.put_once(key_of(2), "id", "x", create=False),
-        ):
-            with pytest.raises(QueueNotFound, match="billing/orders:4"):
-                await call()
-        assert not await queue.exists() and store.asked == []
-        await store.create(ORDERS.reference(3))
-        assert await queue.exists()
-        await queue.put(["x"], key=key_of(2), create=False)
-        await queue.put_keyed([(key_of(1), "x")], create=False)
-        assert await queue.put_once(key_of(0), "id", "x", create=False) is not None
-        assert await queue.depth() == Depth(3, 0)
 
 
 async def test_the_longest_wait_of_all_partitions() -> None:

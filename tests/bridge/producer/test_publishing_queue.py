@@ -128,29 +128,6 @@ async def test_a_cancelled_put_goes_on_and_is_published() -> None:
     assert bus.taken[2].not_before_ms == 0
 
 
-async def test_a_bad_reference_puts_nothing() -> None:
-    """A malformed queue reference is refused before the store is asked."""
-    store = SlowStore()
-    async with Publisher(RecordingBus()) as publisher:
-        with pytest.raises(ValueError):
-            await queue_of(store, publisher).put("nonsense", [b"x"])
-    assert store.batches == []
-
-
-@pytest.mark.parametrize("create", [True, False])
-async def test_what_is_said_of_a_put_reaches_the_store(create: bool) -> None:
-    """Time to live, connection and whether a queue is made, in each batch; on a connection nothing is published."""
-    existing, connection = {} if create else {"create": False}, object()
-    store, bus = SlowStore(batch_max=2), RecordingBus()
-    async with Publisher(bus) as publisher:
-        queue = queue_of(store, publisher)
-        assert len(await queue.put("a/q", ["x"] * 3, ttl_s=9, create=create)) == 3
-        assert store.said == [{"ttl_s": {9}, **existing}] * 2
-        await queue.put("a/q", ["x"] * 3, ttl_s=9, connection=connection, create=create)  # type: ignore[arg-type]
-    assert store.said[2:] == [{"ttl_s": {9}, "connection": connection, **existing}] * 2
-    assert sum(event.payload_size for event in bus.taken) == 3
-
-
 @pytest.mark.parametrize("seconds", [-0.001, NOT_BEFORE_MS_MAX / 1000 + 1, float("nan")])
 def test_a_wrong_time_out_of_the_server_is_refused(seconds: float) -> None:
     """No trigger can be that late; the longest and none at all are right."""
@@ -187,7 +164,6 @@ async def test_a_body_that_is_put_aside_goes_with_a_put_that_fails_for_certain(
 
 
 QUEUE = "billing/orders"
-RECEIPT = PutReceipt("id", "receipt", 0)
 
 
 class Scripted:
@@ -246,23 +222,6 @@ async def test_patience_ends() -> None:
         with pytest.raises(StoreUnavailable, match="still"):
             await queue_of_publishing_once(store, publisher).put_once(QUEUE, "key", b"body", patience=0.15)
     assert bus.taken == []
-
-
-@pytest.mark.parametrize("create", [True, False])
-async def test_what_is_said_of_a_put_reaches_the_store_publishing_once(create: bool) -> None:
-    """Time to live, connection and whether a queue is made; on a connection it is one try, and nothing is published."""
-    existing, connection = {} if create else {"create": False}, object()
-    store, bus = Scripted(StoreUnavailable("away"), RECEIPT, RECEIPT, StoreUnavailable("away")), RecordingBus()
-    async with Publisher(bus) as publisher:
-        queue = queue_of_publishing_once(store, publisher)
-        assert await queue.put_once(QUEUE, "one", "x", ttl_s=9, visible_after_ms=7, create=create) == RECEIPT
-        more: dict[str, Any] = {"ttl_s": 9, "visible_after_ms": 7, "connection": connection, "create": create}
-        assert await queue.put_once(QUEUE, "two", "x", **more) == RECEIPT
-        with pytest.raises(StoreUnavailable):
-            await queue.put_once(QUEUE, "two", "x", **more)
-    assert store.asked == [(QUEUE, key, NewMessage(b"x", 7, 9)) for key in ("one", "one", "two", "two")]
-    assert store.more == [existing, existing, *[{"connection": connection, **existing}] * 2]
-    assert [event.queue for event in bus.taken] == [QUEUE]
 
 
 async def test_what_no_other_try_would_change_is_raised_at_once() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from bridge.contract.burial import Burial, opened, write_burial
-from bridge.contract.errors import StoreError, StoreUnavailable, UnknownOutcome
+from bridge.contract.errors import UnknownOutcome
 from bridge.producer.replaying import Choice, Done, Replaying, target_of
-from bridge.queues.base import NewMessage, QueueStore, Settled, Settlement, Settling, StoredMessage
+from bridge.queues.base import NewMessage, QueueStore, StoredMessage
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.storage.claim_check import ClaimCheck
 from tests.bridge.queues.clocks import FakeClock
@@ -52,27 +52,6 @@ async def bodies(store: QueueStore, queue: str) -> list[bytes]:
     return [opened(message.body)[1] for message in await store.peek(queue)]
 
 
-async def test_ids_that_are_not_there_are_named() -> None:
-    """Those that are there go, and a run does not look further once it has met all."""
-    async with MemoryStore(f"replaying-{next(_names)}") as store:
-        receipts = await store.put(POISON, [buried("price", number) for number in range(3)])
-        done = await run(store, Choice(ids=frozenset({receipts[1].id, "nobody", "another"})))
-        assert (done.moved, done.not_found) == (1, ["another", "nobody"])
-        assert await bodies(store, QUEUE) == [b"order 1"]
-
-
-async def test_what_may_not_be_put_stays_and_says_why() -> None:
-    """A target without a grant, and a dead letter that does not say where it came from."""
-    async with MemoryStore(f"replaying-{next(_names)}") as store:
-        receipts = await store.put(POISON, [buried("price", 1, "pay/other"), buried("price", 2)])
-        told = Told()
-        done = await run(store, Choice(), told=told, may=lambda queue: queue == QUEUE)
-        assert (done.moved, done.stay) == (1, 1)
-        ((id_, why),) = told.stayed
-        assert id_ == receipts[0].id and "'put' is not granted on pay/other" in why
-        assert [message.id for message in await store.peek(POISON)] == [receipts[0].id]
-
-
 async def test_a_put_without_an_answer_leaves_everything_and_says_so() -> None:
     """The messages stay, and a note says where they may be as well."""
 
@@ -95,33 +74,6 @@ def test_where_a_dead_letter_goes(to: str | None, target: str) -> None:
     """Where it came from, or where one says; only a whole reference leads out of the account."""
     burial = Burial(QUEUE, "1", NOON, NOON, "price", 5)
     assert target_of(POISON, burial, to) == target
-
-
-@pytest.mark.parametrize("fault", [StoreUnavailable("away"), UnknownOutcome("no answer")])
-async def test_what_may_be_handled_twice_is_counted_over_all_groups(fault: Exception) -> None:
-    """Of the first group one lease was lost; of the second nobody knows whether its deletes were done."""
-
-    class Losing(MemoryStore):
-        settled = 0
-
-        async def settle(self, queue: str, settlement: Settlement) -> Settling:
-            if not settlement.delete:
-                return await super().settle(queue, settlement)
-            self.settled += 1
-            if self.settled == 2:
-                raise fault
-            await super().settle(queue, Settlement(delete=settlement.delete[1:]))
-            return Settling(
-                [Settled(False, code="message_not_found"), *[Settled(True)] * (len(settlement.delete) - 1)], [], []
-            )
-
-    async with Losing(f"replaying-{next(_names)}") as store:
-        sources = ("pay/a", "pay/a", "pay/b", "pay/b", "pay/b")
-        await store.put(POISON, [buried("price", number, source) for number, source in enumerate(sources)])
-        replaying = Replaying(store, store, POISON, Choice(), 5, clock=FakeClock())
-        with pytest.raises(StoreError):
-            await replaying.run()
-        assert (replaying.done.moved, replaying.done.twice) == (5, 4)
 
 
 @pytest.mark.parametrize("plain", [False, True])

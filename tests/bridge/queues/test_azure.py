@@ -237,22 +237,3 @@ class TestRequests:
 
 def account(url: str, **environment: str) -> AzureAccount:
     return AzureAccount(url, "claim_check", "container", "bodies", environment)
-
-
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("azure:", "has no AZURE_STORAGE_CONNECTION_STRING"),
-        ("azure:other", "has no AZURE_STORAGE_CONNECTION_STRING_OTHER"),
-        ("azure://host", "without a host"),
-        ("azure:a/b", "without a host"),
-        ("azure:?secret=1", "options of azure: are container"),
-        ("azure:?api_version=newest", "is a date"),
-    ],
-)
-def test_an_address_that_cannot_work_is_refused(url: str, says: str) -> None:
-    """With the setting's name, and without what the address held."""
-    with pytest.raises(ConfigurationError, match=says) as refused:
-        account(url)
-    assert str(refused.value).startswith("claim_check: ")
-    assert "secret" not in str(refused.value)

@@ -9,13 +9,11 @@ import hashlib
 import heapq
 import pathlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -37,10 +35,7 @@ from bridge.queues.base import (
 from bridge.queues.embedded import file as sqlite_file
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import open_file, open_memory
-from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.embedded.once import put_once
-from bridge.queues.embedded.own_store import OwnStore
-from bridge.queues.embedded.sqlite import SqliteStore
 from bridge.queues.embedded.tally import Calendar
 from bridge.queues.embedded.terms import Grant, Handed, Level
 from bridge.queues.embedded.upkeep import Upkeep
@@ -619,36 +614,9 @@ def test_many_that_expire_together_go_in_slices(count: int) -> None:
         assert rows(engine) == 2 + commits
 
 
-QUEUE = "billing/orders"
-
-
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
-
-
-@pytest_asyncio.fixture(params=["memory", "file"])
-async def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> AsyncIterator[Any]:
-    made: Any = (
-        MemoryStore(tmp_path.name, clock=clock, wall=clock.wall)
-        if request.param == "memory"
-        else SqliteStore(tmp_path / "queue.db", clock=clock, wall=clock.wall)
-    )
-    async with made:
-        yield made
-
-
-async def test_several_delayed_messages_are_deleted_at_once(store: Any, clock: FakeClock) -> None:
-    """By their receipts; what is left is counted, and comes at its time."""
-    receipts = await store.put(QUEUE, [NewMessage(b"%d" % number, visible_after_ms=5000) for number in range(4)])
-    other = await store.put("billing/other", [NewMessage(b"x", visible_after_ms=5000)])
-    gone = await store.settle(QUEUE, Settlement(delete=[Claim(each.id, each.pop_receipt) for each in receipts[:3]]))
-    assert [each.ok for each in gone.delete] == [True] * 3
-    counts = await store.counts(QUEUE)
-    assert (counts.visible, counts.leased, counts.delayed) == (0, 0, 1)
-    assert (await store.counts("billing/other")).delayed == len(other)
-    await clock.let_pass(5.0)
-    assert [message.body for message in (await store.receive(QUEUE, 4, 30.0)).messages] == [b"3"]
 
 
 @pytest.fixture(autouse=True)
@@ -698,50 +666,6 @@ def test_what_an_older_version_left_half_made_is_made_anew(tmp_path: pathlib.Pat
 def sqlite_file_journal(pages: int) -> bytes:
     """Return the head of a journal of a file that had so many pages."""
     return bytes.fromhex("d9d505f920a163d7") + bytes(8) + pages.to_bytes(4) + bytes(492)
-
-
-@pytest_asyncio.fixture(params=["memory", "sqlite"])
-async def store_strict(
-    request: pytest.FixtureRequest, clock: FakeClock, tmp_path: pathlib.Path
-) -> AsyncIterator[OwnStore]:
-    made: OwnStore
-    if request.param == "memory":
-        made = MemoryStore(str(tmp_path), clock=clock, wall=clock.wall)
-    else:
-        made = SqliteStore(tmp_path / "queue.db", clock=clock, wall=clock.wall)
-    async with made:
-        yield made
-
-
-@pytest.mark.parametrize("body", [None, b"new"])
-async def test_an_update_to_zero_makes_visible_at_once(store_strict: OwnStore, body: bytes | None) -> None:
-    """With a body or without, in one commit, under a new receipt; the old one is void."""
-    await store_strict.create("a/q")
-    await store_strict.put("a/q", [NewMessage(b"old")])
-    (held,) = (await store_strict.receive("a/q")).messages
-    settled, _, _ = await store_strict.update("a/q", Claim(held.id, held.pop_receipt), 0, body)
-    assert settled.ok
-    assert settled.pop_receipt not in (None, held.pop_receipt)
-    assert await store_strict.depth("a/q") == Depth(1, 0)
-    (again,) = (await store_strict.receive("a/q")).messages
-    assert again.body == (body or b"old")
-    settled, _, _ = await store_strict.update("a/q", Claim(held.id, held.pop_receipt), 0, body)
-    assert (settled.ok, settled.code) == (False, "pop_receipt_mismatch")
-
-
-async def test_a_queue_is_made_once(store_strict: OwnStore) -> None:
-    """New, alike, different: three answers, and metadata that stands is never replaced."""
-    assert await store_strict.create_alike("a/q", {"k": "v"}) is True
-    assert await store_strict.create_alike("a/q", {"k": "v"}) is False
-    assert await store_strict.create_alike("a/q", {}) is None
-    assert await store_strict.standing("a/q") == ({"k": "v"}, Depth(0, 0))
-    await store_strict.replace_metadata("a/q", {"n": "w"})
-    assert await store_strict.listing() == [("a/q", {"n": "w"})]
-    await store_strict.remove("a/q")
-    for call in (store_strict.remove("a/q"), store_strict.replace_metadata("a/q", {}), store_strict.standing("a/q")):
-        with pytest.raises(QueueNotFound):
-            await call
-    assert await store_strict.listing() == []
 
 
 def test_a_calendar_forgets_stale_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from bridge.contract.errors import (
     UnknownOutcome,
 )
 from bridge.queues import open_store
-from bridge.queues.base import BATCH_MAX, Claim, Depth, Extend, NewMessage, Release, Settled, Settlement, StoredMessage
+from bridge.queues.base import BATCH_MAX, Claim, Depth, Extend, NewMessage, Settlement, StoredMessage
 from bridge.queues.jetstream import leases as jetstream_leases
 from bridge.queues.jetstream.api import (
     NANO,
@@ -43,7 +43,7 @@ from bridge.queues.jetstream.api import (
 from bridge.queues.jetstream.headers import size_of, written
 from bridge.queues.jetstream.names import Delivery, Names, reference_of
 from bridge.queues.jetstream.store import JetStreamStore
-from bridge.queues.jetstream.wire import Answers, Wire
+from bridge.queues.jetstream.wire import Answers
 from tests.support.brokers import NatsServer, nats_that_says
 from tests.support.processes import PATIENCE_S
 
@@ -183,71 +183,6 @@ async def test_a_put_that_failed_tells_how_many_stand(answers: list[str], put: i
     assert wire.sent == [message.body for message in messages]
 
 
-async def test_what_the_server_is_asked(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Request by request, as a user's permissions have to allow it: a quiet receive is one, and a full one too."""
-    asked: list[tuple[str, Any]] = []
-    send = Wire._send
-
-    def noted(wire: Wire, subject: str, payload: bytes, reply: str, headers: dict[str, str] | None = None) -> None:
-        assert reply.startswith("mine.")
-        said: Any = json.loads(payload) if payload.startswith(b"{") else payload
-        asked.append((subject if not subject.startswith("$JS.ACK") else "ack", (said, headers) if headers else said))
-        send(wire, subject, payload, reply, headers)
-
-    monkeypatch.setattr(Wire, "_send", noted)
-
-    def since() -> list[tuple[str, Any]]:
-        found = list(asked)
-        asked.clear()
-        return found
-
-    stream, subject = "qb=shop=orders", "qb.queue.shop.orders"
-    info, look = (f"$JS.API.STREAM.INFO.{stream}", b""), (f"$JS.API.CONSUMER.INFO.{stream}.qb", b"")
-    pull = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.qb"
-    async with JetStreamStore(f"nats://127.0.0.1:{server.port}?prefix=qb&inbox=mine&replicas=1") as store:
-        await store.put(QUEUE, [NewMessage(b"one"), NewMessage(b"two", headers={"a": "b"}), NewMessage(b"three")])
-        config = {
-            "name": stream, "subjects": [subject], "retention": "workqueue", "storage": "file", "discard": "new",
-            "num_replicas": 1,
-        }  # fmt: skip
-        puts = [(subject, b"one"), (subject, (b"two", {"a": "b"})), (subject, b"three")]
-        assert since() == [info, (f"$JS.API.STREAM.CREATE.{stream}", config), *puts]
-        one, two = (await store.receive(QUEUE, 2, LONG)).messages
-        consumer = {
-            "name": "qb", "durable_name": "qb", "ack_policy": "explicit", "deliver_policy": "all",
-            "ack_wait": 30 * NANO, "max_ack_pending": -1,
-        }  # fmt: skip
-        made = {"stream_name": stream, "config": consumer, "action": "create"}
-        write = f"$JS.API.CONSUMER.CREATE.{stream}.qb"
-        assert since() == [info, look, (write, made), (pull, {"batch": 2, "no_wait": True})]
-        await store.settle(QUEUE, Settlement(delete=[Claim(one.id, one.pop_receipt)]))
-        assert since() == [("ack", b"+ACK")]
-        extended = (await store.settle(QUEUE, Settlement(extend=[Extend(two.id, two.pop_receipt, 40.0)]))).extend
-        read, (_, changed), again, renewed = since()
-        assert (read, again, renewed) == (look, look, ("ack", b"+WPI"))
-        assert (changed["action"], changed["config"]["ack_wait"]) == ("update", 40 * NANO)
-        assert extended == [Settled(True, two.pop_receipt)]
-        others = [Claim("9", two.pop_receipt), Claim(two.id, "no receipt"), Claim(two.id, two.pop_receipt + "0")]
-        back = Release(two.id, two.pop_receipt, 15_000)
-        settled = await store.settle(QUEUE, Settlement(release=[back], delete=others[:2]))
-        assert since() == [("ack", b'-NAK {"delay": 15000000000}')]
-        assert settled.release == [Settled(True)]
-        assert [each.code for each in settled.delete] == ["message_not_found", "pop_receipt_mismatch"]
-        assert len((await store.receive(QUEUE, 5, LONG)).messages) == 1
-        assert since() == [(pull, {"batch": 5, "no_wait": True}), info]
-        assert (await store.receive(QUEUE, 5, LONG)).messages == []
-        assert since() == [(pull, {"batch": 5, "no_wait": True}), info, look, look]
-        await store.put(QUEUE, [NewMessage(b"four")])
-        assert (await store.counts(QUEUE)).visible == 1
-        first = (f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": 4, "next_by_subj": ">"})
-        assert since() == [(subject, b"four"), look, first]
-        assert await store.queues() == [QUEUE]
-        assert since() == [("$JS.API.STREAM.NAMES", {"offset": 0, "subject": "qb.queue.*.*"})]
-        await store.clear(QUEUE)
-        await store.delete(QUEUE)
-        assert since() == [(f"$JS.API.STREAM.{name}.{stream}", b"") for name in ("PURGE", "DELETE")]
-
-
 @pytest.mark.parametrize(
     ("refusal", "kind", "said"),
     [
@@ -297,14 +232,6 @@ async def test_a_connection_that_does_not_answer_is_left(replaced: bool) -> None
 
 
 class TestJetStream:
-    async def test_a_batch_cut_short_by_the_limit_is_blocked(self, server: NatsServer, store: JetStreamStore) -> None:
-        """Messages and the limit may come in one answer: there may be more then."""
-        await store.put(QUEUE, [NewMessage(b"%d" % n) for n in range(3)])
-        await consume(server, max_ack_pending=2)
-        received = await store.receive(QUEUE, 5, LONG)
-        assert len(received.messages) == 2
-        assert received.blocked
-
     async def test_a_count_that_fails_takes_no_message_along(
         self, server: NatsServer, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -348,40 +275,6 @@ class TestJetStream:
         await remove_consumer(server)
         assert [message.body for message in (await store.receive(QUEUE, 1, lease_s)).messages] == [b"one"]
         assert await ack_wait(store) == lease_s
-
-    async def test_a_consumer_that_goes_while_it_is_changed(
-        self, server: NatsServer, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """It was there when it was read and is gone when it is written: that is no other case."""
-        await store.put(QUEUE, [NewMessage(b"one")])
-        await store.receive(QUEUE, 1, 2.0)
-        write = store._api._put_consumer
-
-        async def too_late(names: Names, config: dict[str, Any], action: str) -> ConsumerState:
-            if action == "update":
-                await remove_consumer(server)
-            return await write(names, config, action)
-
-        monkeypatch.setattr(store._api, "_put_consumer", too_late)
-        assert [message.body for message in (await store.receive(QUEUE, 1, LONG)).messages] == [b"one"]
-
-    async def test_a_consumer_without_a_leader_has_not_lost_the_lease(
-        self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """While a cluster chooses, nobody hears an acknowledgement: it is given again, and not taken for too late."""
-        await store.put(QUEUE, [NewMessage(b"one")])
-        (one,) = (await store.receive(QUEUE, 1, LONG)).messages
-        settlement = Settlement(delete=[Claim(one.id, one.pop_receipt)])
-        ask = store._wire.ask
-
-        async def nobody(subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> Incoming:
-            return await ask("nobody.hears.this" if payload == b"+ACK" else subject, payload, headers)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(store._wire, "ask", nobody)
-            with pytest.raises(UnknownOutcome, match="leader"):
-                await store.settle(QUEUE, settlement)
-        assert (await store.settle(QUEUE, settlement)).delete[0].ok
 
     @pytest.mark.parametrize("what", ["consumer", "stream"])
     @pytest.mark.parametrize("due", [False, True])
@@ -697,22 +590,6 @@ async def test_each_setting_of_a_consumer_fits_or_is_refused_at_its_first_use(
         await ask(server, f"STREAM.DELETE.{names.stream}")
 
 
-@pytest.mark.parametrize("most", [-1, 5])
-async def test_a_paused_consumer_is_no_empty_queue(server: NatsServer, store: JetStreamStore, most: int) -> None:
-    """A receive says until when; what is held is settled and all is counted, and after a resume it goes on."""
-    await made_by_hand(server, NAMES, {}, {"max_ack_pending": most})
-    await store.put(QUEUE, [NewMessage(b"one"), NewMessage(b"two")])
-    (one,) = (await store.receive(QUEUE, 1, LONG)).messages
-    pause = f"CONSUMER.PAUSE.{NAMES.stream}.{NAMES.consumer}"
-    await ask(server, pause, {"pause_until": LATER})
-    with pytest.raises(StoreUnavailable, match=f"is paused until {LATER}.*nats consumer resume {NAMES.stream} queueb"):
-        await store.receive(QUEUE, 1, LONG)
-    assert (await store.settle(QUEUE, Settlement(delete=[Claim(one.id, one.pop_receipt)]))).delete[0].ok
-    assert await store.depth(QUEUE) == Depth(1, 0)
-    await ask(server, pause, {})
-    assert [message.body for message in (await store.receive(QUEUE, 1, LONG)).messages] == [b"two"]
-
-
 @pytest.mark.parametrize("filtered", [False, True])
 async def test_a_stream_with_another_consumer_is_refused(
     server: NatsServer, store: JetStreamStore, filtered: bool
@@ -741,17 +618,3 @@ async def test_a_stream_of_others_that_hears_the_subject_gets_no_message(
         await store.put(QUEUE, [NewMessage(b"one")])
     with pytest.raises(ConfigurationError, match="another stream hears"):
         await store.put(QUEUE, [NewMessage(b"one")])
-
-
-async def test_a_stream_that_replaced_one_that_was_removed_is_checked_again(
-    server: NatsServer, store: JetStreamStore
-) -> None:
-    """The server has nobody for a receive after that, and so the settings are read again."""
-    await store.put(QUEUE, [NewMessage(b"x")])
-    assert len((await store.receive(QUEUE)).messages) == 1
-    client = await nats.connect(f"nats://127.0.0.1:{server.port}")
-    await client.jsm().delete_stream(NAMES.stream)
-    await client.close()
-    await made_by_hand(server, NAMES, {"retention": "limits"})
-    with pytest.raises(ConfigurationError, match="has retention limits"):
-        await store.receive(QUEUE)

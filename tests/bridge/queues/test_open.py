@@ -12,13 +12,10 @@ import pytest
 
 from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
-from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX
 from bridge.queues import STORES, open_store
-from bridge.queues.base import BODY_BYTES_MAX, NewMessage, StoredMessage
+from bridge.queues.base import NewMessage, StoredMessage
 from bridge.queues.embedded.memory import MemoryStore
-from bridge.queues.embedded.terms import NoRoom
 from listeners import PULL_ONLY, Listener, Message
-from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
 from tests.support.processes import ROOT, environment
 from tests.support.writers import engine_of
@@ -145,9 +142,6 @@ def test_a_store_left_on_a_closed_loop_holds_up_nobody() -> None:
     gc.collect()
 
 
-QUEUE = "billing/orders"
-
-
 class Room:
     """Room for so many bytes, which remembers what it was asked for."""
 
@@ -164,21 +158,3 @@ class Room:
 
 def told(messages: list[StoredMessage]) -> list[tuple[bytes, dict[str, str]]]:
     return [(message.body, message.headers) for message in messages]
-
-
-async def test_headers_count_where_room_is_asked_for() -> None:
-    """What is read is counted before it is read, and what is kept is what there is."""
-    dear = {f"{number:02}": '"' * 126 for number in range(HEADERS_MAX)}
-    clock = FakeClock()
-    async with MemoryStore("room", clock=clock, wall=clock.wall) as store:
-        await store.put(QUEUE, [NewMessage(b"x" * BODY_BYTES_MAX, headers=dear)])
-        most = BODY_BYTES_MAX + 2 * HEADERS_BYTES_MAX + 6 * HEADERS_MAX
-        with pytest.raises(NoRoom) as refused:
-            await store.peek(QUEUE, room=Room(BODY_BYTES_MAX))
-        assert BODY_BYTES_MAX + HEADERS_BYTES_MAX < refused.value.size <= most
-        # Read for what it really takes, where there is none for the most that it could.
-        exact = Room(refused.value.size)
-        # By itself: to show how texts as long as these differ takes minutes.
-        same = told((await store.receive(QUEUE, room=exact)).messages) == [(b"x" * BODY_BYTES_MAX, dear)]
-        assert same
-        assert exact.kept == exact.size

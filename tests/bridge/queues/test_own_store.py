@@ -14,11 +14,11 @@ import pytest_asyncio
 
 from bridge.contract.errors import BadInput, Closed, QueueNotFound
 from bridge.queues import limits
-from bridge.queues.base import BODY_BYTES_MAX, Claim, Depth, NewMessage, Release, Settled, Settlement
+from bridge.queues.base import BODY_BYTES_MAX, Claim, Depth, NewMessage, Settled, Settlement
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.embedded.sqlite import SqliteStore
-from bridge.queues.embedded.terms import Grant, Handed, Level, NoRoom
+from bridge.queues.embedded.terms import Grant, Level, NoRoom
 from tests.bridge.queues.clocks import Counter, FakeClock
 from tests.bridge.queues.ears import Ear
 
@@ -373,43 +373,6 @@ async def test_what_a_cancelled_receive_brings_is_taken_back(make: Make, ask: As
     assert [message.dequeue_count for message in (await store.receive(Q, 2, 30.0)).messages] == [1, 1]
 
 
-class Gone(Ear):
-    """Cancels a caller when its commit is told: just before it is answered, or just after."""
-
-    def __init__(self, *, answered: bool) -> None:
-        super().__init__()
-        self.answered = answered
-        self.caller: asyncio.Future[Any] | None = None
-
-    def committed(self, levels: list[Level], handed: list[Handed]) -> None:
-        super().committed(levels, handed)
-        caller, self.caller = self.caller, None
-        if caller is not None and self.answered:
-            asyncio.get_running_loop().call_soon(caller.cancel)
-        elif caller is not None:
-            caller.cancel()
-
-
-@pytest.mark.parametrize("stamped", [False, True])
-@pytest.mark.parametrize("answered", [False, True])
-@pytest.mark.parametrize("size", [0, BODY_BYTES_MAX], ids=["no room", "room"])
-async def test_a_receive_cancelled_in_the_turn_of_its_answer_is_taken_back(
-    clock: FakeClock, stamped: bool, answered: bool, size: int
-) -> None:
-    """The answer has come, or is about to, and its caller has not seen it; where it was a refusal, nothing is left."""
-    async with MemoryStore(uuid.uuid4().hex, clock=clock, wall=clock.wall) as store:
-        await store.put(Q, [NewMessage(b"x")])
-        ear = Gone(answered=answered)
-        store.observe(ear)
-        receive = store.receive_stamped if stamped else store.receive
-        beside = asyncio.create_task(store.put(EMPTY, [NewMessage(b"beside")]), name="put")
-        asked: asyncio.Task[Any] = asyncio.create_task(receive(Q, 1, 30.0, room=Room(size)), name="receive")
-        ear.caller = asked
-        await asyncio.wait([beside, asked])
-        assert asked.cancelled()
-        assert [m.dequeue_count for m in (await store.receive(Q, 1, 30.0)).messages] == [1]
-
-
 BOOT = "ab" * 16
 
 
@@ -475,21 +438,6 @@ async def test_reread_lets_time_pass(store: OwnStore, ear: Ear, clock: FakeClock
     assert await ear.next_level() == Level("billing/unknown", False, 0, 0, False, 0, 0, 0, None)
 
 
-async def test_no_grant_is_honoured_while_paused(store: OwnStore, ear: Ear) -> None:
-    """It is answered with nothing, whether the queue is empty or not."""
-    await store.create(Q)
-    await store.pause(Q)
-    for body in (b"first", b"second"):
-        ear.next_grant = Grant("s", 5, 2.0)
-        await store.put(Q, one(body))
-        assert (ear.handed[-1].session, ear.carried(), ear.handed[-1].visible) == ("s", [], 0)
-    await store.pause(Q, False)
-    assert [(m.body, m.dequeue_count) for m in (await store.receive(Q, 5, 2.0)).messages] == [
-        (b"first", 1),
-        (b"second", 1),
-    ]
-
-
 async def test_a_grant_for_a_put_that_fails_is_answered(
     store: OwnStore, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -503,18 +451,6 @@ async def test_a_grant_for_a_put_that_fails_is_answered(
     assert [(hand.session, hand.messages) for hand in ear.handed] == [("s1", [])]
     with pytest.raises(QueueNotFound):
         await store.peek(Q)
-
-
-async def test_reclaim_of_what_was_taken_up_does_nothing(store: OwnStore, ear: Ear) -> None:
-    """An accepted, deleted or unknown message is left alone."""
-    ear.next_grant = Grant("s1", 2, 2.0)
-    await store.put(Q, [NewMessage(b"a"), NewMessage(b"b")])
-    a, b = ear.carried()
-    await store.settle(Q, Settlement(delete=[Claim(a.id, a.pop_receipt)], release=[Release(b.id, b.pop_receipt, 5000)]))
-    store.reclaim(Q, [Claim(a.id, a.pop_receipt), Claim(b.id, b.pop_receipt), Claim("?", "?")])
-    assert await ear.next_level() == Level(Q, True, 0, 1, False, 0, 0, 0, 5000, delayed=1)
-    store.reclaim("billing/unknown", [Claim(a.id, a.pop_receipt)])
-    assert not (await ear.next_level()).exists
 
 
 async def test_metadata_can_be_read(store: OwnStore) -> None:

@@ -16,18 +16,15 @@ from bridge.contract.errors import (
     StoreError,
     StoreUnavailable,
 )
-from bridge.queues.base import Claim, Depth, NewMessage, Received, Release, Settlement, digest_of
+from bridge.queues.base import Claim, Depth, NewMessage, Received, Settlement, digest_of
 from bridge.queues.postgres import sql as postgres_sql
 from bridge.queues.postgres.connections import SCHEMA_VERSION, PostgresConnections
 from bridge.queues.postgres.marks import FEW
 from bridge.queues.postgres.schema import init
 from bridge.queues.postgres.store import PostgresStore
-from bridge.queues.postgres.transaction import put_once_in_transaction
 from tests.bridge.queues.postgres_rig import QUEUE, new, schema, server, store, url
-from tests.conformance.headers import HOSTILE
 from tests.support.postgres import PostgresServer, execute
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.transactions import OPENERS, Blocking, Opener
 
 pytestmark = pytest.mark.system
 
@@ -39,28 +36,6 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for child in plan.get("Plans", []):
         yield from nodes(child)
-
-
-async def test_one_message_in_many_claims(store: PostgresStore) -> None:
-    """Claims of one settlement act as if one came after the other, whichever lists they stand in."""
-    await store.put(QUEUE, new(b"a", b"b"))
-    a, b = (await store.receive(QUEUE, 2)).messages
-    settling = await store.settle(
-        QUEUE,
-        Settlement(
-            delete=[Claim(a.id, a.pop_receipt)],
-            release=[Release(a.id, a.pop_receipt), Release(b.id, b.pop_receipt), Release(b.id, b.pop_receipt)],
-        ),
-    )
-    assert [item.ok for item in settling.delete] == [True]
-    assert [item.code for item in settling.release] == ["message_not_found", None, "pop_receipt_mismatch"]
-
-
-async def test_a_database_without_tables_says_what_to_do(url: str, server: PostgresServer) -> None:
-    """Nothing is made unasked; the error names the command."""
-    async with PostgresStore(server.url(search_path="nowhere")) as store:
-        with pytest.raises(ConfigurationError, match="queuebell queue init"):
-            await store.receive(QUEUE)
 
 
 async def test_init_makes_migrates_and_refuses(url: str) -> None:
@@ -146,28 +121,6 @@ async def test_a_server_says_who_it_is_by_any_address(
 def beside_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Django block in a test, where a loop runs; a program of Django's has none there."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-
-
-@pytest.mark.parametrize("opened", OPENERS, ids=lambda opener: opener.__name__.removeprefix("by_"))
-async def test_puts_in_a_transaction_have_headers(
-    server: PostgresServer, schema: str, store: PostgresStore, opened: Opener
-) -> None:
-    """Commas, backslashes and colons among them, some with and some without, under a key too, by each driver."""
-    headers = {**HOSTILE, "commas": "a,b,,", "places": "$1 %s :p1 %(p1)s ::text"}
-    bodies = [NewMessage("one", headers=headers), NewMessage("two"), NewMessage("three", headers={"a": "b"})]
-    async with opened(server, schema) as joined:
-        await joined.put(store, QUEUE, bodies)
-        await joined.put(store, QUEUE, [NewMessage("four")])
-        once = NewMessage("five", headers=headers)
-        if isinstance(joined, Blocking):
-            assert put_once_in_transaction(joined.connection, QUEUE, "key", once)
-            assert put_once_in_transaction(joined.connection, QUEUE, "plain", "six")
-        else:
-            assert await store.put_once(QUEUE, "key", once, connection=joined.connection)
-            assert await store.put_once(QUEUE, "plain", "six", connection=joined.connection)
-        await joined.end(True)
-    found = {message.body: message.headers for message in (await store.receive(QUEUE, 32)).messages}
-    assert found == {b"one": headers, b"two": {}, b"three": {"a": "b"}, b"four": {}, b"five": headers, b"six": {}}
 
 
 GONE = FEW + 5_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import asyncpg
 import pytest
 
@@ -16,9 +14,7 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.queues.postgres.connections import PostgresConnections
 from bridge.queues.postgres.errors import explain
-from bridge.queues.postgres.store import LONG_S, PostgresStore
 from bridge.queues.postgres.transaction import explained
 
 
@@ -135,33 +131,3 @@ def test_what_a_put_on_a_callers_connection_meets(error: Exception, meaning: typ
     assert words in str(caught.value)
     assert str(caught.value).startswith("billing/orders: nothing was put") or meaning is BadInput
     assert caught.value.__cause__ is error
-
-
-@pytest.mark.parametrize(
-    ("call", "within_s"),
-    [
-        (lambda store: store.depth("a/b"), LONG_S),
-        (lambda store: store.clear("a/b"), LONG_S),
-        (lambda store: store.delete("a/b"), LONG_S),
-        (lambda store: store.counts("a/b"), 3.0),
-        (lambda store: store.exists("a/b"), 3.0),
-        (lambda store: store.put("a/b", ["one"]), 3.0),
-        (lambda store: store.receive("a/b"), 3.0),
-    ],
-    ids=["depth", "clear", "delete", "counts", "exists", "put", "receive"],
-)
-async def test_a_call_on_a_whole_queue_has_longer(
-    call: Callable[[PostgresStore], Awaitable[object]], within_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Any other has what the store was made with."""
-    asked: list[float] = []
-
-    async def fetch(_: object, __: str, ___: object, within_s: float) -> list[object]:
-        asked.append(within_s)
-        raise StoreUnavailable("this is far enough")
-
-    monkeypatch.setattr(PostgresConnections, "fetch", fetch)
-    async with PostgresStore("postgres://localhost/jobs", timeout=3.0) as store:
-        with pytest.raises(StoreUnavailable, match="far enough"):
-            await call(store)
-    assert asked == [within_s]

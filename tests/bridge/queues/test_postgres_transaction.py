@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,12 @@ from typing import Any
 import asyncpg
 import pytest
 import pytest_asyncio
-import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from bridge.contract.errors import (
     BadInput,
-    Closed,
     ConfigurationError,
-    NotPrepared,
     QueueNotFound,
     StoreUnavailable,
     UnknownOutcome,
@@ -34,14 +30,13 @@ from bridge.queues.postgres.transaction import put_in_transaction, put_once_in_t
 from tests.bridge.queues.postgres_rig import QUEUE, schema, server, store, url
 from tests.support.buses import RecordingBus
 from tests.support.postgres import PostgresServer, execute, init_as, running
-from tests.support.processes import PATIENCE_S, until
+from tests.support.processes import PATIENCE_S
 from tests.support.transactions import (
     OPENERS,
     Awaited,
     Blocking,
     Opener,
     by_asyncpg,
-    by_psycopg,
 )
 
 pytestmark = pytest.mark.system
@@ -192,54 +187,6 @@ async def test_a_server_that_was_started_anew_is_known_again(tmp_path: Path) -> 
             assert await store.depth(QUEUE) == Depth(2, 0)
 
 
-async def test_what_is_no_connection_is_refused(store: PostgresStore, server: PostgresServer, schema: str) -> None:
-    """An unknown kind, one for the other call, and one to no PostgreSQL: the error says what is taken."""
-    with contextlib.closing(sqlite3.connect(":memory:")) as unknown:
-        for call in (
-            lambda: put_in_transaction(unknown, QUEUE, ["one"]),
-            lambda: put_in_transaction(None, QUEUE, ["x"]),
-        ):
-            with pytest.raises(BadInput, match="psycopg 3 Connection") as refused:
-                call()
-            assert refused.value.code == "unknown_connection"
-        with pytest.raises(BadInput, match="psycopg 3 AsyncConnection") as refused:
-            await store.put(QUEUE, ["one"], connection=unknown)  # type: ignore[arg-type]
-        assert refused.value.code == "unknown_connection"
-    async with by_psycopg(server, schema) as blocking, by_asyncpg(server, schema) as awaited:
-        with pytest.raises(BadInput, match="put_in_transaction") as refused:
-            await store.put(QUEUE, ["one"], connection=blocking.connection)
-        assert refused.value.code == "unknown_connection"
-        with pytest.raises(BadInput, match="connection=") as refused:
-            put_in_transaction(awaited.connection, QUEUE, ["one"])
-        assert refused.value.code == "unknown_connection"
-    engine = sqlalchemy.create_engine("sqlite://")
-    with engine.connect() as elsewhere, pytest.raises(BadInput, match="sqlite") as refused:
-        put_in_transaction(elsewhere, QUEUE, ["one"])
-    assert refused.value.code == "wrong_database"
-    engine.dispose()
-    assert await store.queues() == []
-
-
-@each_driver
-async def test_the_rules_of_a_put_hold(
-    server: PostgresServer, schema: str, store: PostgresStore, opened: Opener
-) -> None:
-    """Names, sizes and numbers are refused as ever, before the transaction is touched; 256 messages go in one put."""
-    wrong: list[tuple[str, Any, str]] = [
-        ("no reference", ["x"], "bad_queue_reference"), (QUEUE, "x", "bad_parameter"), (QUEUE, [], "bad_parameter"),
-        (QUEUE, ["x"] * 257, "too_many_items"), (QUEUE, ["x" * 65_537], "message_too_large"),
-        (QUEUE, [NewMessage(b"x", -1)], "bad_parameter"), (QUEUE, [NewMessage(b"x", ttl_s=0)], "bad_parameter"),
-    ]  # fmt: skip
-    async with opened(server, schema) as caller:
-        for queue, given, code in wrong:
-            with pytest.raises(BadInput) as refused:
-                await caller.put(store, queue, given)
-            assert refused.value.code == code
-        receipts = await caller.put(store, QUEUE, [b"%d" % number for number in range(256)])
-        await caller.end(commit=True)
-    assert [r.id for r in receipts] == [m.id for m in (await store.receive(QUEUE, 256)).messages]
-
-
 @each_driver
 async def test_what_the_database_refuses_is_explained(
     server: PostgresServer, schema: str, url: str, store: PostgresStore, opened: Opener
@@ -276,38 +223,6 @@ async def test_a_publishing_queue_leaves_the_ringing_to_the_commit(
     assert bus.taken == []
     assert await ears.until_now() == [QUEUE]
     assert await store.depth(QUEUE) == Depth(0, 300)
-
-
-async def test_a_cancelled_put_leaves_nothing(
-    server: PostgresServer, schema: str, url: str, store: PostgresStore
-) -> None:
-    """While it waits for a lock of another; the transaction can only be rolled back then."""
-    await store.put(QUEUE, ["before"])
-    async with by_asyncpg(server, schema) as caller, by_asyncpg(server, schema) as locker:
-        await locker.execute("LOCK TABLE queuebell_messages IN EXCLUSIVE MODE")
-        putting = asyncio.create_task(caller.put(store, QUEUE, ["one"]), name="putting")
-        await until(lambda: waits(url), "it waits")
-        putting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await putting
-        await locker.end(commit=False)
-        await caller.end(commit=False)
-    assert await bodies(store) == [b"before"]
-
-
-async def waits(url: str) -> bool:
-    return bool(await execute(url, "SELECT FROM pg_locks WHERE NOT granted"))
-
-
-async def test_a_closed_store_takes_none(server: PostgresServer, schema: str, url: str, store: PostgresStore) -> None:
-    """Also where it has found its tables before, and asks for no connection of its own any more."""
-    async with by_asyncpg(server, schema) as caller:
-        await caller.put(store, QUEUE, ["one"])
-        await store.close()
-        with pytest.raises(Closed):
-            await caller.put(store, QUEUE, ["two"])
-        await caller.end(commit=True)
-    assert await execute(url, "SELECT body FROM queuebell_messages") == [(b"one",)]
 
 
 KEY = "order-7"
@@ -395,15 +310,3 @@ async def test_a_transaction_that_takes_no_writes_is_told_as_such(
         await caller.execute("SELECT 1")
         await caller.end(commit=True)
     assert await store.queues() == []
-
-
-async def test_tables_of_the_schema_before_are_refused_and_migrated(url: str) -> None:
-    """They have no keys: a clear line first, and the messages that stand are there after `queue init`."""
-    await init_as(url, 3)
-    await execute(url, "SELECT queuebell_put($1, $2::text)", QUEUE, "old")
-    async with PostgresStore(url) as store:
-        with pytest.raises(NotPrepared, match="schema 3, and 5 is needed"):
-            await store.put_once(QUEUE, KEY, "one")
-        assert await init(url) == ["tables migrated from schema 3 to 5"]
-        assert await store.put_once(QUEUE, KEY, "one", create=False) is not None
-        assert [message.key for message in await store.peek(QUEUE)] == [None, KEY]

@@ -8,18 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from bridge.contract.errors import BadInput, QueueNotFound, StoreUnavailable
+from bridge.contract.errors import QueueNotFound, StoreUnavailable
 from bridge.queues import recount
-from bridge.queues.base import AsyncConnection, Capabilities, NewMessage, PutReceipt, Settlement
+from bridge.queues.base import AsyncConnection, Capabilities, NewMessage, PutReceipt
 from bridge.queues.checked_once import CheckedOnceStore
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.embedded.sqlite import SqliteStore
-from bridge.queues.embedded.terms import Grant
 from bridge.queues.missing import LISTED_MAX, missing_from
 from bridge.queues.recount import Recount
 from tests.bridge.queues.clocks import FakeClock
-from tests.bridge.queues.ears import Ear
-from tests.conformance.leases import claim
 
 QUEUE = "billing/orders"
 ONE = NewMessage(b"one")
@@ -28,29 +25,6 @@ WINDOW_S = 600.0
 
 def sqlite(tmp_path: Path, clock: FakeClock) -> SqliteStore:
     return SqliteStore(tmp_path / "queue.db", clock=clock, wall=clock.wall)
-
-
-async def handle(store: MemoryStore | SqliteStore) -> None:
-    """Receive the one visible message and delete it."""
-    (message,) = (await store.receive(QUEUE, 32)).messages
-    await store.settle(QUEUE, Settlement(delete=[claim(message)]))
-
-
-async def test_keys_outlive_a_restart(tmp_path: Path) -> None:
-    """Handled before it or not: the same put is not carried out again, and other bodies are refused."""
-    clock = FakeClock()
-    async with sqlite(tmp_path, clock) as store:
-        await store.put_once(QUEUE, "handled", ONE)
-        await handle(store)
-        await store.put_once(QUEUE, "waiting", ONE)
-    async with sqlite(tmp_path, clock) as store:
-        assert store.remembered == 2
-        assert await store.put_once(QUEUE, "handled", ONE) is None
-        assert await store.put_once(QUEUE, "waiting", ONE) is None
-        with pytest.raises(BadInput):
-            await store.put_once(QUEUE, "waiting", NewMessage(b"two"))
-        (message,) = (await store.receive(QUEUE, 32)).messages
-        assert message.key == "waiting"
 
 
 async def test_what_expired_is_forgotten_after_its_window() -> None:
@@ -79,30 +53,6 @@ async def test_keys_are_forgotten_between_calls(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "queue.db")
     assert connection.execute("SELECT COUNT(*) FROM once").fetchone() == (0,)
     connection.close()
-
-
-async def test_a_message_that_is_handed_over_tells_its_key() -> None:
-    """In the commit of its put, whether others waited or not; and a put that was known hands over nothing."""
-    clock = FakeClock()
-    async with MemoryStore("handing", clock=clock, wall=clock.wall) as store:
-        ear = Ear(Grant("1", 5, 2.0))
-        store.observe(ear)
-        await store.put_once(QUEUE, "first", ONE)
-        assert [message.key for message in ear.carried()] == ["first"]
-        ear.next_grant = Grant("2", 5, 2.0)
-        commits = len(ear.levels)
-        assert await store.put_once(QUEUE, "first", ONE) is None
-        assert (ear.handed[-1].session, ear.carried()) == ("2", [])
-        # Its level is not told: nobody is woken.
-        assert len(ear.levels) == commits
-        await store.put(QUEUE, [NewMessage(b"plain")])
-        ear.next_grant = Grant("3", 5, 2.0)
-        await store.put_once(QUEUE, "second", ONE)
-        assert [message.key for message in ear.carried()] == [None, "second"]
-        ear.next_grant = Grant("4", 5, 2.0)
-        with pytest.raises(BadInput):
-            await store.put_once(QUEUE, "second", NewMessage(b"other"))
-        assert (ear.handed[-1].session, ear.carried()) == ("4", [])
 
 
 class Dictionary(CheckedOnceStore):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Connection
 
 from bridge.contract.errors import (
     ConfigurationError,
@@ -15,10 +13,9 @@ from bridge.contract.errors import (
     StoreError,
     StoreFull,
     StoreUnavailable,
-    UnknownOutcome,
 )
 from bridge.queues import open_store
-from bridge.queues.base import Claim, Depth, Extend, Release, Settlement
+from bridge.queues.base import Depth
 from bridge.queues.redis.connections import RedisAddress
 from bridge.queues.redis.errors import explain
 from bridge.queues.redis.store import RedisStore
@@ -106,40 +103,6 @@ class TestStrangers:
             assert [each.headers for each in none] == [{}] * 5
             assert (own.body, own.headers) == (b'{"headers":"{\\"a\\": \\"b\\"}","order":"2"}', {})
 
-    async def test_a_key_of_another_kind_is_told(self, server: RedisServer, store: RedisStore) -> None:
-        """Somebody else's key is neither read nor overwritten."""
-        async with server.stranger() as redis:
-            await redis.set(STREAM, "mine")
-            with pytest.raises(StoreError, match="something else"):
-                await store.put(QUEUE, new(b"one"))
-            assert await redis.get(STREAM) == "mine"
-        assert await store.queues() == []
-
-
-@pytest.mark.system
-class TestOrder:
-    @staticmethod
-    def _asked(what: str, lease: Claim) -> Settlement:
-        match what:
-            case "release" | "later":
-                after_ms = 0 if what == "release" else 3_600_000
-                return Settlement(release=[Release(lease.id, lease.pop_receipt, after_ms)])
-            case "extend":
-                return Settlement(extend=[Extend(lease.id, lease.pop_receipt, 3600.0)])
-        return Settlement(delete=[lease])
-
-    async def test_many_that_expire_at_once(self, server: RedisServer, store: RedisStore) -> None:
-        """None of them is counted or given out, however many there are."""
-        ids = [each.id for _ in range(66) for each in await store.put(QUEUE, new(*[b"old"] * 32, ttl_s=3600))]
-        await store.put(QUEUE, new(b"stays"))
-        async with server.stranger() as redis:
-            await redis.zadd(f"{STREAM}:expires", dict.fromkeys(ids, 1))
-            assert await store.depth(QUEUE) == Depth(1, 0)
-            assert await redis.xlen(STREAM) == 1
-            await redis.zadd(f"{STREAM}:expires", {"1-1": 1})
-            assert bodies(await store.receive(QUEUE, 5, LONG)) == [b"stays"]
-            assert await redis.zcard(f"{STREAM}:expires") == 0
-
 
 @pytest.mark.system
 class TestIdentity:
@@ -177,19 +140,6 @@ async def closed(redis: Any, ids: set[str]) -> bool:
     return not ids & await ours(redis)
 
 
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """What is set with each command that a client sends."""
-    send, event = Connection.send_command, asyncio.Event()
-
-    async def noted(connection: Connection, *args: Any, **more: Any) -> None:
-        await send(connection, *args, **more)
-        event.set()
-
-    monkeypatch.setattr(Connection, "send_command", noted)
-    return event
-
-
 async def calls(redis: Any) -> int:
     """How many scripts were run."""
     stats = await redis.info("commandstats")
@@ -198,22 +148,6 @@ async def calls(redis: Any) -> int:
 
 @pytest.mark.system
 class TestTroubles:
-    async def test_an_answer_that_does_not_come(self, server: RedisServer) -> None:
-        """The outcome is unknown, nothing is sent twice, and the late answer is nobody's."""
-        async with RedisStore(server.url(pool_size="1"), timeout=2.0) as store:
-            await store.put(QUEUE, new(b"one", b"two"))
-            async with server.stranger() as redis:
-                await store.receive(QUEUE, 1, LONG)
-                await store.depth(QUEUE)
-                before = await calls(redis)
-                server.pause()
-                with pytest.raises(UnknownOutcome):
-                    await store.receive(QUEUE, 1, LONG)
-                server.resume()
-                await until(lambda: self._ran(redis, before + 1), "the server has read what was sent")
-                assert await store.depth(QUEUE) == Depth(0, 2)
-                assert await calls(redis) == before + 2
-
     @staticmethod
     async def _ran(redis: Any, count: int) -> bool:
         return await calls(redis) >= count

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.contract.errors import StoreFull
-from bridge.queues.base import Claim, NewMessage, Release, Settlement
 from bridge.queues.embedded.reserve import Reserve
-from bridge.queues.embedded.sqlite import SqliteStore
 
 
 class FullDisk:
@@ -63,32 +60,3 @@ def test_no_room_from_the_start_is_said(tmp_path: Path, full_disk: FullDisk, cap
     assert not path.exists()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "no room to set aside 24 MiB" in caplog.text
-
-
-async def test_puts_wait_for_room_through_a_restart(tmp_path: Path, full_disk: FullDisk) -> None:
-    """The store says from its opening that it is full: puts are refused, and messages are taken and deleted."""
-    path = tmp_path / "queue.db"
-    store = SqliteStore(path, boot="a" * 32)
-    await store.open()
-    await store.put("a/q", [NewMessage(b"before")])
-    await store.close()
-    full_disk.room = False
-    assert Reserve(path.with_name("queue.db.reserve")).give_up()
-    for boot in ("b", "c"):
-        store = SqliteStore(path, boot=boot * 32)
-        await store.open()
-        assert "no room left" in (store.failure() or "")
-        with pytest.raises(StoreFull):
-            await store.put("a/q", [NewMessage(b"no room")])
-        (message,) = (await store.receive("a/q", 32)).messages
-        assert message.body == b"before"
-        claim = Claim(message.id, message.pop_receipt)
-        if boot == "b":
-            await store.settle("a/q", Settlement(release=[Release(message.id, message.pop_receipt)]))
-            await store.close()
-    await store.settle("a/q", Settlement(delete=[claim]))
-    full_disk.room = True
-    await store.put("a/q", [NewMessage(b"after")])
-    assert store.failure() is None
-    assert [message.body for message in (await store.receive("a/q", 32)).messages] == [b"after"]
-    await store.close()

@@ -85,16 +85,3 @@ async def test_one_that_closes_leaves_the_others_theirs() -> None:
     await two.close()
     await two.close()
     assert all(line.ended for line in Lines.made)
-
-
-async def test_one_that_parts_shares_with_nobody() -> None:
-    """Also where it had connections in common before; of what others use it says nothing."""
-    one, two = Lines(), Lines()
-    shared = await one.call()
-    assert await two.call() is shared
-    one.part()
-    assert await one.call() is not shared
-    assert await two.call() is shared
-    assert shared not in list(one._open())
-    await one.close()
-    await two.close()

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import sqlite3
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,18 +13,16 @@ import pytest
 import pytest_asyncio
 
 from bridge.contract.errors import (
-    Closed,
     ConfigurationError,
     QueueNotFound,
     StoreDamaged,
     StoreError,
     StoreFull,
-    StoreOwned,
     StoreUnavailable,
 )
 from bridge.queues.base import Claim, NewMessage, Settlement, Settling
 from bridge.queues.embedded import file as sqlite_file
-from bridge.queues.embedded.file import messages_in, open_file, open_to_others
+from bridge.queues.embedded.file import messages_in
 from bridge.queues.embedded.sqlite import SqliteStore
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
@@ -112,23 +108,6 @@ async def test_deletes_of_one_commit_share_a_statement(store: SqliteStore) -> No
     assert depth is not None and (depth.visible, depth.invisible) == (0, 4)
 
 
-async def test_close_carries_out_what_waits(path: Path, clock: FakeClock) -> None:
-    """Calls before close are answered and on the disk, calls after it refused."""
-    store = SqliteStore(path, clock=clock, wall=clock.wall)
-    await store.open()
-    tasks = [asyncio.create_task(store.put(Q, [NewMessage(b"x")]), name=f"put{n}") for n in range(20)]
-    await asyncio.sleep(0)
-    await store.close()
-    with pytest.raises(Closed):
-        await store.put(Q, [NewMessage(b"x")])
-    assert len(await asyncio.gather(*tasks)) == 20
-    assert not path.with_name(WHERE + "-wal").exists()
-    again = SqliteStore(path, clock=clock, wall=clock.wall)
-    depth = await again.depth(Q)
-    await again.close()
-    assert depth.visible == 20
-
-
 async def test_a_full_disk_fails_what_needs_room_and_nothing_else(store: SqliteStore, path: Path) -> None:
     """507 for the puts, everything acknowledged stays, and with room again all goes on."""
     ear = Ear()
@@ -171,43 +150,6 @@ async def test_a_file_that_was_removed_takes_nothing(store: SqliteStore, path: P
     depth = await store.depth(Q)
     assert store.failure() is None
     assert depth.visible == 1
-
-
-async def test_a_defect_in_one_operation_ends_neither_writer_nor_others(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An unforeseen exception goes to its caller alone, and its half-done work is taken back."""
-    await store.put(Q, [NewMessage(b"x")])
-    engine = engine_of(store)
-
-    def broken(*args: object) -> None:
-        engine.put(Q, [NewMessage(b"half")], None)
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(engine, "peek", broken)
-    answers = await asyncio.gather(store.put(Q, [NewMessage(b"y")]), store.peek(Q), return_exceptions=True)
-    assert [type(answer) for answer in answers] == [list, ZeroDivisionError]
-    depth = await store.depth(Q)
-    assert depth.visible == 2
-
-
-async def test_everything_is_there_after_a_restart(store: SqliteStore, path: Path, clock: FakeClock) -> None:
-    """Bodies, leases, delays, expiry, counts, metadata, receipts."""
-    await store.create(Q, {"a": "b"})
-    await store.put(Q, [NewMessage(b"leased"), NewMessage(b"free"), NewMessage(b"later", 8000)])
-    await store.put(Q, [NewMessage(b"expires", 0, 1)])
-    (leased,) = (await store.receive(Q, 1, 5.0)).messages
-    await store.close()
-    clock.now += 1.0
-    again = SqliteStore(path, clock=clock, wall=clock.wall)
-    await again.open()
-    (level,) = again.levels()
-    assert (level.visible, level.invisible, level.rose, level.next_visible_in_ms) == (1, 2, True, 4000)
-    assert (await again.standing(Q))[0] == {"a": "b"}
-    assert [m.body for m in (await again.receive(Q, 5, 1.0)).messages] == [b"free"]
-    settling = await again.settle(Q, Settlement(delete=[Claim(leased.id, leased.pop_receipt)]))
-    assert settling.delete[0].ok
-    await again.close()
 
 
 @pytest.mark.parametrize("jump", [-1e6, -1.0, 0.0, 1e6])
@@ -257,43 +199,6 @@ async def test_space_is_given_back(store: SqliteStore, path: Path, monkeypatch: 
         assert [m.body for m in await again.peek("billing/kept")] == [b"kept"]
 
 
-async def test_what_a_clear_left_is_removed_after_a_restart(path: Path, clock: FakeClock) -> None:
-    """A crash between clearing and removing brings nothing back."""
-    store = SqliteStore(path, clock=clock, wall=clock.wall)
-    for _ in range(40):
-        await store.put(Q, [NewMessage(b"x")] * 32)
-    await store.close()
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        # As a clear leaves it: the queue goes on under another number.
-        connection.execute("UPDATE queues SET id=77")
-        connection.execute("UPDATE clock SET queue=77")
-    again = SqliteStore(path, clock=clock, wall=clock.wall)
-    depth = await again.depth(Q)
-    assert (depth.visible, depth.invisible) == (0, 0)
-    await again.put(Q, [NewMessage(b"new")])
-    async with asyncio.timeout(300):
-        while engine_of(again).state.garbage:
-            await again.depth(Q)
-            await asyncio.sleep(0.02)
-    assert engine_of(again).state.execute("SELECT COUNT(*) FROM messages").fetchone() == (1,)
-    await again.close()
-
-
-HOLDER = """
-import asyncio, sys
-from bridge.queues.embedded.sqlite import SqliteStore
-
-async def main():
-    store = SqliteStore(sys.argv[1])
-    await store.open()
-    print("open", flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
-    await store.close()
-
-asyncio.run(main())
-"""
-
-
 async def fill(path: Path, count: int = 64) -> None:
     store = SqliteStore(path)
     for _ in range(count // 32):
@@ -322,25 +227,6 @@ async def refused(path: Path, expected: type[Exception]) -> Exception:
     return caught.value
 
 
-async def test_a_second_process_is_refused_by_name(tmp_path: Path) -> None:
-    """One owner at a time; the next one may come when it is gone."""
-    path = tmp_path / "queue.db"
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout.readline() == "open\n"
-        store = SqliteStore(path)
-        with pytest.raises(StoreOwned) as caught:
-            await store.open()
-        assert str(holder.pid) in str(caught.value) and "--data" in str(caught.value)
-        with pytest.raises(StoreOwned):
-            await store.put(Q, [NewMessage(b"x")])
-        holder.communicate("\n")
-    # The same store may try again.
-    await store.put(Q, [NewMessage(b"x")])
-    await store.close()
-
-
 async def test_no_database_is_refused(tmp_path: Path) -> None:
     """A text file, or one too short to be anything."""
     for content in (b"these are my notes, do not overwrite them\n" * 100, b"x", b"SQLite format 3\x00"):
@@ -355,15 +241,6 @@ async def test_the_file_of_another_program_is_refused(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE notes (text)")
     assert "another program" in str(await refused(path, StoreDamaged))
-
-
-async def test_a_file_cut_off_is_refused(tmp_path: Path) -> None:
-    """Half a file is not served as if it were whole."""
-    path = tmp_path / "queue.db"
-    await fill(path, 640)
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2 // 4096 * 4096])
-    await refused(path, StoreDamaged)
 
 
 async def test_a_file_with_broken_pages_is_refused(tmp_path: Path) -> None:
@@ -431,18 +308,6 @@ async def test_settings_are_checked(tmp_path: Path) -> None:
         await store.open()
 
 
-def test_a_new_file_has_its_marks(tmp_path: Path) -> None:
-    """Write-ahead log, incremental vacuum, full synchronisation, version, and an application's number in the header."""
-    connection, lock = sqlite_file.open_file(tmp_path / "deep" / "er" / "queue.db")
-    wanted = {"journal_mode": "wal", "synchronous": 2, "auto_vacuum": 2, "user_version": len(sqlite_file.STEPS)}
-    assert {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in wanted} == wanted
-    connection.close()
-    lock.release()
-    lock.release()
-    header = (tmp_path / "deep" / "er" / "queue.db").read_bytes()[:100]
-    assert int.from_bytes(header[68:72]) == sqlite_file.APPLICATION_ID
-
-
 def test_migration_goes_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older file is brought up to date, a step that fails leaves the file at the version before."""
     path = tmp_path / "queue.db"
@@ -464,23 +329,3 @@ def test_migration_goes_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {"messages", "second"} <= tables
     assert "third" not in tables
     assert version == (2,)
-
-
-def test_a_folder_that_is_open_is_said(tmp_path: Path) -> None:
-    """Only where others can come to something in it; closing either is enough."""
-    folder = tmp_path / "data"
-    assert open_to_others(folder) == ""
-    folder.mkdir(mode=0o755)
-    folder.chmod(0o755)
-    assert open_to_others(folder) == ""
-    connection, lock = open_file(folder / "queue.db")
-    connection.close()
-    lock.release()
-    assert open_to_others(folder) == ""
-    (folder / "queue.db").chmod(0o644)
-    assert "every user of this machine" in open_to_others(folder)
-    folder.chmod(0o750)
-    assert open_to_others(folder) == ""
-    (folder / "queue.db").chmod(0o600)
-    folder.chmod(0o757)
-    assert "replace" in open_to_others(folder)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,9 @@ from bridge.contract.errors import (
 from bridge.queues import open_store
 from bridge.queues.base import (
     Claim,
-    Counts,
-    Depth,
-    Extend,
     NewMessage,
     Release,
-    Settled,
     Settlement,
-    Settling,
 )
 from bridge.queues.sqs.address import SqsAddress
 from bridge.queues.sqs.errors import queue_meaning
@@ -166,99 +160,6 @@ def counts(visible: int, leased: int, delayed: int = 0) -> Callable[[dict[str, A
 
 
 class TestRequests:
-    async def test_what_the_service_is_asked(self) -> None:
-        """Request by request, as a policy has to allow it."""
-        said: list[tuple[str, Any]] = []
-        own = "http://127.0.0.1/1/shop-orders"
-        made = False
-        answers: dict[str, Any] = {
-            "ReceiveMessage": {"Messages": [message("m1", "r1"), message("m2", "r2")]},
-            "DeleteMessageBatch": {}, "ChangeMessageVisibilityBatch": {}, "PurgeQueue": {}, "DeleteQueue": {},
-            "GetQueueAttributes": counts(5, 3, 2)({}),
-        }  # fmt: skip
-
-        def answer(operation: str, asked: dict[str, Any]) -> Any:
-            nonlocal made
-            said.append((operation, asked))
-            if operation == "CreateQueue":
-                made = True
-            if operation in ("CreateQueue", "GetQueueUrl"):
-                return {"QueueUrl": own} if made else told("QueueDoesNotExist")
-            if operation == "SendMessageBatch":
-                return {"Successful": [{"Id": each["Id"], "MessageId": f"m{each['Id']}"} for each in asked["Entries"]]}
-            if operation == "ListQueues":
-                name = "shop-" + ("b" if "NextToken" in asked else "a")
-                return {"QueueUrls": [f"http://x/1/{name}"], **({} if "NextToken" in asked else {"NextToken": "n"})}
-            return answers[operation]
-
-        def since() -> list[tuple[str, Any]]:
-            found = list(said)
-            said.clear()
-            return found
-
-        names = [*answers, "CreateQueue", "GetQueueUrl", "SendMessageBatch", "ListQueues"]
-        async with service(**{name: partial(answer, name) for name in names}) as server, store_at(server) as store:
-            puts = [NewMessage(b"a"), NewMessage(b"\xff", headers={"x": "y"}, visible_after_ms=1001)]
-            receipts = await store.put(QUEUE, puts)
-            assert [(one.id, one.pop_receipt, one.visible_in_ms) for one in receipts] == [
-                ("m0", "", 0),
-                ("m1", "", 2000),
-            ]
-            text = {"DataType": "String"}
-            attributes = {
-                "queuebell-encoding": {**text, "StringValue": "base64"},
-                "queuebell-headers": {**text, "StringValue": '{"x": "y"}'},
-            }
-            entries = [
-                {"Id": "0", "MessageBody": "a"},
-                {"Id": "1", "MessageBody": "/w==", "MessageAttributes": attributes, "DelaySeconds": 2},
-            ]
-            assert since() == [
-                ("GetQueueUrl", {"QueueName": "shop-orders"}),
-                ("CreateQueue", {"QueueName": "shop-orders", "Attributes": {"MessageRetentionPeriod": "1209600"}}),
-                ("SendMessageBatch", {"QueueUrl": own, "Entries": entries}),
-            ]
-            one, two = (await store.receive(QUEUE, 7, 20.5)).messages
-            assert since() == [
-                (
-                    "ReceiveMessage",
-                    {
-                        "QueueUrl": own, "MaxNumberOfMessages": 7, "VisibilityTimeout": 21, "WaitTimeSeconds": 1,
-                        "MessageSystemAttributeNames": ["ApproximateReceiveCount", "SentTimestamp"],
-                        "MessageAttributeNames": ["All"],
-                    },
-                )
-            ]  # fmt: skip
-            assert (one.id, one.pop_receipt, one.dequeue_count, one.body) == ("m1", "r1", 3, b"hi")
-            done = await store.settle(
-                QUEUE,
-                Settlement(
-                    delete=[Claim("m1", "r1"), Claim("m1", "r1"), Claim("m3", "")],
-                    release=[Release("m2", "r2", 1500)],
-                    extend=[Extend("m4", "r4", 9.5)],
-                ),
-            )
-            assert done == Settling([Settled(True)] * 3, [Settled(True)], [Settled(True, "r4")])
-            handles = [{"ReceiptHandle": "-", "Id": "0"}, {"ReceiptHandle": "r1", "Id": "1"}]
-            hide = "ChangeMessageVisibilityBatch"
-            assert sorted(since(), key=str) == [
-                (hide, {"QueueUrl": own, "Entries": [{"ReceiptHandle": "r2", "VisibilityTimeout": 2, "Id": "0"}]}),
-                (hide, {"QueueUrl": own, "Entries": [{"ReceiptHandle": "r4", "VisibilityTimeout": 10, "Id": "0"}]}),
-                ("DeleteMessageBatch", {"QueueUrl": own, "Entries": handles}),
-            ]
-            assert await store.counts(QUEUE) == Counts(5, 5, leased=3, delayed=2)
-            assert await store.depth(QUEUE) == Depth(5, 5)
-            wanted = [f"ApproximateNumberOfMessages{kind}" for kind in ("", "NotVisible", "Delayed")]
-            assert since() == [("GetQueueAttributes", {"QueueUrl": own, "AttributeNames": wanted})] * 2
-            assert await store.queues() == ["shop/a", "shop/b"]
-            page = {"QueueNamePrefix": "", "MaxResults": 1000}
-            assert since() == [("ListQueues", page), ("ListQueues", {**page, "NextToken": "n"})]
-            await store.clear(QUEUE)
-            await store.delete(QUEUE)
-            assert since() == [(name, {"QueueUrl": own}) for name in ("PurgeQueue", "DeleteQueue")]
-            assert await store.create(QUEUE) is False
-            assert since() == [("GetQueueUrl", {"QueueName": "shop-orders"})]
-
     async def test_two_calls_of_a_queue_that_is_gone(self) -> None:
         """Each is told so, and the next call asks where the queue is."""
         async with service(PurgeQueue=lambda _: told("QueueDoesNotExist")) as server, store_at(server) as store:
@@ -266,22 +167,6 @@ class TestRequests:
             found = await asyncio.gather(store.clear(QUEUE), store.clear(QUEUE), return_exceptions=True)
             assert [type(one) for one in found] == [QueueNotFound] * 2
             assert store._urls == {}
-
-    async def test_keys_that_are_wrong_are_a_mistake_of_the_configuration(self) -> None:
-        """Not where they have worked before: GetQueueUrl is let in here, or is not."""
-        async with (
-            service(GetQueueUrl=lambda _: told("InvalidClientTokenId", 403)) as server,
-            store_at(server) as store,
-        ):
-            with pytest.raises(ConfigurationError, match="does not let us in: InvalidClientTokenId"):
-                await store.receive(QUEUE)
-        expired = told("SignatureDoesNotMatch", 403, "Signature expired: 20261120T120000Z is now earlier than")
-        async with service(GetQueueUrl=lambda _: expired) as server, store_at(server) as store:
-            with pytest.raises(StoreError, match="clock is wrong"):
-                await store.receive(QUEUE)
-        async with service(ReceiveMessage=lambda _: told("ExpiredToken", 403)) as server, store_at(server) as store:
-            with pytest.raises(StoreError, match="does not let us in: ExpiredToken"):
-                await store.receive(QUEUE)
 
     async def test_over_the_limit_is_blocked(self) -> None:
         """At the limit of leased messages an answer proves nothing, be the limit told as an error or counted (L8)."""

@@ -18,8 +18,8 @@ import pytest_asyncio
 
 from bridge.contract.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable, UnknownOutcome
 from bridge.queues.base import Claim, NewMessage, Settlement
-from bridge.queues.embedded import calls, sqlite
 from bridge.queues.embedded import file as sqlite_file
+from bridge.queues.embedded import sqlite
 from bridge.queues.embedded.calls import Call, Commit, Committer
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import open_memory
@@ -258,23 +258,3 @@ async def test_room_is_made_while_work_never_stops(disk: SmallDisk, monkeypatch:
                 break
         else:
             raise AssertionError("puts were refused for ever")
-
-
-def test_a_step_that_fails_is_not_repeated_without_end(tmp_path: Path) -> None:
-    """Tidying that finds no room for itself waits for the next commit that works."""
-    from bridge.queues.embedded.file import open_file
-
-    connection, lock = open_file(tmp_path / "queue.db")
-    engine = Engine(connection, clock=Times(), wall=Times(), receipts=lambda: 7, boot="a" * 32)
-    reserve = Reserve(tmp_path / "queue.db.reserve", RESERVE)
-    reserve.hold()
-    reserve.give_up()
-    committer = calls.Committer(engine, "here", reserve)
-    assert committer.untidy
-    committer.upkeep.tidy = lambda: connection.execute("no SQL")  # type: ignore[method-assign, assignment, return-value]
-    committer.tidy()
-    assert committer.upkeep.untidy
-    assert not committer.untidy
-    committer.run([calls.Call(engine.probe, (), None)], lambda _: None)
-    connection.close()
-    lock.release()

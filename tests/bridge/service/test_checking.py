@@ -9,9 +9,7 @@ import pytest
 
 from bridge.contract.jobs import Jobs, Spread
 from bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat, Running
-from bridge.core.settings import Periods, QueueRule, Tuning
 from bridge.observe.slices import at_once
-from bridge.queues.missing import near
 from bridge.service import checking, explaining
 from bridge.service.checking import Problem
 from bridge.service.explaining import explain
@@ -24,7 +22,6 @@ from bridge.service.state import (
     QueueState,
     Readiness,
     RefusedMember,
-    RuleNumbers,
     Subject,
     Subscribed,
 )
@@ -68,39 +65,6 @@ def test_each_problem_has_a_code_a_subject_and_advice(
     (problem,) = judge(readiness, findings, queues)
     assert problem.code == code
     assert problem.subject and problem.what and problem.advice
-
-
-def test_rough_counts_cost_starts_or_trust() -> None:
-    """By the numbers that hold for the queue; a worker that stays takes the next looks, another is started."""
-    periods = Periods(rules=(QueueRule(match="slow/*", sweep_s=600.0),))
-    numbers = [RuleNumbers(match=match, **msgspec.structs.asdict(each)) for match, each in Tuning(periods).each()]
-
-    def told(queue: str, idle_ms: int, counts: str = "rough") -> ListenerState:
-        row = Subscribed(queue=queue, processes=Processes(counts=counts, idle_ms=idle_ms))
-        return ListenerState(listener="scaler", queues=[row])
-
-    rows = [
-        told("a/b", 60_000),
-        told("a/c", 600_000, "trusted"),
-        told("slow/d", 60_000),
-        told("a/e", 0),
-        told("a/f", 60_000, "exact"),
-        ListenerState(listener="worker", queues=[Subscribed(queue="a/b")]),
-    ]
-    found = checking.rough(rows, numbers)
-    assert [(each.queue, each.counts, each.starts, each.always, each.trusted) for each in found] == [
-        ("a/b", 60.0, 60.0, 1.0, False),
-        ("a/c", 60.0, 6.0, 1.0, True),
-        ("slow/d", 6.0, 6.0, pytest.approx(0.1), False),
-        ("a/e", 60.0, 60.0, 0.0, False),
-    ]
-    assert "6 workers are started an hour to look, 10% of" in found[2].in_words()
-    assert "with trust_count 6 counts an hour and none started" in found[2].in_words()
-    assert [each.in_words().rpartition("; ")[2] for each in found[:2]] == [
-        "trust_count is not set",
-        "trust_count is set",
-    ]
-    assert checking.rough(rows, []) == [], "an older bridge does not tell its numbers"
 
 
 def test_too_many_names_are_told_with_how_to_be_rid_of_them() -> None:
@@ -201,76 +165,6 @@ def test_two_that_look_first_are_found_by_asking_both() -> None:
     assert checking.split({"http://a": view(1), "http://b": view(1)}) == [], "one bridge by two addresses"
 
 
-def test_a_queue_with_a_listener_at_another_bridge_is_looked_after() -> None:
-    """Whatever else is wrong there stays."""
-    problems = [Problem(code, "a/b", "", "") for code in ("unattended", "unasked")]
-    assert [each.code for each in checking.looked_after(problems, ["a/b"])] == ["unasked"]
-    assert checking.looked_after(problems, ["a/c"]) == problems
-
-
-QUEUES = ["billing/orders", "billing/orders-poison", "shop/cart", "shop/parts-p1", "shop/parts-p2"]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "meant"),
-    [
-        ("billling/*", "is billing/* meant?"),
-        ("biling/orders", "is billing/orders meant?"),
-        ("billing/oders", "is billing/orders"),
-        ("shop/carts", "is shop/cart meant?"),
-        ("shop/part:2", "shop/parts-p1"),
-        ("*", ""),
-        ("billing/*", ""),
-        ("billing/orders", ""),
-        ("shop/parts:2", ""),
-        ("warehouse/*", ""),
-        ("billing/refunds", ""),
-    ],
-)
-def test_a_pattern_that_covers_nothing_is_warned_of(pattern: str, meant: str) -> None:
-    """With the names that may be meant; one that is like no other is for queues to come (S37)."""
-    found = checking.doubtful_grants({"worker": {"take": ["shop/*", pattern]}}, QUEUES, near)
-    assert bool(found) == bool(meant)
-    for each in found:
-        assert (each.code, each.subject) == ("grant", "worker")
-        assert each.what.startswith(f"take={pattern} covers no queue") and meant in each.what
-        assert "queuebell key change worker" in each.advice
-    assert checking.doubtful_grants({"worker": {"take": [pattern]}}, [], near) == []
-
-
-@pytest.mark.parametrize(
-    ("theirs", "asked", "told", "said"),
-    [
-        (7200.0, 3600.0, 3600.1, "3600 s ahead of the one here"),
-        (0.0, 3600.0, 3600.1, "3599 s behind the one here"),
-        (3631.0, 3600.0, 3600.0, "31 s ahead"),
-        (3630.0, 3600.0, 3600.0, ""),
-        (3569.0, 3600.0, 3600.0, ""),
-        (3568.0, 3600.0, 3600.0, "31 s behind"),
-        # The answer was slow: nobody can tell when within that time the bridge looked at its clock.
-        (3600.0, 3600.0, 3700.0, ""),
-        (3700.0, 3600.0, 3700.0, ""),
-        (None, 3600.0, 3600.0, ""),
-    ],
-)
-def test_clocks_that_differ_are_warned_of(theirs: float | None, asked: float, told: float, said: str) -> None:
-    """Above half a minute, whichever way (S40)."""
-    found = checking.clocks_apart(theirs, asked, told)
-    assert [each.code for each in found] == (["clock"] if said else [])
-    assert all(said in each.what and "set the one that is wrong" in each.advice for each in found)
-
-
-def test_what_is_wrong_among_equal_bridges() -> None:
-    """Who is gone, who holds queues of its own beside another that does, and who cannot hear of the others' work."""
-    on = {"a": ["store", "nats"], "b": ["store", "mqtt-2"], "c": ["postgres", "postgres puts"]}
-    assert checking.among({}, {}, on) == checking.among({}, {"a": "1"}, on) == []
-    # Two addresses of one.
-    assert checking.among({}, {"a": "1", "b": "1"}, on) == []
-    found = checking.among({"d": "refused"}, {"a": "1", "b": "2"}, {**on, "e": ["store"]})
-    assert [(each.code, each.subject) for each in found] == [("gone", "d"), ("apart", "a and b"), ("disconnected", "e")]
-    assert found[0].what == "refused" and all(each.advice for each in found)
-
-
 def explained(rig: Rig, **more: Any) -> Explained:
     found = explaining.explain(rig.bell, QUEUE, rig.now, **{"draining": False, **more})
     assert found is not None
@@ -306,11 +200,6 @@ def foretold(rig: Rig, numbers: list[int], size: int = 1) -> None:
         rig.wakes(number)
     rig.trigger(size=size)
     assert {named(rig, number) for number in numbers if rig.wakes(number)} == expected
-
-
-def test_a_queue_never_heard_of_is_not_explained() -> None:
-    """None, as for its state."""
-    assert explaining.explain(Rig().bell, QUEUE, 0.0, draining=False) is None
 
 
 def test_each_reason_for_not_being_asked() -> None:

@@ -14,7 +14,6 @@ from bridge.contract.errors import (
     Overloaded,
     QueueNotFound,
     StoreUnavailable,
-    UnknownOutcome,
     Unsupported,
 )
 from bridge.contract.event import CloudQueueWorkDetected
@@ -25,7 +24,7 @@ from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.embedded.terms import NoRoom
 from bridge.queues.http import HttpStore
 from bridge.service.bridge import Bridge
-from bridge.service.elsewhere import AGAIN_S, SERVER_TIMEOUT_MS, Elsewhere
+from bridge.service.elsewhere import AGAIN_S, Elsewhere
 from listeners import Listener, Message, Retry
 from tests.support.processes import PATIENCE_S, until
 from tests.support.sim_loop import pass_time, simulated
@@ -67,40 +66,6 @@ async def served() -> AsyncIterator[tuple[Served, Engine]]:
 def triggers(bridge: Bridge, queue: str = QUEUE) -> int:
     state = bridge.describe(queue)
     return 0 if state is None else state.triggers
-
-
-async def test_a_put_that_failed_is_no_mark_and_one_of_unknown_outcome_is_two() -> None:
-    """What was refused marks nothing; what may be there is looked for now, and when it can come no later (P2)."""
-    async with served() as (front, engine):
-        store = front.bridge.store
-        engine.broken = lambda: StoreUnavailable("not now")
-        with pytest.raises(StoreUnavailable):
-            await store.put(QUEUE, ["a"])
-        assert front.bridge.describe(QUEUE) is None
-        assert store.failure() == "not now"
-        assert not front.bridge.readiness().ready
-        engine.broken = lambda: UnknownOutcome("who knows")
-        with pytest.raises(UnknownOutcome):
-            await store.put(QUEUE, ["a"])
-        debt = front.bridge.bell.ledger.debts[QUEUE]
-        assert debt.dirty and len(debt.due) == 1
-        due = front.bridge.bell._agenda.when(("due", QUEUE))
-        assert due is not None and 0 < due - front.bridge.now() - SERVER_TIMEOUT_MS / 1000 + 5 < 10
-        await store.depth(QUEUE)
-        assert front.bridge.readiness().ready
-
-
-async def test_a_put_whose_caller_is_gone_is_marked_all_the_same() -> None:
-    """The call goes on: cancelled between the engine's commit and its answer, the put still wakes."""
-    async with served() as (front, engine):
-        engine.held, engine.arrived = asyncio.Event(), asyncio.Event()
-        putting = asyncio.create_task(front.bridge.store.put(QUEUE, ["a"]), name="put")
-        await engine.arrived.wait()
-        putting.cancel()
-        await asyncio.wait([putting])
-        assert putting.cancelled() and front.bridge.describe(QUEUE) is None
-        engine.held.set()
-        await until(lambda: triggers(front.bridge) == 1, "the put is marked")
 
 
 async def test_what_a_receive_brings_when_its_caller_is_gone_is_given_back() -> None:
@@ -179,27 +144,6 @@ async def test_a_worker_takes_its_queue_for_one_elsewhere() -> None:
             await listener.stop()
             await running
         assert await engine.depth(QUEUE) == Depth(0, 0)
-
-
-async def test_a_listener_in_the_bridges_process_is_one_elsewhere_too() -> None:
-    """Given the bridge itself, it does not take the engine's queues for the bridge's own."""
-    done = asyncio.Event()
-
-    async def handle(message: Message) -> None:
-        done.set()
-
-    async with served() as (front, _):
-        listener = Listener(front.bridge, QUEUE, handle, handle_signals=False)
-        running = asyncio.create_task(listener.run(), name="worker")
-        try:
-            await front.bridge.store.put(QUEUE, ["a"])
-            async with asyncio.timeout(PATIENCE_S):
-                await done.wait()
-            (seat,) = front.bridge.bell.ledger.debts[QUEUE].seats
-            assert not seat.own
-        finally:
-            await listener.stop()
-            await running
 
 
 class Poor(QueueStore):

@@ -12,69 +12,19 @@ from typing import Any
 import pytest
 
 from bridge import Bridge, NewMessage, WrongThread
-from bridge.contract.errors import Overloaded
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import FRAME_BYTES_MAX, Hello, Subscription, Wake, encode_frame
-from bridge.core.admission import PUT_BYTES, Admission
 from bridge.core.settings import Periods
-from bridge.observe.facts import Fact, LoopLagged, PutRefused, Suspended
+from bridge.observe.facts import Fact, LoopLagged, Suspended
 from bridge.producer.buses.memory import MemoryBus
 from bridge.service.bridge import BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.service.loop_watch import LoopWatch
-from bridge.service.put_gate import REFUSING_S, PutGate
 from bridge.service.suspend_clocks import paired, system_clocks
 from bridge.triggers.attachment import Attachment
 from listeners import Message
 from tests.listeners.rig import QUEUE, Store, listening
-from tests.support.ear import Ear
 from tests.support.memory_broker import MemoryServer
 from tests.support.sim_loop import pass_time, simulated
-
-QUEUE_OWN_QUEUES = "billing/orders"
-
-
-@pytest.mark.parametrize(
-    ("body", "least", "most"),
-    [(b"\0" * 1500, 2, 6), (b"x" * 1500, 20, 32), ("é" * 750, 15, 32), (b"\xff" * 1500, 15, 24), (b"\n" * 100, 32, 32)],
-)
-@simulated
-async def test_a_wake_carries_what_fits_a_frame(body: bytes, least: int, most: int) -> None:
-    """Few messages where JSON makes six bytes of one, and not fewer where it does not."""
-    ear = Ear()
-    async with Bridge() as bridge:
-        session = bridge.connect(ear)
-        session.feed(Hello("1" * 32, "one", [Subscription(QUEUE_OWN_QUEUES, 32, own=True)], ["messages"]))
-        await bridge.store.put(QUEUE_OWN_QUEUES, [NewMessage(body)] * 32)
-        await pass_time(0.01)
-        (wake,) = [frame for frame in ear.said if isinstance(frame, Wake) and frame.messages]
-        assert least <= len(wake.messages or ()) <= most
-        assert len(encode_frame(wake)) <= FRAME_BYTES_MAX
-
-
-def test_a_refusal_is_told_and_fades() -> None:
-    """Each is a fact with its reason; the bridge says so for as long as it is news."""
-    facts: list[Fact] = []
-    now = 100.0
-    gate = PutGate(Admission(3 * PUT_BYTES, 0.5), lambda: now, facts.append)
-    assert gate.refusing() is None
-    ticket = gate.admit(PUT_BYTES)
-    with pytest.raises(Overloaded, match="too much waits") as refused:
-        gate.admit(PUT_BYTES)
-    assert (refused.value.code, refused.value.status, refused.value.retry_after) == ("too_many_requests", 429, 1.0)
-    gate.begin(ticket, PUT_BYTES)
-    now += 0.75
-    with pytest.raises(Overloaded, match="wait too long"):
-        gate.admit(0)
-    assert facts == [PutRefused("bytes"), PutRefused("wait")]
-    assert gate.refusing() == (
-        "puts were refused with 429 in the last 5 s; now 1 wait for the store, for some 0.8 s, "
-        "and 8192 of 12288 bytes are taken; "
-        "what was acknowledged is safe"
-    )
-    gate.end(ticket)
-    now += REFUSING_S + 0.25
-    assert gate.refusing() is None
 
 
 class Machine:

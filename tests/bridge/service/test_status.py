@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from bridge import Bridge
-from bridge.contract.cluster import Ability, Able, Member
 from bridge.contract.errors import Unsupported
 from bridge.contract.jobs import Jobs, Spread
 from bridge.contract.wire import (
@@ -30,13 +29,13 @@ from bridge.observe.queue_families import Standing
 from bridge.observe.slices import at_once
 from bridge.queues.base import Claim, Depth, Settlement
 from bridge.queues.served import ServedStore
-from bridge.service import content, explaining, gauges, overview
+from bridge.service import content, explaining, overview
 from bridge.service import status as standing
 from bridge.service.nowhere import Nowhere
 from bridge.service.state import ListenerState, QueueState, Subscribed
 from bridge.service.trouble import Troubles
-from tests.support.bells import BOOT, QUEUE, Rig
-from tests.support.member import FIRST, LAST, MemberRig
+from tests.support.bells import QUEUE, Rig
+from tests.support.member import MemberRig
 
 
 def findings(rig: Rig, **more: Any) -> dict[str, Any]:
@@ -400,41 +399,6 @@ def test_what_a_person_should_know() -> None:
     assert standing.workers(Processes(1, 1, held="strange", running=1)) == (
         "1 worker wanted, 1 ready, 0 starting; strange"
     )
-
-
-def test_a_cluster() -> None:
-    """Its members, who is refused and why, which queues wait, and the gauges of all this."""
-    rig, metrics = MemberRig(name="shop"), Metrics()
-    rig.join("a/mine")
-    gauges.watch_cluster(metrics, rig.turns, lambda: rig.now)
-    rig.hear(Member(boot=FIRST, seq=1, version="1.1", address="there", cluster="shop"))
-    rig.hear(Able(boot=FIRST, seq=1, queues={QUEUE: Ability(True, 30_000), "a/full": Ability(False, 30_000)}))
-    rig.hear(Member(boot=LAST, seq=1, version="1.2", address="elsewhere", cluster="other"))
-    rig.trigger_all()
-    rig.wait(0.25)
-    assert shown(standing.cluster(rig.bell, rig.turns, rig.now)) == {
-        "name": "shop", "alone": False, "went": {}, "left_out": 0,
-        "members": [
-            {
-                "boot": BOOT, "address": "here", "version": "1.0", "me": True, "leaving": False, "silent_ms": 0,
-                "queues": 1, "able": 1,
-            },
-            {
-                "boot": FIRST, "address": "there", "version": "1.1", "me": False, "leaving": False, "silent_ms": 250,
-                "queues": 2, "able": 1,
-            },
-        ],
-        "refused": [
-            {"boot": LAST, "address": "elsewhere", "why": "its cluster has another name, on the same subjects"}
-        ],
-        "deferred": [{"queue": QUEUE, "acts_in_ms": 2000}],
-    }  # fmt: skip
-    text = metrics.render().decode()
-    for name, value in (("members", 2), ("alone", 0), ("refused", 1), ("deferred", 1)):
-        assert f"\nqueuebell_cluster_{name} {value}.0" in text
-    rig.hear(Member(boot=FIRST, seq=2, version="1.1", address="there", cluster="shop", leaving=True))
-    members = standing.cluster(rig.bell, rig.turns, rig.now).members
-    assert [(each.leaving, each.silent_ms) for each in members] == [(False, 0), (True, 0)]
 
 
 POISON = QUEUE + "-poison"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
-import os
 import uuid
 import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -19,7 +18,6 @@ from bridge.contract.claim import BadClaim, is_claim, read_claim
 from bridge.contract.errors import (
     BadInput,
     BlobNotFound,
-    Closed,
     ConfigurationError,
     StoreFull,
     StoreUnavailable,
@@ -74,17 +72,6 @@ class Blobs(MemoryBlobs):
         return [blob.name for blob in await self.blobs()]
 
 
-class Breaking(MemoryStore):
-    """A queue store whose puts fail with ``fault``."""
-
-    fault: Exception | None = None
-
-    async def put(self, queue: str, messages: Any) -> Any:
-        if self.fault is not None:
-            raise self.fault
-        return await super().put(queue, messages)
-
-
 def check_of(blobs: MemoryBlobs, **options: Any) -> ClaimCheck:
     numbers = itertools.count()
     return ClaimCheck(blobs, token=lambda: f"{next(numbers):032x}", **options)
@@ -92,18 +79,6 @@ def check_of(blobs: MemoryBlobs, **options: Any) -> ClaimCheck:
 
 async def aside(check: ClaimCheck, body: bytes, **options: Any) -> bytes:
     return (await check.put_aside(QUEUE, NewMessage(body, **options), 64 * 1024)).body
-
-
-@pytest.mark.parametrize("body", [LARGE, os.urandom(70_000), b"\0" * 10_000_000], ids=["text", "random", "zeros"])
-async def test_a_large_body_travels_as_a_claim(body: bytes) -> None:
-    """What travels is short; what is kept is compressed where that helps; what comes back is what was put."""
-    blobs = Blobs()
-    check = check_of(blobs)
-    travels = await aside(check, body)
-    assert len(travels) < 400
-    (blob,) = await blobs.blobs(f"{QUEUE}/")
-    assert blob.size <= len(body)
-    assert await check.fetch(travels) == body
 
 
 async def test_a_small_body_travels_as_it_is() -> None:
@@ -180,18 +155,6 @@ async def test_a_copy_has_a_blob_of_its_own() -> None:
     assert await check.copy(b"plain", POISON) == b"plain"
 
 
-# Producers ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("fault", "left"), [(StoreUnavailable("x"), 0), (StoreFull("x"), 0), (UnknownOutcome("x"), 1)])
-async def test_a_put_that_failed_leaves_no_blob_but_where_nobody_knows(fault: Exception, left: int) -> None:
-    """An unknown outcome may have put the message: its blob stays."""
-    blobs = Blobs()
-    async with Breaking(uuid.uuid4().hex) as store, Publisher(RecordingBus()) as publisher:
-        store.fault = fault
-        with pytest.raises(type(fault)):
-            await PublishingQueue(store, publisher, claim_check=check_of(blobs)).put(QUEUE, [b"small", LARGE])
-    assert len(await blobs.names()) == left
-
-
 @pytest.mark.parametrize("fault", [StoreUnavailable("away"), UnknownOutcome("no answer"), StoreFull("full")])
 async def test_a_blob_store_that_fails_puts_nothing(fault: Exception) -> None:
     """No message without its body: the put fails, it is known that it did, and the first body's blob is removed."""
@@ -205,18 +168,6 @@ async def test_a_blob_store_that_fails_puts_nothing(fault: Exception) -> None:
         assert await store.depth(QUEUE) is None
     assert await blobs.names() == []
     assert bus.taken == []
-
-
-async def test_it_closes_only_what_it_opened() -> None:
-    """A store that was given is the caller's; one made of a URL is closed."""
-    blobs = Blobs()
-    async with ClaimCheck(blobs):
-        pass
-    assert await blobs.blobs() == []
-    async with ClaimCheck(f"memory:{uuid.uuid4().hex}") as check:
-        travels = await aside(check, LARGE)
-    with pytest.raises(Closed):
-        await check.fetch(travels)
 
 
 class Site:
@@ -242,18 +193,6 @@ class Site:
         return await self.check.sweep(self.store, queue, **options)
 
 
-async def test_a_claim_that_was_moved_to_the_poison_queue_and_back_counts() -> None:
-    """Moved as it stands, a claim still names a blob below the other queue."""
-    site = Site()
-    for origin, goal in ((QUEUE, POISON), (POISON, QUEUE), (QUEUE, "billing/elsewhere")):
-        message = await site.check.put_aside(origin, NewMessage(LARGE), 1024)
-        await site.store.put(goal, [message])
-    site.clock.now += 8 * DAY
-    assert await site.sweep(also=["billing/elsewhere"]) == Swept(referenced=2)
-    assert await site.sweep(POISON) == Swept(referenced=1)
-    assert await site.sweep() == Swept(removed=1, referenced=1), "without `also` nobody looks elsewhere"
-
-
 async def test_a_claim_that_was_moved_between_partitions_and_their_poison_queue_counts() -> None:
     """All partitions bury in one queue, and what is replayed goes back to one of them, where its blob stays."""
     site = Site()
@@ -265,18 +204,6 @@ async def test_a_claim_that_was_moved_between_partitions_and_their_poison_queue_
     assert await site.sweep(POISON) == Swept(removed=1, referenced=1), "a name that only begins alike is no partition"
     await site.store.receive(partitions[11])
     assert await site.sweep(POISON) == Swept(unknown=1)
-
-
-async def test_a_blob_of_another_store_is_not_ours_to_prove() -> None:
-    """Two stores with one blob store: the empty one's sweep leaves the other's bodies, until they expired long ago."""
-    site, staging = Site(), MemoryStore(uuid.uuid4().hex)
-    await site.put()
-    await site.put(ttl_s=int(DAY))
-    site.clock.now += 29 * DAY - 1
-    assert await site.check.sweep(staging, QUEUE) == Swept(unknown=2)
-    site.clock.now += 2
-    assert await site.check.sweep(staging, QUEUE) == Swept(removed=1, unknown=1)
-    assert await site.sweep() == Swept(referenced=1)
 
 
 class Approximate(MemoryStore):

@@ -70,15 +70,6 @@ async def test_a_trigger_by_http_is_marked_once_by_every_bridge() -> None:
         assert b'"id":"7","source":"shop"' in said[1]
 
 
-async def test_it_can_be_switched_off() -> None:
-    """A site with one bridge needs none of it."""
-    nats = MemoryServer("nats")
-    async with bridged(nats, republish=False) as one:
-        one.trigger([EVENT], bus="http")
-        await rest()
-        assert not nats.log
-
-
 async def test_what_is_owed_beyond_its_bound_is_counted_and_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,25 +118,6 @@ async def test_c6_what_went_into_a_connection_that_was_dead_is_told_again() -> N
         ours.die()
         await until(lambda: triggers(other) > 1)
         assert triggers(other) == 2, "of one queue one is enough"
-
-
-async def test_what_never_comes_back_is_not_told_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some brokers bring nobody's echo; what was told long before a connection ended arrived."""
-    nats = MemoryServer("nats")
-    async with bridged(nats) as one:
-        told = Republisher("a" * 32, "queuebell", ["nats"], one.now, one.tell)
-        told.attach(nats.broker())
-        monkeypatch.setattr("bridge.triggers.republishing.PROVEN_S", 0.05)
-        told.hear([EVENT], "http")
-        told.attach(None)
-        assert told.owed == 1
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        while loop.time() - began < 0.06:
-            await asyncio.sleep(0.01)
-        said = len(nats.log)
-        told.attach(nats.broker())
-        assert told.owed == 0 and len(nats.log) == said
 
 
 @pytest.mark.parametrize("dead", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -18,7 +17,7 @@ from bridge.observe.facts import AccessRefused, Fact, TriggerRefused
 from bridge.triggers.intake import BATCH_MAX, Intake
 from bridge.triggers.postgres import LOOK_S, ROOM, Voices
 from tests.support.memory_broker import MemoryServer
-from tests.support.sim_loop import elapse, pass_time, simulated
+from tests.support.sim_loop import elapse, simulated
 
 TOPIC: Topic = ("queuebell", "trigger", "billing", "orders")
 BODY = {"storage_account": "billing", "queue_name": "orders"}
@@ -86,26 +85,6 @@ class Desk:
         return [fact.code for fact in self.facts if isinstance(fact, TriggerRefused)]
 
 
-@pytest.mark.parametrize("kind", ["nats", "mqtt"])
-async def test_cloud_events_are_read_in_each_mode(kind: str) -> None:
-    """Structured by content type or by its looks, and binary with the attributes of the binding."""
-    desk = await Desk(kind).open()
-    event = {
-        "specversion": "1.0", "type": "CloudQueueWorkDetected", "id": "7", "source": "/shop",
-        "subject": "billing/orders", "data": {"payload_size": 4},
-    }  # fmt: skip
-    structured = msgspec.json.encode(event)
-    for content_type in (None, "application/cloudevents+json"):
-        (marked,) = await desk.hear(structured, content_type=content_type)
-        assert (marked.id, marked.source, marked.payload_size) == ("7", "/shop", 4)
-    prefix = "ce-" if kind == "nats" else ""
-    headers = {prefix + key: event[key] for key in ("specversion", "type", "id", "source", "subject")}
-    (marked,) = await desk.hear(b'{"payload_size": 5}', headers=headers, content_type="application/json")
-    assert (marked.id, marked.payload_size) == ("7", 5)
-    (marked,) = await desk.hear(b"", headers=headers)
-    assert (marked.id, marked.payload_size) == ("7", 1)
-
-
 @pytest.mark.parametrize(
     "payload, code",
     [
@@ -153,28 +132,6 @@ async def test_a_flood_of_equal_triggers_is_marked_as_it_comes_and_counted_each(
             desk.intake.hear(Incoming(TOPIC, msgspec.json.encode({**BODY, **more})))
     await asyncio.sleep(0)
     assert [event.payload_size for event in desk.bridge.marked] == [1, 1, 1, 1]
-
-
-async def test_the_bridges_own_echo_is_no_news_and_another_bridges_word_is() -> None:
-    """B16."""
-    desk = await Desk().open()
-    assert await desk.hear(msgspec.json.encode({**BODY, "via": Marks.boot})) == []
-    assert desk.acknowledged == 1
-    assert len(await desk.hear(msgspec.json.encode({**BODY, "via": "c" * 32}))) == 1
-    assert desk.refused == []
-
-
-@simulated
-async def test_bad_input_is_logged_once_a_second_and_counted_always(caplog: pytest.LogCaptureFixture) -> None:
-    """A broken producer cannot fill the log."""
-    caplog.set_level(logging.WARNING, "queuebell.bridge")
-    desk = await Desk().open()
-    for _ in range(100):
-        await desk.hear(b"not json")
-        await pass_time(0.1)
-    assert len(desk.refused) == 100
-    assert 10 <= len(caplog.records) <= 11
-    assert "not json" not in caplog.text
 
 
 @pytest.mark.parametrize(("topic", "queue"), [(TOPIC, "billing/orders"), (("queuebell", "trigger", "billing"), "")])

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,20 +15,18 @@ from bridge.brokers.postgres.access import PostgresAccess
 from bridge.brokers.postgres.line import INBOX
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected, check_event
-from bridge.core.settings import Periods
 from bridge.observe.facts import Fact, TriggerRefused
-from bridge.queues import open_store
 from bridge.queues.postgres.schema import init
 from bridge.queues.postgres.store import PostgresStore
 from bridge.queues.postgres.voice import speak
-from bridge.service.bridge import Bridge, BridgeSettings
+from bridge.service.bridge import Bridge
 from bridge.triggers.attachment import Attachments, BusSettings
 from bridge.triggers.postgres import Notifications
-from bridge.triggers.promises import CROWD, SILENCE_S, TICK_S, Promises
+from bridge.triggers.promises import CROWD, SILENCE_S, TICK_S
 from tests.bridge.queues.postgres_rig import schema, server, url
 from tests.bridge.triggers.test_promises import QUEUE, Written, hot
 from tests.support.postgres import PostgresServer, execute, running
-from tests.support.processes import Processes, until
+from tests.support.processes import until
 
 
 class Line:
@@ -134,17 +130,6 @@ async def test_what_is_no_trigger_is_refused_and_counted(payload: str) -> None:
     desk = Desk()
     assert await desk.say(payload, "billing/next") == ["billing/next"]
     assert len(desk.refused()) == 1
-
-
-async def test_the_answer_comes_after_the_mark() -> None:
-    """An inbox hears of each trigger that was marked, and of one that never can be; no other channel is spoken to."""
-    desk = Desk()
-    inbox = INBOX + "f" * 32
-    asked = [trigger(reply=inbox, ask=n) for n in (1, 2)]
-    assert len(await desk.say(*asked)) == 2
-    assert sorted(desk.line.said) == [(inbox, "1"), (inbox, "2")]
-    await desk.say(trigger(reply=inbox, ask=3, payload_size=0), trigger(reply="queuebell", ask=4))
-    assert desk.line.said[2:] == [(inbox, "3")]
 
 
 async def test_answers_do_not_outlive_their_connection() -> None:
@@ -289,22 +274,6 @@ async def test_a_bridge_marks_its_own_put_once_and_another_hears_it(url: str) ->
         assert (triggers(one), triggers(two)) == (12, 12)
 
 
-def test_silence_is_what_the_others_wait_for() -> None:
-    """Each word of a promise puts it off; the last one, or this bridge's own, leaves nothing to wait for."""
-    promises = Promises("queuebell", "this")
-    assert promises.silent(0.0) is None
-    promises.told(QUEUE, "this", True, 1.0)
-    assert promises.silent(1.0) is None, "its own word"
-    promises.told(QUEUE, "another", True, 1.0)
-    promises.told(QUEUE, "another", True, 3.0)
-    assert promises.silent(3.0) == SILENCE_S
-    promises.told(QUEUE, "a third", False, 3.0)
-    assert promises.silent(2.0 + SILENCE_S) == 1.0
-    promises.told(QUEUE, "another", False, 4.0)
-    assert promises.silent(100.0) is None
-    assert promises.wait() is None
-
-
 async def test_a_refused_promise_is_the_others_to_keep() -> None:
     """A bridge that was refused looks once; should the other freeze after that, it takes over all the same."""
     promises, line = hot(), Written(["1/1", "2/1", "3/1"], [], [])
@@ -314,13 +283,6 @@ async def test_a_refused_promise_is_the_others_to_keep() -> None:
     assert promises.wait() is None
     assert promises.silent(10.0 + SILENCE_S) is None
     assert promises.wait() == TICK_S
-
-
-# -- a real server_frozen_keeper, and a real bridge that is stopped
-@pytest.fixture(scope="module")
-def server_frozen_keeper() -> Iterator[PostgresServer]:
-    with running() as server_frozen_keeper:
-        yield server_frozen_keeper
 
 
 @contextlib.asynccontextmanager
@@ -341,64 +303,3 @@ async def crowd(url: str) -> AsyncIterator[None]:
         await asyncio.wait(putting)
         for connection in connections:
             connection.terminate()
-
-
-@pytest.mark.system
-async def test_a_bridge_that_is_stopped_silences_nobody(
-    server_frozen_keeper: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Puts that rely on its promise are received through the other, without a sweep, and later ones notify again."""
-    monkeypatch.setattr("bridge.triggers.promises.MANY", 10**9)  # the bridge of this process promises nothing
-    url = server_frozen_keeper.url(search_path="frozen")
-    await init(url, notify=True)
-    await execute(url, "INSERT INTO queuebell_queues (name) VALUES ($1)", QUEUE)
-    words: list[str] = []
-    async with (
-        Processes(tmp_path) as processes,
-        Bridge(settings=BridgeSettings(periods=Periods(sweep_s=0))) as bridge,
-        Attachments(bridge, postgres=[server_frozen_keeper.url()]),
-        open_store(url) as store,
-    ):
-        heard, late, single = [await PostgresAccess(url).connect() for _ in range(3)]
-        await heard.add_listener("queuebell", lambda *told: words.append(told[-1]))
-        frozen = await processes.serve(postgres=server_frozen_keeper.url(), sweep_s="0")
-
-        async def ready() -> bool:
-            return bool((await frozen.ask("/readyz"))[0] == 200 and bridge.readiness().ready)
-
-        await until(ready, "both hear the database")
-        async with crowd(url):
-            for what in ("the bridge promises to look", "and goes on"):
-                words.clear()
-                await until(lambda: any('"promised":true' in each for each in words), what)
-            frozen.signal(signal.SIGSTOP)
-        transaction = late.transaction()
-        await transaction.start()
-        await store.put(QUEUE, ["in a transaction"], connection=late)
-        await single.execute("SELECT queuebell_put($1, 'single'::text)", QUEUE)
-        words.clear()
-        before = bridge.newest(QUEUE)
-        await until(lambda: bridge.newest(QUEUE) != before, "somebody looks", 30)
-        assert all('"payload_size"' not in word for word in words), "the put has relied on the promise"
-        bodies: list[bytes] = []
-        while batch := (await store.receive(QUEUE, 256, 600.0)).messages:
-            bodies += [message.body for message in batch]
-        assert b"single" in bodies
-        assert b"in a transaction" not in bodies
-        bodies.clear()
-        before = bridge.newest(QUEUE)
-        await transaction.commit()
-        await until(lambda: bridge.newest(QUEUE) != before, "somebody looks after the commit", 30)
-
-        async def found() -> bool:
-            bodies.extend(each.body for each in (await store.receive(QUEUE, 256, 600.0)).messages)
-            return bool(bodies)
-
-        # Far from the beginning an answer says when to look again, 5 s ahead at most (decision 0020), as listeners do.
-        await until(found, "what was committed late is received")
-        assert bodies == [b"in a transaction"]
-        words.clear()
-        await single.execute("SELECT queuebell_put($1, 'x'::text)", QUEUE)
-        await until(lambda: any('"payload_size"' in word for word in words), "the promise has lapsed: puts notify", 30)
-        for each in (heard, late, single):
-            await each.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,10 +10,7 @@ import pytest
 
 from bridge.brokers import SCHEMES
 from bridge.brokers.base import Broker
-from bridge.contract.errors import ConfigurationError
-from bridge.observe.facts import BusDown, Fact
-from bridge.service.bridge import Bridge
-from bridge.triggers.attachment import Attachments, BusSettings
+from bridge.observe.facts import Fact
 from bridge.triggers.supervisor import Supervised
 from tests.support.memory_broker import SERVERS, MemoryBroker, MemoryServer
 from tests.support.sim_loop import pass_time, simulated
@@ -104,31 +100,6 @@ async def test_a_client_that_raises_what_it_does_not_promise_is_replaced() -> No
     await bus.stop()
 
 
-@simulated
-async def test_wrong_credentials_are_tried_again_slowly_and_told_once() -> None:
-    """The bridge and its other buses go on."""
-    server = MemoryServer()
-    tries: list[float] = []
-
-    class Refused(MemoryBroker):
-        async def connect(self, **_: object) -> None:
-            tries.append(asyncio.get_running_loop().time())
-            raise ConfigurationError("broker: not authorized")
-
-    facts: list[Fact] = []
-
-    async def up(broker: Broker) -> None: ...
-
-    bus = Supervised(lambda: Refused(server), "mqtt", up, lambda: None, tell=facts.append)
-    await bus.start()
-    await pass_time(52)
-    assert [round(late - early, 3) for early, late in itertools.pairwise(tries)] == [5.0] * 10
-    assert facts == [BusDown("mqtt", "memory://broker", "broker: not authorized")]
-    assert bus.check() == (False, "memory://broker: broker: not authorized, for 52 s")
-    await bus.stop()
-    await bus.stop()
-
-
 @pytest.fixture(autouse=True)
 def scheme(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ``nats://one`` and ``mqtt://two`` be brokers in memory."""
@@ -137,20 +108,3 @@ def scheme(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.memory_broker.SERVERS", SERVERS)
     SERVERS.clear()
     SERVERS.update(one=MemoryServer("nats"), two=MemoryServer("mqtt"), three=MemoryServer("nats"))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"nats": ["mqtt://one"]},
-        {"mqtt": ["nats://one"]},
-        {"nats": ["http://one"]},
-        {"nats": ["one"]},
-        {"settings": BusSettings(prefix="a.b")},
-        {"settings": BusSettings(ready_requires=("nats",))},
-    ],
-)
-def test_what_cannot_work_is_refused_at_the_start(options: dict[str, object]) -> None:
-    """By an error that names the key."""
-    with pytest.raises(ConfigurationError, match=r"nats|mqtt|prefix|ready_requires"):
-        Attachments(Bridge(), **options)  # type: ignore[arg-type]

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.errors import ConfigurationError
 from bridge.contract.wire import (
     FRAME_BYTES_MAX,
     BridgeHeartbeat,
@@ -28,16 +27,10 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
     WelcomedQueue,
-    decode_up,
     encode_frame,
 )
-from bridge.queues.base import BATCH_MAX, Capabilities
-from bridge.queues.jetstream.store import JetStreamStore
-from bridge.queues.postgres.store import PostgresStore
-from bridge.queues.sqs.store import SqsStore
 from listeners import Message
 from listeners.core.periods import Periods
-from listeners.session.opening import batch_max
 from listeners.session.session import (
     FRAME_EXTRA_BYTES,
     Session,
@@ -173,54 +166,6 @@ async def test_a_wake_that_cannot_be_read_costs_nothing_but_a_line(caplog: pytes
         assert port.of("wake") == [(3,)] and bridge.connects == 1
 
 
-@simulated
-async def test_the_log_says_that_a_bridge_is_gone_why_and_that_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
-    """Once each: a session that is replaced at once is neither gone nor back."""
-    bridge, port = Bridge(), Port(ONE)
-
-    def said() -> list[str]:
-        lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-        caplog.clear()
-        return lines
-
-    async with standing(bridge, port) as session:
-        bridge.cut()
-        await elapse(2.0)
-        assert session.standing and said() == [] and port.of("lost") == []
-        bridge.away = True
-        bridge.cut()
-        await elapse(60.0)
-        (gone,) = said()
-        assert "nobody is there" in gone and "worker: no living bridge" in gone
-        assert port.of("lost") == [()] and session.degraded
-        bridge.away = False
-        await elapse(10.0)
-        assert said() == ["worker: the bridge is back"] and not session.degraded
-        bridge.silent = True
-        await elapse(60.0)
-        (gone,) = said()
-        assert "it is silent" in gone or "did not say welcome" in gone
-
-
-@pytest.mark.parametrize(("queues", "failing"), [(10, 0), (10, 3), (500, 500), (580, 580)])
-@simulated
-async def test_what_fails_is_told_as_far_as_it_fits(queues: int, failing: int) -> None:
-    """A frame with room tells of all; one without tells of as many as fit, and is never too large."""
-    session = session_of(Bridge(), Port(ONE))
-    names = [f"a/{'q' * 40}{number:04}" for number in range(queues)]
-    times = [10**7 if number < failing else None for number in range(queues)]
-    beats = {name: QueueBeat(10**6, 10**6, None, 30, failing_ms=ms) for name, ms in zip(names, times, strict=True)}
-    frame = ListenerHeartbeat(1, beats)
-    room = FRAME_BYTES_MAX - FRAME_EXTRA_BYTES
-    fits = len(encode_frame(frame)) <= room
-    assert fits is (queues < 580)
-    session._fit_failures(frame)
-    told = sum(each.failing_ms is not None for each in frame.queues.values())
-    assert len(encode_frame(frame)) <= room
-    assert decode_up(encode_frame(frame)) == frame
-    assert told == failing if fits else 0 < told < failing
-
-
 @pytest.mark.parametrize("spare", [-1, 0, 1])
 @simulated
 async def test_a_report_that_just_fits_is_told(spare: int) -> None:
@@ -236,36 +181,6 @@ async def test_a_report_that_just_fits_is_told(spare: int) -> None:
     one.owes, two.owes = room // 2 + 1, room // 2
     assert session._add_reports(frame) == 1
     assert session._add_reports(frame) >= 1
-
-
-@simulated
-async def test_a_bridge_that_is_given_up_in_the_moment_that_its_welcome_is_late(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two deadlines in one turn of the loop: the queues hear that there is no bridge, and heartbeats go on."""
-    bridge, port = Bridge(), Port(ONE)
-    bridge.silent = True
-    async with standing(bridge, port) as session:
-        patience, loop = session._patience, asyncio.get_running_loop()
-        assert patience is not None
-        due = loop.time() + 1.0
-        patience.reschedule(due)
-
-        def tick() -> None:
-            if not patience.expired():
-                loop.call_soon(tick)  # its timer comes later in this turn, and its task in the next, after this
-                return
-            with monkeypatch.context() as given_up:
-                dead, once = session._liveness.dead, iter([True])
-                given_up.setattr(session._liveness, "dead", lambda now: next(once, False) or dead(now))
-                session._tick()
-
-        loop.call_at(due, tick)
-        await elapse(1.001)
-        assert port.of("lost") == [()]
-        bridge.silent = False
-        await elapse(120.0)
-        assert session.standing
 
 
 def drain(bridge: FakeBridge) -> None:
@@ -290,27 +205,3 @@ async def test_a_worker_with_a_receive_in_flight_says_nothing() -> None:
         await bridge.until(Cover)
         assert not bridge.of(Bye)
         assert bridge.connects == 1
-
-
-class Strange:
-    """A store of somebody else's, which says nothing of itself."""
-
-
-class Many(Strange):
-    """One that takes more messages a call."""
-
-    capabilities = Capabilities(batch_max=500)  # type: ignore[assignment]
-
-    def check_client(self) -> None:
-        raise ConfigurationError("install the client")
-
-
-@pytest.mark.parametrize(
-    ("given", "store"),
-    [("postgres://db/orders", PostgresStore), ("sqs://eu-central-1", SqsStore), ("nats://bus", JetStreamStore)],
-)
-def test_an_address_tells_how_many_may_be_asked_for(given: str, store: type) -> None:
-    """As its class does, although nothing is opened; of a store that says nothing it is 32."""
-    assert batch_max(given) == store.capabilities.call_max  # type: ignore[attr-defined]
-    assert batch_max(Many()) == Many.capabilities.call_max > BATCH_MAX
-    assert batch_max(Strange()) == BATCH_MAX

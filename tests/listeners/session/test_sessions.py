@@ -12,14 +12,11 @@ import asyncio
 import pytest
 
 from bridge.contract.errors import ConfigurationError
-from bridge.contract.wire import FRAME_BYTES_MAX, Hello, ListenerHeartbeat, Subscription, encode_frame
-from bridge.queues.base import Received
+from bridge.contract.wire import FRAME_BYTES_MAX, Hello, Subscription, encode_frame
 from listeners import Listener, Message
 from listeners.session.channels.base import Link
 from listeners.session.sessions import shares
-from tests.listeners.rig import QUEUE, Store, listening
-from tests.support.fake_bridge import FakeBridge, FakeLink
-from tests.support.sim_loop import pass_time, simulated
+from tests.listeners.rig import QUEUE, Store
 
 TWO = [f"account/queue-{number}" for number in range(300)]
 """Of two sessions."""
@@ -38,36 +35,6 @@ def test_a_share_is_what_one_frame_can_name(length: int) -> None:
     for share in parted:
         subscriptions = [Subscription(queue, 1_000_000, store="f" * 128, own=True) for queue in share]
         assert len(encode_frame(Hello("a" * 32, "n" * 256, subscriptions))) < FRAME_BYTES_MAX
-
-
-@simulated
-async def test_each_session_hears_that_its_queues_are_the_bridges_own() -> None:
-    """An answer of the store that names the bridge's boot has its session take messages with its wakes (O0)."""
-
-    class Own(Store):
-        async def receive(self, *args: object, **more: object) -> Received:
-            return Received([], boot="b" * 32)
-
-    class Linked(FakeBridge):
-        def __init__(self) -> None:
-            super().__init__()
-            self.links: list[FakeLink] = []
-
-        async def connect(self) -> FakeLink:
-            self.links.append(await super().connect())
-            return self.links[-1]
-
-    bridge = Linked()
-    async with listening(Own(), nothing, TWO, bridge=bridge):
-        await bridge.until(ListenerHeartbeat, 2)
-        for link in bridge.links:
-            bridge.link = link
-            for queue in TWO:
-                bridge.wake(queue)
-        await pass_time(1)
-        newest = {hello.instance: hello for hello in bridge.hellos}
-        assert [hello.accept for hello in newest.values()] == [["messages"]] * 2
-        assert len(bridge.hellos) <= 6, "once each, and not for every queue"
 
 
 async def test_what_breaks_one_session_ends_the_listener() -> None:

@@ -175,26 +175,6 @@ async def test_what_was_carried_and_has_no_slot_costs_no_attempt(stopping: bool)
             await stopped
 
 
-@simulated
-async def test_a_failure_that_could_not_be_settled_keeps_its_attempt() -> None:
-    """The handler has had its say: stopped while the poison queue is away, its message is not tried once more."""
-    store, failed = Store(), asyncio.Event()
-
-    async def fails(message: Message) -> None:
-        failed.set()
-        raise ValueError("no")
-
-    async def away(*_: Any) -> Any:
-        raise StoreUnavailable("away")
-
-    await store.fill(b"x")
-    put, store.put = store.put, away  # type: ignore[method-assign]
-    async with listening(store, fails, max_attempts=1, grace=1.0):
-        await failed.wait()
-    store.put = put  # type: ignore[method-assign]
-    assert [message.dequeue_count for message in await store.peek(QUEUE)] == [1]
-
-
 class Pausing(Table):
     """Its ``what`` takes ``seconds`` from call number ``at`` on, before it is carried out or after; says when."""
 

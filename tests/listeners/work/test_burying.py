@@ -16,17 +16,14 @@ import pytest
 from bridge.contract.burial import Burial, is_burial, read_burial, write_burial
 from bridge.contract.claim import is_claim, lost_claim, read_claim
 from bridge.contract.errors import BadInput, StoreUnavailable
-from bridge.contract.wire import ListenerHeartbeat
-from bridge.queues.base import Capabilities, NewMessage, PutReceipt, Settled, Settlement, Settling
+from bridge.queues.base import Capabilities, NewMessage, PutReceipt
 from bridge.storage.blobs.memory import MemoryBlobs
 from bridge.storage.claim_check import ClaimCheck
-from bridge.storage.tables.memory import MemoryTable
-from listeners import PULL_ONLY, Bury, Ledger, Listener, Message, Replay
-from listeners.core.settle import Failed, Succeeded
+from listeners import PULL_ONLY, Bury, Listener, Message, Replay
+from listeners.core.settle import Failed
 from listeners.work.claims import SWEEP_S
 from listeners.work.invoke import Invoker
 from tests.listeners.rig import POISON, QUEUE, Store, listening, raising, run_until, settled
-from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulated
 
 _names = itertools.count()
@@ -52,10 +49,6 @@ async def failing(message: Message) -> None:
     raise ValueError(f"this one is bad: {message.text()[:20]}")
 
 
-async def refusing(message: Message) -> None:
-    raise ValueError("no")
-
-
 async def buried(store: Store, *bodies: bytes, handler: Any = failing, **options: Any) -> list[Burial]:
     """Have a worker bury these, and return the facts."""
     await store.fill(*bodies)
@@ -77,41 +70,6 @@ class Supervisor:
         outcome = self.outcomes.pop(0) if self.outcomes else None
         if outcome is not None:
             raise outcome
-
-
-@simulated
-async def test_a_bury_shows_what_it_came_from() -> None:
-    """`raise Bury(...) from error` brings that error's traceback along, as does one raised while handling it."""
-
-    async def handle(message: Message) -> None:
-        try:
-            await failing(message)
-        except ValueError as error:
-            if message.text() == "from":
-                raise Bury("no such customer") from error
-            if message.text() == "none":
-                raise Bury("no such customer") from None
-            raise Bury("no such customer")  # noqa: B904 - as people write it
-
-    first, second, third = await buried(Store(), b"from", b"while", b"none", handler=handle)
-    assert {first.error, second.error} == {"ValueError"}
-    assert "in failing" in (first.trace or "")
-    assert "in failing" in (second.trace or "")
-    assert (third.error, third.trace) == (None, None)
-
-
-@simulated
-async def test_the_wake_that_brought_a_message_is_told() -> None:
-    """A trigger's trace context goes with the messages that it brought, and not with those of another wake."""
-    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    store, bridge = Store(), FakeBridge()
-    async with listening(store, failing, bridge=bridge, max_attempts=1) as listener:
-        await bridge.until(ListenerHeartbeat)
-        for gen, context in enumerate((trace, None), 1):
-            await store.fill(b"x")
-            bridge.wake(QUEUE, traceparent=context)
-            await settled(listener, gen, "buried")
-    assert [burial.traceparent for burial in await store.burials()] == [trace, None]
 
 
 @pytest.mark.parametrize("wish", [Replay(), Replay(queue="elsewhere/orders"), Replay(after=604_800)])
@@ -189,60 +147,6 @@ async def test_a_stop_in_the_midst_of_a_move_leaves_one(replays: bool, seconds: 
 
 
 @simulated
-async def test_a_burial_whose_lease_is_lost_is_cut_off() -> None:
-    """Somebody else may have the message: its answer would change nothing here."""
-
-    class Forgetful(Slow):
-        async def settle(self, queue: str, settlement: Settlement) -> Settling:
-            lost = [Settled(False, code="message_not_found")] * len(settlement.extend)
-            settling = await super().settle(queue, msgspec.structs.replace(settlement, extend=[]))
-            return msgspec.structs.replace(settling, extend=lost)
-
-    store = Forgetful(POISON, 60.0)
-    listener = Listener(
-        store, QUEUE, refusing, bridge=PULL_ONLY, max_attempts=1, visibility_timeout=10.0, grace=0.0,
-        handle_signals=False,
-    )  # fmt: skip
-    running = asyncio.create_task(listener.run(), name="listener")
-    await store.fill(b"x")
-    await store.carried_out.wait()
-    await pass_time(9)
-    assert store.cut, "before its lease would have ended"
-    await listener.stop()
-    await asyncio.wait([running])
-
-
-@simulated
-async def test_facts_that_do_not_fit_stand_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """The body alone is buried then, unaltered; that is counted. A little less of it, and some facts go along."""
-    caplog.set_level(logging.ERROR, "queuebell.listener")
-    noise = bytes((7 * n * n + n // 3) % 251 for n in range(Small.limit))
-    store = Small()
-    await store.fill(noise, noise[:400], b"x" * Small.limit)
-    (facts, *_) = await store.peek(QUEUE)
-
-    async def handle(message: Message) -> None:
-        raise ValueError("much " * 100)
-
-    async with listening(store, handle, max_attempts=1) as listener:
-        await settled(listener, 3, "buried")
-        assert listener.state().queues[QUEUE].burials_bare == 1
-    bare, some, packed = [message.body for message in await store.peek(POISON)]
-    assert bare == noise
-    assert is_burial(some)
-    assert is_burial(packed)
-    assert await store.bodies(POISON) == [noise, noise[:400], b"x" * Small.limit]
-    supervisor = Supervisor(Replay())
-    async with listening(store, supervisor, POISON) as listener:
-        await settled(listener, 1, "replayed", POISON)
-        await settled(listener, 2, "handled", POISON)
-    assert sorted(message.burial is None for message in supervisor.seen) == [False, False, True]
-    assert '"reason":"attempt 1 of 1: ValueError: much much' in caplog.text
-    why = f"they and the body do not fit into {Small.limit} bytes"
-    assert f"message {facts.id} of {QUEUE} is buried without its facts ({why}): " in caplog.text
-
-
-@simulated
 async def test_a_store_that_refuses_the_facts_gets_the_body() -> None:
     """Whatever it has against them: the message is buried bare, at the first attempt, and that is counted."""
     store = Store()
@@ -299,33 +203,6 @@ async def test_a_burial_unseen_over_a_burial_put_aside_keeps_all_facts() -> None
     assert await site.names() == []
 
 
-@simulated
-async def test_a_replay_is_not_taken_for_done_by_a_ledger() -> None:
-    """With one scope and key for worker and supervisor: what was replayed is open, what was compensated is done."""
-    store, clock = Store(), asyncio.get_running_loop().time
-    ledger = Ledger(
-        MemoryTable(f"ledger-{next(_names)}", clock=clock), key=lambda message: message.text(), scope="orders"
-    )
-    worker, supervisor = Supervisor(Bury("not yet")), Supervisor(Replay())
-    await store.fill(b"x")
-    async with (
-        listening(store, worker, ledger=ledger) as working,
-        listening(store, supervisor, POISON, ledger=ledger) as supervising,
-    ):
-        await settled(working, 1)
-        assert len(worker.seen) == 2
-        await store.fill(b"x")
-        await settled(working, 2)
-        assert len(worker.seen) == 2, "it is done now, and comes again"
-        worker.outcomes = [Bury("never")]
-        await store.fill(b"y")
-        await settled(supervising, 1, queue=POISON)
-        await store.fill(b"y")
-        await settled(working, 3)
-        assert len(supervisor.seen) == 2
-        assert [message.text() for message in worker.seen] == ["x", "x", "y"], "it was compensated"
-
-
 LARGE = b"order " * 50_000
 
 
@@ -364,21 +241,6 @@ class Site:
 
     def listening(self, handler: Any = None, **options: Any) -> Any:
         return listening(self.store, handler or self.handle, claim_check=self.check, **options)
-
-
-@pytest.mark.parametrize("ours", [True, False])
-@simulated
-async def test_a_listener_closes_the_blob_store_that_it_opened(ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given its URL; one that was given open stays so."""
-    site, closed = Site(), list[ClaimCheck]()
-
-    async def close(check: ClaimCheck) -> None:
-        closed.append(check)
-
-    monkeypatch.setattr(ClaimCheck, "close", close)
-    await site.store.fill(b"small")
-    await run_until(listening(site.store, site.handle, claim_check="memory:owned" if ours else site.check), 1)
-    assert len(closed) == ours
 
 
 @simulated
@@ -488,10 +350,6 @@ async def test_a_sweep_that_fails_is_tried_again(caplog: pytest.LogCaptureFixtur
 MESSAGE = Message("1", "billing/orders", b"x", 1, datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC))
 
 
-class Odd(BaseException):
-    """No `Exception`, as some libraries have theirs."""
-
-
 def raising_invoke(error: type[BaseException], kind: str) -> Any:
     async def on_loop(message: Message) -> None:
         raise error("odd")
@@ -528,25 +386,6 @@ async def test_a_cancellation_from_within_fails_the_attempt(kind: str, timeout: 
     finally:
         invoker.close()
     assert outcomes == [Failed("the handler was cancelled from within")] * (2 if invoker.batch else 1)
-
-
-@pytest.mark.parametrize("timeout", [None, 600.0])
-async def test_a_coroutine_that_a_plain_function_returns_is_run(timeout: float | None) -> None:
-    """As of a lambda around one; what it raises is the outcome."""
-    seen: list[Message] = []
-
-    async def see(message: Message) -> None:
-        seen.append(message)
-        if len(seen) == 2:
-            raise Odd
-
-    invoker = Invoker(lambda message: see(message), threads=1, timeout=timeout)
-    try:
-        assert await invoker.one(MESSAGE, lambda _: None) == Succeeded()
-        assert isinstance(await invoker.one(MESSAGE, lambda _: None), Failed)
-    finally:
-        invoker.close()
-    assert seen == [MESSAGE] * 2
 
 
 async def deep(depth: int, message: Message) -> None:

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from bridge import Bridge
-from bridge.contract.burial import opened
 from bridge.contract.errors import StoreUnavailable
 from bridge.contract.jobs import NO_JOBS, Jobs, plus
 from bridge.observe import instruments
@@ -21,25 +19,22 @@ from bridge.queues import open_store
 from bridge.queues.base import (
     NewMessage,
     PutReceipt,
-    Release,
     Settled,
     Settlement,
     Settling,
     StoredMessage,
 )
 from listeners import Listener, Message
-from listeners.core import settle
 from listeners.core.jobs import JobCounts
 from listeners.core.retry_policy import RetryPolicy
 from listeners.core.settle import Outcome, Succeeded
 from listeners.handler import Bury, batch
-from listeners.work.held import Act, Held
+from listeners.work.held import Held
 from listeners.work.holding import Holding, Rules
 from listeners.work.invoke import Invoker
-from listeners.work.retry_until import NoLongerWanted
-from tests.listeners.rig import POISON, QUEUE, Store, hanging, listening
+from tests.listeners.rig import POISON, QUEUE, listening
 from tests.listeners.work.test_settlements import NOON, Scripted, now
-from tests.support.sim_loop import pass_time, simulate, simulated
+from tests.support.sim_loop import pass_time, simulated
 
 LEASE_S = 600.0
 NOT_FOUND = "message_not_found"
@@ -167,41 +162,6 @@ def refusing(kind: str, code: str = NOT_FOUND) -> Callable[[Settlement], Settlin
     return answer
 
 
-# The end -------------------------------------------------------------------------------------------------------------
-def test_where_no_message_is_left_none_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    """The lease has ended that a store would not settle, and only the pause before the next call is cut short."""
-
-    async def story() -> None:
-        site = Site(done, visibility=8.0)
-        site.store.script = [StoreUnavailable("away")] * 1000
-        site.holding.allow(0.1)
-        site.work(message())
-        while len(site.holding) or not site.counts["lost"]:
-            await pass_time(0.01)
-        began = now()
-        await site.holding.finish(asyncio.Event())
-        assert now() - began == pytest.approx(0.1, abs=0.001)
-
-    simulate(story())
-    assert [record for record in caplog.records if record.levelno == logging.ERROR] == []
-
-
-@simulated
-async def test_a_handler_cancelled_before_its_first_step_gives_back() -> None:
-    """It never ran, so that nothing of its own could say what becomes of its message."""
-    ran: list[Message] = []
-
-    async def handle(message: Message) -> None:
-        ran.append(message)
-
-    site = Site(handle)
-    site.work(message())
-    await site.end()
-    assert ran == []
-    ((_, settlement),) = site.store.calls
-    assert settlement == Settlement([], [Release("m1", "r1", uncounted=True)], [])
-
-
 class Threads:
     """Threads of which only one call is known, which ends when the test says so."""
 
@@ -250,28 +210,6 @@ async def test_what_waits_for_its_key_keeps_its_slot() -> None:
     assert (site.counts["handled"], len(site.holding)) == (3, 0)
 
 
-@simulated
-async def test_a_lease_lost_before_the_ledger_let_it_begin_is_told_in_a_later_burial(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """As the failure of that attempt; nothing of it is settled here, and it is no fault of this listener."""
-    keys = Keys(NoLongerWanted(), [settle.Bury("no such customer", "bad_message")] * 2)
-    site = Site(never, once=keys)
-    site.work(*several(2))
-    await pass_time(2)
-    site.store.script = [refusing("extend")]
-    site.holding.renew(1300.0)
-    await pass_time(4)
-    assert (site.holding.running, site.counts) == (0, {"lost": 2})
-    site.work(message(1, attempt=2), message(2, attempt=2))
-    await pass_time(6)
-    for _, put in site.store.puts:
-        facts, _ = opened(put.body)
-        assert facts.history[0].reason == "its lease was lost"
-    assert len(site.store.puts) == 2
-    assert not [record for record in caplog.records if record.exc_info]
-
-
 # Leases --------------------------------------------------------------------------------------------------------------
 @simulated
 async def test_what_is_lost_before_its_burial_is_not_deleted() -> None:
@@ -311,26 +249,6 @@ async def bury(_: Message) -> None:
     raise Bury("no such customer")
 
 
-@simulated
-async def test_one_of_a_batch_that_was_lost_holds_up_none_that_cannot_be_concluded() -> None:
-    """What is left of the batch comes back with its lease, though one before it is held no longer."""
-
-    @batch
-    async def work(_: list[Message]) -> list[Any]:
-        return [Bury("no such customer")] * 2
-
-    site = Site(work)
-    site.store.breaks = 5, ZeroDivisionError()
-    lost, left = site.work(*several(2))
-    await pass_time(2)
-    site.store.script = [refusing("extend")]
-    site.holding._settlements.add(Act.EXTEND, lost, LEASE_S)
-    await pass_time(4)
-    assert site.told("back") == [(2.0, 0.0), (5.0, 595.0)]
-    assert (len(site.holding), site.holding.running, site.holding.deadline()) == (0, 0, None)
-    assert left.task.exception() is None
-
-
 @pytest.fixture
 def wanted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave the process as it was."""
@@ -360,35 +278,9 @@ async def test_a_handler_that_is_cut_off_is_measured_as_cancelled() -> None:
     assert recorded == [(QUEUE, "cancelled")]
 
 
-def summed(bridge: Bridge, *queues: str) -> Jobs:
-    """All that a bridge was told, of all handlers of these queues."""
-    total = NO_JOBS
-    for queue in queues:
-        state = bridge.describe(queue)
-        for jobs in () if state is None else state.jobs.values():
-            total = plus(total, jobs)
-    return total
-
-
 def own(listener: Listener) -> Jobs:
     """The same as the worker shows it at its own port."""
     total = NO_JOBS
     for _, _, jobs in listener.jobs():
         total = plus(total, jobs)
     return total
-
-
-@simulated
-async def test_what_a_stop_leaves_to_its_lease_is_lost() -> None:
-    """A store that answers no settlement any more cannot be told, and nobody counts the attempt as done."""
-    store = Store()
-
-    async def handle(message: Message) -> None:
-        store.settling += [hanging()] * 20
-
-    async with Bridge() as bridge:
-        await store.fill(b"one")
-        async with listening(store, handle, bridge=bridge) as listener:
-            while not sum(own(listener).handling.counts):
-                await pass_time(0.1)
-        assert own(listener).outcomes == summed(bridge, QUEUE).outcomes == {"lost": 1}

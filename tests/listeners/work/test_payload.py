@@ -227,14 +227,6 @@ async def spare(message: Message, connection: object = None) -> None: ...
 def anything(*arguments: object, **named: object) -> None: ...
 
 
-def test_a_call_in_place_of_its_function_is_refused() -> None:
-    """A coroutine was made by a call of the handler, which is a slip of the hand."""
-    called = one(None)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="not its call"):
-        Listener("memory:x", QUEUE, called, bridge=PULL_ONLY)  # type: ignore[arg-type]
-    called.close()
-
-
 RIGHT = {
     "one": one,
     "spare": spare,

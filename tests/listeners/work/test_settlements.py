@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import BadInput, QueueNotFound, StoreUnavailable
+from bridge.contract.errors import BadInput, QueueNotFound
 from bridge.queues.base import Capabilities, Settled, Settlement, Settling, StoredMessage
-from listeners import Ledger, Message
 from listeners.work.held import Act, Held
 from listeners.work.settlements import Item, Settlements
-from tests.listeners.rig import QUEUE, Store, listening, run_until
-from tests.support.sim_loop import pass_time, simulate, simulated
+from tests.listeners.rig import QUEUE
+from tests.support.sim_loop import pass_time, simulated
 
 NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 LONG_S = 3600.0
@@ -100,65 +99,10 @@ def held(number: int = 1, lease_s: float = LONG_S) -> Held:
     return Held(number, StoredMessage(f"m{number}", f"r{number}", b"x", 1, NOON), 1000.0 + lease_s, "trigger")
 
 
-# What a call names ---------------------------------------------------------------------------------------------------
-def test_the_newest_wish_for_a_message_counts() -> None:
-    """Of one tick: a delete replaces what was asked for before, and nobody renews what is on its way."""
-    cases: list[tuple[list[tuple[Act, float]], list[tuple[Act, float]]]] = [
-        ([(Act.EXTEND, 30.0), (Act.DELETE, 0.0)], [(Act.DELETE, 0.0)]),
-        ([(Act.EXTEND, 30.0), (Act.RELEASE, 2.0)], [(Act.RELEASE, 2.0)]),
-        ([(Act.DELETE, 0.0), (Act.EXTEND, 30.0)], [(Act.DELETE, 0.0)]),
-        ([(Act.DELETE, 0.0), (Act.RELEASE, 2.0)], [(Act.RELEASE, 2.0)]),
-        ([(Act.EXTEND, 30.0), (Act.EXTEND, 60.0)], [(Act.EXTEND, 30.0)]),
-    ]
-
-    async def story(wishes: list[tuple[Act, float]], left: list[tuple[Act, float]]) -> None:
-        site, one = Site(), held()
-        for act, seconds in wishes:
-            site.add(act, one, seconds=seconds)
-        await site.settlements.idle()
-        calls = [call for _, call in site.store.calls]
-        asked = [(Act.DELETE, 0.0) for call in calls for _ in call.delete]
-        asked += [(Act.RELEASE, item.after_ms / 1000) for call in calls for item in call.release]
-        asked += [(Act.EXTEND, item.visibility_s) for call in calls for item in call.extend]
-        assert asked == left
-        assert [act for _, _, act, _ in site.told] == [act for act, _ in left]
-
-    for wishes, left in cases:
-        simulate(story(wishes, left))
-
-
 # Lanes ---------------------------------------------------------------------------------------------------------------
 
 
 # What an answer means ------------------------------------------------------------------------------------------------
-
-
-# Failures ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("act", Act)
-@simulated
-async def test_a_store_that_leaves_out_a_result_has_settled_nothing(act: Act) -> None:
-    """Nobody can tell whose results they are: the messages come back, and none stays held for ever."""
-    site = Site()
-    site.store.script = [lambda _: Settling([], [], [])]
-    site.add(act, held())
-    await site.settlements.idle()
-    assert site.codes() == ["internal"]
-
-
-@pytest.mark.parametrize(("lease_s", "code"), [(2.0, "lease_ended"), (60.0, None)])
-@simulated
-async def test_a_delete_takes_over_from_a_renewal_that_failed(lease_s: float, code: str | None) -> None:
-    """What was asked for meanwhile is done instead, or told of instead: one word for each message."""
-    site, one = Site(), held(lease_s=lease_s)
-    site.store.seconds = 2.0
-    site.store.script = [StoreUnavailable("away")]
-    site.add(Act.EXTEND, one, seconds=30.0)
-    await pass_time(1)
-    site.add(Act.DELETE, one)
-    await site.settlements.idle()
-    assert [(id_, act, said) for _, id_, act, said in site.told] == [("m1", Act.DELETE, code)]
-    assert site.store.named() == [([], [], ["m1"]), *([] if code else [(["m1"], [], [])])]
-    assert (len(site.settlements), site.settlements.idling) == (0, True)
 
 
 @pytest.mark.parametrize("answer", [BadInput("too_large", "no"), QueueNotFound("gone"), "message_not_found"])
@@ -174,27 +118,3 @@ async def test_a_renewal_that_is_refused_leaves_the_word_to_its_delete(answer: E
     site.add(Act.DELETE, one)
     await site.settlements.idle()
     assert site.told == [(4.0, "m1", Act.DELETE, None)]
-
-
-class Mute(Exception):
-    def __str__(self) -> str:
-        raise KeyError("no text")
-
-
-MUTED = "(its text cannot be made: KeyError)"
-
-
-@simulated
-async def test_the_key_of_a_ledger_that_fails_without_text_is_a_failed_attempt() -> None:
-    """The rule of keys is the user's as the handler is."""
-    store = Store()
-
-    def key(message: Message) -> str:
-        raise Mute
-
-    async def handle(message: Message) -> None: ...
-
-    await store.fill(b"x")
-    await run_until(listening(store, handle, ledger=Ledger("memory:mute", key=key), max_attempts=1), 1, "buried")
-    (burial,) = await store.burials()
-    assert f"Mute: {MUTED}" in burial.reason

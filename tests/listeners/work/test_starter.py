@@ -201,59 +201,6 @@ async def told(count: list[int]) -> list[int]:
     return count
 
 
-def test_all_members_are_told_and_a_late_one_at_once(heard: list[int]) -> None:
-    """Both signals count together; after the last member they stand as before, and the program gets none twice."""
-    one, two, late = list[int](), list[int](), list[int]()
-
-    async def story() -> None:
-        stood = [signal.getsignal(number) for number in SIGNALS]
-        with StopSignals(one.append, take=None):
-            with StopSignals(two.append, take=None):
-                signal.raise_signal(TERM)
-                assert (await told(one), await told(two)) == ([1], [1])
-            signal.raise_signal(INT)
-            assert (await told(one), two) == ([1, 2], [1])
-            with StopSignals(late.append, take=None):
-                assert await told(late) == [2]
-            assert signal.getsignal(TERM) != stood[0]
-        assert [signal.getsignal(number) for number in SIGNALS] == stood
-        one.clear()
-        with StopSignals(one.append, take=None):
-            assert await told(one) == []
-            signal.raise_signal(TERM)
-            assert await told(one) == [1]
-
-    asyncio.run(story())
-    assert [signal.getsignal(number) for number in SIGNALS] == [signal.SIG_DFL, signal.default_int_handler]
-
-
-def test_who_took_a_signal_meanwhile_keeps_it(heard: list[int]) -> None:
-    """Given back to nobody, it goes to whom it was of at first as soon as the next member comes, or takes it over."""
-    mine = list[int]()
-
-    async def story() -> None:
-        with StopSignals(mine.append, take=None):
-            ours = signal.signal(TERM, own(heard))
-        signal.raise_signal(TERM)
-        assert (await told(mine), heard) == ([], [TERM])
-        signal.signal(TERM, ours)
-        with StopSignals(mine.append, take=None):
-            signal.raise_signal(TERM)
-            assert await told(mine) == [1]
-        assert signal.getsignal(TERM) is signal.SIG_DFL
-        with StopSignals(mine.append, take=None):
-            signal.signal(TERM, own(heard))
-            with StopSignals(mine.append, take=None):
-                signal.raise_signal(TERM)
-            with StopSignals(mine.append, take=True):
-                signal.raise_signal(TERM)
-                assert await told(mine) == [1, 1, 1]
-        signal.raise_signal(TERM)
-
-    asyncio.run(story())
-    assert heard == [TERM] * 3
-
-
 @pytest.mark.parametrize("handled", [True, False])
 def test_a_program_that_waits_for_no_listener_gets_the_signal_after_them(handled: bool, heard: list[int]) -> None:
     """Once the last of them has left; where they are waited for it has heard by their end."""

@@ -23,19 +23,16 @@ from bridge.contract.wire import (
     Welcome,
     WelcomedQueue,
 )
-from bridge.queues.base import Capabilities, NewMessage
+from bridge.queues.base import Capabilities
 from bridge.queues.embedded.memory import MemoryStore
-from bridge.storage.blobs.memory import MemoryBlobs
-from bridge.storage.claim_check import ClaimCheck
-from listeners import PULL_ONLY, Listener, Message, Replay, collector
+from listeners import PULL_ONLY, Listener, Message, collector
 from listeners.work.metrics_port import MetricsPort
-from tests.listeners.rig import POISON, QUEUE, Store, listening, raising, run_until, settled
+from tests.listeners.rig import QUEUE, Store, listening, raising
 from tests.support.command import COMMAND
 from tests.support.fake_bridge import FakeBridge, FakeLink
 from tests.support.sim_loop import pass_time, simulated
 
 _numbers = itertools.count()
-CLAIM = b'queuebell-claim:1 {"blob": "'
 
 
 async def handle(message: Message) -> None:
@@ -128,46 +125,6 @@ def test_what_was_opened_is_closed_where_the_event_loop_ends(steps: int, monkeyp
 # A bridge that refuses -----------------------------------------------------------------------------------------------
 
 
-# A body that cannot be handed over -----------------------------------------------------------------------------------
-class Aside:
-    """A store with one message whose body was put aside, or that begins as if it were."""
-
-    def __init__(self) -> None:
-        self.store = Store()
-        self.check = ClaimCheck(MemoryBlobs(f"trouble-{next(_numbers)}", clock=asyncio.get_running_loop().time))
-
-    async def fill(self, body: bytes, queue: str = QUEUE) -> bytes:
-        ready = body
-        if not body.startswith(CLAIM):
-            message = await self.check.put_aside(queue, NewMessage(body), self.store.capabilities.body_bytes_max)
-            ready = message.body
-        await self.store.fill(ready, queue=queue)
-        return ready
-
-
-@simulated
-async def test_what_was_buried_for_want_of_a_claim_check_can_be_replayed() -> None:
-    """A supervisor without one leaves it alone; one that has it sends the whole body back."""
-    site, body, seen = Aside(), b"large" * 50_000, []
-    await site.fill(body)
-
-    async def see(message: Message) -> None:
-        seen.append(message.body)
-
-    async def replay(message: Message) -> None:
-        seen.append(message.body)
-        raise Replay
-
-    await run_until(listening(site.store, see, max_attempts=1), 1, "buried")
-    async with listening(site.store, replay, POISON) as supervisor:
-        await settled(supervisor, 3, "retried", POISON)
-        assert supervisor.state().queues[POISON].replayed == 0
-    assert seen == []
-    await run_until(listening(site.store, replay, POISON, claim_check=site.check), 1, "replayed", POISON)
-    await run_until(listening(site.store, see, claim_check=site.check), 1)
-    assert seen == [body, body]
-
-
 async def nothing(message: Message) -> None:
     """Handle a message."""
 
@@ -231,20 +188,6 @@ async def test_a_page_cannot_read_it(address: str) -> None:
         assert (await get(port.url))[0] == 200
         assert (await get(port.url, Host="evil.example"))[0] == 403
         assert (await get(port.url.replace("/metrics", "/")))[0] == 404
-
-
-@pytest.mark.parametrize("address", ["9464", "127.0.0.1", ":9464", "127.0.0.1:port", "127.0.0.1:65536", "127.0.0.1:-1"])
-def test_what_is_no_address_is_refused(address: str) -> None:
-    """By the name of the setting, before anything is opened."""
-    with pytest.raises(ConfigurationError, match="metrics: is HOST:PORT"):
-        MetricsPort(address, collector())
-
-
-@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "10.1.2.3:9464", "example.org:9464"])
-def test_an_address_that_others_reach_is_refused(address: str) -> None:
-    """Unless somebody says that it may be."""
-    with pytest.raises(ConfigurationError, match="insecure_public"):
-        MetricsPort(address, collector())
 
 
 async def test_a_port_that_is_taken_is_said() -> None:

@@ -80,31 +80,7 @@ async def export(store: Any, file: pathlib.Path, *, delete: bool = False) -> lis
     return [json.loads(line)["body"] for line in file.read_text().splitlines()]
 
 
-PASSING: dict[str, bool] = {}
 HOLDING = {"ordered": False}
-SHARED = {"ordered": False, "own_leases": False}
-
-
-@pytest.mark.parametrize("less", [PASSING, HOLDING, SHARED], ids=str)
-@pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 100])
-@pytest.mark.parametrize("ticking", [True, False])
-async def test_an_export_costs_no_attempt(
-    less: dict[str, bool], count: int, ticking: bool, tmp_path: pathlib.Path
-) -> None:
-    """However often, each message is written once, and all stay as they were; also within one tick of the clock."""
-    store = Store(**less) if ticking else Store(clock=lambda: 1.0, **less)
-    await store.create(QUEUE)
-    await store.fill(count)
-    for _ in range(5):
-        found = await export(store, tmp_path / "lines")
-        assert sorted(found, key=int) == [str(number) for number in range(count)]
-        lines = (tmp_path / "lines").read_text().splitlines()
-        assert [json.loads(line)["dequeue_count"] for line in lines] == [0] * count
-    depth = await store.depth(QUEUE)
-    assert (depth.visible, depth.invisible) == (count, 0)
-    received = (await store.receive(QUEUE, 32, 30.0)).messages
-    assert {message.dequeue_count for message in received} <= {1}
-    assert [message.body for message in received] == [b"%d" % number for number in range(min(count, 32))]
 
 
 @pytest.mark.parametrize("kind", ["delete", "release", "extend"])
@@ -162,26 +138,6 @@ async def bodies(given: MemoryStore) -> list[bytes]:
     return [message.body for message in await given.peek(QUEUE)]
 
 
-async def test_what_is_exported_again_stands_behind_and_is_put_once(tmp_path: pathlib.Path) -> None:
-    """Two exports into one file, the line of the first cut off: its message was not deleted and comes again."""
-    file = tmp_path / "lines"
-    async with store() as one, store() as two:
-        await one.put(QUEUE, ["a", "b"])
-        await export_import_once(one, file)
-        whole = file.read_bytes()
-        file.write_bytes(whole + whole[: len(whole) // 3])
-        await one.put(QUEUE, ["c", b"\xff"])
-        await export_import_once(one, file)
-        assert file.read_bytes().startswith(whole)
-        assert file.read_bytes().count(b"\n") == 4
-        file.write_bytes(file.read_bytes() + whole)
-        for _ in range(2):
-            await import_(two, file)
-            assert sorted(await bodies(two)) == [b"a", b"b", b"c", b"\xff"]
-        await import_(two, file, once=False)
-        assert len(await bodies(two)) == 4 + 6
-
-
 async def test_a_file_without_a_whole_line_is_begun_anew(tmp_path: pathlib.Path) -> None:
     """A first line that was cut off is no message, however long it is."""
     file = tmp_path / "lines"
@@ -214,37 +170,6 @@ async def test_once_is_refused_where_it_cannot_be(tmp_path: pathlib.Path, monkey
         with pytest.raises(Unsupported):
             await import_(one, file)
         assert not await one.exists(QUEUE)
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"expires_at": "2036-01-01T00:00:00"}, "timezone"),
-        ({"expires_at": "2026-01-01T00:00:00"}, "timezone"),
-        ({"inserted_at": "2026-01-01T00:00:00"}, "timezone"),
-        ({"expires_at": "soon"}, "RFC3339"),
-        ({"expires_at": 5}, "datetime"),
-        ({"ttl_s": 10**30}, "ttl_s"),
-        ({"ttl_s": -5}, "ttl_s"),
-        ({"visible_after_ms": 10**30}, "visible_after_ms"),
-        ({"visible_after_ms": -1}, "visible_after_ms"),
-        ({"headers": {"a": 5}}, "str"),
-        ({"delay_ms": 5}, "the known ones are: body, body_base64, visible_after_ms"),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("keyed", [True, False])
-async def test_a_line_that_is_no_message_is_named(
-    fields: dict[str, object], told: str, keyed: bool, tmp_path: pathlib.Path
-) -> None:
-    """Whatever is wrong with a date, a number or a field: the line, the fault, and nothing is put."""
-    file = tmp_path / "lines"
-    file.write_text(json.dumps({"body": "x"}) + "\n" + json.dumps({"body": "y", **fields}) + "\n")
-    async with store() as one:
-        await one.create(QUEUE)
-        with pytest.raises(BadInput, match=f"^line 2: .*{told}"):
-            await import_(one, file, once=keyed)
-        assert await bodies(one) == []
 
 
 async def test_a_message_that_expires_in_a_thousand_years_never_does(tmp_path: pathlib.Path) -> None:

@@ -208,13 +208,3 @@ def test_nats_is_told_what_each_may(tmp_path: pathlib.Path) -> None:
     assert told.count("allow_responses") == 1, "only the bridge answers others"
     by_setting = perform("key", "nats", "--data", str(tmp_path), env={"QUEUEBELL_PREFIX": "site7"})
     assert by_setting.stdout.decode() == told
-
-
-@pytest.mark.parametrize("kind", ["nats", "mqtt"])
-def test_what_is_refused(kind: str, tmp_path: pathlib.Path) -> None:
-    """A prefix that is none, no access file, and a principal that is called as the bridge is."""
-    assert "cannot read" in key(tmp_path, kind, code=78)
-    created(tmp_path, "worker", "take=*")
-    assert "prefix: is letters" in key(tmp_path, kind, "--prefix", "a.b", code=78)
-    created(tmp_path, "queuebell-bridge", "take=*")
-    assert "call this principal otherwise" in key(tmp_path, kind, code=78)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import pathlib
-import signal
 import subprocess
 import sys
 import uuid
@@ -41,14 +39,6 @@ def listen(bridge: Serving, here: pathlib.Path, *words: str) -> subprocess.Popen
     )
 
 
-def stopped(process: subprocess.Popen[bytes]) -> str:
-    """Stop it in order and return its log."""
-    process.send_signal(signal.SIGTERM)
-    _, log = process.communicate(timeout=300)
-    assert process.returncode == 0, log.decode()
-    return log.decode()
-
-
 def test_a_program_of_its_own_ends_with_a_handler_that_hangs(tmp_path: pathlib.Path) -> None:
     """`run` returns when the grace is over, and the thread does not keep the interpreter."""
     program = tmp_path / "program.py"
@@ -77,20 +67,6 @@ def test_a_program_of_its_own_ends_with_a_handler_that_hangs(tmp_path: pathlib.P
     )
     assert (ended.returncode, ended.stdout) == (0, "1 1\n"), ended.stderr
     assert "a/b: the handler __main__:main.<locals>.handle does not end" in ended.stderr
-
-
-def test_status_names_the_listener(bridge: Serving, tmp_path: pathlib.Path) -> None:
-    """A listener with a name is shown with it while it listens: at the bridge of its store, though none was named."""
-    process = listen(bridge, tmp_path, "named/q", "--exec", "true", "--name", "the-worker")
-    try:
-        while "the-worker" not in bridge.client("status"):
-            assert process.poll() is None
-        shown = json.loads(bridge.client("status", "--json"))
-        assert "the-worker" in [row["listener"] for row in shown["listeners"]]
-        stopped(process)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_settings_come_from_the_listeners_table(tmp_path: pathlib.Path) -> None:
@@ -138,23 +114,6 @@ def test_a_retry_policy_that_cannot_be_is_refused_by_its_key(options: dict[str, 
     with pytest.raises(ConfigurationError) as refused:
         retry_of(load(None, environment={}, options=options))
     assert str(refused.value).startswith(words)
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("json", "MODULE:FUNCTION"),
-        (":f", "MODULE:FUNCTION"),
-        ("no_such_module_here:f", "no module"),
-        ("json.nothing:f", "no module"),
-        ("json:nothing", "has no nothing"),
-        ("json:__name__", "no function"),
-    ],
-)
-def test_a_wrong_function_is_named(spec: str, words: str) -> None:
-    """What cannot be loaded says what is missing."""
-    with pytest.raises(ConfigurationError, match=words):
-        load_function(spec)
 
 
 @pytest.mark.parametrize(

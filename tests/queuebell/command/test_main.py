@@ -105,7 +105,6 @@ def test_a_process_ends_with_the_code_of_its_command() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-QUEUE = "billing/orders"
 HTML = ("text/html", b"<html><body>hush</body></html>")
 KINDS: dict[str, tuple[int, str, bytes]] = {
     "404 page": (404, *HTML),
@@ -156,19 +155,3 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[Stranger]:
     made.server.shutdown()
     made.thread.join()
     made.server.server_close()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["status"], ["check"], ["explain", QUEUE], ["publish", QUEUE], ["queue", "forget", QUEUE], ["queue", "list"]],
-)
-@pytest.mark.parametrize("key", ["bridge", "store"])
-def test_a_password_in_an_address_is_refused_by_each_command(
-    words: list[str], key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nobody asks for one, and nobody shows it; wherever the address stands."""
-    monkeypatch.setenv(f"QUEUEBELL_{key.upper()}", "http://me:hush@127.0.0.1:1")
-    assert main(words) == 78
-    said = capsys.readouterr()
-    assert "a bridge asks for none" in said.err and "http://127.0.0.1:1" in said.err
-    assert "hush" not in said.out + said.err

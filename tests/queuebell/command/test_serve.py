@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import pathlib
 import re
@@ -280,38 +279,9 @@ def test_a_webhook_that_is_not_reached_is_named(tmp_path: pathlib.Path) -> None:
         assert "its webhook was not told of the work" in bridge.client("status")
 
 
-@contextlib.contextmanager
-def ready_sockets(turns: BoundedSelector, count: int) -> Iterator[list[socket.socket]]:
-    """Register sockets that have a byte to read each, the first as number 0."""
-    with contextlib.ExitStack() as stack:
-        stack.callback(turns.close)
-        read = []
-        for number in range(count):
-            ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
-            theirs.send(b"x")
-            turns.register(ours.fileno(), selectors.EVENT_READ, number)
-            read.append(ours)
-        yield read
-
-
 def told(turns: BoundedSelector) -> list[int]:
     """Return the numbers of those that it tells of now."""
     return [key.data for key, events in turns.select(0) if events == selectors.EVENT_READ]
-
-
-def test_all_are_told_of_in_turn() -> None:
-    """Two at a time, and those that nobody reads come again after the others and not before."""
-    turns = BoundedSelector(2)
-    with ready_sockets(turns, 5) as sockets:
-        seen = told(turns) + told(turns) + told(turns)
-        assert len(seen) == 6
-        assert set(seen[:5]) == set(range(5))
-        assert seen[5] == seen[0]
-        for each in sockets[:4]:
-            each.recv(1)
-        assert told(turns) == [4]
-        turns.unregister(sockets[4].fileno())
-        assert told(turns) == []
 
 
 def test_without_epoll_it_serves_all_the_same(tmp_path: pathlib.Path) -> None:

@@ -9,10 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bridge.queues.postgres.schema import init
 from listeners import Listener, Message
 from tests.bridge.queues.postgres_rig import schema, server, url
-from tests.support.command import perform, serving
+from tests.support.command import perform
 
 __all__ = ["schema", "server", "url"]
 
@@ -37,28 +36,6 @@ async def working(address: str) -> AsyncIterator[tuple[set[str], asyncio.Conditi
     finally:
         await listener.stop()
         await running
-
-
-@pytest.mark.system
-def test_export_and_import_move_a_service_to_an_engine(tmp_path: pathlib.Path, url: str) -> None:
-    """A file that holds messages is named and refused; once they were moved the same command serves."""
-    asyncio.run(init(url, notify=True))
-    env = {"QUEUEBELL_STORE": url}
-    data, moved = tmp_path / "data", tmp_path / "moved"
-    with serving(data) as own:
-        own.client("queue", "put", QUEUE, "one", "two")
-        own.stop()
-    done = perform("serve", "--listen", "127.0.0.1:0", "--data", str(data), env=env, code=78)
-    assert "queue.db holds 2 messages" in done.stderr.decode()
-    with serving(data) as own:
-        own.client("queue", "export", QUEUE, "--file", str(moved), "--delete")
-        own.stop()
-    with serving(data, env=env) as served:
-        served.client("queue", "import", QUEUE, "--file", str(moved))
-        assert served.client("queue", "get", QUEUE, "--max", "2") == "one\ntwo\n"
-        code, log = served.stop()
-    assert code == 0
-    assert "password" not in log and "queues of this service are in postgres://" in log
 
 
 def test_what_cannot_be_served_is_refused_by_name(tmp_path: pathlib.Path) -> None:

@@ -27,7 +27,6 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
@@ -41,21 +40,16 @@ from taskiq.acks import AcknowledgeType
 from taskiq.api import run_receiver_task
 from taskiq.brokers.inmemory_broker import InmemoryResultBackend
 from taskiq.exceptions import SendTaskError
-from taskiq.formatters.json_formatter import JSONFormatter
 
 from bridge.contract.burial import Burial, opened
 from queuebell import (
-    PULL_ONLY,
     BadInput,
     BadQueueReference,
     Bridge,
     ConfigurationError,
     RetryPolicy,
-    Unsupported,
-    open_store,
 )
 from queuebell.frameworks.taskiq import QueuebellBroker
-from tests.support.brokers import NatsServer
 from tests.support.processes import until
 
 QUEUE = "taskiq/tasks"
@@ -135,23 +129,6 @@ async def test_a_delay_that_is_none(bridge: Bridge, delay: Any) -> None:
     assert "a number of seconds from 0 to 604800; nothing was put" in str(refused.value.__cause__)
     assert await bridge.store.depth(QUEUE) is None
     await broker.shutdown()
-
-
-async def test_a_store_without_delays(tmp_path: Path) -> None:
-    """JetStream has none and says so; a task without a delay is put."""
-    async with NatsServer(tmp_path) as nats:
-        broker = broker_at(f"nats://127.0.0.1:{nats.port}", bridge=PULL_ONLY)
-
-        @broker.task
-        async def work() -> None: ...
-
-        with pytest.raises(SendTaskError) as refused:
-            await work.kicker().with_labels(delay=5).kiq()
-        assert isinstance(refused.value.__cause__, Unsupported)
-        await work.kiq()
-        await broker.shutdown()
-        async with open_store(f"nats://127.0.0.1:{nats.port}") as store:
-            assert (await store.depth(QUEUE)).visible == 1
 
 
 async def test_arguments_that_do_not_fit(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
@@ -296,20 +273,6 @@ async def test_a_store_elsewhere(bridge: Bridge) -> None:
         second = await work.kicker().with_labels(schedule_id="s").kiq(2)
         assert (await second.wait_result(timeout=WITHIN_S)).return_value == 2
     assert bridge.describe(QUEUE).triggers >= 2
-
-
-async def test_another_formatter(bridge: Bridge) -> None:
-    """A formatter of taskiq's or one's own is kept, and what it cannot read is buried all the same."""
-    broker = broker_at(bridge).with_formatter(JSONFormatter())
-
-    @broker.task
-    async def work(number: int) -> int:
-        return number
-
-    await bridge.store.put(QUEUE, ["no JSON"])
-    async with working(broker):
-        assert (await (await work.kiq(5)).wait_result(timeout=WITHIN_S)).return_value == 5
-        assert [burial.failure for burial in await buried(bridge)] == ["undecodable"]
 
 
 async def test_a_listener_that_cannot_work(bridge: Bridge) -> None:

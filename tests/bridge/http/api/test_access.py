@@ -12,7 +12,7 @@ import itertools
 import json
 import pathlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -23,11 +23,9 @@ from bridge.contract.wire import Hello, Subscription, Welcome, encode_frame
 from bridge.core.grants import Verb
 from bridge.http.server.tls import Certificates
 from bridge.observe.facts import AccessRefused, Administered, Fact
-from bridge.queues.http import HttpStore
 from bridge.service.access.watch import AccessWatch
 from listeners.session.channels.base import Link
 from listeners.session.channels.websocket import WebSocketChannel
-from tests.bridge.http.api import test_limits
 from tests.support.access import written
 from tests.support.certificates import write_self_signed
 from tests.support.web import JSON, Served, request, serving
@@ -264,21 +262,3 @@ async def test_who_never_ends_a_handshake_takes_a_quarter(clients_show_one: bool
                         break
                 except (ConnectionError, ssl.SSLError):
                     await asyncio.sleep(0.01)
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        test_limits.test_requests_a_second_over_http,
-        test_limits.test_puts_a_second,
-        test_limits.test_queues,
-        test_limits.test_bytes_that_wait,
-    ],
-)
-async def test_the_limits_of_a_principal(
-    asked: Callable[[test_limits.Limited], Awaitable[None]], tmp_path: pathlib.Path
-) -> None:
-    """Requests, puts, queues and bytes that wait."""
-    async with serving() as behind, HttpStore(behind.server.url) as engine:
-        async with test_limits.limiting(tmp_path / "access.json", engine) as limited:
-            await asked(limited)

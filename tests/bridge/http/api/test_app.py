@@ -19,23 +19,9 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.contract.wire import Hello, Subscription
-from bridge.http.api.app import WebServer
 from bridge.http.api.native import Unread
 from bridge.http.api.routes import refusal_of
-from bridge.http.server.settings import WebSettings
-from bridge.service.bridge import Bridge
-from bridge.service.state import Subject
-from tests.support.web import JSON, Served, serving
-
-
-async def test_a_taken_port_is_an_oserror(served: Served) -> None:
-    """The command makes one clear line of it."""
-    async with Bridge() as bridge:
-        second = WebServer(bridge, WebSettings(port=served.server.port))
-        with pytest.raises(OSError, match="in use"):
-            await second.start()
-        await second.stop()
+from tests.support.web import JSON, Served
 
 
 @pytest.mark.parametrize(
@@ -98,46 +84,6 @@ def test_what_is_told_of_an_error(
     assert (told.code, told.status, told.retry_after) == (code, status, retry_after)
     assert detail in told.detail and "hidden" not in told.detail
     assert told.close is isinstance(error, RequestPayloadError), "what follows a malformed body is no request"
-
-
-PATH = "/v1/queues/billing/orders/explain"
-
-
-async def test_sessions_streams_and_subjects(served: Served) -> None:
-    """What the rules know and what the channels know stand in one object."""
-    unknown = await served.ask("GET", PATH)
-    assert (unknown.status, unknown.code) == (404, "queue_not_found")
-    served.server.subjects.append(lambda: [Subject("nats", "nats", "q", True)])
-    connection = served.bridge.local_channel()
-    link = await connection.connect()
-    link.send(Hello(instance="a" * 32, listener="one", queues=[Subscription("billing/orders", 4)]))
-    await link.receive()
-    async with served.client() as stream:
-        await stream.send(b"GET /v1/wakes?queue=billing/orders HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        await stream.reader.readuntil(b"\r\n\r\n")
-        found = await served.ask("GET", PATH)
-        assert found.status == 200
-        (session,) = found.json["sessions"]
-        assert (session["listener"], session["channel"], session["free"]) == ("one", "local", 4)
-        # A queue never heard of is born dirty, and the first that comes is asked to look.
-        assert (found.json["outcome"], session["gets"], session["why"]) == ("joins", True, "owner")
-        assert [(row["channel"], row["hears"]) for row in found.json["subscribers"]] == [
-            ("sse", True),
-            ("nats", True),
-        ]
-        assert found.json["subscribers"][1]["topic"] == "q.wake.billing.orders"
-    await link.close()
-    assert (await served.ask("POST", PATH)).status == 405
-
-
-EVENT = {"specversion": "1.0", "type": "CloudQueueWorkDetected", "source": "/shop", "subject": "billing/orders"}
-
-
-async def test_a_binary_event_may_be_all_headers() -> None:
-    """Without data there is no content type to ask for; the subject names the queue."""
-    headers = {f"ce-{name}": value for name, value in {**EVENT, "id": "1"}.items()}
-    async with serving() as served:
-        assert (await served.ask("POST", "/v1/triggers", **headers)).json == {"accepted": 1}
 
 
 async def test_s32_a_bridge_is_no_target_of_a_webhook(served: Served) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import socket
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
@@ -96,18 +95,6 @@ def mark(served: Served, queue: str = "billing/orders", size: int = 1, trace: st
     return served.bridge.newest(queue)[0]
 
 
-async def test_resuming_in_the_same_boot_tells_what_is_newer_or_owed(served: Served) -> None:
-    """What was marked while the client was away comes at once, in ascending generations; nothing else does."""
-    first = mark(served, "a/x")
-    second = mark(served, "a/y")
-    last = {"Last_Event_ID": f"{served.bridge.boot}:{first}"}
-    async with stream(served, "/v1/wakes?queue=a/x&queue=a/y&queue=a/none", **last) as events:
-        woken = [await events.wake(), await events.wake()]
-        assert [(event.data["queue"], event.gen) for event in woken] == [("a/x", first), ("a/y", second)]
-        third = mark(served, "a/x")
-        assert (await events.wake()).gen == third
-
-
 @pytest.mark.parametrize(
     "last", ["0" * 32 + ":5", "nonsense", "{boot}", "{boot}:", "{boot}:-1", "{boot}:1e3", "{boot}:" + "9" * 40, "é"]
 )
@@ -169,21 +156,6 @@ async def test_a_silent_stream_has_comments_and_a_loud_one_has_none() -> None:
         assert events.comments == 0
 
 
-async def test_s23_streams_end_with_the_server(served: Served) -> None:
-    """In order, with the last chunk; and a stream asked for meanwhile is told to come again."""
-    async with stream(served, "/v1/wakes?queue=a/b") as events:
-        served.bridge.draining = True
-        reply = await served.ask("GET", "/v1/wakes?queue=a/b")
-        assert (reply.status, reply.headers["content-type"]) == (200, "text/event-stream")
-        assert re.fullmatch(rb"retry: \d+\n\n", reply.body)
-        assert reply.headers["connection"] == "close"
-        async with asyncio.timeout(100):
-            await served.server.stop()
-        assert await events.event() is None
-        assert await events.client.rest() == b""
-    served.bridge.draining = False
-
-
 async def test_a_draining_bridge_ends_its_streams_by_itself() -> None:
     """Also where the web server goes on."""
     async with serving(stream_comment=0.05) as served, stream(served, "/v1/wakes?queue=a/b") as events:
@@ -214,36 +186,3 @@ async def stopped(served: Served, path: str) -> AsyncIterator[socket.socket]:
         async with asyncio.timeout(100):
             await loop.sock_recv(sock, 1)
         yield sock
-
-
-@pytest.mark.parametrize("triggers", [10_000, pytest.param(100_000, marks=pytest.mark.rest)])
-async def test_i5_100000_triggers_while_one_of_100_streams_is_stopped(triggers: int) -> None:
-    """The others hear to the end; the stopped one costs a slot, loses nothing, and hears the newest when it reads."""
-    async with serving(write_timeout=60) as served, contextlib.AsyncExitStack() as stack:
-        still = await stack.enter_async_context(stopped(served, "/v1/wakes?queue=a/b"))
-        others = [await stack.enter_async_context(stream(served, "/v1/wakes?queue=a/b")) for _ in range(99)]
-        wires = {each.transport.get_extra_info("peername"): each.transport for each in served.server.connections.open}
-        slow = wires[still.getsockname()]
-
-        async def hear(events: Stream) -> int:
-            """Read until the newest, and return how many wakes that took."""
-            count, gen = 0, 0
-            while gen < triggers:
-                gen = (await events.wake()).gen
-                count += 1
-            return count
-
-        hearing = [asyncio.create_task(hear(events)) for events in others]
-        event = CloudQueueWorkDetected("a", "b")
-        for _ in range(triggers // 100):
-            served.bridge.trigger([event] * 100, bus="http")
-            await asyncio.sleep(0)
-        assert all(count > 0 for count in await asyncio.gather(*hearing))
-        # The stopped one: nothing beyond one event unsent in the process.
-        assert slow.get_write_buffer_size() < 4096
-        # Once it reads again it hears of the newest.
-        loop = asyncio.get_running_loop()
-        tail = b""
-        async with asyncio.timeout(200):
-            while b":%d\n" % triggers not in tail:
-                tail = tail[-100:] + await loop.sock_recv(still, 65_536)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import datetime
 import hashlib
@@ -12,7 +11,6 @@ import xml.etree.ElementTree as ET
 from typing import Any
 from urllib.parse import parse_qsl
 
-import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -36,12 +34,10 @@ from bridge.http.azure import xml_in, xml_out
 from bridge.http.azure.accounts import Accounts, AccountSettings, read_accounts
 from bridge.http.azure.address import locate
 from bridge.http.azure.auth import SignatureAuthorizer, strings_to_sign
-from bridge.http.azure.cors import CorsRule
 from bridge.http.azure.errors import AzureError, translated
 from bridge.http.azure.exchange import Request
 from bridge.http.azure.naming import metadata_of
 from bridge.http.azure.policies import Policy
-from bridge.http.azure.properties import Logging, ServiceProperties
 from bridge.http.azure.records import JsonRecords
 from bridge.http.azure.versions import NEWEST, OLDEST, version_of
 from bridge.queues.base import StoredMessage
@@ -196,19 +192,6 @@ def test_keys_are_in_no_repr() -> None:
     assert repr(read_accounts([settings], {})) == "Accounts(acme, devstoreaccount1)"
 
 
-def test_a_key_file_that_everybody_can_read_is_told_of(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With its table and the command that closes it; a group may be meant to."""
-    file = tmp_path / "key"
-    file.write_text(KEY)
-    for mode, lines in ((0o640, 0), (0o644, 1)):
-        file.chmod(mode)
-        read_accounts([AccountSettings(name="acme", key_file=str(file))], {})
-        assert len(caplog.records) == lines
-    assert f"azure_account 1 (acme): key_file: every user of this machine can read it: chmod 600 {file}" in caplog.text
-
-
 def test_metadata_of_headers() -> None:
     """Names keep their case, equal ones are joined, and each fault has its code."""
     assert metadata_of([("X-MS-Meta-Foo", "a"), ("other", "x"), ("x-ms-meta-foo", "b")]) == {"Foo": "a,b"}
@@ -289,7 +272,6 @@ def test_what_an_error_of_the_store_is_called(
     assert str(found) == f"{code}: {found.message}"
 
 
-PROPERTIES = ServiceProperties(cors=(CorsRule(("*",), ("GET",)),))
 POLICY = Policy("reader", permissions="r")
 STANDING = {f"acme/{name}": number for number, name in enumerate("abcd", 1)}
 
@@ -304,23 +286,6 @@ async def test_a_failed_write_changes_nothing(tmp_path: pathlib.Path) -> None:
         await records.set_policies("acme/b", [POLICY])
     assert records.policies("acme/b") == ()
     assert tuple(JsonRecords(path, STANDING.get).policies("acme/a")) == (POLICY,)
-
-
-async def test_changes_of_properties_come_one_after_the_other(tmp_path: pathlib.Path) -> None:
-    """Each is told what the one before has made, and one that is refused changes nothing."""
-    records = JsonRecords(tmp_path / "azure.json", STANDING.get)
-
-    def refuse(before: ServiceProperties) -> ServiceProperties:
-        raise ValueError(before)
-
-    outcomes = await asyncio.gather(
-        records.change_properties("acme", lambda before: msgspec.structs.replace(before, cors=PROPERTIES.cors)),
-        records.change_properties("acme", refuse),
-        records.change_properties("acme", lambda before: msgspec.structs.replace(before, logging=Logging(read=True))),
-        return_exceptions=True,
-    )
-    assert [type(one) for one in outcomes] == [type(None), ValueError, type(None)]
-    assert records.properties("acme") == ServiceProperties(cors=PROPERTIES.cors, logging=Logging(read=True))
 
 
 async def test_policies_end_with_their_queue(tmp_path: pathlib.Path) -> None:

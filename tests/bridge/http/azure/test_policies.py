@@ -3,52 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import pathlib
 
 import msgspec
 import pytest
-from azure.storage.queue import generate_queue_sas
 
 from bridge.http.azure import cors, policies, properties
 from bridge.http.azure.cors import CorsRule
 from bridge.http.azure.errors import AzureError
 from bridge.http.azure.policies import Policy, parse, render
 from bridge.http.azure.properties import Logging, Metrics, Retention, ServiceProperties
-from bridge.queues.base import NewMessage
-from bridge.service.bridge import Bridge
-from tests.support.azure import ACCOUNT, KEY, Front, serving_azure
-
-QUEUE = f"{ACCOUNT}/jobs"
-POLICY = (
-    b"<SignedIdentifiers><SignedIdentifier><Id>guest</Id><AccessPolicy><Expiry>2100-01-01</Expiry>"
-    b"<Permission>raup</Permission></AccessPolicy></SignedIdentifier></SignedIdentifiers>"
-)
-
-
-async def as_guest(front: Front) -> int:
-    """Peek with a signature that names the policy, and return the status."""
-    token = generate_queue_sas(ACCOUNT, "jobs", KEY, policy_id="guest")
-    return (await front.ask("GET", f"/jobs/messages?peekonly=true&{token}", sign=False)).status
-
-
-@pytest.mark.parametrize("data", [True, False], ids=["file", "memory"])
-async def test_a_queue_made_again_has_no_policies(data: bool, tmp_path: pathlib.Path) -> None:
-    """Deleted natively and made anew by a put, it refuses who was let in before; a clear changes nothing."""
-    async with Bridge(data=tmp_path if data else None) as bridge, serving_azure(bridge) as front:
-        await front.ask("PUT", "/jobs")
-        assert (await front.ask("PUT", "/jobs?comp=acl", POLICY)).status == 204
-        assert await as_guest(front) == 200
-        await bridge.store.put(QUEUE, [NewMessage(b"x")])
-        await bridge.store.clear(QUEUE)
-        assert await as_guest(front) == 200
-        await bridge.store.delete(QUEUE)
-        assert await as_guest(front) == 403
-        assert (await front.ask("PUT", "/jobs?comp=acl", POLICY)).status == 404
-        await bridge.store.put(QUEUE, [NewMessage(b"of another tenant")])
-        assert await as_guest(front) == 403
-        assert b"guest" not in (await front.ask("GET", "/jobs?comp=acl")).body
-        assert (await front.ask("PUT", "/jobs?comp=acl", POLICY)).status == 204
-        assert await as_guest(front) == 200
 
 
 def body(*identifiers: str) -> bytes:

@@ -27,7 +27,7 @@ from azure.storage.queue import (
 
 from bridge.contract.errors import ConfigurationError
 from bridge.core.grants import Verb
-from bridge.core.keys import AccessList, with_terms
+from bridge.core.keys import with_terms
 from bridge.core.limits import REFUSALS_AT_ONCE, Refusals
 from bridge.http.azure.accounts import EMULATOR_KEY, AccountSettings
 from bridge.http.azure.operation import Operation
@@ -64,12 +64,6 @@ MATRIX: dict[Operation, tuple[Verb, str, str]] = {
 LATER = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
 
 
-async def prepared(bridge: Bridge) -> None:
-    """Both queues, each with a message."""
-    for queue in (GRANTED, OTHER):
-        await bridge.store.put(f"{ACCOUNT}/{queue}", [b"m"])
-
-
 def test_every_operation_has_the_verb_of_the_table() -> None:
     """An operation that is added without one, or with another one, is found here."""
     assert {operation: row[0] for operation, row in MATRIX.items()} == {each: each.verb for each in Operation}
@@ -88,37 +82,6 @@ async def test_a_list_names_only_what_may_be_seen(tmp_path: pathlib.Path) -> Non
             rest = ET.fromstring((await front.ask("GET", f"?comp=list&marker={marker}")).body)
             names = [[each.text for each in page.iter("Name")] for page in (first, rest)]
             assert (names, marker) == ([["b-one"], ["b-three"]], f"/{ACCOUNT}/b-one")
-
-
-async def test_a_body_that_is_on_its_way_when_its_grant_is_taken_away(tmp_path: pathlib.Path) -> None:
-    """It is refused once it has come, however slowly that is: nothing was put."""
-    path = tmp_path / "access.json"
-    written(path, {"p": {"put": [f"{ACCOUNT}/{GRANTED}"], "take": [f"{ACCOUNT}/{GRANTED}"]}})
-
-    def less(found: AccessList) -> AccessList:
-        found.principals["p"] = {"take": [f"{ACCOUNT}/{GRANTED}"]}
-        return found
-
-    async with Bridge() as bridge, AccessWatch(path) as watch:
-        async with serving_azure(bridge, access=watch, principal="p") as front:
-            await prepared(bridge)
-            target, body = f"/{ACCOUNT}/{GRANTED}/messages", message("late")
-            headers = signed_headers("POST", target, body, {}, front.wall())
-            lines = [f"POST {target} HTTP/1.1", f"Host: 127.0.0.1:{front.server.port}", f"Content-Length: {len(body)}"]
-            lines += [f"{name}: {value}" for name, value in headers.items()]
-            client = Client(*await asyncio.open_connection("127.0.0.1", front.server.port))
-            await client.send("\r\n".join(lines).encode() + b"\r\n\r\n" + body[:-9])
-            # What was sent first is being read when this one is answered.
-            assert (await front.ask("GET", f"/{GRANTED}/messages")).status == 200
-            access_file.change(path, less)
-            watch.look()
-            await client.send(body[-9:])
-            assert fault(await client.reply()) == (403, "AuthorizationFailure")
-            await client.close()
-            depth = await bridge.store.depth(f"{ACCOUNT}/{GRANTED}")
-            assert depth is not None
-            assert (depth.visible, depth.invisible) == (0, 1)
-            assert bridge.gate.rule.bytes == 0
 
 
 async def test_refusals_and_administration_are_told(tmp_path: pathlib.Path) -> None:

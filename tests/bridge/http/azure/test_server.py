@@ -13,11 +13,8 @@ from urllib.parse import quote
 
 import pytest
 
-from bridge.contract.errors import ConfigurationError
 from bridge.http.azure.naming import message_id
-from bridge.http.azure.server import AzureServer, front_settings
 from bridge.http.server.connection import Connection
-from bridge.http.server.settings import WebSettings
 from bridge.queues.base import NewMessage
 from tests.support.azure import ACCOUNT, Front, fault, message, serving_azure, signed_headers
 from tests.support.certificates import self_signed
@@ -158,18 +155,6 @@ async def test_old_versions_answer_as_they_did(front: Front) -> None:
     assert fault(reply) == (400, "InvalidHeaderValue")
 
 
-async def test_host_style_addresses(front: Front) -> None:
-    """The account may stand in the host name; a listing tells the endpoint as it was addressed."""
-    host = "devstoreaccount1.queue.localhost"
-    assert (await front.ask("PUT", "/orders", account="", host=host)).status == 201
-    listed = await front.ask("GET", "/?comp=list", account="", host=host)
-    assert f'ServiceEndpoint="http://{host}:{front.server.port}/"'.encode() in listed.body
-    assert b"<Name>orders</Name>" in listed.body
-    listed = await front.ask("GET", "?comp=list&prefix=ord&maxresults=1")
-    assert f'ServiceEndpoint="http://127.0.0.1:{front.server.port}/devstoreaccount1"'.encode() in listed.body
-    assert b"<Prefix>ord</Prefix><MaxResults>1</MaxResults>" in listed.body
-
-
 async def test_only_names_of_this_door_are_listed(front: Front) -> None:
     """Queues of other accounts, or with names that Azure has not, are left out, and pages go on past them."""
     for name in ("devstoreaccount1/Big_One", "devstoreaccount1/aaa", "devstoreaccount1/bbb", "other/ccc"):
@@ -181,35 +166,6 @@ async def test_only_names_of_this_door_are_listed(front: Front) -> None:
     assert names == [[b"aaa"], [b"bbb"]]
     assert b"<NextMarker />" in second.body
     assert re.findall(b"<Name>", (await front.ask("GET", "?comp=list&prefix=%C3%A9")).body) == []
-
-
-async def test_foreign_pages_and_names(front: Front) -> None:
-    """A page elsewhere, and a name made to resolve to this machine, get nothing although they know the key."""
-    await front.ask("PUT", "/orders")
-    own = f"http://127.0.0.1:{front.server.port}"
-    assert (await front.ask("GET", "/orders/messages", Origin=own)).status == 200
-    assert fault(await front.ask("GET", "/orders/messages", Origin="https://evil.example"))[0] == 403
-    await front.put("orders", "x")
-    # What an image or a link of a page asks for names no origin.
-    foreign: dict[str, str]
-    for foreign in (
-        {"Sec_Fetch_Site": "cross-site"},
-        {"Sec_Fetch_Site": "same-site", "Referer": own + "/"},
-        {"Referer": "https://evil.example/page"},
-        {"Referer": own + ".evil.example/page"},
-        {"Referer": "evil"},
-        # A second connection header sends the same past the fast way.
-        {"Sec_Fetch_Site": "cross-site", "Connection": "close"},
-    ):
-        refused = await front.ask("GET", "/orders/messages", **foreign)
-        assert fault(refused) == (403, "AuthorizationFailure"), foreign
-    for ours in ({"Sec_Fetch_Site": "none"}, {"Sec_Fetch_Site": "same-origin"}, {"Referer": own + "/page"}):
-        assert (await front.ask("GET", "/orders/messages?peekonly=true", **ours)).status == 200
-    assert len(await front.get("orders")) == 1
-    reply = await front.ask("GET", "/orders/messages", host="evil.example")
-    assert fault(reply) == (421, "InvalidHeaderValue")
-    reply = await front.ask("GET", "/orders/messages", host="devstoreaccount1.queue.evil.example", account="")
-    assert fault(reply) == (421, "InvalidHeaderValue")
 
 
 async def test_cross_origin_rules() -> None:
@@ -234,27 +190,6 @@ async def test_cross_origin_rules() -> None:
             reply = await front.ask("GET", path, **page)
             assert reply.status == status
             assert reply.headers["access-control-allow-origin"] == "https://app.example"
-
-
-@pytest.mark.parametrize("origin", [None, "https://app.example", "https://other.example"])
-@pytest.mark.parametrize(("rule", "varies"), [(None, False), ("https://app.example", True), ("*", False)])
-async def test_caches_are_told_that_answers_depend_on_the_page(
-    origin: str | None, rule: str | None, varies: bool
-) -> None:
-    """Once a rule names a page, every answer varies with Origin, also one to a request that names none."""
-    rules = (
-        f"<CorsRule><AllowedOrigins>{rule}</AllowedOrigins><AllowedMethods>GET</AllowedMethods>"
-        "<MaxAgeInSeconds>60</MaxAgeInSeconds><ExposedHeaders></ExposedHeaders><AllowedHeaders></AllowedHeaders>"
-        "</CorsRule>"
-    )
-    document = f"<StorageServiceProperties><Cors>{rules if rule else ''}</Cors></StorageServiceProperties>"
-    page = {} if origin is None else {"Origin": origin}
-    async with serving_azure() as front:
-        await front.ask("PUT", "/orders")
-        assert (await front.ask("PUT", "?restype=service&comp=properties", document.encode())).status == 202
-        for path in ("/orders/messages", "/nothing/messages"):
-            reply = await front.ask("GET", path, **page)
-            assert (reply.headers.get("vary") == "Origin") is varies
 
 
 async def test_a_life_of_any_length(front: Front) -> None:
@@ -333,12 +268,6 @@ async def test_https(tmp_path_factory: pytest.TempPathFactory) -> None:
         assert front.server.url.startswith("https://")
         reply = await front.send(b"GET /devstoreaccount1/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", tls=client)
         assert fault(reply) == (400, "OutOfRangeInput")
-
-
-async def test_an_address_that_others_can_reach_has_to_be_meant(front: Front) -> None:
-    """Everybody knows the key of the default account."""
-    with pytest.raises(ConfigurationError, match="insecure"):
-        AzureServer(front.door, front_settings(WebSettings(), "0.0.0.0", 0), boot="0" * 32)
 
 
 async def test_puts_of_both_doors_meet(front: Front) -> None:

@@ -72,18 +72,6 @@ async def test_nothing_is_asked_of_the_store(served: Served, monkeypatch: pytest
     assert served.bridge.describe(QUEUE).receives.total == 0  # type: ignore[union-attr]
 
 
-WRONG = ["sort=speed", "first=-1", "first=x", "filter=" + "x" * 201, "view=1", "first=99999999"]
-
-
-@pytest.mark.parametrize("query", WRONG)
-@pytest.mark.parametrize("path", ["/v1/watch", "/v1/watch/listeners"])
-async def test_a_query_that_is_none_is_refused(served: Served, path: str, query: str) -> None:
-    """Said by its code, and nothing of what was sent stands in the answer."""
-    answer = await served.ask("GET", f"{path}?{query}")
-    assert (answer.status, answer.code) == (400, "bad_parameter")
-    assert query.partition("=")[2] not in answer.json["detail"]
-
-
 async def test_of_ten_thousand_listeners_a_hundred_are_described(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,12 +123,3 @@ async def test_each_sees_what_is_granted(tmp_path: pathlib.Path) -> None:
         async with watching(served, "/v1/watch", **operator) as view:
             told = await view.next()
             assert (told["totals"]["queues"], told["bridge"]["ready"]) == (2, True)
-
-
-async def test_views_have_a_limit_and_head_opens_none() -> None:
-    """One more is told to come again in a while."""
-    async with serving(streams=1) as served, watching(served, "/v1/watch"):
-        for path in ("/v1/watch", "/v1/watch/bridge", "/v1/watch/listeners", "/v1/queues/a/b/watch"):
-            more, head = [await served.ask(method, path) for method in ("GET", "HEAD")]
-            assert (more.status, more.body[:7], more.headers["connection"]) == (200, b"retry: ", "close")
-            assert (head.status, head.headers["content-type"]) == (200, "text/event-stream")

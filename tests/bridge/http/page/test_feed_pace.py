@@ -14,7 +14,6 @@ from bridge.core.grants import Verb
 from bridge.http.page.feed import NEW_S, SHARE, Feed, Watch
 from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.settings import WebSettings
-from bridge.observe import swallowed
 from bridge.observe.slices import Slices
 from tests.support.sim_loop import SimLoop, pass_time, simulated
 
@@ -84,25 +83,6 @@ class Readers:
 
 
 @simulated
-async def test_who_has_not_taken_what_was_written_is_passed_over() -> None:
-    """Nothing is made where nobody could take it; whoever reads again is told in the next second."""
-    readers = Readers()
-    _, slow = await readers.open("a")
-    _, other = await readers.open("a")
-    slow.unsent = 1
-    await pass_time(2.5)
-    assert (slow.times, other.times) == ([0.0], [0.0, 1.0, 2.0])
-    other.unsent = 1
-    made = len(readers.made)
-    await pass_time(2)
-    assert len(readers.made) == made
-    slow.unsent = 0
-    await pass_time(1)
-    assert (slow.times, other.times) == ([0.0, 5.0], [0.0, 1.0, 2.0])
-    readers.feed.close()
-
-
-@simulated
 async def test_first_views_wait_for_the_round_where_many_are_opened() -> None:
     """After so much of them has been made at once, until a fiftieth of the time made up for it."""
     readers = Readers(0.75 * NEW_S)
@@ -118,32 +98,4 @@ async def test_first_views_wait_for_the_round_where_many_are_opened() -> None:
         count = len(readers.made)
         await readers.open(f"after {pause}")
         assert (len(readers.made) > count) is soon, pause
-    readers.feed.close()
-
-
-@simulated
-async def test_a_view_that_fails_costs_itself() -> None:
-    """It is counted and logged, the others go on, and it is tried again in the next round."""
-    readers = Readers()
-    _, good = await readers.open("good")
-    broken = [True]
-
-    def make(_: object) -> Slices[msgspec.Struct]:
-        if broken[0]:
-            raise ZeroDivisionError
-        yield
-        return View("bad", 0)
-
-    before = swallowed.counts["a view of the page"]
-    wire = Wire()
-    request: Any = SimpleNamespace(
-        version=HttpVersion11, protocol=SimpleNamespace(transport=wire, fixed_headers=b"", hung_up=None)
-    )
-    await Watch(readers.feed, Verb.LOOK, frozenset(), "bad", make).prepare(request)
-    await pass_time(2.5)
-    assert (good.times, wire.times) == ([0.0, 1.0, 2.0], [])
-    assert swallowed.counts["a view of the page"] == before + 3
-    broken[0] = False
-    await pass_time(1)
-    assert (good.times[-1], wire.times) == (3.0, [3.0])
     readers.feed.close()

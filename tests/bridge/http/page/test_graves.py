@@ -12,7 +12,6 @@ import pytest
 
 from bridge.contract.burial import Attempt, Burial, write_burial
 from bridge.contract.errors import StoreUnavailable
-from bridge.http.page import graves
 from bridge.queues.base import NewMessage
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.service.access import access_file
@@ -90,51 +89,6 @@ async def test_those_in_a_store_that_the_bridge_reads_are_shown_and_go_back_ther
     assert [task for task in asyncio.all_tasks() if task.get_name() == "ask the store again"] == []
 
 
-async def test_those_of_a_reason_are_looked_for_a_part_at_a_time(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A request looks at so many and says where to go on, whether it found any or none."""
-    monkeypatch.setattr(graves, "SEARCHED_MAX", 64)
-    for _ in range(5):
-        await served.bridge.store.put(POISON, [NewMessage(b"x")] * 32)
-    await bury(served, "no price", "too big")
-    after: str | None = ""
-    looked: list[int] = []
-    found: list[str] = []
-    while after is not None:
-        answer = (await served.ask("GET", f"/v1/queues/{POISON}/buried?reason=price&after={after}")).json
-        looked.append(answer["looked"])
-        found += [each["burial"]["reason"] for each in answer["messages"]]
-        after = answer["next"]
-    assert (looked, found) == ([64, 64, 34], ["no price"])
-    assert answer["whole"] is True, "nothing follows, however many there were"
-
-
-@pytest.mark.parametrize(
-    "query", ["after=x", "after=1", "after=-1.2", "after=" + "1" * 41, "newest=2", "max=5", "reason=" + "x" * 1001]
-)
-async def test_a_place_that_is_none_is_refused(served: Served, query: str) -> None:
-    """By its code, and nothing of it is repeated."""
-    await bury(served, "a")
-    answer = await served.ask("GET", f"/v1/queues/{POISON}/buried?{query}")
-    assert (answer.status, answer.code) == (400, "bad_parameter")
-
-
-SLIPS: list[object] = [
-    {"reasons": "x"}, {"ids": "17"}, {"ids": [1]}, {"max": 0}, {"reason": "x" * 1001}, [], {"ids": ["x"] * 1001},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("value", SLIPS)
-@pytest.mark.parametrize("what", ["replay", "discard"])
-async def test_a_slip_does_nothing(served: Served, what: str, value: object) -> None:
-    """What is misspelt must not mean all of them."""
-    await bury(served, "a")
-    answer = await post(served, what, value)
-    assert (answer.status, answer.code) == (400, "bad_parameter")
-    assert len(await bodies(served, POISON)) == 1
-
-
 @pytest.mark.parametrize("what", ["replay", "discard"])
 @pytest.mark.parametrize("raw", [b"{", b'{"ids":["\xff"]}', b'{"reason":"\\ud800"}'])
 async def test_what_is_no_json_does_nothing(served: Served, what: str, raw: bytes) -> None:
@@ -168,28 +122,6 @@ async def test_one_run_at_a_time(served: Served, monkeypatch: pytest.MonkeyPatch
     depth = await served.bridge.store.depth(POISON)
     assert depth is not None
     assert (depth.visible, depth.invisible, len(await bodies(served, "pay/orders"))) == (8, 0, 32)
-
-
-async def test_a_run_that_is_cancelled_before_its_first_step_keeps_no_other_from_it(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its end is shown, and the next run begins."""
-    await bury(served, "no")
-
-    def stillborn(*given: Any, **named: Any) -> asyncio.Task[Any]:
-        task = made(*given, **named)
-        if named.get("name") == f"graves[{POISON}]":
-            task.cancel()
-        return task
-
-    made = asyncio.create_task
-    with monkeypatch.context() as patched:
-        patched.setattr(asyncio, "create_task", stillborn)
-        assert (await post(served, "replay")).status == 202
-    run = await ended(served)
-    assert (run.running, run.moved, "what is left stays" in run.error) == (False, 0, True)
-    assert (await post(served, "replay")).status == 202
-    assert (await ended(served)).moved == 1
 
 
 async def test_a_store_that_fails_is_told(
@@ -249,22 +181,3 @@ async def test_a_run_ends_with_the_grant_that_began_it(
         depth = await served.bridge.store.depth(POISON)
         assert depth is not None
         assert (depth.visible, depth.invisible) == (40 - moved, 0)
-
-
-async def test_the_newest_runs_are_kept(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of runs that ended so many are remembered, the newest of each queue; the one longest ago is forgotten first."""
-    monkeypatch.setattr(graves, "_RUNS_MAX", 2)
-    routes = served.server._graves
-    assert routes is not None
-
-    async def discard(queue: str) -> None:
-        await served.bridge.store.put(queue, ["x"])
-        assert (await served.ask("POST", f"/v1/queues/{queue}/discard")).status == 202
-        await asyncio.wait([task for task, _, _ in routes._under_way.values()], timeout=100)
-
-    for queue in ("a/one", "a/two", "a/one", "a/three"):
-        await discard(queue)
-    kept = [queue for queue in ("a/one", "a/two", "a/three") if routes.run_of(queue) is not None]
-    assert kept == ["a/one", "a/three"]
-    run = routes.run_of("a/one")
-    assert run is not None and (run.what, run.running, run.moved) == ("discarded", False, 1)

@@ -254,9 +254,3 @@ async def test_bad_input(hostile: Hostile, tmp_path: pathlib.Path) -> None:
         foreign = await served.ask("POST", "/v1/login", good, media=JSON, Origin="http://evil.example")
         assert foreign.code == "forbidden_origin"
         assert hostile.asked == []
-
-
-async def test_a_long_code_comes_in(served: Served) -> None:
-    """What some issuers send browsers back with is longer than any other address may be."""
-    assert (await served.ask("GET", f"/?code={'c' * 4000}&state=s")).status == 200
-    assert (await served.ask("GET", f"/livez?code={'c' * 4000}")).status == 414

@@ -20,9 +20,8 @@ from bridge.http.server.answer import Answer
 from bridge.http.server.connection import Connection, ConnectionServer
 from bridge.http.server.quiet import QuietLog
 from bridge.http.server.settings import WebSettings
-from tests.support.azure import message, serving_azure, signed_headers
 from tests.support.sim_loop import pass_time, simulated
-from tests.support.web import Client, Served, request, serving
+from tests.support.web import Served, request, serving
 
 GET = request("GET", "/")
 
@@ -152,35 +151,6 @@ async def test_s11_headers_have_their_time_from_the_first_byte() -> None:
 
 
 @simulated
-async def test_s11_a_peer_that_takes_nothing_is_cut_off() -> None:
-    """After `write_timeout`, and not while it takes 64 KiB in that time; what it left unread is counted until then."""
-    door = Door(write_timeout=10.0, header_timeout=1000.0)
-    connection, wire = await door.connect()
-    wire.unsent = 200_000
-    connection.pause_writing()
-    assert (connection.unread(), door.server.unread.taken) == (200_000, 200_000)
-    await pass_time(9)
-    wire.unsent -= 65_536
-    await pass_time(10)
-    assert not wire.is_closing()
-    wire.unsent -= 65_535
-    await ends_after(wire, 1.0)
-    assert wire.aborted and not wire.written
-    assert (connection.unread(), door.server.unread.taken) == (0, 0)
-    connection, wire = await door.connect()
-    wire.unsent = 10
-    connection.pause_writing()
-    wire.unsent = 0
-    connection.resume_writing()
-    assert door.server.unread.taken == 0
-    wire.unsent = 10
-    await pass_time(7)
-    connection.pause_writing()
-    await ends_after(wire, 10.0)
-    await door.server.stop(1)
-
-
-@simulated
 async def test_s12_connections_of_one_address_have_a_limit(caplog: pytest.LogCaptureFixture) -> None:
     """That of all together too; an IPv6 network counts as one, loopback as nobody, and an end gives the place back."""
     door = Door(connections_per_address=2)
@@ -208,34 +178,6 @@ async def test_s12_connections_of_one_address_have_a_limit(caplog: pytest.LogCap
     assert everybody.server.turned_away == 0
     for each in (door, everybody):
         await each.server.stop(0)
-
-
-@simulated
-async def test_the_end_of_a_server_waits_for_answers_and_not_for_ever() -> None:
-    """Whoever rests is closed at once, whoever waits for an answer gets it, and after the time-out nobody is left."""
-    door = Door()
-    _, idle = await door.connect()
-    busy, wire = await door.connect()
-    door.go.clear()
-    busy.data_received(GET)
-    await pass_time(0)
-    stopping = [asyncio.create_task(door.server.stop(5.0), name="stop") for _ in range(2)]
-    await pass_time(1)
-    assert idle.is_closing() and not wire.is_closing()
-    door.go.set()
-    await pass_time(0.1)
-    assert wire.statuses == [200] and b"Connection: close\r\n" in wire.written
-    assert all(task.done() for task in stopping)
-    door = Door()
-    busy, wire = await door.connect()
-    door.go.clear()
-    busy.data_received(GET)
-    await pass_time(0)
-    stopping = [asyncio.create_task(door.server.stop(5.0), name="stop")]
-    await pass_time(4.9)
-    assert not wire.is_closing()
-    await pass_time(0.4)
-    assert wire.is_closing() and stopping[0].done()
 
 
 class Listening(socket.socket):
@@ -313,47 +255,6 @@ async def test_without_a_file_it_waits(number: int, caplog: pytest.LogCaptureFix
     assert os.strerror(number) in caplog.text
 
 
-OK = b'{"storage_account":"a","queue_name":"b"}'
-HEAD = b"POST /v1/triggers HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        HEAD + b"Content-Length: 40\r\nContent-Length: 41\r\n\r\n" + OK,
-        HEAD + b"Content-Length: 40\r\nContent-Length: 40\r\n\r\n" + OK,
-        HEAD + b"Content-Length: +40\r\n\r\n" + OK,
-        HEAD + b"Content-Length: 4_0\r\n\r\n" + OK,
-        HEAD + b"Content-Length: -1\r\n\r\n",
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
-        HEAD + b"Transfer-Encoding: gzip, chunked, gzip\r\n\r\n",
-        HEAD + b"X: a\r\n  folded\r\nContent-Length: 0\r\n\r\n",
-        HEAD + b"X : a\r\nContent-Length: 0\r\n\r\n",
-        HEAD + b"X: a\x00b\r\nContent-Length: 0\r\n\r\n",
-        HEAD.replace(b"\r\n", b"\n") + b"Content-Length: 0\n\n",
-        HEAD + b"Host: other\r\nContent-Length: 0\r\n\r\n",
-        b"GET /livez HTTP/1.1\r\n\r\n",
-        b"GET /livez HTTP/9.9\r\nHost: localhost\r\n\r\n",
-        b"GET /livez\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
-        b"\x00\x00\x00\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"GET http://[::1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    ],
-)
-async def test_s9_a_malformed_request_is_refused_and_the_connection_closed(data: bytes, parser: str) -> None:
-    """The connection is never used again: what follows could be someone else's smuggled request."""
-    async with serving() as served, served.client() as client:
-        await client.send(data)
-        reply = await client.reply()
-        assert reply.status == 400
-        assert reply.code
-        assert reply.headers["connection"] == "close"
-        assert await client.rest() == b""
-
-
 async def test_s10_many_headers_are_431(parser: str, served: Served) -> None:
     """64 are accepted, 65 and 1000 are not; nor is more than 8 KiB of them together."""
     many = {f"X-{n}": "v" for n in range(63)}  # with Host
@@ -374,77 +275,6 @@ async def test_s10_headers_in_many_small_pieces_are_bounded_too(parser: str) -> 
         reply = await client.reply()
         assert (reply.status, reply.code) == (431, "headers_too_large")
         await client.rest()
-
-
-async def test_s12_connections_are_capped_and_the_place_is_given_back() -> None:
-    """503 with Retry-After, at once and without a task or a parser."""
-    async with serving(connections=2) as served:
-        async with served.client() as one, served.client() as two:
-            for client in (one, two):
-                await client.send(request("GET", "/livez"))
-                assert (await client.reply()).status == 200
-            async with served.client() as third:
-                await third.send(request("GET", "/livez"))
-                reply = await third.reply()
-                assert (reply.status, reply.code) == (503, "too_many_requests")
-                assert int(reply.headers["retry-after"]) >= 1
-                assert await third.rest() == b""
-        server = served.server.connections
-        async with asyncio.timeout(50):
-            while server.open:
-                await asyncio.sleep(0)
-        assert (await served.ask("GET", "/livez")).status == 200
-
-
-async def test_half_closed_client_gets_all_its_answers(parser: str) -> None:
-    """Whatever it sent before, at both doors; then the connection ends, and what is not whole is refused."""
-    async with serving() as served, serving_azure(served.bridge) as front:
-        many = b"".join(request("POST", f"/v1/triggers/a/q{n}") for n in range(60))
-        cut = HEAD + b"Content-Length: 1000\r\n\r\n" + OK
-        for more, statuses in ((b"", [202] * 60), (b"GET /li", [202] * 60), (cut, [202] * 60 + [400])):
-            async with served.client() as client:
-                await client.send(many + more)
-                client.writer.write_eof()
-                assert [(await client.reply()).status for _ in statuses] == statuses
-                assert await client.rest() == b""
-        client = Client(*await asyncio.open_connection("127.0.0.1", front.server.port))
-        await client.send(request("GET", "/devstoreaccount1?comp=list") * 3)
-        client.writer.write_eof()
-        replies = [await client.reply() for _ in range(3)]
-        assert len({reply.status for reply in replies}) == 1
-        assert await client.rest() == b""
-        await client.close()
-
-
-async def test_client_that_resets_in_the_middle_of_a_body_is_no_fault(
-    parser: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """At both doors: there is nobody to answer, and nothing to mend."""
-    async with serving() as served, serving_azure(served.bridge) as front:
-        await front.ask("PUT", "/orders")
-        rule = served.bridge.gate.rule
-        target, body = "/devstoreaccount1/orders/messages", message("x" * 1000)
-        signed = signed_headers("POST", target, body, {}, front.wall())
-        azure = request("POST", target, body, **{name.replace("-", "_"): value for name, value in signed.items()})
-        native = request("POST", "/v1/queues/a/q/messages", body, media="text/plain")
-        for server, data in ((served.server, native), (front.server, azure)):
-            client = Client(*await asyncio.open_connection("127.0.0.1", server.port))
-            await client.send(data[:-2])
-            async with asyncio.timeout(100):
-                while not rule.bytes:
-                    await served.ask("GET", "/livez")
-                (connection,) = (each for each in server.connections.open if not each.idle)
-                wire = connection.transport
-                assert wire is not None
-                # More of the body and the reset come in the same turn of the loop.
-                connection.data_received(data[-2:-1])
-                connection.connection_lost(ConnectionResetError())
-                wire.set_protocol(asyncio.Protocol())
-                wire.abort()
-                while rule.bytes:
-                    await served.ask("GET", "/livez")
-            await client.close()
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_http_1_0_is_served(parser: str, served: Served) -> None:

@@ -56,66 +56,6 @@ async def test_requests_and_pages_over_tls(tmp_path: pathlib.Path) -> None:
             await asyncio.open_connection("127.0.0.1", served.server.port, ssl=old)
 
 
-async def _served_by(served: Served) -> bytes:
-    """The certificate that a new connection is shown."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    _, writer = await asyncio.open_connection("127.0.0.1", served.server.port, ssl=context)
-    try:
-        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        assert isinstance(shown, bytes)
-        return shown
-    finally:
-        writer.close()
-        await writer.wait_closed()
-
-
-async def test_files_that_do_not_fit_change_nothing(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Between the copying of one and of the other, and while a file is away: what was served goes on."""
-    caplog.set_level("INFO", "queuebell.web")
-    (tmp_path / "other").mkdir()
-    cert, key = write_self_signed(tmp_path)
-    other_cert, other_key = write_self_signed(tmp_path / "other")
-    certificates = Certificates(str(cert), str(key), "tls")
-    async with serving(tls=certificates.context) as served:
-        before = await _served_by(served)
-        whole = cert.read_bytes(), key.read_bytes()
-        for broken in (other_cert.read_bytes(), b"", b"no PEM"):
-            cert.write_bytes(broken)
-            certificates.look()
-            assert await _served_by(served) == before
-        cert.unlink()
-        certificates.look()
-        assert await _served_by(served) == before
-        said = [record for record in caplog.records if "cannot be used" in record.getMessage()]
-        assert len(said) == 4
-        certificates.look()
-        assert len([record for record in caplog.records if "cannot be used" in record.getMessage()]) == 4
-        cert.write_bytes(other_cert.read_bytes())
-        key.write_bytes(other_key.read_bytes())
-        certificates.look()
-        assert await _served_by(served) != before
-        assert whole[1] != key.read_bytes()
-        read = [record for record in caplog.records if record.getMessage() == "certificates read again"]
-        assert [getattr(record, "file", "") for record in read] == [str(cert)]
-
-
-def test_what_cannot_be_served_is_refused(tmp_path: pathlib.Path) -> None:
-    """Half a pair, files that are away, and a key that asks for a password: by the setting's name."""
-    cert, key = write_self_signed(tmp_path)
-    for half in ((str(cert), None), (None, str(key)), (str(cert), "")):
-        with pytest.raises(ConfigurationError, match=r"tls_(cert|key): HTTPS needs both"):
-            Certificates(*half, "tls")
-    for wrong in (
-        (str(tmp_path / "none"), str(key)),
-        (str(key), str(cert)),
-        (str(cert), str(cert)),
-        ("a\0b", str(key)),
-    ):
-        with pytest.raises(ConfigurationError, match="tls_cert: cannot use"):
-            Certificates(*wrong, "tls")
-
-
 DAY = datetime.timedelta(days=1)
 
 

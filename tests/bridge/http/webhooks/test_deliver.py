@@ -105,18 +105,6 @@ async def test_s29_what_refuses_consent_is_told_and_its_wait_is_kept() -> None:
         assert (courier.rate, [got.method for got in target.got]) == (60.0, ["OPTIONS"] * 3 + ["POST"] * 2)
 
 
-async def test_a_name_that_cannot_be_resolved_is_told_as_that() -> None:
-    """And nothing of the resolver's own words."""
-
-    async def away(host: str, port: int) -> list[str]:
-        raise OSError("hidden")
-
-    (checked,) = check_webhooks([hook("http://hooks.example.com/hook")])
-    courier = Courier(checked, lambda address, port: False, resolve=away)
-    assert await courier.deliver(WAKE) == Outcome(None, "its name cannot be resolved")
-    await courier.close()
-
-
 async def test_what_was_checked_is_what_is_connected_to() -> None:
     """Each address by its family, as it is; one that is not to be connected to refuses all."""
     asked: list[tuple[str, int]] = []
@@ -218,19 +206,6 @@ async def test_what_is_told_while_an_endpoint_breaks_heals_and_goes(caplog: pyte
     assert {getattr(record, "endpoint", "") for record in caplog.records} == {"https://hooks.example.com:8443"}
     assert {getattr(record, "queue", "a/b") for record in caplog.records} == {"a/b"}
     assert caplog.records[1].exc_info
-
-
-async def test_s29_the_target_consents_first() -> None:
-    """OPTIONS asks once; every POST then repeats our origin."""
-    async with receiver() as target, hooked(hook(target.url)) as (bridge, _):
-        mark(bridge)
-        await target.until(1)
-        mark(bridge)
-        await target.until(2)
-        assert [got.method for got in target.got] == ["OPTIONS", "POST", "POST"]
-        asked = target.got[0].headers
-        assert int(asked["webhook-request-rate"]) > 0
-        assert {got.headers["webhook-request-origin"] for got in target.got} == {asked["webhook-request-origin"]}
 
 
 async def test_s30_what_failed_is_tried_again_with_the_newest_wake(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,7 +24,6 @@ from sqlalchemy.orm import Session
 from bridge.contract.errors import (
     BadInput,
     ConfigurationError,
-    NotPrepared,
     QueuebellError,
     StoreUnavailable,
     UnknownOutcome,
@@ -32,7 +31,7 @@ from bridge.contract.errors import (
 )
 from bridge.producer.outbox.bells import hang, ring_here
 from bridge.producer.outbox.database import Link
-from bridge.producer.outbox.relay import Relay, RelayState
+from bridge.producer.outbox.relay import Relay
 from bridge.producer.outbox.rows import OutboxRow
 from bridge.producer.outbox.statements import Execute, Place, insert
 from bridge.queues.base import Body, Capabilities, NewMessage, PutReceipt, new_messages
@@ -296,47 +295,6 @@ async def test_a_driver_that_cannot_be_listened_on_is_not_asked_again(caplog: py
         assert len(database.heard) == 1
         assert not relay.state().listening
     assert caplog.messages == ["no commit of another process is heard, looking every 2 s: pg8000: cannot"]
-
-
-@simulated
-async def test_a_start_closes_what_it_cannot_use_and_tells_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
-    """A table that is missing or another ends it; a database that is away does not; rows that are left are named."""
-    for kind, drop, error in (
-        ("sqlite", "DROP TABLE queuebell_outbox", NotPrepared),
-        ("postgresql", "ALTER TABLE queuebell_outbox DROP COLUMN headers", ConfigurationError),
-    ):
-        database = Database(kind)
-        database.rows.execute(drop)
-        with pytest.raises(error, match=r"^outbox: nothing is relayed: the"):
-            async with relay_of(database):
-                pass
-        assert database.closed and database.looks == [now()]
-    database = Database()
-    database.write("1", "2", "3")
-    database.rows.execute("UPDATE queuebell_outbox SET version = 2 WHERE id < 3")
-    database.rows.execute("UPDATE queuebell_outbox SET refused = 'x' WHERE id = 3")
-    async with relay_of(database) as relay:
-        await pass_time(1)
-        assert (relay.state(), database.count()) == (RelayState(), 3)
-    assert caplog.messages == [
-        "queuebell_outbox: 1 rows were refused and are kept; see the column refused",
-        "queuebell_outbox: 2 rows are of another version of Queuebell and are left: run a relay of that version",
-    ]
-    caplog.clear()
-    database, began = Database(), now()
-    database.fault = OSError("away")
-    async with relay_of(database, interval_s=30.0) as relay:
-        await pass_time(2)
-        assert since(began, database.looks) == [0, 0, 0.1, 0.3, 0.7, 1.5]
-        assert relay.state() == RelayState(failures=6)
-        assert caplog.messages == ["the outbox: it cannot be read, its rows are kept: OSError: away"]
-        database.fault = None
-        await pass_time(1.5)
-        database.fault = OSError("away")
-        ring_here()
-        await pass_time(0.15)
-        assert since(began, database.looks)[6:] == [3.1, 3.5, 3.6], "a back-off that begins anew"
-        database.fault = None
 
 
 @simulated

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import pathlib
 import warnings
 from collections.abc import Callable
@@ -16,8 +15,6 @@ import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from bridge.contract.errors import ConfigurationError
@@ -209,35 +206,6 @@ def test_how_much_an_issuer_may_publish(
     assert caplog.messages == [f"keys of an issuer cannot be had; no token of it is good until they can: {why}"]
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (b"", "Input data was truncated"),
-        (b"-----BEGIN PUBLIC KEY-----\n", "JSON is malformed"),
-        (b"{}", "missing required field `keys`"),
-        (b'{"keys": []}', "it holds no key that signs RS256, ES256 or EdDSA"),
-        (b'{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', "it holds no key that signs"),
-        (b"\xff", "JSON is malformed"),
-        (b'{"keys": [' + b"[" * 100_000, "cannot be used"),
-        (None, "it is no file"),
-    ],
-)
-def test_a_file_that_is_no_jwks_is_refused_at_the_start(
-    tmp_path: pathlib.Path, content: bytes | None, why: str
-) -> None:
-    """No token could be good by it: the error names issuer, file and what to do, and shows nothing of the file."""
-    file = tmp_path / "jwks.json"
-    if content is None:
-        os.mkfifo(file)  # to open it would wait for whoever writes
-    else:
-        file.write_bytes(content)
-    with pytest.raises(ConfigurationError) as refused:
-        Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file))], lambda: NOW)
-    said = str(refused.value)
-    assert said.startswith(f"issuer: {ISSUER}: jwks: {file} cannot be used") and why in said
-    assert "save there what the issuer publishes" in said and "c2Vjcm" not in said
-
-
 async def test_an_address_that_has_no_jwks_is_told_at_the_start(
     published: tuple[Publishes, str], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -285,14 +253,6 @@ def test_a_spoilt_key_takes_no_other_away(tmp_path: pathlib.Path, spoilt: Any) -
         checked(tmp_path, token(), [spoilt, *KEYS, {**spoilt, "kid": "s"} if isinstance(spoilt, dict) else 5])
         is not None
     )
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.text(max_size=200) | st.text("abc.-_=eyJ0", max_size=200))
-def test_any_text_is_no_token_and_no_error(text: str) -> None:
-    """Whatever a stranger sends."""
-    issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks="/nowhere")
-    assert asyncio.run(Tokens([issuer], lambda: NOW).verify(text)) is None
 
 
 def signed(header: Any, claims: Any, key: Any = EC_KEY) -> str:

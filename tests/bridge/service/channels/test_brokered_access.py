@@ -28,9 +28,9 @@ import msgspec
 import pytest
 
 from bridge.brokers.base import Incoming
-from bridge.contract.framing import LAST_COUNT, instance_of, seq_of
+from bridge.contract.framing import instance_of
 from bridge.contract.wire import decode_down
-from bridge.core.keys import AccessList, Identity, with_terms
+from bridge.core.keys import Identity, with_terms
 from bridge.observe.facts import AccessRefused, Fact
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
@@ -172,11 +172,6 @@ async def test_one_queue_more_ends_the_session(path: pathlib.Path) -> None:
         assert [reason for reason, _, _ in place.reasons()] == ["forbidden", "forbidden"]
 
 
-def _less(found: AccessList) -> AccessList:
-    found.principals["worker"] = {"take": [OTHER]}
-    return found
-
-
 async def test_a_session_stays_its_principals_also_with_its_ticket(path: pathlib.Path) -> None:
     """Whoever has learnt a ticket and has a key of their own is told so, and the session goes on."""
     secrets = written(path, {"one": {"take": ["a/*"]}, "two": {"take": ["a/*"]}})
@@ -188,49 +183,6 @@ async def test_a_session_stays_its_principals_also_with_its_ticket(path: pathlib
         assert rival.frames[-1]["message"] == "the session of this instance is another's"
         assert place.reasons() == [("forbidden", "two", "")]
         assert (place.bridge.describe(OTHER), len(place.sessions)) == (None, 1)
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {"type": "bye"},
-        {"type": "bye", "seq": seq_of(0, LAST_COUNT)},
-        {"type": "cover", "queue": QUEUE, "boot": "BOOT", "gen": 1, "age_ms": 0},
-        {"type": "heartbeat", "stamp": 1, "to": "f" * 32},
-        {"type": "heartbeat", "stamp": "wrong"},
-        {"type": "hello", "listener": "thief", "queues": []},
-        {"type": "hello", "listener": 7, "queues": []},
-        {"type": "bye", "ticket": "8" * 32},
-        {"type": "bye", "ticket": "é"},
-        {"type": "bye", "ticket": 7},
-        "no json",
-    ],
-    ids=str,
-)
-async def test_who_has_heard_an_instance_cannot_speak_for_it(forged: Any, path: pathlib.Path) -> None:
-    """A frame without the ticket is counted: the session stays, believes nothing of it, and its owner hears nothing."""
-    secrets = written(path, {"worker": {"take": [QUEUE]}})
-    async with site(path) as place:
-        await place.bridge.store.put(QUEUE, [b"x"])
-        peer = await place.peer(secrets["worker"])
-        assert (await peer.hello())[:2] == ["welcome", "wake"]
-        before = len(peer.frames)
-        if isinstance(forged, dict):
-            frame = {"instance": ONE, "seq": 1000, **forged}
-            raw = msgspec.json.encode(frame).replace(b"BOOT", place.bridge.boot.encode())
-        else:
-            raw = forged.encode()
-        hello = isinstance(forged, dict) and forged["type"] == "hello"
-        stranger = await place.peer(None, SECOND)
-        stranger.broker.publish(("queuebell", "hello") if hello else ("queuebell", "session", ONE, "up"), raw)
-        await rest()
-        assert len(peer.frames) == before
-        assert place.reasons() == [("unauthenticated", "", "")]
-        assert place.listeners() == ["peer"]
-        state = place.bridge.describe(QUEUE)
-        assert state is not None
-        assert state.dirty
-        assert await peer.beat() == ["heartbeat"], "and its own next frame is no stale one"
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -249,48 +201,6 @@ async def limited(path: pathlib.Path, place: Site, **limits: float) -> None:
     given = {name: str(value) for name, value in limits.items()}
     access_file.change(path, lambda found: with_terms(found, "worker", {}, limits=given))
     place.watch.look()
-
-
-@pytest.mark.parametrize("kind", ["nats", "mqtt"])
-@pytest.mark.parametrize("end", ["bye", "will", "wrong", "revoked", "elsewhere"])
-async def test_sessions_are_connections_of_their_principal(end: str, kind: str, path: pathlib.Path) -> None:
-    """With those over HTTP; one that ends, however, makes room, and a hello again is none more."""
-    secrets = written(path, {"worker": {"take": ["a/*"]}, "other": {"take": ["a/*"]}})
-    async with site(path, kind) as place:
-        worker = place.watch.principal("worker")
-        assert worker is not None
-        await limited(path, place, connections=2)
-        elsewhere = place.watch.connect(place.watch.principal("worker") or worker)
-        first, second = await place.peer(secrets["worker"]), await place.peer(secrets["worker"], SECOND)
-        assert (await first.hello())[0] == "welcome"
-        assert (await first.hello(QUEUE, OTHER))[0] == "welcome"
-        assert await second.hello() == ["too_many_requests"]
-        assert second.frames[-1]["retry_after_s"] == 5
-        assert "at most 2 sessions and streams" in second.frames[-1]["message"]
-        assert place.reasons() == [("limit", "worker", "")]
-        assert (await (await place.peer(secrets["other"], "3" * 32)).hello())[0] == "welcome"
-        if end == "bye":
-            assert await first.say("bye") == ["bye"]
-        elif end == "will":
-            await first.say("bye", seq=seq_of(0, LAST_COUNT))
-        elif end == "wrong":
-            assert await first.say("heartbeat", stamp="wrong") == ["bad_parameter"]
-        elif end == "revoked":
-            access_file.change(path, _less)
-            place.watch.look()
-            access_file.change(path, _more)
-            place.watch.look()
-        else:
-            elsewhere()
-        assert (await second.hello())[0] == "welcome"
-        if end != "elsewhere":
-            elsewhere()
-        assert place.watch.allowance(worker).connections == (2 if end == "elsewhere" else 1)
-
-
-def _more(found: AccessList) -> AccessList:
-    found.principals["worker"] = {"take": ["a/*"]}
-    return found
 
 
 async def test_hellos_and_frames_are_requests_of_their_principal(path: pathlib.Path) -> None:

@@ -6,18 +6,16 @@ import asyncio
 import base64
 import json
 import struct
-import zlib
 from typing import Any
 
 import pytest
 
-from bridge.contract.wire import FRAME_BYTES_MAX, SUBSCRIPTIONS_MAX, Hello, Subscription, encode_frame
-from tests.support.web import Client, Reply, Served, request, serving
+from bridge.contract.wire import Hello, Subscription, encode_frame
+from tests.support.web import Client, Reply, Served, request
 
 TEXT, BINARY, CLOSE = 1, 2, 8
 FINAL, COMPRESSED, MASKED = 0x80, 0x40, 0x80
 HELLO = encode_frame(Hello("a" * 32, "one", [Subscription("a/x", 4)]))
-MANY = encode_frame(Hello("a" * 32, "one", [Subscription(f"a/{n}", 1) for n in range(SUBSCRIPTIONS_MAX + 1)]))
 
 
 def frame(payload: bytes, first: int = FINAL | TEXT) -> bytes:
@@ -57,48 +55,6 @@ async def heard(client: Client) -> tuple[list[dict[str, Any]], int | None]:
             if first & 0x0F == CLOSE:
                 return frames, struct.unpack("!H", payload[:2])[0]
             frames.append(json.loads(payload))
-
-
-@pytest.mark.parametrize("welcomed", [False, True])
-@pytest.mark.parametrize(
-    ("data", "close", "code"),
-    [
-        (frame(HELLO, FINAL | BINARY), 1003, None),
-        (frame(b'{"type":"\xff"}'), 1007, None),
-        (frame(b"x" * (FRAME_BYTES_MAX + 1)), 1009, None),
-        (frame(b"{")[:2] + struct.pack("!B", 0), None, None),
-        (frame(HELLO, FINAL | COMPRESSED | TEXT), 1002, None),
-        (frame(zlib.compress(b" " * 10_000_000)[2:-4], FINAL | COMPRESSED | TEXT), 1002, None),
-        (frame(HELLO, FINAL | 3), 1002, None),
-        (frame(b"{"), 1008, "bad_json"),
-        (frame(b"[" * 5000), 1008, "bad_json"),
-        (frame(b"5"), 1008, "bad_parameter"),
-        (frame(b'{"type":"hello"}'), 1008, "bad_parameter"),
-        (frame(HELLO.replace(b"a/x", b"a/*")), 1008, "bad_queue_reference"),
-        (frame(HELLO.replace(b"a/x", b"a/x\\n")), 1008, "bad_queue_reference"),
-        (frame(MANY), 1008, "too_many_items"),
-    ],
-    ids=["binary", "no UTF-8", "too large", "cut off", "compressed", "a bomb", "opcode", "no JSON", "nested",
-         "no object", "no hello", "a wildcard", "a line break", "too many queues"],
-)  # fmt: skip
-async def test_what_no_session_may_be_sent(data: bytes, close: int | None, code: str | None, welcomed: bool) -> None:
-    """It is closed with the code of its fault, in words where there are any, and is gone; another one goes on."""
-    async with serving() as served, served.client() as other, served.client() as client:
-        for each in (other, client):
-            assert (await shaken(each)).status == 101
-        await other.send(frame(encode_frame(Hello("b" * 32, "other", [Subscription("a/y", 4)]))))
-        if welcomed:
-            await client.send(frame(HELLO))
-        await client.send(data)
-        if close is None:
-            client.writer.write_eof()
-        frames, closed = await heard(client)
-        assert closed == close or (close is None and closed == 1002), frames
-        assert [each["code"] for each in frames if each["type"] == "error"] == ([] if code is None else [code])
-        assert welcomed or "welcome" not in [each["type"] for each in frames]
-        async with asyncio.timeout(100):
-            while [row.listener for row in served.bridge.listeners()] != ["other"]:
-                await asyncio.sleep(0)
 
 
 LONG = frame(json.dumps({"type": "of a time to come", "x": "y" * 300}).encode())

@@ -100,19 +100,6 @@ async def stranger(port: int, sender: str, first: bytes) -> Client:
     return client
 
 
-async def test_the_sender_with_most_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its oldest connection goes, not the oldest of all."""
-    monkeypatch.setattr(gate, "CONNECTIONS_MAX", 3)
-    monkeypatch.setattr(gate, "SILENT_S", 1000.0)
-    async with scaling() as (_, server):
-        alone = await stranger(server.port, "127.0.0.2", b"")
-        crowd = [await stranger(server.port, "127.0.0.3", b"") for _ in range(3)]
-        await crowd[0].rest()
-        assert server.connections == 3
-        for client in (alone, *crowd):
-            await client.close()
-
-
 async def test_a_connection_with_an_admitted_call_makes_no_room(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import pathlib
 import re
 import time
@@ -21,7 +20,7 @@ from grpc import aio
 
 from bridge.core.grants import Verb
 from bridge.core.keys import with_terms
-from bridge.core.limits import Limits, Refusals
+from bridge.core.limits import Refusals
 from bridge.http.server.sockets import listen
 from bridge.http.server.tls import Certificates
 from bridge.queues.base import NewMessage
@@ -206,25 +205,6 @@ async def test_nobody_learns_what_there_is_who_may_not_look(tmp_path: pathlib.Pa
                 assert ("east" in caught.value.details()) is (code == "INVALID_ARGUMENT")
 
 
-async def test_who_is_refused_again_and_again_is_answered_later(tmp_path: pathlib.Path) -> None:
-    """In one line with its other refusals, whichever door they came by."""
-    file = tmp_path / "access.json"
-    secrets = written(file, {"maker": {"put": ["*"]}, "other": {"put": ["*"]}})
-    async with AccessWatch(file) as watch, scaling(access=watch) as (_, server), Keda.to(server) as keda:
-        watch.refusals = Refusals(per_second=50.0, at_once=1)
-        loop = asyncio.get_running_loop()
-        for key in (secrets["maker"], "qb_x"):
-            begun = loop.time()
-            codes = {await status(keda.stub.IsActive(keda.ref(apiKeyFromEnv=key))) for _ in range(6)}
-            assert len(codes) == 1
-            assert loop.time() - begun >= 0.08
-        # Each has a line of its own.
-        watch.refusals = Refusals(per_second=0.001, at_once=1, held_s_max=1000.0)
-        async with asyncio.timeout(PATIENCE_S):
-            for key in (secrets["maker"], secrets["other"], "qb_x"):
-                await status(keda.stub.IsActive(keda.ref(apiKeyFromEnv=key)))
-
-
 async def test_strangers_take_no_more_places_than_some(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refusals are held to slow down whoever asks; each takes a call's place, so that past a number they go at once."""
     monkeypatch.setattr(door, "HELD_MAX", 3)
@@ -241,37 +221,6 @@ async def test_strangers_take_no_more_places_than_some(tmp_path: pathlib.Path, m
         await asyncio.wait(asking)
 
 
-async def test_a_principal_has_so_many_streams_and_calls_as_it_may(tmp_path: pathlib.Path) -> None:
-    """Its limits are those of every other way in, and what is past them is counted."""
-    file = tmp_path / "access.json"
-    secrets = written(file, {"keda": {"look": ["*"]}})
-    access_file.change(
-        file,
-        lambda listed: type(listed)(
-            principals=listed.principals,
-            keys=listed.keys,
-            limits={"keda": Limits(connections=1, requests_per_second=3)},
-        ),
-    )
-    async with AccessWatch(file, clock=lambda: 0.0) as watch, scaling(access=watch) as (bridge, server):
-        async with Keda.to(server) as keda:
-            first = keda.stream(apiKeyFromEnv=secrets["keda"])
-            await read(first, False)
-            second = keda.stream(apiKeyFromEnv=secrets["keda"])
-            with pytest.raises(grpc.RpcError, match="at most 1 sessions and streams of one principal"):
-                await second.read()
-            assert scraped(bridge, 'queuebell_keda_dropped_total{reason="limit"}') == 1
-            assert await keda.active(apiKeyFromEnv=secrets["keda"]) is False
-            with pytest.raises(grpc.RpcError, match=r"slow down: .*; again in [1-9]") as caught:
-                await keda.active(apiKeyFromEnv=secrets["keda"])
-            assert caught.value.code().name == "RESOURCE_EXHAUSTED"
-            first.cancel()
-            allowance = watch.allowance(watch.principal("keda"))  # type: ignore[arg-type]
-            async with asyncio.timeout(PATIENCE_S):
-                while allowance.connections:
-                    await asyncio.sleep(0.01)
-
-
 # -- the ends ----------------------------------------------------------------------------------------------------------
 
 
@@ -280,51 +229,6 @@ async def none_is_open(bridge: Bridge) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while scraped(bridge, "queuebell_keda_streams"):
             await asyncio.sleep(0.01)
-
-
-async def test_who_never_reads_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """S48: one answer waits for each stream and no more, others go on, and nothing of it is in the log."""
-    async with scaling(write_s=0.05) as (bridge, server):
-        deaf = await Deaf.to(server.port)
-        message = compiled()[0].ScaledObjectRef(scalerMetadata={"queue": QUEUE}).SerializeToString()
-        for _ in range(20):
-            deaf.open(message)
-        ended = asyncio.create_task(deaf.ended(), name="a client that never reads")
-        async with asyncio.timeout(PATIENCE_S):
-            while scraped(bridge, 'queuebell_keda_dropped_total{reason="slow"}') < 20:
-                await asyncio.sleep(0.01)
-        assert server.rows() == []
-        # Until their client goes they take places, of which there are so many.
-        assert scraped(bridge, "queuebell_keda_streams") == 20
-        async with Keda.to(server) as keda:
-            stream = keda.stream()
-            await read(stream, False)
-            await bridge.store.put(QUEUE, [NewMessage(b"x")])
-            await read(stream, True)
-            stream.cancel()
-        deaf.close()
-        await ended
-        await none_is_open(bridge)
-    assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
-
-
-async def test_past_the_most_streams_there_is_a_refusal(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    """It is counted, and says how many there may be."""
-    monkeypatch.setattr(keda_server, "STREAMS_MAX", 2)
-    secret = written(tmp_path / "access.json", {"keda": {"look": ["*"]}})["keda"]
-    async with AccessWatch(tmp_path / "access.json") as watch, scaling(access=watch) as (bridge, server):
-        async with Keda.to(server) as keda:
-            streams = [keda.stream(apiKeyFromEnv=secret) for _ in range(2)]
-            for stream in streams:
-                await read(stream, False)
-            with pytest.raises(grpc.RpcError, match="at most 2 streams at once") as caught:
-                await keda.stream(apiKeyFromEnv=secret).read()
-            assert caught.value.code().name == "RESOURCE_EXHAUSTED"
-            assert scraped(bridge, 'queuebell_keda_dropped_total{reason="limit"}') == 1
-            for stream in streams:
-                stream.cancel()
 
 
 async def test_without_keys_one_address_has_half_of_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:

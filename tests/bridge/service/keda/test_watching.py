@@ -19,7 +19,7 @@ from bridge.core.settings import Periods
 from bridge.queues.base import Claim, Counts, NewMessage, QueueStore, Settlement
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
-from bridge.service.keda.counting import AT_ONCE, FRESH_S, KedaCounts
+from bridge.service.keda.counting import FRESH_S, KedaCounts
 from bridge.service.keda.looking import counted_at, look
 from bridge.service.keda.watching import Stream, Watching
 from bridge.service.nowhere import Nowhere
@@ -483,37 +483,6 @@ async def test_a_gap_starts_a_pod_only_where_nobody_can_count(counted: bool) -> 
         world.bridge.gap()
         await pass_time(2 * REPEAT_S)
         assert (told.now, world.work(target)) == (True, 1)
-
-
-@simulated
-async def test_polls_share_a_count_and_few_are_made_at_once() -> None:
-    """A thousand asks of one queue are one call; of a thousand queues eight at a time, and a slow store has an end."""
-    at_once, most = 0, 0
-
-    class Slow(Counted):
-        async def counts(self, queue: str) -> Counts | None:
-            nonlocal at_once, most
-            at_once += 1
-            most = max(most, at_once)
-            try:
-                await pass_time(0.01 if queue == QUEUE else 3.0)
-            finally:
-                at_once -= 1
-            return await super().counts(queue)
-
-    slow = Slow()
-    async with World.made(east=slow) as world:
-        asks = [asyncio.create_task(world.counts.fresh((QUEUE, "east")), name="ask") for _ in range(1000)]
-        await asyncio.sleep(0)
-        asks[0].cancel()
-        await asyncio.wait(asks)
-        assert slow.counted == 1 and not asks[1].result().failed
-        many = [asyncio.create_task(world.counts.fresh((f"a/q{n}", "east")), name="ask") for n in range(100)]
-        begun = asyncio.get_running_loop().time()
-        await asyncio.wait(many)
-        assert most == AT_ONCE
-        assert asyncio.get_running_loop().time() - begun <= 10.1
-        assert sum(each.result().failed for each in many) == 100 - 3 * AT_ONCE
 
 
 @simulated

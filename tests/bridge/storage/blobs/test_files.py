@@ -76,34 +76,6 @@ async def test_what_a_crash_left_half_written_goes_after_a_day(tmp_path: Path) -
     assert list(incoming.iterdir()) == [young]
 
 
-@pytest.mark.parametrize("left", ["nothing", "empty", "another", "older"])
-async def test_a_folder_whose_mount_is_away_has_lost_no_blob(tmp_path: Path, left: str) -> None:
-    """Nothing there, the empty mount point, another store: each call says that it is away, and nothing is written."""
-    root, away = tmp_path / "mount", tmp_path / "away"
-    await FileBlobs(root).put("a/b", b"x")
-    store = FileBlobs(root)
-    assert await store.get("a/b") == b"x"
-    root.rename(away)
-    if left == "empty":
-        root.mkdir()
-    if left in ("another", "older"):
-        await FileBlobs(root).put("a/c", b"theirs")
-    if left == "older":
-        (root / MARKER).unlink()
-    before = sorted(root.rglob("*"))
-    for _ in range(2):
-        for call in (store.get("a/b"), store.delete("a/b"), store.put("a/d", b"y")):
-            with pytest.raises(StoreUnavailable, match="mount it again"):
-                await call
-    assert sorted(root.rglob("*")) == before
-    if left != "nothing":
-        root.rename(tmp_path / "below")
-    away.rename(root)
-    assert await store.get("a/b") == b"x"
-    with pytest.raises(BlobNotFound):
-        await store.get("a/d")
-
-
 @pytest.mark.parametrize("made", [False, True])
 async def test_a_folder_that_was_never_used_says_what_to_do(tmp_path: Path, made: bool) -> None:
     """A reader cannot tell an empty folder from an absent mount; a file made by hand says that it is right."""
@@ -151,27 +123,6 @@ async def test_a_put_whose_mount_goes_away_under_it_fails(tmp_path: Path, monkey
     monkeypatch.setattr(os, "fsync", vanish)
     with pytest.raises(StoreUnavailable, match="mount it again"):
         await store.put("a/c", b"y")
-
-
-async def test_a_mount_that_comes_back_between_two_looks_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Away at the read and back at the look for the mark: the blob is read, and not called gone."""
-    root, away = tmp_path / "mount", tmp_path / "away"
-    await FileBlobs(root).put("a/b", b"x")
-    root.rename(away)
-    store = FileBlobs(root)
-    read = Path.read_bytes
-
-    def back(path: Path) -> bytes:
-        try:
-            return read(path)
-        except FileNotFoundError:
-            away.rename(root)
-            raise
-
-    monkeypatch.setattr(Path, "read_bytes", back)
-    assert await store.get("a/b") == b"x"
 
 
 @pytest.mark.parametrize("url", ["file://host/x", "file:///", "file:", "ftp://secret@x", "blobs", ""])

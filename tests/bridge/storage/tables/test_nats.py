@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 
 from bridge.contract.errors import ConfigurationError, Conflict, StoreError, StoreUnavailable
-from bridge.queues.jetstream.wire import Wire
 from bridge.storage.tables import open_table
 from bridge.storage.tables.nats import NatsTable
 from tests.support.brokers import NatsServer
@@ -56,24 +55,6 @@ def test_addresses_that_are_none(query: str) -> None:
 
 
 class TestNatsTable:
-    async def test_a_delete_takes_nothing_that_came_after_it(
-        self, server: NatsServer, table: NatsTable, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Somebody inserts the key anew before the marker is removed: what he wrote stands."""
-        ask, written = Wire.ask, []
-
-        async def later(wire: Wire, subject: str, *rest: Any) -> Any:
-            if ".STREAM.PURGE." in subject:
-                written.append(await other.insert(P, "a", b"new"))
-            return await ask(wire, subject, *rest)
-
-        async with NatsTable(f"nats://127.0.0.1:{server.port}") as other:
-            old = await table.insert(P, "a", b"old")
-            monkeypatch.setattr(Wire, "ask", later)
-            await table.delete(P, "a", old)
-            entity = await other.get(P, "a")
-        assert ([entity.etag], entity.data) == (written, b"new")
-
     @pytest.mark.parametrize("how", ["delete", "purge"])
     async def test_the_marker_of_a_delete_is_no_entity(self, how: str, server: NatsServer, table: NatsTable) -> None:
         """Left by a client of NATS, or by a worker that was killed in between."""

@@ -112,17 +112,6 @@ async def test_a_strange_file_is_refused_and_left_alone(tmp_path: Path) -> None:
         assert path.read_bytes() == before
 
 
-async def test_a_caller_that_is_cancelled_harms_nobody(tmp_path: Path) -> None:
-    """The write may be done; others in its group are answered."""
-    async with SqliteTable(tmp_path / "ledger.db") as store:
-        one = asyncio.create_task(store.insert("p", "one", b""))
-        two = asyncio.create_task(store.insert("p", "two", b""))
-        await asyncio.sleep(0)
-        one.cancel()
-        assert await two
-        assert one.cancelled() or (await asyncio.wait([one]) and one.cancelled())
-
-
 @pytest.mark.parametrize("url", ["sqlite://host/x", "sqlite:", "ftp://secret@x", "", "sqlite:/tmp/%00.db"])
 def test_a_url_of_no_store_is_refused(url: str) -> None:
     """With what would be right, and without the URL, which may hold a secret."""

@@ -15,12 +15,10 @@ import pytest
 from bridge.brokers import SCHEMES
 from bridge.brokers.base import Topic
 from bridge.contract.errors import ConfigurationError
-from bridge.contract.wire import Bye, Cover, Hello, ListenerHeartbeat, QueueBeat, Subscription, Welcome, encode_frame
-from bridge.core.keys import without
+from bridge.contract.wire import Welcome, encode_frame
 from bridge.core.settings import Periods
 from bridge.core.supervision import RETRY_CAP_S
 from bridge.queues.base import NewMessage
-from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
@@ -338,30 +336,6 @@ class SiteBrokeredKey:
 
 
 @simulated
-async def test_a_bridge_that_restarts_and_knows_the_key_no_more(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The listener does not hang on to the session that it had, and is let in once the key is back."""
-    secrets = written(tmp_path / "access.json", {"worker": {"take": [QUEUE]}})
-    place = SiteBrokeredKey("nats", tmp_path / "access.json")
-    async with place.worker(secrets["worker"]) as worker:
-        async with place.bridge():
-            await place.until(lambda: worker.state().session, 10)
-            for connection in place.server.connections:
-                # It ends without a word to anybody.
-                connection.full = any(pattern[1] == "hello" for pattern, _, _ in connection.subscriptions)
-        kept = access_file.read(place.path)
-        access_file.change(place.path, lambda found: without(found, "worker")[0])
-        async with place.bridge():
-            await pass_time(60)
-            assert sum("the bridge reports" in record.message for record in caplog.records) <= 2
-            assert sum("the bridge refuses us" in record.message for record in caplog.records) == 1
-            assert not worker.state().session
-            access_file.change(place.path, lambda _: kept)
-            await place.until(lambda: worker.state().session, 60)
-
-
-@simulated
 async def test_a_key_that_cannot_be_had(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     """The listener polls and asks again; what the program raised may hold the key, and is in no log."""
     secrets = written(tmp_path / "access.json", {"worker": {"take": [QUEUE]}})
@@ -412,8 +386,6 @@ def test_a_key_never_goes_over_a_network_in_the_clear(url: str, monkeypatch: pyt
 
 INSTANCE = "1" * 32
 OLD, NEW = "a" * 32, "b" * 32
-QUEUE_BETWEEN_BRIDGES = "billing/orders"
-DOWN = ("queuebell", "session", INSTANCE, "down")
 
 
 def down(frame: dict[str, object], boot: str, seq: int) -> bytes:
@@ -423,37 +395,3 @@ def down(frame: dict[str, object], boot: str, seq: int) -> bytes:
 def welcome(boot: str, seq: int) -> bytes:
     frame = msgspec.json.decode(encode_frame(Welcome(boot, 5000, 60_000, 1, [])))
     return down(frame, boot, seq)
-
-
-@simulated
-async def test_levels_of_the_old_boot_are_not_said_to_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After `unknown_session` only hello and bye leave, until somebody says welcome."""
-    monkeypatch.setitem(SCHEMES, "mem", ("tests.support.memory_broker", "NamedBroker"))
-    server = SERVERS["between"] = MemoryServer()
-    link = await BrokeredChannel("mem://between", INSTANCE).connect()
-    hello = Hello(INSTANCE, "one", [Subscription(QUEUE_BETWEEN_BRIDGES, 1)])
-    beat = ListenerHeartbeat(1, {QUEUE_BETWEEN_BRIDGES: QueueBeat(gen=57, covered=57)})
-    cover = Cover(QUEUE_BETWEEN_BRIDGES, OLD, 57, 0)
-
-    def said() -> list[str]:
-        found = [msgspec.json.decode(payload)["type"] for topic, payload in server.log if topic[-1] != "down"]
-        server.log.clear()
-        return found
-
-    link.send(hello)
-    server.deliver(DOWN, welcome(OLD, 1))
-    await pass_time(0.1)
-    link.send(beat)
-    assert said() == ["hello", "heartbeat"]
-    server.deliver(DOWN, down({"type": "error", "code": "unknown_session", "message": ""}, OLD, 2))
-    await pass_time(0.1)
-    link.send(hello)
-    link.send(beat)
-    link.send(cover)
-    assert said() == ["hello"]
-    server.deliver(DOWN, welcome(NEW, 1))
-    await pass_time(0.1)
-    link.send(beat)
-    link.send(Bye())
-    assert said() == ["heartbeat", "bye"]
-    await link.close()

@@ -10,13 +10,12 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from bridge.contract.errors import ChannelLost, ConfigurationError
+from bridge.contract.errors import ChannelLost
 from bridge.contract.wire import Bye, Hello, Subscription, Welcome
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.queues.base import NewMessage
 from bridge.service.bridge import Bridge
-from listeners.session.channels import websocket
 from listeners.session.channels.websocket import WebSocketChannel
 from tests.bridge.queues.scripted_server import Answering, ScriptedServer
 from tests.bridge.queues.test_http_many import refusing, strange
@@ -96,32 +95,6 @@ async def test_frames_travel_both_ways_in_order() -> None:
         await channel.close()
 
 
-async def test_a_cancelled_receive_loses_nothing() -> None:
-    """The frame that comes afterwards is still there."""
-    speak = asyncio.Event()
-
-    async def talk(socket: web.WebSocketResponse) -> None:
-        await speak.wait()
-        await socket.send_str('{"type": "drain"}')
-        await socket.send_str('{"type": "something newer"}')
-        await socket.send_str('{"type": "bye"}')
-        await socket.receive()
-
-    async with peer(talk) as url:
-        channel = WebSocketChannel(url)
-        link = await channel.connect()
-        waiting = asyncio.create_task(link.receive(), name="receive")
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        speak.set()
-        assert type(await link.receive()).__name__ == "Drain"
-        assert isinstance(await link.receive(), Bye), "a type that this version does not know is passed over"
-        await link.close()
-        await channel.close()
-
-
 @pytest.mark.parametrize("frame", ["{", '{"type": "welcome"}', "[]", '{"type": "wake", "gen": "x"}'])
 async def test_a_frame_that_cannot_be_read_ends_the_link(frame: str) -> None:
     """Better a new session than half an understanding."""
@@ -137,13 +110,6 @@ async def test_a_frame_that_cannot_be_read_ends_the_link(frame: str) -> None:
             await link.receive()
         await link.close()
         await channel.close()
-
-
-def test_a_url_of_another_kind_is_refused() -> None:
-    """By an error that names the setting."""
-    for url in ("ws://x", "http://", "x"):
-        with pytest.raises(ConfigurationError, match="bridge"):
-            WebSocketChannel(url)
 
 
 async def silent(socket: web.WebSocketResponse) -> None:
@@ -174,33 +140,3 @@ async def test_who_lets_nobody_in_is_passed_over_and_a_refusal_is_told(
         assert str(link) == good and len(server.asked) == (first is not None)
         await link.close()
         await channel.close()
-
-
-async def test_one_that_hangs_costs_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """2 s, shortened here; and an attempt that is given up goes on at the next one."""
-    monkeypatch.setattr(websocket, "TRY_S", 0.05)
-    never = asyncio.Event()
-
-    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await never.wait()
-        writer.close()
-
-    server = await asyncio.start_server(hang, "127.0.0.1", 0)
-    hanging = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with peer(silent) as good:
-        channel = WebSocketChannel(f"{hanging},{good}", draw=lambda: 0.999)
-        link = await channel.connect()
-        assert str(link) == good
-        await link.close()
-        await channel.close()
-        monkeypatch.setattr(websocket, "TRY_S", 100.0)
-        channel = WebSocketChannel(f"{hanging},{good}", draw=lambda: 0.999)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await channel.connect()
-        link = await channel.connect()
-        assert str(link) == good
-        await link.close()
-        await channel.close()
-    never.set()
-    server.close()

@@ -17,7 +17,7 @@ from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.core.keys import with_terms
 from bridge.core.limits import Refusals
-from bridge.http.azure.relay.endpoint import Endpoint, read_endpoint
+from bridge.http.azure.relay.endpoint import read_endpoint
 from bridge.http.azure.relay.limits import AccountLimits
 from bridge.http.azure.relay.ring import Ring, ring_of
 from bridge.http.azure.relay.server import RelayServer, relay_settings
@@ -205,20 +205,6 @@ async def test_an_endpoint_that_is_silent() -> None:
         assert relayed.bells.rung == [("acme/orders", 0), ("acme/orders", 31_000)]
 
 
-async def test_an_endpoint_that_is_down() -> None:
-    """502 in the service's own form; nothing was put, nothing rings."""
-    listening = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-    listening.close()
-    await listening.wait_closed()
-    bells = Bells()
-    async with relay(port, bells) as server:
-        reply = await Relayed(bells, server, ServerEndpoint(lambda *_: asyncio.sleep(0))).ask(PUT)
-        assert fault(reply) == (502, "InternalError")
-        assert b"cannot be reached; nothing was carried out" in reply.body
-        assert bells.rung == []
-
-
 async def test_a_body_that_never_comes_whole() -> None:
     """408, and no bell: half a request puts nothing."""
 
@@ -404,33 +390,6 @@ async def test_a_flood_past_the_rate_waits(tmp_path: pathlib.Path) -> None:
         assert [(await client.reply()).status for _ in range(3)] == [201, 503, 503]
         assert (await relayed.ask(PUT.replace(b"acme", b"other"))).status == 201
         assert len(used.told) == 3, "the next one waits"
-
-
-@pytest.mark.parametrize(
-    ("url", "endpoint", "host"),
-    [
-        (
-            "https://acme.queue.core.windows.net/",
-            Endpoint("https", "acme.queue.core.windows.net", "acme"),
-            "acme.queue.localhost",
-        ),
-        (
-            "https://ACME.z12.queue.storage.azure.net",
-            Endpoint("https", "acme.z12.queue.storage.azure.net", "acme"),
-            "acme.queue.localhost",
-        ),
-        ("http://acme.queue.localhost:10001", Endpoint("http", "acme.queue.localhost:10001", "acme"), None),
-        ("http://acme-secondary.queue.localhost", Endpoint("http", "acme-secondary.queue.localhost", "acme"), None),
-        ("http://127.0.0.1:10001", Endpoint("http", "127.0.0.1:10001", None), "localhost"),
-        ("http://[::1]:80", Endpoint("http", "[::1]", None), "localhost"),
-        ("https://azurite:443", Endpoint("https", "azurite", None), "localhost"),
-        ("http://queue.example", Endpoint("http", "queue.example", None), "localhost"),
-    ],
-)
-def test_endpoints(url: str, endpoint: Endpoint, host: str | None) -> None:
-    """The account stands in the host name of a real account, else in the path."""
-    assert read_endpoint(url) == endpoint
-    assert host in (None, endpoint.host)
 
 
 @pytest.mark.parametrize(

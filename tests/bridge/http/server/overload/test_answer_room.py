@@ -13,8 +13,6 @@ from bridge.http.azure.messages import PEEK_CHARS_MAX
 from bridge.http.server.connection import ConnectionServer
 from bridge.http.server.overload import answer_room, body_room
 from bridge.http.server.overload.answer_room import (
-    SLOW_AFTER_S,
-    SLOW_BYTES_S,
     SMALL_BYTES,
     UNREAD_BYTES,
     AnswerRoom,
@@ -28,7 +26,6 @@ from tests.support.web import JSON, Client, Served, request, serving
 
 QUEUE = "/v1/queues/billing/orders"
 LARGE = SMALL_BYTES + 1
-SIZE = 4 * LARGE
 
 
 class Peer:
@@ -45,43 +42,6 @@ class Peer:
     def cut_off(self) -> None:
         """Go."""
         self.gone = True
-
-
-class Clock:
-    """Time as the test says."""
-
-    def __init__(self) -> None:
-        self.now = 5.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_slow_readers_are_cut_off_where_there_is_no_room() -> None:
-    """Those looked at longest ago first; who takes enough stays, and is counted for what it has left."""
-    clock = Clock()
-    room = AnswerRoom(clock, SIZE)
-    steady, slow, new = Peer(2 * LARGE), Peer(LARGE), Peer(LARGE)
-    room.hold(steady, 2 * LARGE)
-    room.hold(slow, LARGE)
-    clock.now += 1.0
-    room.hold(new, LARGE)
-    assert not room.fits(LARGE)
-    assert not slow.gone, "it is too early to tell"
-    clock.now += SLOW_AFTER_S - 1.0
-    took = int(SLOW_AFTER_S * SLOW_BYTES_S)
-    steady.left -= took
-    assert room.fits(LARGE)
-    assert (steady.gone, slow.gone, new.gone) == (False, False, False), "what it took is room enough"
-    room.hold(Peer(took), took)
-    assert room.fits(LARGE)
-    assert (steady.gone, slow.gone, new.gone) == (False, True, False)
-    # What it took before does not count for what it does afterwards.
-    room.hold(Peer(LARGE), LARGE)
-    clock.now += SLOW_AFTER_S
-    assert room.fits(SIZE)
-    assert steady.gone
-    assert new.gone
 
 
 def full(server: ConnectionServer, patch: pytest.MonkeyPatch) -> tuple[AnswerRoom, Peer]:
@@ -237,32 +197,6 @@ async def test_large_answers_take_turns_in_the_order_of_asking() -> None:
         holding.leave()
     assert done == [0, 2, 3]
     assert (store.asked, room.making) == (7, 0)
-
-
-async def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where what is unread leaves no room at once, where others take too long after a while; it holds nobody up."""
-    room = room_of(4 * LARGE)
-    store = Store(4 * LARGE)
-    holding = room.share()
-    assert holding.take(LARGE)
-    monkeypatch.setattr(answer_room, "WAIT_S", 0.01)
-    with room.share() as share:
-        with pytest.raises(NoRoom):
-            await share.reading(lambda: store.read(share))
-    assert room.making == LARGE
-    room.taken = LARGE
-    with room.share() as share:
-        with pytest.raises(NoRoom):
-            await share.reading(lambda: store.read(share))
-    monkeypatch.undo()
-    room.taken = 0
-    with room.share() as share:
-        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-            waiting = group.create_task(share.reading(lambda: store.read(share)), name="waits")
-            while store.asked < 3:
-                await asyncio.sleep(0)
-            holding.leave()
-        assert waiting.result() == share.held == 4 * LARGE
 
 
 SETTLE = "/v1/queues/a/q/settle"

@@ -752,3 +752,49 @@ def test_an_owner_that_began_and_does_not_end_is_passed() -> None:
     assert rig.debt().owner == other
     rig.cover(other, gen)
     assert not rig.debt().dirty
+
+
+def test_b8_bye_ends_a_session_in_peace() -> None:
+    """A bye is confirmed, and leaves timers only for the leases it names."""
+    rig, first, second = two()
+    rig.trigger()
+    rig.bye(second)
+    assert isinstance(rig.frames[second][-1], Bye) and rig.ended[second] == (1000, "bye")
+    assert rig.gens(first) == [rig.debt().gen]
+    rig.cover(first, rig.debt().gen)
+    assert not rig.debt().due
+
+
+def test_where_there_is_nobody_else_the_owner_is_asked_again() -> None:
+    """A debt without an owner would wait for somebody's room, and nobody needs to gain any."""
+    rig, _, owner = swept(1)
+    gen = rig.debt().gen
+    rig.started(owner, gen)
+    rig.wait(4.2)
+    assert rig.gens(owner) == [gen]
+    assert rig.debt().owner == owner
+
+
+def test_numbers_of_the_whole_bridge_are_told_too() -> None:
+    """Only the sweep stands in the welcome itself; what else differs from the protocol stands with each queue."""
+    one = Rig(sweep_s=30.0, slack_s=5.0)
+    state = one.welcome(one.join()).queues[0]
+    assert (one.welcome(1).sweep_ms, one.welcome(1).boot) == (30_000, BOOT)
+    assert (state.sweep_ms, state.slack_ms, state.spread_ms) == (None, 5000, None)
+
+
+@pytest.mark.parametrize("says", ["started", "room", "cover"])
+def test_b5_whatever_shows_progress_ends_the_bar_and_hands_out_what_waited(says: str) -> None:
+    """B5: the debt that found nobody with room goes to it at once, and its `started` is waited for from then on."""
+    rig, number, gen = stuck()
+    if says == "started":
+        rig.started(number, gen - 1)
+    elif says == "room":
+        rig.room(number, 32)
+    else:
+        rig.cover(number, gen - 1)
+    seat = rig.debt().seats.get(number)
+    assert (seat.stuck, seat.deaf, rig.debt().seats.any_ready) == (False, False, True)
+    assert rig.debt().owner == number and rig.gens(number) == [gen]
+    assert rig.debt().unacked == ((gen, rig.now),)
+    assert rig.bell.dispatch.agenda.when(("start", QUEUE)) == rig.now + 2.0

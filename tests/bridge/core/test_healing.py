@@ -326,3 +326,49 @@ def test_leases_that_a_bye_names_become_timers() -> None:
     rig, first, second = restarted()
     rig.say(second, Bye({QUEUE: [5000, 9000], OTHER: [1000]}))
     assert reasons(rig, first, 700) == [("lease", 6), ("lease", 10)]
+
+
+@pytest.mark.parametrize("level", ["room", "beat"])
+def test_b6_who_has_no_room_hands_nothing_out(level: str) -> None:
+    """B6, O1: a debt that was left to the audit is not found a taker by a level that tells of no slot."""
+    rig = Rig()
+    first, second = rig.join(own=True), rig.join(own=True)
+    rig.more(second)
+    rig.level(2, rose=True, put=2)
+    rig.cover(first, rig.debt().gen)
+    asked(rig, first, second)
+    assert (rig.debt().dirty, rig.debt().owner) == (True, None)
+    if level == "room":
+        rig.room(second, 0)
+    else:
+        rig.beat(second, free=0)
+    assert asked(rig, first, second) == []
+
+
+@pytest.mark.parametrize(
+    ("age_s", "free", "gen", "receiving_ms", "lease", "leaves"),
+    [
+        (15.0, 4, 1, None, False, []),
+        (14.875, 4, 1, None, False, ["lease"]),  # the wake may still be on its way
+        (15.0, 3, 1, None, False, ["lease"]),
+        (15.0, 4, 0, None, False, ["lease"]),
+        (15.0, 4, None, None, False, ["lease"]),
+        (15.0, 4, 1, 0, False, ["lease"]),
+        (15.0, 4, 1, None, True, ["lease"]),
+        (15.0, None, 1, None, False, ["lease"]),
+    ],
+)
+def test_b8_an_idle_beat_lets_a_session_go_without_a_timer(
+    age_s: float, free: int | None, gen: int | None, receiving_ms: int | None, lease: bool, leaves: list[str]
+) -> None:
+    """All slots free, nothing held, no receive under way, and D after a wake that it knows of; all of it or none."""
+    rig = Rig()
+    number = rig.join(capacity=4)
+    rig.cover(number, 1)
+    while rig.now + 4.0 < 100.0 + age_s:
+        rig.wait(4.0)
+        rig.beat(number)
+    rig.wait(100.0 + age_s - rig.now)
+    rig.beat(number, free=free, gen=gen, receiving_ms=receiving_ms, leases=[60_000] if lease else None)
+    rig.lose(number)
+    assert list(rig.debt().due) == leaves

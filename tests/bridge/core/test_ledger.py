@@ -6,7 +6,12 @@ import math
 
 import pytest
 
+from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import (
+    BridgeHeartbeat,
+    Bye,
+    Cover,
+    CoverAge,
     ErrorFrame,
     Hello,
     ListenerHeartbeat,
@@ -14,26 +19,51 @@ from bridge.contract.wire import (
     QueueBeat,
     StoreDepth,
     Subscription,
+    Wake,
+    Welcome,
+    WelcomedQueue,
 )
 from bridge.core.dedupe import Duplicates
 from bridge.core.due import Agenda, DueTimes
 from bridge.core.ledger import Counted, Debt, Ledger
-from bridge.core.receives import Receives, count_depth
+from bridge.core.receives import Receives, count_depth, count_triggers
 from bridge.core.routing import Seats
 from bridge.core.sessions import Session, Sessions
 from bridge.core.settings import Periods, Tuning
 from bridge.core.silence import Silence
 from bridge.core.slots import Seat, seat
 from bridge.observe.facts import (
+    Covered,
+    DuplicateDropped,
     Fact,
     ReceivesTold,
     SessionClosed,
+    SessionOpened,
     SessionRefused,
+    Triggered,
     Unannounced,
+    Woken,
 )
 from bridge.observe.slices import at_once
 from bridge.service.status import crowded, findings
-from tests.support.bells import QUEUE, Rig
+from tests.support.bells import BOOT, QUEUE, Rig
+
+
+@pytest.fixture
+def rebuilt(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many entries were put in order anew, each time."""
+    heapify, sizes = heapq.heapify, []
+
+    def noted(entries: list[Any]) -> None:
+        sizes.append(len(entries))
+        heapify(entries)
+
+    monkeypatch.setattr(heapq, "heapify", noted)
+    return sizes
+
+
+def numbers(seats: list[Seat]) -> list[int]:
+    return [one.session for one in seats]
 
 
 def test_who_comes_to_a_name_that_was_forgotten_is_asked_to_look() -> None:
@@ -377,3 +407,75 @@ def test_a_beat_that_tells_of_receives_and_depth_is_counted() -> None:
     assert rig.bell.ledger.find("a/other") is None
     rig.beat(number)
     assert rig.debt().seats.get(number).failing_since is None
+
+
+@pytest.mark.parametrize(
+    ("size", "picked"), [(1, [1]), (2, [1]), (3, [1, 2]), (4, [1, 2, 3]), (6, [1, 2, 3]), (7, [1, 2, 3])]
+)
+def test_as_many_are_woken_as_their_room_is_enough_for(size: int, picked: list[int]) -> None:
+    """Two slots, one that is a guess (a free count of 0 without a `more`), and three."""
+    seats = seated(place(1, free=2), place(2, free=0), place(3, free=3))
+    assert numbers(seats.pick_for(size)) == picked
+
+
+def test_many_deadlines_that_stand_are_not_put_in_order_again_with_each(rebuilt: list[int]) -> None:
+    """Setting one costs O(log n): the heap is made anew only where most of it is stale."""
+    agenda: Agenda[int] = Agenda()
+    for key in range(500):
+        agenda.set(key, float(key))
+    assert not rebuilt
+    assert agenda.pop_due(500.0) == list(range(500))
+
+
+def test_the_life_of_a_session_frame_by_frame() -> None:
+    """From its hello to its bye: what it is sent, and what is told of it."""
+    rig = Rig(sweep_s=60.0)
+    number = rig.join()
+    assert heard(rig, number) == [
+        Welcome(BOOT, 5000, 60_000, 1, [WelcomedQueue(QUEUE, 1, clean=False, covered_age_ms=None)]),
+        Wake(QUEUE, BOOT, 1, "resync", 1, 0),
+    ]
+    assert news(rig) == [SessionOpened(1, "listener 1", "test", 1), Woken(QUEUE, 1, "resync", 0.0, 0)]
+    rig.wait(1.0)
+    rig.started(number, 1)
+    rig.say(number, Cover(QUEUE, BOOT, 1, 500))
+    assert news(rig) == [Covered(QUEUE, settled=True)]
+    rig.wait(2.0)
+    rig.say(number, ListenerHeartbeat(99))
+    assert heard(rig, number) == [BridgeHeartbeat(BOOT, 99, 0, 1, {QUEUE: CoverAge(1, 2500)})]
+    rig.cover(number, 1)
+    assert news(rig) == [Covered(QUEUE, settled=False)], "nothing was owed"
+    rig.bye(number)
+    assert heard(rig, number) == [Bye()]
+    assert rig.ended == {number: (1000, "bye")}
+    assert news(rig) == [SessionClosed(1, "listener 1", "bye")]
+    assert rig.bell.deadline() == rig.bell.dispatch.agenda.when(("audit", 0)), "no timer of the session is left"
+
+
+def test_triggers_are_told_and_copies_as_well() -> None:
+    """With the bus, the size and how many they stand for."""
+    rig = Rig()
+    event = CloudQueueWorkDetected("billing", "orders", 4, id="1", source="p")
+    rig.bell.trigger(rig.now, event, "http", count=3)
+    rig.bell.trigger(rig.now, event, "nats", count=3)
+    rig.bell.trigger(rig.now, event, "http", redelivered=True)
+    rig.bell.trigger(rig.now, event, "http")
+    rig.drive()
+    assert news(rig) == [
+        Triggered(QUEUE, "http", 4, 3),
+        DuplicateDropped(QUEUE, "nats"),
+        DuplicateDropped(QUEUE, "http"),
+        Triggered(QUEUE, "http", 4, 1),
+    ]
+    assert (rig.debt().triggers, rig.debt().size) == (4, 8)
+
+
+def test_a_name_takes_little_memory() -> None:
+    """What most queues have none of is shared until it changes: a bridge may know 100,000 names."""
+    ledger = Ledger(10, Tuning(Periods()))
+    one, two = (ledger.open(name, 0.0) for name in ("a/b", "a/c"))
+    for name in ("asked", "buses", "wakes", "wake_sources"):
+        assert getattr(one, name) is getattr(two, name), name
+    count_triggers(one, 1.0, "http", 2)
+    count_triggers(one, 2.0, "http", 1)
+    assert (dict(one.buses), dict(two.buses)) == ({"http": 3}, {})

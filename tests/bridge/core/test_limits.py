@@ -21,7 +21,7 @@ from bridge.core.admission import (
 from bridge.core.commands import Reclaim
 from bridge.core.ledger import Debt, Ledger
 from bridge.core.own import CARRY_BYTES_MAX, CarriedBatch, Handfuls
-from bridge.core.receives import Receives
+from bridge.core.receives import STEP_MAX, Receives, count_found
 from bridge.core.routing import Seats
 from bridge.core.settings import (
     RULES_MAX,
@@ -543,3 +543,96 @@ def test_o7_what_did_not_fit_weighs_nothing() -> None:
     rig.drive()
     (wake,) = rig.bell.take(rig.now, number)
     assert [one.id for one in wake.messages or ()] == ["m1", "m2", "m4"]
+
+
+def test_a_look_for_a_gap_is_spread_and_comes_as_a_mark() -> None:
+    """The first at once; the others within ten seconds, or a quarter of T; own ones not."""
+    rig = Rig(rules=(QueueRule(match="a/quick", sweep_s=8.0),))  # type: ignore[arg-type]
+    for queue in ("a/first", "a/quick", "a/late"):
+        rig.trigger(queue, bus="nats")
+        rig.bell.dispatch.settle(rig.debt(queue))
+    rig.level(0, queue="a/own")
+    rig.level(0, queue="a/both"), rig.join("a/both"), rig.join("a/both", own=True)
+    assert rig.bell.gap(rig.now) == 4
+    assert rig.debt("a/first").dirty
+    assert (rig.debt("a/first").reason, rig.debt("a/first").size, rig.debt("a/first").foreign) == ("resync", 1, True)
+    when = {queue: rig.bell.dispatch.agenda.when(("due", queue)) for queue in ("a/quick", "a/late", "a/both")}
+    assert when["a/quick"] == pytest.approx(101.0, abs=0.02)
+    assert when["a/late"] == when["a/both"] == pytest.approx(105.0, abs=0.02)
+    rig.wait(1.1)
+    assert (rig.debt("a/quick").dirty, rig.debt("a/quick").due, rig.debt("a/late").dirty) == (True, {}, False)
+
+
+def test_a_pair_that_is_known_goes_on_counting_where_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found and empty apart; and of a level that begins anew each source only says where it begins."""
+    monkeypatch.setattr("bridge.core.receives.TELLERS_MAX", 2)
+    debt = Debt(queue="a/b", seats=Seats(), numbers=Tuning(Periods()).common)
+    receives = Receives()
+    receives.told("old", debt, {})
+    assert receives.told("i", debt, {"sweep": (2, 7), "trigger": (1, 0)}) == [
+        ReceivesTold("a/b", "trigger", 1, 0), ReceivesTold("a/b", "sweep", 2, 7),
+    ]  # fmt: skip
+    assert receives.told("i", debt, {"sweep": (3, 9)}) == [ReceivesTold("a/b", "sweep", 1, 2)]
+    assert receives.told("i", debt, {"sweep": (9, 8)}) == [ReceivesTold("a/b", "sweep", 6, 0)]
+    assert receives.told("i", debt, {"sweep": (9, 9)}) == [], "a level that went back is no base for new ones"
+    assert (debt.receives, debt.empty, debt.wake_sources) == (19, 9, {"trigger": 1, "sweep": 9})
+    # There is no room for three: the oldest is forgotten.
+    receives.told("other", debt, {}), receives.told("i", debt, {})
+    assert receives.told("j", debt, {"sweep": (4, 4), "trigger": (4, 4)}) == []
+    assert receives.told("j", debt, {"sweep": (5, 4), "trigger": (4, 6)}) == [
+        ReceivesTold("a/b", "trigger", 0, 2), ReceivesTold("a/b", "sweep", 1, 0),
+    ]  # fmt: skip
+    assert receives.told("i", debt, {"poll": (STEP_MAX + 1, 0)}) == [ReceivesTold("a/b", "poll", STEP_MAX, 0)]
+    count_found(debt, "poll", 0), count_found(debt, "lease", 0)
+    assert "lease" not in debt.wake_sources
+
+
+def test_b3_a_mark_keeps_what_is_unsent_with_its_messages_its_size_and_its_age() -> None:
+    """B3, O7: the wake that is written again carries the same, and still fits a frame with what comes after it."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True)
+    rig.deaf = {number}
+    weigh = [20_000]
+    rig.bell.own.handed(rig.now, QUEUE, number, 1, [message("m1")], 1, weigh)
+    rig.wait(1.0)
+    rig.level(2, rose=True, put=2)
+    slot = rig.debt().seats.get(number).slot
+    assert (slot.gen, slot.size, slot.marked_at, slot.weight) == (rig.debt().gen, 3, 100.0, 20_000)
+    rig.wait(0.5)
+    rig.bell.own.handed(rig.now, QUEUE, number, 2, [message("m2"), message("m3")], 2, weigh * 2)
+    rig.drive()
+    assert rig.reclaims == [Reclaim(QUEUE, (("m3", "receipt of m3"),), uncount=True)]
+    (wake,) = rig.bell.take(rig.now, number)
+    assert [one.id for one in wake.messages or ()] == ["m1", "m2"]
+    assert wake.age_ms == 1500
+
+
+def test_each_look_for_a_gap_asks_for_one_session() -> None:
+    """B1: nobody knows of any message, so one looks at each queue, at the first as at those that are spread."""
+    rig = Rig()
+    number = rig.join("a/x", "a/y")
+    for queue in ("a/x", "a/y"):
+        rig.cover(number, rig.debt(queue).gen, queue)
+    rig.wakes(number)
+    rig.bell.gap(rig.now)
+    rig.drive()
+    rig.wait(6.0)
+    heard = {(wake.queue, wake.reason, wake.size) for wake in rig.wakes(number)}
+    assert heard == {("a/x", "resync", 1), ("a/y", "resync", 1)}
+
+
+def test_b12_plain_subscribers_are_reminded_from_when_they_were_told_last() -> None:
+    """B12: also where it was the store that told of what came back, or a wake that carries."""
+    rig = Rig()
+    rig.bell.reminders.announcing(rig.now, True)
+    rig.level(1, rose=True, put=1)
+    rig.wait(50.0)
+    rig.level(2)
+    assert (rig.announced, rig.debt().rung_at) == (["trigger", "due"], 150.0)
+    rig.wait(59.0)
+    assert rig.announced[2:] == []
+    rig.wait(16.0)
+    assert rig.announced[2:] == ["resync"]
+    number = rig.join("a/y", own=True, accept=True)
+    rig.bell.own.handed(rig.now, "a/y", number, 1, [message("m1")], 1)
+    assert rig.debt("a/y").rung_at == rig.now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -29,7 +30,7 @@ from bridge.core.jobs import JobCounts
 from bridge.core.ledger import Debt
 from bridge.core.routing import Seats
 from bridge.core.settings import Periods, QueueRule, Tuning, check_rules, check_slack, check_sweep
-from bridge.core.supervision import State, Supervision
+from bridge.core.supervision import RETRY_CAP_S, State, Supervision
 from bridge.observe.facts import BusDown, BusUp, JobsTold, WorkersTallied
 from bridge.service.status import listeners
 from tests.support.bells import QUEUE, Rig
@@ -408,3 +409,44 @@ def test_a_session_of_another_store_is_refused_however_many_there_are(frame: str
     assert bell.sessions.get(hello(bell, 4.0, 0, "other")) is not None
     assert bell.ledger.debts[QUEUE_GROWTH].seats.store == "other"
     assert bell.sessions.get(hello(bell, 5.0, 7, "s")) is None
+
+
+def test_a_scaler_is_asked_only_where_no_worker_has_room() -> None:
+    """However much longer ago it was used; and told how many workers there are."""
+    rig = Rig()
+    scaler, worker = join_scaler(rig), rig.join(QUEUE, capacity=1)
+    quiet(rig, scaler, worker)
+    for _ in range(3):
+        rig.trigger()
+        assert rig.debt().owner == worker
+        assert not rig.gens(scaler)
+        rig.cover(worker, rig.debt().gen)
+    rig.trigger()
+    rig.say(worker, More(QUEUE, 5, False))
+    assert rig.debt().owner == scaler
+    assert newest(rig, scaler).workers == 1
+
+
+def test_it_tries_at_once_and_then_for_ever_with_full_jitter_up_to_five_seconds() -> None:
+    """Never silent for longer than the cap, never in step, and never at an end."""
+    for chance in (0.0, 0.5, 0.999999):
+        rules, now = supervision(), 100.0
+        assert rules.due() == now
+        pauses = []
+        for _ in range(200):
+            rules.connecting()
+            rules.failed(now, "refused", partial(float, chance))
+            pauses.append(rules.due() - now)
+            now = rules.due()
+        bounds = [min(RETRY_CAP_S, 0.1 * 2**n) for n in range(200)]
+        assert pauses == pytest.approx([bound * chance for bound in bounds])
+
+
+def test_a_killed_broker_that_is_back_within_two_seconds_is_not_told_to_the_probe() -> None:
+    """A restart is no outage; what stays away for longer is."""
+    rules = up(supervision(), 100)
+    rules.broken(110, "reset", most)
+    assert rules.ready(111.9)
+    assert not rules.ready(112)
+    up(rules, 113)
+    assert rules.ready(113)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import math
+from typing import Any
 
 import pytest
 

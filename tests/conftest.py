@@ -55,7 +55,23 @@ PATH = os.environ["PATH"]
 ESSENTIAL = (
     *("basename", "bash", "cat", "chmod", "cp", "cut", "date", "dd", "dirname", "echo", "env", "false", "find", "git"),
     *("grep", "head", "id", "kill", "ln", "ls", "make", "mkdir", "mktemp", "mount", "mv", "printf", "python3", "rm"),
-    *("sed", "seq", "setsid", "sh", "sleep", "sort", "stty", "tail", "tee", "test", "timeout", "touch", "tr", "true"),
+    *(
+        "sed",
+        "seq",
+        "setsid",
+        "sh",
+        "sleep",
+        "sort",
+        "stty",
+        "tail",
+        "tar",
+        "tee",
+        "test",
+        "timeout",
+        "touch",
+        "tr",
+        "true",
+    ),
     *("uname", "unshare", "wc", "xargs"),
 )
 """Programs that every Debian has, besides make and git. A test that needs another is marked `system`."""

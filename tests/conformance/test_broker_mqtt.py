@@ -167,38 +167,6 @@ async def test_retained_is_not_heard(served: tuple[int, dict[str, Any]], make: M
     assert ear.payloads == [b"new"]
 
 
-async def test_a_trigger_published_with_retain_is_heard_once_and_by_who_is_there(
-    served: tuple[int, dict[str, Any]], make: Make
-) -> None:
-    """Also by a kept session that was away. Who comes later hears nothing: it looks at every queue anyway."""
-    port, options = served
-    kept = {**options, "client_id": "the-bridge", "session_s": 60}
-    here, away = make(port, **options), make(port, **kept)
-    for each in (here, away):
-        await each.connect()
-    ear = Ear(confirm)
-    await here.subscribe(("t", ANY), ear, at_least_once=True)
-    await away.subscribe(("t", ANY), Ear(confirm), at_least_once=True)
-    await away.close()
-    await publish_retained(port, "t/x", b"retained")
-    assert [each.payload for each in await ear.has(1)] == [b"retained"]
-    await here.barrier()
-    assert len(ear.heard) == 1
-
-    back, missed = make(port, **kept), Ear(confirm)
-    await back.connect()
-    await back.subscribe(("t", ANY), missed, at_least_once=True)
-    assert [each.payload for each in await missed.has(1)] == [b"retained"]
-    await back.barrier()
-    assert len(missed.heard) == 1
-
-    later, nothing = make(port, **options), Ear(confirm)
-    await later.connect()
-    await later.subscribe(("t", ANY), nothing, at_least_once=True)
-    await later.barrier()
-    assert nothing.heard == []
-
-
 async def test_versions(tmp_path: Path, make: Make) -> None:
     """NATS's listener refuses MQTT 5: without a wish 3.1.1 is spoken, and a wish is kept to."""
     async with NatsServer(tmp_path / "server", mqtt=True) as server:
@@ -207,27 +175,6 @@ async def test_versions(tmp_path: Path, make: Make) -> None:
         assert broker.version == "3.1.1"
         with pytest.raises(BusUnavailable, match="132"):
             await make(server.mqtt_port, version="5").connect()
-
-
-async def test_heard_across(tmp_path: Path, make: Make) -> None:
-    """One topic is one subject: what NATS clients publish, MQTT clients of the same server hear, and back."""
-    from bridge.brokers.nats.broker import NatsBroker
-
-    async with NatsServer(tmp_path / "server", mqtt=True) as server:
-        mqtt, nats, ears = make(server.mqtt_port), NatsBroker(f"nats://127.0.0.1:{server.port}"), (Ear(), Ear())
-        await mqtt.connect()
-        await nats.connect()
-        await mqtt.subscribe(("t", ANY), ears[0])
-        await nats.subscribe(("t", ANY), ears[1])
-        assert mqtt.publish(("t", "a_b-c"), b"1")
-        await mqtt.barrier()
-        assert nats.publish(("t", "a_b-c"), b"2")
-        for ear in ears:
-            assert [(each.topic, each.payload) for each in await ear.has(2)] == [
-                (("t", "a_b-c"), b"1"),
-                (("t", "a_b-c"), b"2"),
-            ]
-        await nats.close()
 
 
 @pytest.fixture

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import shutil
-import subprocess
-import sys
 import urllib.request
 
 import pytest
@@ -17,8 +14,7 @@ from tests.services import pictures
 from tests.services.page import HOSTILE, POISON, bury, live, opened, post, working
 from tests.services.worker import Options
 from tests.support.access import written
-from tests.support.command import COMMAND, ROOT, Serving, environment, serving
-from tests.support.processes import free_port
+from tests.support.command import Serving, serving
 
 pytestmark = pytest.mark.system
 
@@ -137,29 +133,6 @@ def test_hostile_text_is_text(chromium: Browser, bridge: Serving, tmp_path: path
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_buried_messages_are_met_page_by_page(chromium: Browser, bridge: Serving) -> None:
-    """On and back, the newest first, and those of a reason wherever they stand."""
-    for number in range(70):
-        post(bridge.url, f"/v1/queues/{POISON}/messages", b"message %d" % number, "text/plain")
-    bury(bridge.url, "no price")
-    with opened(chromium, bridge.url, f"#/queue/{POISON}") as shown:
-        page = shown.page
-        graves = page.get_by_role("region", name="Buried messages").get_by_role("table")
-        expect(page.get_by_text("1 to 32", exact=True)).to_be_visible()
-        page.get_by_role("button", name="Next").dblclick()
-        expect(page.get_by_text("33 to 64", exact=True)).to_be_visible()
-        page.get_by_role("button", name="Next").click()
-        expect(page.get_by_text("65 to 71", exact=True)).to_be_visible()
-        expect(page.get_by_role("button", name="Next")).to_be_disabled()
-        page.get_by_role("button", name="Previous").click()
-        expect(page.get_by_text("33 to 64", exact=True)).to_be_visible()
-        page.get_by_label("Order").select_option("newest first")
-        expect(graves.get_by_role("row").nth(1)).to_contain_text("no price")
-        page.get_by_label("Order").select_option("oldest first")
-        page.get_by_label("Only those").fill("price")
-        expect(page.get_by_text("1 among 71 looked at, to the end")).to_be_visible()
-
-
 def test_it_comes_back_with_the_bridge(chromium: Browser, bridge: Serving, tmp_path: pathlib.Path) -> None:
     """The bridge is killed and another stands at its address: the page says so meanwhile, and goes on by itself."""
     with opened(chromium, bridge.url, "#/bridge") as shown:
@@ -192,31 +165,6 @@ def test_a_key_is_asked_for(chromium: Browser, tmp_path: pathlib.Path) -> None:
             expect(page.locator("main")).to_contain_text("'operate' is not granted")
             page.get_by_role("link", name="Queues", exact=True).click()
             live(shown)
-
-
-def test_an_upgrade_is_noticed(chromium: Browser, bridge: Serving, tmp_path: pathlib.Path) -> None:
-    """The files are others after a restart: the page loads itself anew, or says so to whoever is busy with it."""
-    for package in ("bridge", "queuebell"):
-        shutil.copytree(ROOT / package, tmp_path / "newer" / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "newer" / "listeners").symlink_to(ROOT / "listeners")
-    style = tmp_path / "newer" / "bridge" / "http" / "page" / "files" / "page.css"
-    style.write_text(style.read_text() + "\nbody { outline: 3px solid rgb(1, 2, 3); }\n")
-    newer = {"PYTHONPATH": str(tmp_path / "newer"), "PYTHONSAFEPATH": "1"}
-    with opened(chromium, bridge.url, "#/bridge") as idle, opened(chromium, bridge.url, "#/bridge") as busy:
-        for shown in (idle, busy):
-            live(shown)
-        busy.page.get_by_label("Allow changes").check()
-        bridge.process.kill()
-        expect(busy.page.locator("#live")).to_contain_text("not connected")
-        with serving(tmp_path / "again", "--listen", bridge.url.removeprefix("http://"), env=newer):
-            outline = "outline-color", "rgb(1, 2, 3)"
-            expect(idle.page.locator("body")).to_have_css(*outline)
-            expect(idle.page.get_by_role("heading", level=1)).to_have_text("Bridge")
-            expect(busy.page.get_by_text("The bridge was upgraded")).to_be_visible()
-            live(busy)
-            expect(busy.page.locator("body")).not_to_have_css(*outline)
-            busy.page.get_by_role("button", name="Load it anew").click()
-            expect(busy.page.locator("body")).to_have_css(*outline)
 
 
 def test_a_grant_that_is_lost_is_said(chromium: Browser, tmp_path: pathlib.Path) -> None:
@@ -297,54 +245,7 @@ def test_it_is_read_with_weak_eyes_and_without(chromium: Browser, bridge: Servin
         assert page.evaluate("[...document.querySelectorAll('main svg')].every((each) => each.ariaHidden === 'true')")
 
 
-def test_a_scaler_whose_workers_fail_is_seen(chromium: Browser, bridge: Serving) -> None:
-    """Among the listeners with what it wants and why it has none, and its queue stands in trouble."""
-    post(bridge.url, "/v1/queues/shop/none/messages?create=true", b"x", "text/plain")
-    words = [
-        *COMMAND,
-        "scale",
-        bridge.url,
-        "shop/none",
-        "--max",
-        "2",
-        "--",
-        sys.executable,
-        "-c",
-        "raise SystemExit(3)",
-    ]
-    quiet = subprocess.DEVNULL
-    scaler = subprocess.Popen(words, stdout=quiet, stderr=quiet, env=environment({"QUEUEBELL_BRIDGE": bridge.url}))
-    try:
-        with opened(chromium, bridge.url, "#/listeners") as shown:
-            row = shown.page.get_by_role("row").filter(has_text="scaler")
-            expect(row).to_contain_text("1 worker wanted, 0 ready")
-            expect(row).to_contain_text("failed:")
-            shown.page.get_by_role("link", name="Queues", exact=True).click()
-            expect(shown.page.get_by_role("row").nth(1)).to_contain_text(
-                "its workers do not start, or end as they should"
-            )
-    finally:
-        scaler.terminate()
-        scaler.communicate()
-
-
 def test_the_pictures(chromium: Browser, bridge: Serving, tmp_path: pathlib.Path) -> None:
     """Those of the documentation can be taken anew."""
     pictures.take(chromium, bridge, tmp_path)
     assert {each.name for each in tmp_path.glob("*.png")} == {each.name for each in pictures.PLACE.glob("page-*.png")}
-
-
-def test_the_members_of_a_cluster_are_seen(chromium: Browser, tmp_path: pathlib.Path) -> None:
-    """With the queues whose listeners are at home there; one that goes is gone from the view."""
-    port = free_port()
-    joined = "--cluster", "c", "--nats", f"nats://127.0.0.1:{port}"
-    with serving(tmp_path / "store", "--nats", f"embedded:{port}") as store, serving(tmp_path / "one", *joined) as one:
-        with opened(chromium, one.url, "#/bridge") as shown, serving(tmp_path / "two", *joined) as two:
-            members = shown.page.get_by_role("region", name="Members").get_by_role("row")
-            expect(members).to_have_count(3)
-            expect(members.filter(has_text="this one")).to_have_count(1)
-            with working(Options(store=store.url, bridge=two.url, queue="far/orders", name="far")):
-                other = members.filter(has_not_text="this one").nth(1)
-                expect(other.get_by_role("cell").nth(3)).to_have_text("1")
-            two.stop()
-            expect(members).to_have_count(2)

@@ -86,18 +86,3 @@ def test_why_a_message_was_buried_and_back_with_it(chromium: Browser, bridge: Se
         assert [("KeyError" in each["body"]) for each in json.load(answer)["messages"]] == [False, True]
     with urllib.request.urlopen(f"{bridge.url}/v1/queues/{POISON}", timeout=100) as answer:
         assert json.load(answer)["depth"]["visible"] == 1
-
-
-def test_where_a_message_is_that_was_buried_elsewhere(chromium: Browser, tmp_path: pathlib.Path) -> None:
-    """The poison queue of a worker with another store: in place of an empty table, what asks that store."""
-    with serving(tmp_path / "store") as store, serving(tmp_path / "data") as bridge:
-        bury(store.url, "KeyError: 'customer'")
-        post(bridge.url, f"/v1/triggers/{POISON}")
-        with (
-            working(Options(store=store.url, bridge=bridge.url, queue="pay/orders")),
-            opened(chromium, bridge.url) as shown,
-        ):
-            page = shown.page
-            page.get_by_role("link", name=POISON, exact=True).click()
-            expect(page.get_by_role("main")).to_contain_text(f"queuebell queue peek {POISON} --json --store URL")
-            expect(page.get_by_role("region", name="Buried messages")).not_to_be_visible()

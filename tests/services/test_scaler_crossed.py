@@ -6,8 +6,6 @@
 | each store elsewhere | the same; where counts prove nothing one worker looks | `on_every_store` |
 | several bridges, keys, wrong clocks | no run loses anything | `simulation/test_scalers.py` |
 | bridge, store, worker, scaler killed | at each step nothing is lost, nobody left | `chaos/scaled.py` |
-| a paused queue | nobody is started until it goes on | `a_paused_queue` |
-| a delayed put | a worker is started when it is due | `a_delayed_put_from_zero` |
 """
 
 from __future__ import annotations
@@ -119,35 +117,3 @@ async def test_on_every_store(place: Place, tmp_path: Path, monkeypatch: pytest.
             assert actuator.most <= (1 if proves else 2) and actuator.busy_ends == 0
             depth = await store.depth(QUEUE)
             assert depth is not None and depth.visible + depth.invisible == 0
-
-
-async def test_a_paused_queue() -> None:
-    """What is put meanwhile waits, and starts a worker when the queue goes on."""
-    work = Work()
-    async with Bridge(**QUIET) as bridge:
-        await bridge.store.create(QUEUE)
-        await bridge.store.pause(QUEUE, True)
-        async with scaled(bridge, bridge, workers(bridge, bridge, work)) as (actuator, scaler):
-            await has_session(scaler)
-            await bridge.store.put(QUEUE, ["one"])
-            await has_session(scaler)
-            assert actuator.started == 0
-            await bridge.store.pause(QUEUE, False)
-            await work.has("one")
-            await actuator.until(lambda: not actuator.running())
-
-
-@pytest.mark.parametrize("elsewhere", [False, True])
-async def test_a_delayed_put_from_zero(elsewhere: bool, tmp_path: Path) -> None:
-    """Nobody runs when it is due, and one is started then; on an own queue its store says when."""
-    work = Work()
-    async with Bridge(**QUIET) as bridge, open_store(f"memory:{tmp_path.name}") as other, Publisher(bridge) as bell:
-        store: Any = other if elsewhere else bridge
-        putting = PublishingQueue(other, bell) if elsewhere else bridge.store
-        async with scaled(store, bridge, workers(store, bridge, work)) as (actuator, scaler):
-            await has_session(scaler)
-            began = asyncio.get_running_loop().time()
-            await putting.put(QUEUE, [NewMessage(b"later", 300)])
-            await work.has("later")
-            assert asyncio.get_running_loop().time() - began >= 0.3
-            await actuator.until(lambda: not actuator.running())

@@ -14,7 +14,7 @@ from bridge.contract.errors import ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.core.cluster.members import able, rank
 from bridge.core.settings import Periods
-from bridge.observe.facts import ActedLate, Fact, MemberGone, Woken, WordRefused
+from bridge.observe.facts import ActedLate, Fact, Forgiven, MemberGone, Woken, WordRefused
 from bridge.queues.jetstream.store import JetStreamStore
 from bridge.service.bridge import BridgeSettings
 from bridge.triggers.attachment import Attachments, BusSettings
@@ -201,3 +201,20 @@ def test_a_cluster_that_cannot_work_is_refused(nats: tuple[str, ...], settings: 
     """At the start, with the way out."""
     with pytest.raises(ConfigurationError, match=said):
         Attachments(Bridge(), nats=nats, settings=settings)
+
+
+async def test_c2_a_trigger_on_the_broker_wakes_the_first_and_the_others_forgive_it(
+    tmp_path: Path, patient: None
+) -> None:
+    """C2."""
+    async with cluster(tmp_path) as site, Publisher(site.url) as publisher:
+        for number in range(5):
+            # What is said of room comes a tenth of a second late.
+            await until(lambda: site.calm(3), "everybody is known to be able", PATIENCE_S)
+            await put(site, number)
+            await publisher.publish(QUEUE)
+            await until(lambda n=number: len(site.handled) == n + 1 and site.settled(), "handled, and paid", PATIENCE_S)
+        assert set(site.woken()) == {site.order()[0]}
+        assert len(site.of(Forgiven)) == 10
+        assert not site.of(ActedLate)
+        assert not site.of(WordRefused)

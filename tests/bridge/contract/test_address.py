@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,10 @@ import pytest
 from bridge import Bridge
 from bridge.contract.address import (
     http_addresses,
-    in_one_text,
     is_host,
-    is_loopback,
-    one_text,
     sender_of,
 )
 from bridge.contract.errors import ConfigurationError
-from bridge.contract.failover import (
-    Failover,
-    Outcome,
-    retry_after_s,
-)
 from bridge.observe.logs import FactLog
 from bridge.producer.buses import open_bus
 from bridge.producer.buses.http import HttpBus
@@ -223,47 +214,6 @@ def test_each_fault_of_an_address_has_its_words(url: str, why: str, given: str |
 
 
 @pytest.mark.parametrize(
-    ("url", "parts"),
-    [
-        ("http://a", ("http", "a", 80, "http://a")),
-        ("HtTpS://A.Example:1/", ("https", "a.example", 1, "https://A.Example:1")),
-        ("https://a", ("https", "a", 443, "https://a")),
-        ("http://bell_1.local.:65535", ("http", "bell_1.local.", 65535, "http://bell_1.local.:65535")),
-        ("http://127.0.0.1:8470", ("http", "127.0.0.1", 8470, "http://127.0.0.1:8470")),
-        ("http://glöckchen.example", ("http", "glöckchen.example", 80, "http://glöckchen.example")),
-        ("http://[::1]", ("http", "::1", 80, "http://[::1]")),
-        ("http://[::1]:9/", ("http", "::1", 9, "http://[::1]:9")),
-        ("http://[FE80::1]:8470", ("http", "fe80::1", 8470, "http://[FE80::1]:8470")),
-    ],
-)
-@pytest.mark.parametrize("user", ["me:hush@", "me:x,y@z@", "@"])
-def test_an_address_is_taken_apart(url: str, parts: tuple[str, str, int, str], user: str) -> None:
-    """User and password are refused, whatever they hold, and not shown."""
-    assert http_addresses(url, "bridge") == (parts,)
-    with pytest.raises(ConfigurationError, match="a bridge asks for none") as refusal:
-        http_addresses(url.replace("://", f"://{user}"), "bridge")
-    assert "hush" not in str(refusal.value) and "x,y" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "urls"),
-    [
-        ("http://a:1,b:2", ["http://a:1", "http://b:2"]),
-        ("http://a:1,http://b:2/", ["http://a:1", "http://b:2"]),
-        ("https://a,b,HTTPS://c", ["https://a", "https://b", "https://c"]),
-        ("http://[::1]:1,[::2],b", ["http://[::1]:1", "http://[::2]", "http://b"]),
-        ("http://b,a,B:80,b:81", ["http://b", "http://a", "http://b:81"]),
-        (f"http://{','.join(f'a{n}' for n in range(32))},a0", [f"http://a{n}" for n in range(32)]),
-    ],
-)
-def test_several_addresses_are_taken_apart(text: str, urls: list[str]) -> None:
-    """In the order given and each once, whether the scheme stands once or before each; and put together again."""
-    found = http_addresses(text, "bridge")
-    assert [each.url for each in found] == urls
-    assert http_addresses(in_one_text(found), "bridge") == found
-
-
-@pytest.mark.parametrize(
     ("name", "is_one"),
     [
         ("a", True), ("a.b", True), ("a.b.", True), ("bell_1-x", True), ("glöckchen.example", True),
@@ -277,93 +227,3 @@ def test_several_addresses_are_taken_apart(text: str, urls: list[str]) -> None:
 def test_what_may_be_a_host(name: str, is_one: bool) -> None:
     """A name of labels of 63 characters at most and 253 in all, or an address."""
     assert is_host(name) is is_one
-
-
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        (["nats://a", "nats://b"], "nats://a,nats://b"), (("nats://a",), "nats://a"), ("nats://a", "nats://a"),
-        (b"nats://a", b"nats://a"), ([], []), ((), ()), (["nats://a", 7], ["nats://a", 7]), (None, None), (7, 7),
-        ({"nats://a"}, {"nats://a"}), ([7], [7]), ("", ""),
-    ],
-)  # fmt: skip
-def test_a_list_of_addresses_is_one_text(given: object, text: object) -> None:
-    """And anything else is as it was."""
-    assert one_text(given) == text
-
-
-@pytest.mark.parametrize(
-    ("host", "here"),
-    [
-        ("localhost", True),
-        ("LocalHost", True),
-        ("127.0.0.1", True),
-        ("127.1.2.3", True),
-        ("::1", True),
-        ("::ffff:127.0.0.1", True),
-        ("::ffff:10.0.0.1", False),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("10.0.0.1", False),
-        ("localhost.example", False),
-        ("[::1]", False),
-        ("127.1", False),
-        ("", False),
-    ],
-)
-def test_what_can_be_reached_from_this_machine_only(host: str, here: bool) -> None:
-    """No name but one is believed to be this machine, whatever it may resolve to."""
-    assert is_loopback(host) is here
-
-
-def made(count: int, seed: int = 0) -> Failover[int]:
-    return Failover(range(count), random.Random(seed).random)
-
-
-def test_a_late_answer_moves_nobody() -> None:
-    """Of one that was given up: calls are under way at the next one, and two that answer by turns would take turns."""
-    failover = made(2)
-    old, new = failover.round(0.0)
-    failover.tell(old, Outcome.ANSWERED, 0.0)
-    failover.tell(old, Outcome.UNKNOWN, 1.0)
-    failover.tell(new, Outcome.ANSWERED, 2.0)
-    failover.tell(old, Outcome.ANSWERED, 3.0)
-    assert failover.round(4.0) == [new, old]
-
-
-def test_a_change_is_told_once() -> None:
-    """Whom was in use before, and who is; the first is no change, nor is it where one comes back."""
-    failover = made(2)
-    first, second = failover.round(0.0)
-    assert failover.changed() is None
-    failover.tell(first, Outcome.ANSWERED, 0.0)
-    assert failover.changed() is None
-    failover.tell(first, Outcome.UNKNOWN, 1.0)
-    assert failover.changed() is None
-    failover.tell(first, Outcome.ANSWERED, 2.0)
-    assert failover.changed() is None
-    failover.tell(first, Outcome.UNKNOWN, 3.0)
-    failover.tell(second, Outcome.ANSWERED, 3.0)
-    assert failover.changed() == (first, second)
-    assert failover.changed() is None
-
-
-def test_one_address_is_asked_each_time() -> None:
-    """However often it failed: pauses are its user's."""
-    failover = made(1)
-    assert not failover.several and made(2).several
-    for turn in range(9):
-        assert failover.round(float(turn)) == [0]
-        failover.tell(0, Outcome.NOT_DONE, float(turn), retry_after=99.0)
-
-
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        (None, None), ("", None), ("5", 5.0), ("0", 0.0), ("999999", 999999.0), ("1000000", None), ("-1", None),
-        ("1.5", None), ("\u0665", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None),
-    ],
-)  # fmt: skip
-def test_a_pause_is_read_in_seconds(header: str | None, seconds: float | None) -> None:
-    """A date would need the other's clock."""
-    assert retry_after_s(header) == seconds

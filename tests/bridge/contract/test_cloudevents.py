@@ -5,13 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bridge.contract.cloudevents import (
     BATCH_TYPE,
@@ -19,11 +16,7 @@ from bridge.contract.cloudevents import (
     decode_http,
     decode_mqtt,
     decode_nats,
-    is_cloudevents,
-    media_type,
-    percent_decode,
 )
-from bridge.contract.cloudevents_out import encode_wake, wake_id
 from bridge.contract.errors import BadInput
 from bridge.contract.event import (
     EVENT_BYTES_MAX,
@@ -36,10 +29,7 @@ from bridge.contract.event import (
     check_event,
     decode_events,
     encode_events,
-    rounded_up,
 )
-from bridge.contract.sources import WAKE_SOURCES, WORK, merged_size
-from bridge.contract.wire import Wake
 from tests.support.cloudevents import (
     encode_batch,
     encode_structured,
@@ -153,50 +143,6 @@ def test_what_names_two_queues_is_refused_on_a_topic_too(subject: str | None) ->
         decode_mqtt(None, attributes, json.dumps({**DATA, "queue_name": "other"}).encode(), "billing/orders")
 
 
-# -- faults ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"specversion": "0.3"}, "bad_trigger"),
-        ({"specversion": None}, "bad_trigger"),
-        ({"type": "com.example.other"}, "bad_trigger"),
-        ({"type": None}, "bad_trigger"),
-        ({"id": ""}, "bad_trigger"),
-        ({"id": None}, "bad_trigger"),
-        ({"id": 7}, "bad_trigger"),
-        ({"id": "x\r\ny"}, "bad_trigger"),
-        ({"id": "x" * 1025}, "bad_trigger"),
-        ({"source": ""}, "bad_trigger"),
-        ({"source": None}, "bad_trigger"),
-        ({"traceparent": "a\nb"}, "bad_trigger"),
-        ({"subject": "billing/other"}, "bad_trigger"),
-        ({"subject": "billing/*", "data": None}, "bad_queue_reference"),
-        ({"subject": "a/b/c", "data": None}, "bad_queue_reference"),
-        ({"subject": None, "data": None}, "bad_trigger"),
-        ({"data": {**DATA, "queue_name": None}}, "bad_queue_reference"),
-        ({"data": {**DATA, "queue_name": "o>"}}, "bad_queue_reference"),
-        ({"data": {**DATA, "payload_size": 0}}, "bad_trigger"),
-        ({"data": {**DATA, "payload_size": True}}, "bad_trigger"),
-        ({"data": {**DATA, "not_before_ms": -1}}, "bad_trigger"),
-        ({"data": "text", "subject": None}, "bad_trigger"),
-        ({"data": [DATA], "subject": None}, "bad_trigger"),
-        ({"data_base64": "e30="}, "bad_trigger"),
-        ({"data": None, "data_base64": "!"}, "bad_trigger"),
-        ({"data": None, "data_base64": "eHg=", "subject": None}, "bad_json"),
-        ({"datacontenttype": "text/plain", "subject": None}, "bad_trigger"),
-        ({"data": {**DATA, "filler": "x" * 65_536}}, "too_large"),
-    ],
-)
-def test_s8_faults_of_an_event(changes: dict[str, Any], code: str) -> None:
-    """The same in a batch, where one refuses all; nothing that came in is repeated."""
-    one = structured(**changes)
-    for body, media in ((one, STRUCTURED_TYPE), (b"[" + structured() + b"," + one + b"]", BATCH_TYPE)):
-        with pytest.raises(BadInput) as caught:
-            decode_http({"content-type": media}, body)
-        assert caught.value.code == code
-        assert "other" not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("headers", "body", "code"),
     [
@@ -242,17 +188,6 @@ def test_an_event_without_an_id_is_not_written() -> None:
         encode_structured(CloudQueueWorkDetected("a", "b"))
 
 
-@given(st.binary(max_size=200), st.sampled_from([STRUCTURED_TYPE, BATCH_TYPE, "application/json", ""]))
-def test_no_input_raises_anything_else(body: bytes, media: str) -> None:
-    """Whatever comes in, the answer is an event or a `BadInput`."""
-    for headers in ({"content-type": media}, {**binary(), "Content-Type": media}):
-        for decode in (decode_http, decode_nats, lambda h, b: decode_mqtt(media, h, b)):
-            try:
-                decode(headers, body)
-            except BadInput:
-                pass
-
-
 ATTRIBUTES_CLOUDEVENTS_LIMITS = {
     "specversion": "1.0",
     "type": "CloudQueueWorkDetected",
@@ -263,10 +198,6 @@ ATTRIBUTES_CLOUDEVENTS_LIMITS = {
 HEADERS = {f"ce-{name}": value for name, value in ATTRIBUTES_CLOUDEVENTS_LIMITS.items()}
 DATA_CLOUDEVENTS_LIMITS = {"storage_account": "a", "queue_name": "b"}
 EVENT = CloudQueueWorkDetected("a", "b", id="1", source="/shop")
-NEEDS = "an event needs specversion, type, id and source, each of them text"
-NO_JSON = "the body is not one JSON document in UTF-8"
-UNNAMED = "neither the subject nor the data names a queue"
-TWICE = "an attribute of the event is given twice"
 
 
 def whole(**changes: Any) -> bytes:
@@ -278,52 +209,6 @@ def whole(**changes: Any) -> bytes:
 def http(media: str, body: bytes, **headers: str) -> list[CloudQueueWorkDetected]:
     """Decode a request of this content type."""
     return decode_http({"Content-Type": media, **headers}, body)
-
-
-@pytest.mark.parametrize(
-    ("decode", "code", "words"),
-    [
-        (lambda: http("application/cloudevents+xml", b""), "unsupported_media_type",
-         "of the formats of CloudEvents only JSON is read here"),
-        (lambda: decode_mqtt("application/cloudevents+xml", None, b""), "unsupported_media_type",
-         "of the formats of CloudEvents only JSON is read here"),
-        (lambda: http(BATCH_TYPE, b"{}"), "bad_trigger", "a batch is an array of events"),
-        (lambda: http(BATCH_TYPE, b"["), "bad_json", NO_JSON),
-        (lambda: http(STRUCTURED_TYPE, b"{}"), "bad_trigger", NEEDS),
-        (lambda: http(STRUCTURED_TYPE, b"{"), "bad_json", NO_JSON),
-        *((lambda name=name: decode_http({k: v for k, v in HEADERS.items() if k != f"ce-{name}"}, b""), "bad_trigger",
-           NEEDS) for name in ("type", "id", "source")),
-        (lambda: http(STRUCTURED_TYPE, whole(data=1, data_base64="e30=")), "bad_trigger",
-         "an event has data or data_base64, not both"),
-        *((lambda version=version: http(STRUCTURED_TYPE, whole(specversion=version)), "bad_trigger",
-           "only specversion 1.0 is read here") for version in ("1", "1.1", "1.01", "0.3", "")),
-        (lambda: http(STRUCTURED_TYPE, whole(type="x")), "bad_trigger",
-         "only events of the type CloudQueueWorkDetected are triggers"),
-        *((lambda name=name: http(STRUCTURED_TYPE, whole(**{name: ""})), "bad_trigger",
-           "id and source of an event are not empty") for name in ("id", "source")),
-        (lambda: http(STRUCTURED_TYPE, whole(subject=None, data="x", datacontenttype="text/plain")), "bad_trigger",
-         "the data of a trigger is JSON"),
-        (lambda: http(STRUCTURED_TYPE, whole(subject=None, data="x")), "bad_trigger",
-         "the data of an event is a trigger object"),
-        (lambda: http(STRUCTURED_TYPE, whole(subject=None, data={})), "bad_trigger", UNNAMED),
-        (lambda: http(STRUCTURED_TYPE, whole(subject=None)), "bad_trigger", UNNAMED),
-        (lambda: http(STRUCTURED_TYPE, whole(subject=None)[:-1] + b',"data":null}'), "bad_trigger", UNNAMED),
-        (lambda: http(STRUCTURED_TYPE, whole(subject=None, data_base64="Ww==")), "bad_json", NO_JSON),
-        (lambda: http(STRUCTURED_TYPE, whole(data={**DATA_CLOUDEVENTS_LIMITS, "payload_size": "x"})), "bad_trigger",
-         "the data of an event is a trigger object"),
-        (lambda: http(STRUCTURED_TYPE, whole(subject="a/c", data=DATA_CLOUDEVENTS_LIMITS)), "bad_trigger",
-         "subject and data name two different queues"),
-        (lambda: decode_http({**HEADERS, "CE-Extra": "1", "ce-extra": "1"}, b""), "bad_trigger", TWICE),
-        (lambda: decode_http({"content-type": "x", "Content-Type": "x"}, b""), "bad_trigger", TWICE),
-        (lambda: decode_http({**HEADERS, "ce-id": "%ff"}, b""), "bad_trigger",
-         "an attribute of the event is not UTF-8"),
-    ],
-)  # fmt: skip
-def test_each_fault_has_its_words(decode: Callable[[], object], code: str, words: str) -> None:
-    """Which are ours; nothing that came in is repeated."""
-    with pytest.raises(BadInput) as refusal:
-        decode()
-    assert (refusal.value.code, str(refusal.value)) == (code, words)
 
 
 def test_sizes_at_their_limits() -> None:
@@ -357,21 +242,6 @@ def test_sizes_at_their_limits() -> None:
         assert refusal.value.code == code
 
 
-@pytest.mark.parametrize(
-    ("media", "type_"),
-    [
-        (None, ""), ("", ""), ("Text/JSON", "text/json"), (" a/b\t; x=y;z", "a/b"), ("a/b;", "a/b"), ("x a", "x a"),
-        ("Xa/bX", "xa/bx"), ("\u00a0a/b", "\u00a0a/b"), ("\na/b\f", "\na/b\f"),
-    ],
-)  # fmt: skip
-def test_a_content_type_is_read_without_its_parameters(media: str | None, type_: str) -> None:
-    """In lower case, and without the blanks and tabs around it; nothing else around it is forgiven."""
-    assert media_type(media) == type_
-    assert is_cloudevents(media) is False
-    for event in ("Application/CloudEvents", STRUCTURED_TYPE + "; x", BATCH_TYPE, "application/cloudevents+xml"):
-        assert is_cloudevents(event)
-
-
 @pytest.mark.parametrize("name", ["storage_account", "queue_name"])
 @pytest.mark.parametrize("rest", [{}, {"payload_size": "x"}])
 def test_data_that_names_half_a_queue_is_meant_and_wrong(name: str, rest: dict[str, Any]) -> None:
@@ -393,36 +263,6 @@ def test_how_an_event_without_a_content_type_is_known() -> None:
             ]
     assert decode_http({}, whole()) == [EVENT]
     assert decode_http({"content-type": "application/json"}, b"[" + whole() + b"]") == [EVENT]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("", ""), ('"', '"'), ('""', ""), ('"a', '"a'), ('a"', 'a"'), ('"a"', "a"), ('"\\\\\\""', '\\"'),
-        ("%41%4a%4A", "AJJ"),
-        ("%c3%A9", "é"), ("é%41", "éA"), ("é", "é"), ("%4", "%4"), ("%4g", "%4g"), ('"%22"', '"'), ("a\\b", "a\\b"),
-    ],
-)  # fmt: skip
-def test_a_headers_value_is_decoded_once(value: str, text: str) -> None:
-    """Quotes only in pairs, escapes only where they are whole."""
-    assert percent_decode(value) == text
-
-
-def test_a_wake_is_written_by_the_letter() -> None:
-    """With a time and a trace context where there are some, and the frame itself as its data."""
-    wake = Wake("a/b", "b" * 32, 7, "due", 3, 1)
-    frame = {"type": "wake", "queue": "a/b", "boot": "b" * 32, "gen": 7, "reason": "due", "size": 3, "age_ms": 1}
-    event = {
-        "specversion": "1.0", "type": "CloudQueueWake", "source": "urn:queuebell", "id": "b" * 32 + ":7",
-        "subject": "a/b", "datacontenttype": "application/json", "data": frame,
-    }  # fmt: skip
-    encoded = encode_wake(wake)
-    assert (encoded.content_type, encoded.headers, json.loads(encoded.body)) == (STRUCTURED_TYPE, {}, event)
-    assert wake_id(wake) == event["id"]
-    traced = Wake("a/b", "b" * 32, 7, "due", 3, 1, "00-1")
-    assert json.loads(encode_wake(traced, source="/me", time="noon").body) == {
-        **event, "source": "/me", "time": "noon", "traceparent": "00-1", "data": {**frame, "traceparent": "00-1"},
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -460,21 +300,6 @@ def test_what_is_beyond_is_refused_by_name(said: dict[str, Any], words: str) -> 
     with pytest.raises(BadInput) as refusal:
         decode_events(encode_events([EVENT_EVENT, event]))
     assert refusal.value.code == "bad_trigger"
-
-
-@pytest.mark.parametrize(("before", "after"), [("", ""), (" \t\r\n", ""), ("[", "]"), (" \t\r\n[", "]")])
-def test_one_trigger_is_of_64_kib_at_most(before: str, after: str) -> None:
-    """Alone, where the blanks around it count, or among others."""
-    room = EVENT_BYTES_MAX - (0 if after else len(before))
-    for size in (room, room + 1):
-        one = (SAYS_LEAST[:-1] + b',"x":"').ljust(size - 2, b"x") + b'"}'
-        data = before.encode() + one + after.encode()
-        if size == room:
-            assert decode_events(data) == [EVENT_EVENT]
-            continue
-        with pytest.raises(BadInput, match=r"^one trigger is at most 65536 bytes$") as refusal:
-            decode_events(data)
-        assert refusal.value.code == "too_large"
 
 
 def test_a_request_holds_a_thousand_triggers_and_a_mib() -> None:
@@ -525,26 +350,3 @@ def test_a_trigger_of_other_letters_is_read() -> None:
     """UTF-8 passes, in what is read and in what is not."""
     data = json.dumps({"storage_account": "a", "queue_name": "q", "id": "é", "x": "日本"}, ensure_ascii=False)
     assert decode_events(data.encode()) == [CloudQueueWorkDetected("a", "q", id="é")]
-
-
-@pytest.mark.parametrize(
-    ("delay_ms", "resolution_ms", "expected"),
-    [
-        (0, 1000, 0), (-1, 1000, 0), (1, 0, 2), (1, 1000, 1002), (10_000, 1000, 11_001), (10_001, 0, 10_003),
-        (NOT_BEFORE_MS_MAX - 1, 0, NOT_BEFORE_MS_MAX), (NOT_BEFORE_MS_MAX, 1000, NOT_BEFORE_MS_MAX),
-    ],
-)  # fmt: skip
-def test_a_delay_is_rounded_up(delay_ms: int, resolution_ms: int, expected: int) -> None:
-    """By the store's resolution and a ten-thousandth of itself: one tick early is a loss; never beyond the most."""
-    assert rounded_up(delay_ms, resolution_ms) == expected
-
-
-@pytest.mark.parametrize("reason", WAKE_SOURCES)
-def test_merged_hints_add_up_where_work_was_announced(reason: str) -> None:
-    """And are the larger one where somebody only says again that work waits; a million at most."""
-    adds = reason in {"trigger", "due", "lease"}
-    assert (reason in WORK) is adds
-    assert merged_size(3, 2, reason) == (5 if adds else 3)
-    assert merged_size(2, 3, reason) == (5 if adds else 3)
-    assert merged_size(PAYLOAD_SIZE_MAX, 1, reason) == PAYLOAD_SIZE_MAX
-    assert merged_size(1, PAYLOAD_SIZE_MAX + 1, reason) == PAYLOAD_SIZE_MAX

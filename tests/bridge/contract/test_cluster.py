@@ -11,7 +11,6 @@ from bridge.contract.cluster import (
     MEMBERS_MAX,
     NAMES_MAX,
     QUEUES_MAX,
-    WORD_BYTES_MAX,
     Ability,
     Able,
     Covered,
@@ -85,47 +84,6 @@ def test_a_cover_that_says_what_cannot_be_is_refused(change: dict[str, object], 
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"boot": "b"}, "boot is 32 hexadecimal digits"),
-        ({"hook": ""}, "hook is the name of a webhook, 32 hexadecimal digits"),
-        ({"hook": "https://example.com/"}, "hook is the name of a webhook, 32 hexadecimal digits"),
-        ({"age_ms": -1}, f"age_ms is from 0 to {MS_MAX}"),
-        ({"age_ms": MS_MAX + 1}, f"age_ms is from 0 to {MS_MAX}"),
-        ({"heard": {"x": [1, 1]}}, "heard names boots, which are 32 hexadecimal digits"),
-        ({"heard": {BOOT: [1, -1]}}, f"heard is from 0 to {MS_MAX}"),
-        ({"heard": {f"{n:032x}": [1, 1] for n in range(MEMBERS_MAX + 1)}}, "heard has at most 32 entries"),
-    ],
-)
-def test_a_word_of_what_was_told_that_says_what_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
-    """Naming the field."""
-    whole = {"type": "sent", "boot": BOOT, "queue": QUEUE} | change
-    with pytest.raises(BadInput, match=said) as caught:
-        decode_word(json.dumps(whole).encode())
-    assert caught.value.code == "bad_parameter"
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"seq": -1}, f"seq is from 0 to {MS_MAX}"),
-        ({"engine": "postgres"}, "store is a fingerprint of 1 to 128 hexadecimal digits"),
-        ({"full": [f"a/q{n}" for n in range(QUEUES_MAX + 1)]}, "full has at most 1000 entries"),
-        ({"cluster": "\0"}, "cluster, address, version and webhooks are printable, at most 1024 long"),
-        ({"address": "a\nb"}, "address, version and webhooks are printable, at most 1024 long"),
-        ({"version": "x" * 1025}, "address, version and webhooks are printable, at most 1024 long"),
-        ({"webhooks": "\u202e"}, "address, version and webhooks are printable, at most 1024 long"),
-        ({"store": "g"}, "store is a fingerprint of 1 to 128 hexadecimal digits"),
-    ],
-)
-def test_a_member_that_says_what_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
-    """Naming the field."""
-    whole = {"type": "member", "boot": BOOT, "seq": 1} | change
-    with pytest.raises(BadInput, match=said.replace("(", r"\(")):
-        decode_word(json.dumps(whole).encode())
-
-
-@pytest.mark.parametrize(
     ("queues", "said"),
     [
         ({QUEUE: {"room": True, "visibility_ms": -1}}, f"visibility_ms is from 0 to {MS_MAX}"),
@@ -154,25 +112,6 @@ def test_a_queue_that_is_none_is_refused(word: dict[str, object]) -> None:
     """As everywhere else."""
     with pytest.raises(BadQueueReference):
         decode_word(json.dumps(word).encode())
-
-
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [
-        (b"", "bad_json"),
-        (b"[1]", "bad_parameter"),
-        (b'{"type": "covered"', "bad_json"),
-        (b'{"boot": "\xff"}', "bad_json"),
-        (b"[" * 500, "bad_json"),
-        (b'{"type": "member"}', "bad_parameter"),
-        (b" " * (WORD_BYTES_MAX + 1), "too_large"),
-    ],
-)
-def test_what_is_no_word_is_refused(data: bytes, code: str) -> None:
-    """Strangers say anything; nothing but a refusal comes of it."""
-    with pytest.raises(BadInput) as caught:
-        decode_word(data)
-    assert caught.value.code == code
 
 
 @settings(max_examples=200)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bridge.contract import errors
 from bridge.contract.errors import (
@@ -20,13 +16,9 @@ from bridge.contract.errors import (
     named,
     said,
 )
-from bridge.contract.event import check_depth
 from bridge.contract.headers import (
-    HEADERS_BYTES_MAX,
     HEADERS_MAX,
-    bytes_of,
     checked_headers,
-    headers_in,
     readable_headers,
 )
 from bridge.contract.jobs import (
@@ -42,14 +34,11 @@ from bridge.contract.jobs import (
     add,
     bucket,
     label,
-    minus,
-    plus,
     quantile,
 )
 from bridge.contract.names import parse_reference
 from bridge.contract.partitioning import Partitions, parse_partitions
 from bridge.contract.wire import ListenerHeartbeat, QueueBeat, decode_up, encode_frame
-from bridge.queues.base import NewMessage
 
 
 class Silent(Exception):
@@ -114,23 +103,6 @@ def test_who_is_not_allowed_is_told_by_the_bridges_own_code(code: str) -> None:
     assert (error.code, str(error)) == (code, "'put' is not granted on a/y")
 
 
-ARRAYS = ("[", "]", "[[[[]]]]")
-OBJECTS = ('{"a":', "}", '{"b":{"b":{"b":{}}}}')
-
-
-@pytest.mark.parametrize("kind", [ARRAYS, OBJECTS], ids=["arrays", "objects"])
-@pytest.mark.parametrize("times", [1, 30, 300])
-def test_what_was_closed_is_no_less_deep_for_it(kind: tuple[str, str, str], times: int) -> None:
-    """Depth goes on from where it was before what stands beside, whose own depth comes and goes."""
-    begin, end, beside = kind
-    opening, goes_on = ("[", "") if kind is ARRAYS else ("{", '"c":')
-    between = f"{beside}," if kind is ARRAYS else f'"b":{beside},'
-    document = begin * 29 + opening + between * times + goes_on + begin * 45 + "1" + end * 75
-    json.loads(document)
-    with pytest.raises(BadInput, match="deep"):
-        check_depth(document.encode())
-
-
 NO_NAMES = (
     "", " ", "a b", "a:b", "a\n", "\na", "a\r\nb", "a\0", "-a", ".a", "_a", "a/b", "a=b", "ä", "\u212a", "a\u202e",
     "x" * 129, "nats-msg-id", "Nats-Msg-Id", "NATS-", "queuebell-header-a", "Queuebell-X", 7, None, b"a",
@@ -184,21 +156,6 @@ def test_headers_are_names_with_values(given: object) -> None:
     assert refused.value.code == "bad_parameter"
 
 
-def test_all_bytes_count() -> None:
-    """8,192 of UTF-8, those of names among them; one more is refused, and not read while what fits is."""
-    full = {"ab": "ß" * 4000, "c": "x" * 189}
-    assert bytes_of(full) == HEADERS_BYTES_MAX == 8192
-    assert checked_headers(full) == full
-    assert readable_headers(full.items()) == full
-    for more in ({**full, "c": "x" * 190}, {**full, "e": ""}):
-        with pytest.raises(BadInput, match="at most 8192 bytes") as refused:
-            checked_headers(more)
-        assert refused.value.code == "message_too_large"
-    assert readable_headers([("ab", full["ab"]), ("c", "x" * 190), ("d", "x" * 189), ("e", "")]) == {
-        "ab": full["ab"], "d": "x" * 189,
-    }  # fmt: skip
-
-
 def test_so_many_headers_and_no_more() -> None:
     """64; of a stranger's the first."""
     full = {f"{number}": "" for number in range(HEADERS_MAX)}
@@ -208,55 +165,6 @@ def test_so_many_headers_and_no_more() -> None:
         checked_headers({**full, "more": ""})
     assert refused.value.code == "message_too_large"
     assert readable_headers([*full.items(), ("more", "")]) == full
-
-
-@pytest.mark.parametrize(
-    "raw",
-    ["", "{", "[]", '"a"', "7", "null", b"\xff", b'{"a": "\xff"}', "[" * 100_000, '{"a": 1e999}', '{"a": {"b": "c"}}'],
-    ids=short,
-)
-def test_what_is_no_json_of_headers_has_none(raw: bytes | str) -> None:
-    """Whatever a stranger wrote where ours stand, a message is read."""
-    assert headers_in(raw) == {}
-
-
-def test_a_message_refuses_what_it_cannot_carry_when_it_is_made() -> None:
-    """So that nobody meets it later; what it has is its own, whatever becomes of the mapping given."""
-    given = {"A": "b"}
-    message = NewMessage("x", headers=given)
-    given["c"] = "\n"
-    assert message.headers == {"a": "b"}
-    assert NewMessage("x").headers == {}
-    for wrong in ({"a": "\n"}, [], None, {"a": "x" * HEADERS_BYTES_MAX}):
-        with pytest.raises(BadInput):
-            NewMessage("x", headers=wrong)  # type: ignore[arg-type]
-
-
-COUNTS = st.integers(1, 1000)
-SPREADS = st.builds(
-    lambda counts, last, total: Spread([*counts, last], total),
-    st.lists(st.integers(0, 9), max_size=len(BOUNDS_S)),
-    COUNTS,
-    st.integers(0, 10**6),
-)
-JOBS = st.builds(
-    Jobs,
-    st.dictionaries(st.sampled_from(["done", "failed"]), COUNTS),
-    st.dictionaries(st.sampled_from(["A", "B", "C"]), COUNTS),
-    st.just(0),
-    st.integers(0, 5),
-    st.one_of(st.just(NOTHING), SPREADS),
-    st.one_of(st.just(NOTHING), SPREADS),
-)
-
-
-@given(JOBS, JOBS)
-def test_a_difference_added_again_is_the_level(known: Jobs, more: Jobs) -> None:
-    """What is new in a level, added to what was known, gives the level; and nothing is new in it then."""
-    level = plus(known, more)
-    assert minus(level, known) == more
-    assert plus(known, minus(level, known)) == level
-    assert minus(known, level) == NO_JOBS, "a level that was overtaken has nothing new"
 
 
 @pytest.mark.parametrize(

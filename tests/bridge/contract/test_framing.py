@@ -5,12 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected, decode_events, encode_event
 from bridge.contract.framing import (
     LAST_COUNT,
     Stamp,
-    encode_down,
     encode_up,
     encode_will,
     instance_of,
@@ -20,39 +18,19 @@ from bridge.contract.framing import (
     seq_of,
 )
 from bridge.contract.trace_context import (
-    DROPPED_MAX,
-    TRACES_MAX,
     Traces,
-    carried,
     is_traceparent,
-    joined,
     merged,
     several,
 )
 from bridge.contract.wire import (
-    FRAME_BYTES_MAX,
-    Bye,
-    DownFrame,
-    Drain,
     Hello,
     Subscription,
     Wake,
-    Welcome,
-    decode_down,
     decode_up,
 )
 
 ME = "0123456789abcdef" * 2
-BOOT = "b" * 32
-
-
-@pytest.mark.parametrize("frame", [Welcome(BOOT, 1, 2, 3, []), Drain(), Bye()])
-def test_a_bridges_frame_says_its_boot(frame: DownFrame) -> None:
-    """Once, with the instance that it is for."""
-    data = encode_down(frame, ME, 8, BOOT)
-    assert read_stamp(data) == Stamp(ME, 8, BOOT, None)
-    assert data.count(b'"boot"') == data.count(b'"instance"') == data.count(b'"seq"') == 1
-    assert type(decode_down(data)) is type(frame)
 
 
 @pytest.mark.parametrize(
@@ -62,19 +40,6 @@ def test_a_bridges_frame_says_its_boot(frame: DownFrame) -> None:
 def test_a_will_is_known_by_its_number(seq: int | None, will: bool) -> None:
     """The last one that its connection has, whichever that was."""
     assert is_will(Stamp(ME, seq)) is will
-
-
-def test_a_stamp_may_be_absent_and_must_be_json() -> None:
-    """As far as it is there; no larger than a frame, and nothing that came in is repeated."""
-    assert read_stamp(b'{"type":"bye"}') == Stamp()
-    assert read_stamp(b"{}".ljust(FRAME_BYTES_MAX)) == Stamp()
-    with pytest.raises(BadInput, match=r"^a frame is at most 65536 bytes$") as refusal:
-        read_stamp(b"{}".ljust(FRAME_BYTES_MAX + 1))
-    assert refusal.value.code == "too_large"
-    for data in (b"", b"[]", b'{"seq":"1"}', b'{"instance":"\xff"}', b'{"x":' + b"[" * 60_000):
-        with pytest.raises(BadInput) as refusal:
-            read_stamp(data)
-        assert (refusal.value.code, str(refusal.value)) == ("bad_json", "a frame is one JSON object in UTF-8")
 
 
 def test_an_instance_is_made_of_its_ticket() -> None:
@@ -128,46 +93,12 @@ def test_what_is_no_traceparent_is_dropped(text: str | None) -> None:
     assert merged(before, event) in (before, Traces((parent(0),), 3))
 
 
-def test_each_context_is_kept_once_and_in_order() -> None:
-    """Merged one by one, and both ways: what was told twice is one."""
-    traces = None
-    for number in (0, 1, 0, 2):
-        traces = merged(traces, told(number))
-    assert traces == Traces((parent(0), parent(1), parent(2)))
-    assert merged(traces, told(None)) is traces, "a trigger without a trace costs nothing"
-    older, newer = told(0, Traces((parent(3), parent(0)))), told(1)
-    assert joined(older, newer) == Traces((parent(3), parent(0), parent(1)))
-
-
-def test_the_newest_are_kept_and_the_others_counted() -> None:
-    """32, however they come: one by one, or from somebody who tells of more than there may be."""
-    traces = None
-    for number in range(TRACES_MAX + 3):
-        traces = merged(traces, told(number))
-    kept = tuple(map(parent, range(3, TRACES_MAX + 3)))
-    assert traces == Traces(kept, 3)
-    many = Traces(tuple(map(parent, range(TRACES_MAX + 3))), 4)
-    assert merged(None, told(None, many)) == Traces(kept, 7)
-    wild = Traces((parent(0),), 2**62)
-    assert merged(wild, told(1, wild)) == Traces((parent(0), parent(1)), DROPPED_MAX)
-    assert merged(None, told(1, Traces((parent(0),), -5))) == Traces((parent(0), parent(1)))
-
-
 def test_only_what_the_newest_does_not_tell_is_told_beside_it() -> None:
     """A wake of one trigger is the bytes that it always was."""
     assert several(None) is None
     assert several(Traces((parent(0),))) is None
     assert several(Traces((parent(0),), 1)) == Traces((parent(0),), 1)
     assert several(two := Traces((parent(0), parent(1)))) is two
-
-
-def test_the_contexts_of_messages_are_those_in_their_headers() -> None:
-    """Each once, the newest where there are too many; a message without one, or with a hostile one, has none."""
-    assert carried([{}, {"traceparent": "x"}, {"shop": "7"}]) is None
-    headers = [{"traceparent": parent(number)} for number in (0, 1, 0)]
-    assert carried([{}, *headers]) == Traces((parent(0), parent(1)))
-    many = [{"traceparent": parent(number)} for number in range(TRACES_MAX + 2)]
-    assert carried(many) == Traces(tuple(map(parent, range(2, TRACES_MAX + 2))), 2)
 
 
 def test_they_travel_in_triggers_and_wakes() -> None:

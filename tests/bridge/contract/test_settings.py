@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -14,10 +14,8 @@ from msgspec import Meta
 from bridge.contract.errors import BadInput, BadQueueReference, ConfigurationError
 from bridge.contract.settings import doubtful, parse_toml, resolve
 from bridge.contract.wire import (
-    CAPACITY_MAX,
     FRAME_BYTES_MAX,
     LEASES_MAX,
-    MS_MAX,
     SUBSCRIPTIONS_MAX,
     decode_down,
     decode_up,
@@ -122,22 +120,6 @@ def test_what_is_wrong_is_said_without_the_words_of_python(table: dict[str, Any]
     assert str(caught.value) == f"q.toml: {words}"
 
 
-def test_what_is_another_commands_is_left_alone() -> None:
-    """A variable that is nearly no key, any without the prefix, options of other names and those not given."""
-    environment = {
-        "QUEUEBELL_BROKER": "x",
-        "QUEUEBELL_LIST_X": "x",
-        "LISTEN": "x",
-        "queuebell_listen": "x",
-        "QUEUEBELL_": "x",
-    }
-    assert resolve(Sample, environment=environment, options={"config": "x", "listen": None}) == Sample()
-    mixed = {"QUEUEBELL_ID": "1", "PATH": "x", "QUEUEBELL_BROKER": "x", "QUEUEBELL_LISTEN": "seen"}
-    assert resolve(Sample, environment=mixed, options={"config": "x", "size": None, "loud": "1"}) == Sample(
-        listen="seen", loud=True
-    )
-
-
 class Lists(msgspec.Struct, frozen=True, kw_only=True):
     maybe: list[str] | None = None
 
@@ -205,51 +187,6 @@ def depth(**counts: object) -> Frame:
 def running(**figures: object) -> Frame:
     """Return a heartbeat of a handler that runs, and differs from nothing in this."""
     return {"type": "heartbeat", "stamp": 1, "running": {"a/b": {"id": "m", "ms": 7, **figures}}}
-
-
-NUMBERS: dict[str, tuple[Callable[[int], Frame], int, int]] = {
-    "stamp": (lambda n: {"type": "heartbeat", "stamp": n}, 0, 2**63 - 1),
-    "gen of a beat": (lambda n: beat(gen=n), 0, MS_MAX),
-    "covered": (lambda n: beat(covered=n), 0, MS_MAX),
-    "receiving_ms": (lambda n: beat(receiving_ms=n), 0, MS_MAX),
-    "free of a beat": (lambda n: beat(free=n), 0, MS_MAX),
-    "failing_ms": (lambda n: beat(failing_ms=n), 0, MS_MAX),
-    "receives that found": (lambda n: beat(receives={"poll": [1, 1], "sweep": [n, 1]}), 0, MS_MAX),
-    "receives without": (lambda n: beat(receives={"poll": [1, 1], "sweep": [1, n]}), 0, MS_MAX),
-    "depth, visible": (lambda n: depth(visible=n), 0, MS_MAX),
-    "depth, invisible": (lambda n: depth(invisible=n), 0, MS_MAX),
-    "depth, its age": (lambda n: depth(age_ms=n), 0, MS_MAX),
-    "leases of a beat": (lambda n: {"type": "heartbeat", "stamp": 1, "leases": {"a/b": [1, n]}}, 0, MS_MAX),
-    "running.ms": (lambda n: running(ms=n), 0, MS_MAX),
-    "running.attempt": (lambda n: running(attempt=n), 0, MS_MAX),
-    "leases left": (lambda n: {"type": "bye", "leases": {"a/b": [n], "a/c": [1]}}, 0, MS_MAX),
-    "capacity": (lambda n: hello(capacity=n), 0, CAPACITY_MAX),
-    "visibility_ms": (lambda n: hello(visibility_ms=n), 1, MS_MAX),
-    "free of a hello": (lambda n: hello(free=n), 0, CAPACITY_MAX),
-    "seen.gen": (lambda n: hello(seen={"boot": BOOT, "gen": n}), 0, MS_MAX),
-    "gen of a started": (lambda n: started(gen=n), 0, MS_MAX),
-    "gen of a cover": (lambda n: cover(gen=n), 0, MS_MAX),
-    "age_ms": (lambda n: cover(age_ms=n), 0, MS_MAX),
-    "next_visible_in_ms": (lambda n: cover(next_visible_in_ms=n), 0, MS_MAX),
-    "depth of a more": (lambda n: more(depth=n), 0, MS_MAX),
-    "free of a room": (lambda n: room(free=n), 0, CAPACITY_MAX),
-    "gen of a room": (lambda n: room(gen=n), 0, MS_MAX),
-}
-"""Each number that a listener may say: a frame that says it, its least and its most."""
-
-
-@pytest.mark.parametrize("what", NUMBERS)
-def test_every_number_has_its_range(what: str) -> None:
-    """Both ends are taken; one beyond is refused with the name of the field and the range, before any rule meets it."""
-    frame, low, high = NUMBERS[what]
-    for value in (low, high):
-        assert decode_up(json.dumps(frame(value))) is not None
-    for value, bound in ((low - 1, f">= {low} "), (high + 1, f"<= {high} ")):
-        with pytest.raises(BadInput) as refusal:
-            decode_up(json.dumps(frame(value)))
-        name = what.split()[0].rstrip(",").rpartition(".")[2]
-        assert refusal.value.code == "bad_parameter"
-        assert bound in str(refusal.value) and f".{name}" in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -336,23 +273,3 @@ def test_a_frame_that_nests_too_deeply_is_refused() -> None:
     """An unknown field is not skipped whatever it holds."""
     with pytest.raises(BadInput, match="deep"):
         decode_up('{"type":"bye","x":' + "[" * 100 + "]" * 100 + "}")
-
-
-UP = {"hello", "started", "cover", "more", "room", "heartbeat", "bye"}
-DOWN = {"welcome", "wake", "heartbeat", "drain", "bye", "error"}
-
-
-@pytest.mark.parametrize("type_", sorted(UP | DOWN | {"of_a_later_version"}))
-def test_a_type_that_is_not_known_is_ignored(type_: str) -> None:
-    """Either side may be newer; a type that is known and says something wrong is its sender's fault."""
-    for decode, known in ((decode_up, UP), (decode_down, DOWN)):
-        frame = json.dumps({"type": type_, "queue": 7, "queues": 7, "leases": 7, "code": 7})
-        if type_ not in known:
-            assert cast("Any", decode)(frame) is None
-        elif type_ == "drain":
-            assert decode(frame) is not None
-        else:
-            with pytest.raises(BadInput) as refusal:
-                decode(frame)
-            assert refusal.value.code == "bad_parameter"
-            assert "`" not in str(refusal.value)

@@ -25,19 +25,6 @@ def owned() -> tuple[Rig, int, int]:
     return rig, first, second
 
 
-def test_s2_a_wake_that_was_never_sent_can_be_no_lost_more() -> None:
-    """An owner whose slot is written and not taken has been woken up to 0, and knows at least as much."""
-    rig, first, second = owned()
-    rig.deaf = {first}
-    rig.cover(first, 1)
-    rig.bell.dispatch.ledger.debts[QUEUE].seats.get(first).woken_gen = 0  # type: ignore[union-attr]
-    rig.debt().seats.used(rig.debt().seats.get(second))
-    rig.trigger()
-    assert rig.debt().owner == first
-    rig.beat(first, free=0)
-    assert asked(rig, second) == [second]
-
-
 @pytest.mark.parametrize(("covered", "settled"), [(None, False), (1, False), (2, True), (3, False)])
 def test_s2_a_beat_heals_a_lost_cover(covered: int | None, settled: bool) -> None:
     """At the debt's generation, and not at one that is older or was never given."""
@@ -113,25 +100,6 @@ def test_b3_a_started_answers_what_its_sender_knew(gen: int) -> None:
     assert due == {1: 102.75, 2: 102.75, 3: None}.get(gen, 102.0)
     assert rig.debt().started_at == (None if gen > 3 else 100.75)
     assert rig.bell.dispatch.agenda.when(("progress", QUEUE)) == (None if gen > 3 else 115.75)
-
-
-def test_b4_whoever_was_quicker_owns_with_the_newest_generation_only() -> None:
-    """An older one says nothing of what the owner still has to answer; a debt that nobody owns is whoever's began."""
-    rig, first, second = owned()
-    rig.trigger()
-    rig.started(second, 1)
-    assert rig.debt().owner == first
-    rig.started(second, 2)
-    assert (rig.debt().owner, rig.debt().unacked) == (second, ())
-    rig.started(first, 2)
-    assert rig.debt().owner == second, "the second of two that began changes nothing"
-    rig.trigger()
-    rig.more(first, unannounced=False), rig.more(second, unannounced=False)
-    assert rig.debt().owner is None
-    rig.wait(1.0)
-    rig.started(first, 2)
-    assert (rig.debt().owner, rig.debt().unacked) == (first, ((3, 101.0),)), "and owes the rest from now on"
-    assert rig.bell.dispatch.agenda.when(("start", QUEUE)) == 103.0
 
 
 def test_a_listener_that_learns_its_queue_is_own_says_so_with_its_cover() -> None:
@@ -255,20 +223,6 @@ def test_nobody_dies_at_the_moment_of_resume() -> None:
     assert set(rig.ended) == {dead}
     rig.wait(10.0)
     assert set(rig.ended) == {dead}
-
-
-def test_leases_of_a_session_that_dies_later_are_over_by_then() -> None:
-    """B8: an end that was told before the sleep counts the sleep."""
-    rig = Rig()
-    first, second = rig.join(), rig.join()
-    rig.settle_hello(first)
-    rig.beat(second, leases=[60_000], free=31, gen=rig.debt().gen)
-    suspend(rig, HOUR)
-    rig.lose(second)
-    for gen in rig.gens(first):
-        rig.cover(first, gen)
-    rig.wait(0.1)
-    assert [wake.reason for wake in rig.wakes(first)] == ["lease"]
 
 
 OTHER = "billing/refunds"

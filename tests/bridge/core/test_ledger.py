@@ -14,10 +14,8 @@ from bridge.contract.wire import (
     Bye,
     Cover,
     CoverAge,
-    ErrorFrame,
     Hello,
     ListenerHeartbeat,
-    More,
     QueueBeat,
     StoreDepth,
     Subscription,
@@ -41,7 +39,6 @@ from bridge.observe.facts import (
     ReceivesTold,
     SessionClosed,
     SessionOpened,
-    SessionRefused,
     Triggered,
     Unannounced,
     Woken,
@@ -130,22 +127,6 @@ def test_a_clean_name_goes_before_an_older_one_with_a_debt() -> None:
     assert sorted(ledger.debts) == ["a/new", "a/owed"]
 
 
-def test_no_more_than_two_go_for_one_that_comes() -> None:
-    """B10: what listeners left behind goes bit by bit."""
-    ledger = Ledger(2, Tuning(Periods()))
-    left = [ledger.open(f"a/{number}", 0.0) for number in range(2)]
-    for number in range(2, 6):
-        for debt in left:
-            debt.exists = True
-        left.append(ledger.open(f"a/{number}", 0.0))
-    for debt in left:
-        debt.exists = False
-        ledger.release(debt)
-    assert len(ledger.debts) == 6
-    ledger.open("a/new", 0.0)
-    assert len(ledger.debts) == 5
-
-
 def place(
     session: int, *, own: bool = False, accepts: bool = False, capacity: int = 4, free: int | None = None
 ) -> Seat:
@@ -187,28 +168,6 @@ def test_which_sessions_are_own_is_counted_through_every_change() -> None:
     assert not seats.any_own
 
 
-def test_silence_is_judged_at_its_very_end() -> None:
-    """D after the last sign of life, not before; those that pass within a tenth of H are looked up along with it."""
-    sessions = Sessions(10.0)
-    silence = Silence(sessions)
-    assert (silence.deadline(), silence.dead(1e9)) == (None, [])
-    one, two, three = (Session(id=number, kind="test", opened_at=0.0, last_heard=0.0) for number in (1, 2, 3))
-    for session, heard in ((one, 0.0), (two, 1.0), (three, 1.125)):
-        sessions.open(session)
-        session.last_heard = heard
-        silence.expect(session)
-    assert (silence.deadline(), silence.dead(29.875)) == (30.0, [])
-    two.last_heard = 2.0
-    assert silence.dead(30.0) == [one]
-    assert silence.deadline() == 31.125, "the third was not looked up, and the second set anew"
-    assert silence.dead(31.125) == [three]
-    silence.forget(2)
-    assert silence.deadline() is None
-    silence.expect(two)
-    sessions.remove(two)
-    assert silence.dead(40.0) == []
-
-
 def test_a_copy_is_known_for_its_period_and_no_longer() -> None:
     """B13: at its very end it is still a copy; beyond it, or among too many, it is forgotten, the oldest first."""
     seen = Duplicates(10.0, 2)
@@ -240,26 +199,6 @@ def test_a_copy_is_known_for_its_period_and_no_longer() -> None:
     assert (len(seen), copy(130.125, "5"), copy(130.125, "4")) == (2, True, False)
     seen.marked(150.0, ("p", "7"), "a/b", 0, "http")
     assert len(seen) == 1, "all that are too old go at once"
-
-
-def test_an_agenda_keeps_one_deadline_a_key() -> None:
-    """Set anew, set earlier, cleared: what comes out is the newest, in order, and once."""
-    agenda: Agenda[str] = Agenda()
-    assert (agenda.next(), agenda.when("a"), agenda.pop_due(1e9), "a" in agenda) == (None, None, [], False)
-    for key, when in (("a", 3.0), ("b", 2.0), ("c", 2.0), ("d", 5.0)):
-        agenda.set(key, when)
-    assert (len(agenda), agenda.next(), agenda.when("a"), "a" in agenda) == (4, 2.0, 3.0, True)
-    agenda.set("a", 4.0)
-    agenda.set_earlier("a", 4.5)
-    assert agenda.when("a") == 4.0
-    agenda.set_earlier("d", 4.0)
-    assert agenda.when("d") == 4.0
-    agenda.set_earlier("e", 4.0)
-    agenda.clear("b"), agenda.clear("never set")
-    assert (agenda.pop_due(1.875), agenda.next(), len(agenda)) == ([], 2.0, 4)
-    assert agenda.pop_due(2.0) == ["c"], "its time is not after now"
-    assert agenda.pop_due(9.0) == ["a", "d", "e"], "of one time, first come, first served"
-    assert (len(agenda), agenda.next()) == (0, None)
 
 
 def test_due_times_of_one_bucket_are_one_and_their_sizes_add_up() -> None:
@@ -322,18 +261,6 @@ def test_the_newest_count_of_a_store_is_kept() -> None:
     assert queue.counted == Counted(7, 0, 98.0, True)
 
 
-def test_a_pair_that_was_forgotten_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With more tellers than are remembered, each heartbeat would otherwise count all of its levels once more."""
-    monkeypatch.setattr("bridge.core.receives.TELLERS_MAX", 2)
-    receives, queue = Receives(), debt()
-    instances = [f"{number:032x}" for number in range(3)]
-    for _ in range(5):
-        for instance in instances:
-            receives.told(instance, queue, {"sweep": (4, 1)})
-    assert queue.wake_sources == {"sweep": 12}
-    assert receives.told(instances[-1], queue, {"sweep": (6, 1)}) == [ReceivesTold("a/b", "sweep", 2, 0)]
-
-
 def news(rig: Rig) -> list[Fact]:
     """Return and forget what was told."""
     told, rig.facts = rig.facts, []
@@ -344,22 +271,6 @@ def heard(rig: Rig, number: int) -> list[object]:
     """Return and forget every frame that a session was sent."""
     frames, rig.frames[number] = rig.frames[number], []
     return list(frames)
-
-
-def test_a_first_frame_that_is_no_hello_ends_the_session() -> None:
-    """It is said which fault it was, in the frame, in the end and in the log; nobody was there, so nobody left."""
-    rig = Rig()
-    number = rig.bell.open(rig.now, "test")
-    rig.frames[number] = []
-    rig.say(number, More(QUEUE))
-    (error,) = heard(rig, number)
-    assert isinstance(error, ErrorFrame)
-    assert (error.code, rig.ended[number]) == ("bad_parameter", (1008, "bad_parameter"))
-    assert news(rig) == [SessionRefused("", "bad_parameter", error.message)]
-    assert "hello" in error.message
-    assert rig.bell.sessions.get(number) is None
-    rig.say(number, Hello("1" * 32, "late", [Subscription(QUEUE, 4)]))
-    assert (heard(rig, number), rig.bell.ledger.find(QUEUE)) == ([], None), "it is not heard any more"
 
 
 def test_ends_of_sessions_that_do_not_say_bye() -> None:

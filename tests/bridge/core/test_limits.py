@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract.bounds import bound
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.wire import ListenerHeartbeat, Wake
 from bridge.core.admission import (
@@ -58,38 +57,6 @@ def test_the_ledger_forgets_what_is_gone_and_says_so() -> None:
     assert gone == ["a/clean", "a/owed"]
     assert book.find("a/owed") is None
     assert all("a/owed" not in lane and "a/clean" not in lane for lane in book._lanes)
-
-
-@pytest.mark.parametrize(
-    ("exists", "own_seat", "foreign_seat", "elsewhere", "by_level"),
-    [
-        (False, False, False, True, False),
-        (True, False, False, False, True),
-        (False, True, False, False, True),
-        (False, False, True, True, False),
-        (True, True, False, False, True),
-        (True, False, True, True, False),
-        (False, True, True, True, True),
-        (True, True, True, True, True),
-    ],
-)
-def test_whose_queue_it_is(exists: bool, own_seat: bool, foreign_seat: bool, elsewhere: bool, by_level: bool) -> None:
-    """O0: where the store's level decides, and where covers of another store are needed; a put rings in either."""
-    rig = Rig()
-    if exists:
-        rig.level(0)
-    for kind in [True] * own_seat + [False] * foreign_seat:
-        rig.join(own=kind)
-    debt = rig.bell.ledger.open(QUEUE, rig.now)
-    assert (debt.elsewhere, rig.bell.own.by_level(debt)) == (elsewhere, by_level)
-    assert debt.own is (exists or own_seat)
-    assert debt.needed is (exists or own_seat or foreign_seat)
-    rig.bell.dispatch.settle(debt)
-    assert not debt.waits
-    debt.dirty = True
-    assert debt.waits is elsewhere
-    debt.dirty, debt.visible = False, 1
-    assert debt.waits
 
 
 def test_a_commit_is_told_and_counted_whole() -> None:
@@ -164,21 +131,6 @@ def test_a_wake_that_carries_is_told_with_all_that_it_carries() -> None:
     rig.facts.clear()
     rig.started(number, 1)
     assert rig.facts == [], "said twice, it is taken up once"
-
-
-def test_carried_messages_are_bounded_by_bytes_to_the_very_byte() -> None:
-    """As many as fit exactly are sent; one byte more and the last stays behind, uncounted."""
-    for excess in (0, 1):
-        rig = Rig()
-        number = rig.join(own=True, accept=True, capacity=8)
-        weights = [CARRY_BYTES_MAX - 10, 10 + excess]
-        rig.bell.own.handed(rig.now, QUEUE, number, 2, [message("m1"), message("m2")], 2, weights)
-        rig.drive()
-        (wake,) = rig.wakes(number)
-        assert [carried.id for carried in wake.messages or ()] == ["m1", "m2"][: 2 - excess]
-        assert wake.size == 2
-        assert rig.reclaims == [Reclaim(QUEUE, (("m2", "receipt of m2"),), uncount=True)] * excess
-        assert rig.debt().seats.get(number).free == 8 - 2 + excess
 
 
 def test_a_look_is_on_its_way_from_its_wake_until_it_is_counted() -> None:
@@ -386,20 +338,6 @@ def test_reminders_are_asked_about_four_times_a_period() -> None:
     ]  # fmt: skip
 
 
-def test_numbers_promise_what_their_bound_says() -> None:
-    """Each of them is taken, and how many listen."""
-    values = {
-        "heartbeat_s": 1.5,
-        "sweep_s": 0.0,
-        "slack_s": 7.0,
-        "spread_s": 3.0,
-        "store_call_s": 4.0,
-    }
-    numbers = Numbers(start_ack_s=2.0, wake="all", **values)
-    assert numbers.bound(700) == bound(**values, listeners=700)
-    assert numbers.bound() == bound(**values, listeners=1)
-
-
 def test_common_numbers_are_the_periods() -> None:
     """None is mixed up with another, and a rule of its own changes that one only."""
     values = {"heartbeat_s": 1.0, "start_ack_s": 2.0, "store_call_s": 3.0, "sweep_s": 4.0, "slack_s": 5.0,
@@ -503,32 +441,6 @@ def let_in(rule: Admission, size: int) -> Ticket:
     asked = rule.ask(1.0, size, arriving=True)
     assert isinstance(asked, Ticket)
     return asked
-
-
-def test_who_was_silent_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Being heard keeps a pair, and as many are kept as may be."""
-    monkeypatch.setattr("bridge.core.receives.TELLERS_MAX", 2)
-    debt = Debt(queue="a/b", seats=Seats(), numbers=Tuning(Periods()).common)
-    receives = Receives()
-    for instance in ("i", "j", "i"):
-        receives.told(instance, debt, {"sweep": (1, 0)})
-    assert debt.receives == 2
-    receives.told("k", debt, {"sweep": (1, 0)})
-    assert debt.receives == 3
-    assert receives.told("i", debt, {"sweep": (2, 0)}) == [ReceivesTold("a/b", "sweep", 1, 0)]
-    assert receives.told("j", debt, {"sweep": (9, 0)}) == []
-
-
-def test_o7_a_wake_that_carries_nothing_weighs_nothing() -> None:
-    """O7: a whole frame's messages still fit into a slot that was written for a look."""
-    rig = Rig()
-    number = rig.join(own=True, accept=True)
-    rig.deaf = {number}
-    rig.level(2, rose=True, put=2)
-    rig.bell.own.handed(rig.now, QUEUE, number, 1, [message("m1")], 1, [CARRY_BYTES_MAX])
-    rig.drive()
-    (wake,) = rig.bell.take(rig.now, number)
-    assert [one.id for one in wake.messages or ()] == ["m1"] and rig.reclaims == []
 
 
 def test_o7_what_did_not_fit_weighs_nothing() -> None:

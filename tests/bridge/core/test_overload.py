@@ -114,23 +114,3 @@ def test_overload_carries_nearly_all_that_can_be_carried(name: str, times: float
     assert model.p99(1.0) <= WAIT_S
     if times < 1.0:
         assert model.refused == 0
-
-
-@pytest.mark.parametrize("times", [0.5, 2.0])
-def test_stall_of_the_disk_is_over_when_it_is_over(times: float) -> None:
-    """Nothing is answered for a second: what waits stays bounded, and afterwards as much is put as before."""
-    service = SERVICES["calm machine"]
-    rate = carried(1e9, **{**service, "refusal_s": 0.0}) * times
-    model = Model(rate, **service)
-    model.run(7.0, stall=(2.0, 1.0))
-    assert model.waiting_most <= max(rate * WAIT_S, 2 * carried(rate, **service) * WAIT_S)
-    assert model.put(4.0) >= 0.8 * carried(rate, **service)
-    assert model.p99(4.0) <= WAIT_S
-    assert model.refused > 0
-
-
-def test_load_past_what_refusals_cost_still_puts() -> None:
-    """Refusals alone would take more than all the time: what fits into a part of a commit is put all the same."""
-    model = Model(60_000.0, **SERVICES["calm machine"])
-    model.run(4.0)
-    assert model.put(2.0) >= 500.0

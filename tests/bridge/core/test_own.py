@@ -18,7 +18,7 @@ from bridge.contract.wire import (
 )
 from bridge.core.bell import Bell
 from bridge.core.commands import Reclaim
-from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted
+from bridge.observe.facts import AuditFound, HandedBack
 from tests.support.bells import BOOT, QUEUE, Rig
 
 
@@ -62,16 +62,6 @@ def test_o1_covers_settle_nothing_while_messages_are_visible() -> None:
     gen = rig.debt().gen
     rig.cover(first, gen)
     assert rig.debt().dirty and rig.gens(second) == [gen]
-
-
-def test_o1_a_trigger_adds_nothing_to_an_own_queue() -> None:
-    """Every session takes from the queue service, which knows better than any hint."""
-    rig = Rig()
-    number = rig.join(own=True)
-    rig.level(0)
-    for _ in range(100):
-        rig.trigger()
-    assert not rig.wakes(number) and not rig.debt().dirty and rig.debt().triggers == 100
 
 
 def test_a_namesake_in_the_queue_service_does_not_swallow_triggers() -> None:
@@ -219,28 +209,6 @@ def test_o7_never_more_than_the_free_slots_whatever_crosses_what(seed: int) -> N
     assert carried > 20, "too little was carried to prove anything"
 
 
-def test_o7_nobody_is_handed_messages_while_others_wait() -> None:
-    """A backlog is worked through in its order, by receives."""
-    rig = Rig()
-    rig.join(own=True, accept=True)
-    rig.level(1, rose=True, put=1)
-    assert rig.bell.own.grant(rig.now, QUEUE, 1) is None
-
-
-def test_o7_carried_messages_travel_in_the_wake_and_owe_nothing() -> None:
-    """One wake with the message, `started` takes it up, and no debt remains."""
-    rig = Rig()
-    number = rig.join(own=True, accept=True)
-    assert rig.bell.own.grant(rig.now, QUEUE, 1) == (number, 1, 2.0)
-    hand(rig, number, "m1")
-    rig.level(0, put=1, rose=True, invisible=1)
-    (wake,) = rig.wakes(number)
-    assert wake.messages is not None and wake.size == 1 and not rig.debt().dirty
-    rig.started(number, wake.gen)
-    rig.wait(3)
-    assert rig.reclaims == [] and any(isinstance(fact, HandlerStarted) for fact in rig.facts)
-
-
 def test_o7_not_taken_up_within_a_is_released_uncounted() -> None:
     """A deaf listener gives everything back after A, with the attempt not counted."""
     rig = Rig()
@@ -259,26 +227,6 @@ def test_o7_a_lost_session_gives_back_at_once() -> None:
     number = rig.join(own=True, accept=True)
     hand(rig, number, "m1")
     rig.lose(number)
-    assert rig.reclaims == [Reclaim(QUEUE, (("m1", "receipt of m1"),), uncount=True)]
-
-
-def test_o7_an_attempt_that_began_counts_although_the_session_is_lost() -> None:
-    """A message that kills its worker must reach the poison queue in the end."""
-    rig = Rig()
-    number = rig.join(own=True, accept=True)
-    hand(rig, number, "m1")
-    (wake,) = rig.wakes(number)
-    rig.started(number, wake.gen)
-    rig.lose(number)
-    assert rig.reclaims == [Reclaim(QUEUE, (("m1", "receipt of m1"),), uncount=False)]
-
-
-def test_o7_messages_for_a_session_that_is_gone_go_back() -> None:
-    """Granted, and lost while the commit was under way."""
-    rig = Rig()
-    number = rig.join(own=True, accept=True)
-    rig.lose(number)
-    hand(rig, number, "m1")
     assert rig.reclaims == [Reclaim(QUEUE, (("m1", "receipt of m1"),), uncount=True)]
 
 

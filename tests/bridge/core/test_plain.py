@@ -92,25 +92,6 @@ def test_a_level_that_stays_up_is_told_again(sessions: str | None) -> None:
     assert heard(rig) == []
 
 
-def test_who_comes_late_finds_the_level_and_its_reminders() -> None:
-    """It is caught up as it comes, and told again a period later; when the last one goes, nothing is done."""
-    rig = Rig()
-    rig.level(2, rose=True, put=2)
-    for pause in (1000.0, 1000.0):
-        rig.wait(pause)
-        heard(rig)
-        rig.bell.reminders.announcing(rig.now, True)
-        rig.wait(AGAIN_S - 1.0)
-        assert heard(rig) == []
-        rig.wait(LATEST_S - AGAIN_S + 1.0)
-        assert heard(rig) == [("resync", 2)]
-        rig.bell.reminders.announcing(rig.now, False)
-    rig.bell.reminders.announcing(rig.now, False)
-    assert rig.bell.deadline() is None
-    rig.level(3, put=1)
-    assert heard(rig) == []
-
-
 def test_repeated_rejections_are_one_with_its_count_and_times() -> None:
     """By queue, worker and reason; each queue of the worker has its own."""
     told = Rejections()
@@ -135,15 +116,6 @@ def test_a_worker_that_stopped_trying_is_forgotten() -> None:
     assert told.recent(5.0 + RECENT_S) and not told.recent(5.1 + RECENT_S)
     told.add(200.0, ["a/x"], "staging", "store_mismatch", "why")
     assert told.recent(200.0)[0].count == 1
-
-
-def test_a_worker_that_is_accepted_is_forgotten() -> None:
-    """That one and no other."""
-    told = Rejections()
-    told.add(0.0, ["a/x"], "one", "store_mismatch", "why", instance="1")
-    told.add(0.0, ["a/x"], "two", "store_mismatch", "why", instance="2")
-    told.accepted("1")
-    assert [each.listener for each in told.recent(1.0)] == ["two"]
 
 
 def test_rejections_are_bounded() -> None:

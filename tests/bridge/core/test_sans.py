@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bridge.contract.errors import ConfigurationError
-from bridge.core.grants import Verb
 from bridge.core.keys import Access, AccessList, with_terms, without
 from bridge.core.sans import Certificate, names_in, san
 from tests.support.access import NOW
@@ -34,23 +31,6 @@ def test_what_is_no_name_is_refused(text: str) -> None:
         san(text)
     with pytest.raises(ConfigurationError, match="match exactly"):
         Access(msgspec.structs.replace(LISTED, certificates={"worker": [text]}))
-
-
-def test_a_long_name_is_refused_and_said_in_short() -> None:
-    """The sentence stays one that can be read."""
-    with pytest.raises(ConfigurationError) as refused:
-        san("DNS:" + "x" * 2049)
-    assert str(refused.value).endswith(": 'DNS:" + "x" * 76 + "'")
-
-
-@given(st.lists(st.tuples(st.sampled_from(["DNS", "URI", "email", "IP Address", "DirName", "DNS:x"]), st.text())))
-def test_names_are_taken_whole_or_not_at_all(names: list[tuple[str, str]]) -> None:
-    """No name is cut, folded or taken for one of another kind, and none that is odd is taken."""
-    found = names_in({"subjectAltName": tuple(names)})
-    assert found <= {f"{kind}:{name}" for kind, name in names if kind in ("DNS", "URI", "email")}
-    assert all(name.isascii() and name.isprintable() and "*" not in name and " " not in name for name in found)
-    identity = Access(LISTED).certified(Certificate(found, NOW + 1), NOW)
-    assert identity is None or found & {"DNS:w.internal", "URI:spiffe://x/w", "email:p@x"}
 
 
 NEAR = [
@@ -85,22 +65,6 @@ def test_nearly_a_name_is_another_one(name: str) -> None:
     assert Access(LISTED).certified(Certificate(found | {"DNS:harmless"}, NOW + 1), NOW) is None
 
 
-def test_a_certificate_names_its_principal() -> None:
-    """By any of its names, until it ends, and never by one that only looks like it."""
-    access = Access(LISTED)
-    for name in ("DNS:w.internal", "URI:spiffe://x/w"):
-        identity = access.certified(shown(name, "DNS:other"), NOW)
-        assert identity is not None
-        assert identity.principal.name == "worker"
-        assert identity.principal.may(Verb.TAKE, "a/x")
-        assert (identity.until, identity.key) == (NOW + 60, None)
-        assert access.again(identity, NOW + 59) == identity
-        assert access.again(identity, NOW + 60) is None
-    assert access.certified(shown("DNS:w.internal", until=NOW), NOW) is None
-    for name in ("DNS:W.internal", "DNS:w.internal.", "DNS:x.w.internal", "URI:spiffe://x/w/", "DNS:spiffe://x/w"):
-        assert access.certified(shown(name), NOW) is None
-
-
 def test_names_of_two_principals_prove_neither() -> None:
     """Whoever is two is nobody; one name may not stand for two in the list either."""
     assert Access(LISTED).certified(shown("DNS:w.internal", "email:p@x"), NOW) is None
@@ -123,11 +87,3 @@ def test_a_name_that_is_revoked_ends_what_it_opened() -> None:
     nobody, gone = without(LISTED, "worker")
     assert [what for what, _ in gone] == ["DNS:w.internal", "spiffe://x/w"]
     assert nobody.certificates == {"producer": ["email:p@x"]}
-
-
-def test_a_name_is_listed_once() -> None:
-    """However often and in whichever way it is given."""
-    made = with_terms(LISTED, "worker", {}, limits={}, certificates=["DNS:w.internal", "DNS:new", "DNS:new"])
-    assert made.certificates["worker"] == ["DNS:w.internal", "spiffe://x/w", "DNS:new"]
-    with pytest.raises(ConfigurationError, match="nothing is granted to it yet"):
-        with_terms(LISTED, "new", {}, limits={}, certificates=["DNS:new2"])

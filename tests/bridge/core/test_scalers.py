@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.jobs import COUNT_MAX, Jobs, Spread
 from bridge.contract.wire import (
-    Cover,
     Hello,
     ListenerHeartbeat,
     More,
     Processes,
     QueueBeat,
     Reason,
-    Room,
     Subscription,
     Wake,
 )
@@ -32,7 +30,6 @@ from bridge.core.routing import Seats
 from bridge.core.settings import Periods, QueueRule, Tuning, check_rules, check_slack, check_sweep
 from bridge.core.supervision import RETRY_CAP_S, State, Supervision
 from bridge.observe.facts import BusDown, BusUp, JobsTold, WorkersTallied
-from bridge.service.status import listeners
 from tests.support.bells import QUEUE, Rig
 
 
@@ -56,16 +53,6 @@ def quiet(rig: Rig, *numbers: int) -> None:
     rig.cover(owner, rig.debt().gen)
     for number in numbers:
         rig.frames[number].clear()
-
-
-def test_where_all_are_to_be_woken_a_scaler_is_not() -> None:
-    """`wake = "all"` means those that receive."""
-    rig = Rig(wake="all")
-    workers, scaler = [rig.join(QUEUE), rig.join(QUEUE)], join_scaler(rig)
-    quiet(rig, *workers, scaler)
-    rig.trigger()
-    assert all(rig.gens(worker) for worker in workers)
-    assert not rig.gens(scaler)
 
 
 def starts(rig: Rig, scaler: int, count: int) -> None:
@@ -93,56 +80,6 @@ def test_one_that_starts_workers_hears_of_more_work(reason: Reason) -> None:
     rig.say(scaler, More(QUEUE, 1, False, 2))
     assert not rig.gens(scaler)
     assert rig.debt().owner == worker
-
-
-def test_of_several_one_hears_and_none_where_one_has_room_or_can_start_nobody() -> None:
-    """Two would both start what is missing; and whoever is in a back-off, or stops, could not."""
-    rig = Rig()
-    first, second, third = join_scaler(rig), join_scaler(rig), join_scaler(rig)
-    quiet(rig, first, second, third)
-    rig.trigger()
-    for scaler, count in ((first, 0), (second, 2)):
-        starts(rig, scaler, count)
-    assert rig.debt().owner == third
-    rig.trigger()
-    assert not rig.gens(first) and not rig.gens(second)
-    starts(rig, third, 1)
-    rig.trigger()
-    assert [bool(rig.gens(each)) for each in (first, second, third)] == [False, True, False]
-    rig.say(second, Hello(f"5ca1e{second:027x}", "scaler", [Subscription(QUEUE, 0)], kind="scaler"))
-    rig.lose(third)
-    rig.frames[second].clear()
-    rig.trigger()
-    assert not rig.gens(second)
-
-
-def test_room_says_that_nobody_starts_any_more() -> None:
-    """Else others would take off for a heartbeat what has a session, and is counted by it."""
-    rig = Rig()
-    first, second = join_scaler(rig), join_scaler(rig)
-    quiet(rig, first, second)
-    rig.trigger()
-    starts(rig, rig.debt().owner or 0, 3)
-    assert newest(rig, second).workers == 3
-    rig.say(first, Room(QUEUE, 0))
-    rig.trigger()
-    assert newest(rig, second).workers == 3
-    rig.say(first, Room(QUEUE, 5))
-    rig.trigger()
-    assert newest(rig, second).workers == 0
-
-
-def test_the_state_tells_a_scaler_from_a_listener() -> None:
-    """With what it last said of its workers."""
-    rig = Rig()
-    scaler = join_scaler(rig)
-    rig.join(QUEUE)
-    told = Processes(2, 1, 1, "exit code 1")
-    rig.say(scaler, ListenerHeartbeat(1, {QUEUE: QueueBeat(free=0, processes=told)}))
-    rows = listeners(rig.bell, rig.now)
-    assert [row.kind for row in rows] == ["scaler", "listener"]
-    assert rows[0].queues[0].processes == told
-    assert not isinstance(rows[1].queues[0].processes, Processes)
 
 
 def test_what_is_tallied_is_counted_once() -> None:
@@ -280,27 +217,6 @@ MATCH = st.builds("{}/{}".format, PATTERN, PATTERN) | st.just("*")
 QUEUE_SETTINGS = st.builds("{}/{}".format, TOKEN, TOKEN)
 
 
-def test_the_first_match_wins_and_what_is_absent_is_common() -> None:
-    """A rule changes what it names; the numbers of one rule are one object for all its queues."""
-    tuning = Tuning(
-        Periods(
-            slack_s=20.0,
-            rules=(QueueRule(match="a/x", sweep_s=5.0), QueueRule(match="a/*", sweep_s=7.0, wake="all", spread_s=0.0)),
-        )
-    )
-    assert (tuning.of("a/x").sweep_s, tuning.of("a/x").wake, tuning.of("a/x").slack_s) == (5.0, "enough", 20.0)
-    assert (tuning.of("a/y").sweep_s, tuning.of("a/y").wake, tuning.of("a/y").spread_s) == (7.0, "all", 0.0)
-    assert tuning.of("b/x") is tuning.common and tuning.of("a/y") is tuning.of("a/z")
-    assert [match for match, _ in tuning.each()] == ["a/x", "a/*", "*"]
-
-
-@pytest.mark.parametrize("match", ["", "a", "a/b/c", "/b", "a/", "a*b/c", "**/c", "a/b c", "-a/b", "a" * 81 + "/b"])
-def test_a_malformed_pattern_is_refused(match: str) -> None:
-    """The table and the key are named."""
-    with pytest.raises(ConfigurationError, match="queue 1: match"):
-        check_rules([QueueRule(match=match)])
-
-
 @given(before=MATCH, after=MATCH, queue=QUEUE_SETTINGS)
 def test_only_rules_that_can_never_apply_are_refused(before: str, after: str, queue: str) -> None:
     """A refused second rule matches nothing that the first one leaves."""
@@ -330,14 +246,6 @@ def test_a_slack_is_two_heartbeats_at_least() -> None:
         check_slack(Periods(heartbeat_s=20.0))
     with pytest.raises(ConfigurationError, match=r"^queue 2: slack_s"):
         check_slack(Periods(rules=(QueueRule(match="a/b"), QueueRule(match="a/c", slack_s=0.1))))
-
-
-@given(matches=st.lists(MATCH, min_size=1, max_size=6), queue=QUEUE_SETTINGS)
-def test_the_first_of_many_is_the_first_one_by_one(matches: list[str], queue: str) -> None:
-    """All patterns in one expression say what each of them says alone."""
-    rules = tuple(QueueRule(match=match, sweep_s=float(number + 1)) for number, match in enumerate(matches))
-    alone = [float(number + 1) for number, rule in enumerate(rules) if rule.matches(queue)]
-    assert Tuning(Periods(rules=rules)).of(queue).sweep_s == (alone[0] if alone else 60.0)
 
 
 ME, YOU = "1" * 32, "2" * 32
@@ -373,7 +281,6 @@ def test_who_was_forgotten_says_that_it_was_heard_before(monkeypatch: pytest.Mon
 
 
 QUEUE_GROWTH = "billing/orders"
-BOOT = "b" * 32
 
 
 def hello(bell: Bell, now: float, number: int, store: str = "s") -> int:
@@ -381,34 +288,6 @@ def hello(bell: Bell, now: float, number: int, store: str = "s") -> int:
     session = bell.open(now, "test")
     bell.frame(now, session, Hello(f"{number:032x}", "worker", [Subscription(QUEUE_GROWTH, 4, store=store)], []))
     return session
-
-
-def fleet(size: int) -> tuple[Bell, list[int]]:
-    """Return rules with so many sessions of one queue, and the sessions."""
-    bell = Bell(BOOT, Periods(), lambda: 0.5)
-    sessions = [hello(bell, 0.0, number) for number in range(size)]
-    bell.commands()
-    bell.facts()
-    return bell, sessions
-
-
-@pytest.mark.parametrize("frame", ["hello", "cover"])
-def test_a_session_of_another_store_is_refused_however_many_there_are(frame: str) -> None:
-    """B11: as long as another one names a store, and no longer; whoever takes its own place over may change it."""
-    bell, sessions = fleet(3)
-    if frame == "cover":
-        bell.frame(1.0, sessions[0], Cover(QUEUE_GROWTH, BOOT, 0, 0, store="other"))
-        assert bell.sessions.get(sessions[0]) is None
-        return
-    other = hello(bell, 1.0, 9, "other")
-    assert bell.sessions.get(other) is None
-    for session in sessions[1:]:
-        bell.lost(2.0, session, "gone")
-    assert bell.sessions.get(hello(bell, 3.0, 8, "other")) is None
-    # The very instance that is still there, with another store: it is compared with nobody.
-    assert bell.sessions.get(hello(bell, 4.0, 0, "other")) is not None
-    assert bell.ledger.debts[QUEUE_GROWTH].seats.store == "other"
-    assert bell.sessions.get(hello(bell, 5.0, 7, "s")) is None
 
 
 def test_a_scaler_is_asked_only_where_no_worker_has_room() -> None:

@@ -10,6 +10,7 @@ import pytest
 from bridge.contract.jobs import Jobs, Spread
 from bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat, Running
 from bridge.observe.slices import at_once
+from bridge.queues.missing import near
 from bridge.service import checking, explaining
 from bridge.service.checking import Problem
 from bridge.service.explaining import explain
@@ -28,6 +29,9 @@ from bridge.service.state import (
 from bridge.service.status import findings, queues
 from bridge.service.trouble import Troubles
 from tests.support.bells import QUEUE, Rig
+
+QUEUES = ["billing/orders", "billing/orders-poison", "shop/cart", "shop/parts-p1", "shop/parts-p2"]
+
 
 WELL: dict[str, Any] = {"ready": True, "checks": {"store": {"ok": True, "detail": "takes writes"}}}
 
@@ -418,3 +422,52 @@ def test_what_stops_a_queue_comes_before_what_slows_it() -> None:
     rig.lose(number)
     rig.trigger()
     assert str(said(rig)).startswith("no listener is subscribed")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "meant"),
+    [
+        ("billling/*", "is billing/* meant?"),
+        ("biling/orders", "is billing/orders meant?"),
+        ("billing/oders", "is billing/orders"),
+        ("shop/carts", "is shop/cart meant?"),
+        ("shop/part:2", "shop/parts-p1"),
+        ("*", ""),
+        ("billing/*", ""),
+        ("billing/orders", ""),
+        ("shop/parts:2", ""),
+        ("warehouse/*", ""),
+        ("billing/refunds", ""),
+    ],
+)
+def test_a_pattern_that_covers_nothing_is_warned_of(pattern: str, meant: str) -> None:
+    """With the names that may be meant; one that is like no other is for queues to come (S37)."""
+    found = checking.doubtful_grants({"worker": {"take": ["shop/*", pattern]}}, QUEUES, near)
+    assert bool(found) == bool(meant)
+    for each in found:
+        assert (each.code, each.subject) == ("grant", "worker")
+        assert each.what.startswith(f"take={pattern} covers no queue") and meant in each.what
+        assert "queuebell key change worker" in each.advice
+    assert checking.doubtful_grants({"worker": {"take": [pattern]}}, [], near) == []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "asked", "told", "said"),
+    [
+        (7200.0, 3600.0, 3600.1, "3600 s ahead of the one here"),
+        (0.0, 3600.0, 3600.1, "3599 s behind the one here"),
+        (3631.0, 3600.0, 3600.0, "31 s ahead"),
+        (3630.0, 3600.0, 3600.0, ""),
+        (3569.0, 3600.0, 3600.0, ""),
+        (3568.0, 3600.0, 3600.0, "31 s behind"),
+        # The answer was slow: nobody can tell when within that time the bridge looked at its clock.
+        (3600.0, 3600.0, 3700.0, ""),
+        (3700.0, 3600.0, 3700.0, ""),
+        (None, 3600.0, 3600.0, ""),
+    ],
+)
+def test_clocks_that_differ_are_warned_of(theirs: float | None, asked: float, told: float, said: str) -> None:
+    """Above half a minute, whichever way (S40)."""
+    found = checking.clocks_apart(theirs, asked, told)
+    assert [each.code for each in found] == (["clock"] if said else [])
+    assert all(said in each.what and "set the one that is wrong" in each.advice for each in found)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from bridge.contract.backoff import FullJitter, RandomExponential
-from bridge.contract.sources import WAKE_SOURCES
 from listeners.core.advertised_room import AdvertisedRoom
 from listeners.core.commands import (
     Command,
@@ -237,19 +236,6 @@ def test_a_wake_says_started_and_receives() -> None:
     assert controller.state is State.DRAINING
 
 
-def test_what_is_given_back_for_later_is_looked_for_then() -> None:
-    """L7: nothing is said before it is due; then it is looked for, but where the bridge's own store tells it."""
-    controller = machine()
-    assert controller.came_back(2.0, 7.0) == []
-    assert controller.deadline() == 7.0
-    assert controller.tick(7.0) == [StartReceive(1, 4, "due")]
-    controller = machine(own=True)
-    assert controller.came_back(2.0, 7.0) == []
-    assert controller.tick(7.0) == []
-    controller.lost(7.5)
-    assert controller.wake(8.0, None, 0, "poll") == [StartReceive(1, 4, "poll")]
-
-
 def test_the_bridges_own_store_tells_of_what_is_given_back() -> None:
     """O5: no look of the listener's own while the bridge is there; without it, as anywhere."""
     controller = machine(own=True)
@@ -257,14 +243,6 @@ def test_the_bridges_own_store_tells_of_what_is_given_back() -> None:
     assert controller.came_back(2.0) == []
     controller.lost(3.0)
     assert controller.came_back(3.5) == [StartReceive(1, 4, "more")]
-
-
-def test_who_stops_tells_others_of_what_it_gives_back() -> None:
-    """L12: it takes nothing any more; the bridge hears the depth that was last known, and that nobody was woken."""
-    controller = machine()
-    controller.wake(1.0, BOOT, 5, "trigger", 3)
-    controller.stop(1.5)
-    assert controller.came_back(2.0) == [SendMore(3, unannounced=True)]
 
 
 def test_a_wake_during_a_receive_starts_another_at_once() -> None:
@@ -291,16 +269,6 @@ def test_a_stale_empty_rearms_when_nothing_fresh_is_in_flight() -> None:
         SendCover(BOOT, 6, pytest.approx(0.1), None, pytest.approx(0.1)),
         SendRoom(4, 6),
     ]
-
-
-def test_a_settlement_does_not_end_the_pause_after_an_error() -> None:
-    """L11: a store that fails is asked after its back-off, however many settlements it takes meanwhile."""
-    controller = machine(capacity=8, batch=1, tasks=2)
-    controller.wake(1.0, BOOT, 5, "trigger", size=4)
-    controller.received(1.1, 1, 0, blocked=True)
-    controller.failed(1.3, 2)
-    assert only(controller.settled(1.4), StartReceive) == []
-    assert controller.state is State.COOLING
 
 
 def test_after_an_error_a_timer_stands() -> None:
@@ -390,16 +358,6 @@ def test_a_bridge_that_comes_back_ends_polling() -> None:
     assert controller.state is State.IDLE
     assert controller.deadline() is None
     assert controller.beat(1.0)[:2] == (3, 0)
-
-
-def test_generations_of_two_boots_are_never_compared() -> None:
-    """I3: a new boot begins with its own, lower generation, and a cover of the old boot's receive stays with it."""
-    controller = machine()
-    controller.wake(1.0, BOOT, 500, "trigger")
-    controller.welcomed(1.1, OTHER, 2)
-    assert controller.gen == 2
-    assert controller.received(1.2, 1, 0)[0] == SendCover(BOOT, 500, pytest.approx(0.2), None)
-    assert controller.covered_gen == 0
 
 
 def test_stopping_hands_the_debt_back_and_awaits_what_is_in_flight() -> None:
@@ -493,16 +451,6 @@ def test_a_full_batch_after_a_cover_is_a_look_of_our_own() -> None:
         assert controller.state is (State.COOLING if blocked else State.DRAINING)
 
 
-def test_the_last_slot_is_told_and_then_nothing_is_repeated() -> None:
-    """L5: one `more` when it is taken, for whatever else happens while none is free."""
-    controller = machine(capacity=1, batch=1)
-    controller.wake(1.0, BOOT, 5, "trigger")
-    assert only(controller.received(1.1, 1, 1, visible=0), SendMore) == [SendMore(0)]
-    assert controller.wake(1.2, None, 0, "more") == [SendMore(1, unannounced=True)]
-    for event in (controller.tick(1.3), controller.room(1.4, 0), controller.settled(1.5)):
-        assert event == []
-
-
 def test_the_bridges_numbers_reach_every_timer() -> None:
     """T, S and w, the fleet's size and its latency."""
     numbers = Periods(sweep_s=10.0, slack_s=4.0, spread_s=2.0)
@@ -572,13 +520,6 @@ def recheck(covered_at: float | None = None, sweep_s: float = 600.0) -> Recheck:
     if covered_at is not None:
         known.covered(covered_at)
     return known
-
-
-@pytest.mark.parametrize("source", WAKE_SOURCES)
-def test_news_begins_the_series_and_looks_that_nobody_asked_for_do_not(source: str) -> None:
-    """Else each sweep would begin it anew for as long as somebody holds a message (I2)."""
-    expected = None if source in ("sweep", "deadman", "poll", "due") else 15.0
-    assert recheck(99.0).next_look(source, 100.0) == expected
 
 
 @pytest.mark.parametrize(
@@ -766,3 +707,80 @@ def test_a_rough_count_beside_an_empty_answer_asks_for_another_look() -> None:
     controller.wake(51.0, BOOT, 9, "trigger")
     exact = only(controller.received(51.1, 5, 0, count=3, next_visible=2.0), SendCover)
     assert exact == [SendCover(BOOT, 9, pytest.approx(0.1), 2.0)]
+
+
+def test_room_is_what_a_heartbeat_says_it_is() -> None:
+    """S2: slots that are neither busy nor reserved, none while the store fails or after a stop."""
+    controller = machine(capacity=6)
+    controller.wake(1.0, BOOT, 5, "trigger")
+    assert controller.beat(1.1) == (5, 0, pytest.approx(0.1), 2)
+    controller.received(1.2, 1, 3)
+    assert controller.beat(1.3) == (5, 5, None, 3)
+    controller.stop(1.4)
+    assert controller.beat(1.5)[3] == 0
+
+
+def test_stale_news_of_coverage_changes_nothing() -> None:
+    """The newest cover counts, in whatever order they are heard of."""
+    known = recheck(1000.0)
+    known.covered(500.0)
+    assert known.next_look("due", 1020.0) == 30.0
+
+
+def test_a_store_that_loses_answers_is_asked_at_the_pace_of_its_back_off() -> None:
+    """L6, L11: what lost answers may have leased comes back meanwhile, and does not end the pause after a failure."""
+    one = machine()
+    now, receives = 0.0, 0
+    commands = one.wake(now, BOOT, 1, "trigger")
+    while now < 1800.0:
+        started = only(commands, StartReceive)
+        receives += len(started)
+        commands = [more for each in started for more in one.failed(now, each.rid, now + 30.0)]
+        if not only(commands, StartReceive):
+            now = max(now, one.deadline() or now)
+            commands = one.tick(now)
+    assert receives < 1800 / 30 * 2 + 20
+
+
+def test_carried_messages_need_no_receive() -> None:
+    """O7: a wake that brought all there was is answered by `started` alone, and `room` follows the handlers."""
+    controller = machine(own=True)
+    assert controller.wake(1.0, BOOT, 5, "trigger", 2, carried=2, free=2) == [TellWork("trigger"), SendStarted(BOOT, 5)]
+    assert controller.state is State.IDLE
+    assert controller.room(1.1, 4) == [SendRoom(4, 5)]
+    assert controller.room(1.2, 4) == []
+
+
+def test_pull_only_looks_when_it_polls_and_at_no_other_time() -> None:
+    """L9: the dead-man begins no receive there, however late it is."""
+    controller = bare(polls=RandomExponential(1000.0, 1000.0, 0.0), deadman=DeadMan(0.0, lambda: 0.5))
+    assert controller.pull_only(0.0) == [StartReceive(1, 1, "poll")]
+    assert controller.deadline() is None
+    assert controller.received(1.0, 1, 0) == []
+    assert (controller.deadline(), controller.tick(1000.9)) == (1001.0, [])
+    assert controller.tick(1001.0) == [StartReceive(2, 1, "poll")]
+
+
+def test_what_is_given_back_at_once_is_a_look_of_its_own() -> None:
+    """L7: without a bridge's own store, what was released is looked for; `more` says it to whoever has a slot."""
+    controller = machine()
+    controller.welcomed(1.0, BOOT, 5)
+    assert controller.came_back(2.0) == [StartReceive(1, 4, "more")]
+    assert controller.beat(2.5)[2] == 0.5
+    full = machine()
+    full.welcomed(1.0, BOOT, 5)
+    full.room(1.5, 0)
+    assert full.came_back(2.0) == [SendMore(1, unannounced=True)]
+
+
+def test_the_dead_man_looks_and_only_moves_forward() -> None:
+    """L10: with no cover heard of for T_dead + U(0, w) it looks by itself; stale news change nothing."""
+    controller = machine(deadman=True)
+    assert controller.deadline() == 101.0
+    controller.covered_elsewhere(50.0)
+    controller.covered_elsewhere(20.0)
+    assert controller.deadline() == 151.0
+    assert only(controller.tick(151.0), StartReceive) == [StartReceive(1, 4, "deadman")]
+    assert controller.deadline() == 252.0
+    controller.received(151.5, 1, 0)
+    assert controller.deadline() == 252.0

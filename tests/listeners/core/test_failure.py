@@ -164,18 +164,6 @@ def test_a_lost_heartbeat_heals() -> None:
     assert not found.changed
 
 
-def test_a_new_boot_hears_only_what_the_last_one_was_not_told() -> None:
-    """A bridge that restarts begins its counters anew; a million old receives must not show up as a burst."""
-    found = told(("trigger", True), ("trigger", True))
-    found.report(7)
-    found.echoed(7)
-    found.received("due", True, known=False)
-    found.greeted(OTHER)
-    assert found.report(8) == {"due": (1, 0)}
-    found.greeted(OTHER)
-    assert found.report(9) == {"due": (1, 0)}, "a repeated welcome of the same boot changes nothing"
-
-
 def test_what_the_bridge_has_counted_itself_is_not_told_again() -> None:
     """Receives of its own queue service, and messages that its wakes carried."""
     found = Found()
@@ -245,3 +233,26 @@ def test_receives_before_any_bridge_are_told_to_the_first() -> None:
     assert found.report(7) == {"poll": (1, 0)}
     found.greeted(BOOT)
     assert found.report(8) == {"poll": (1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("status", "failure"),
+    [(99, "transient"), (100, "unclear"), (404, "unclear"), (599, "unclear"), (600, "transient"), ("404", "transient")],
+)
+@pytest.mark.parametrize("name", ["status", "status_code"])
+@pytest.mark.parametrize("response", [True, False])
+def test_a_status_counts_more_than_words(status: Any, failure: str, name: str, response: bool) -> None:
+    """From 100 to 599, whatever the text says beside it; what is no status leaves the word to the text."""
+    error = Answered(name, status, response=response)
+    error.args = ("the backend timed out",)
+    assert classify(error) is Failure(failure)
+
+
+def test_what_came_after_the_report_is_owed_still() -> None:
+    """An echo acknowledges the levels of its own heartbeat, not those of now."""
+    found = told(("trigger", True))
+    found.report(7)
+    found.received("trigger", True, known=False)
+    found.echoed(7)
+    assert found.changed
+    assert found.report(8) == {"trigger": (2, 0)}

@@ -20,11 +20,9 @@ from bridge.contract.jobs import (
     plus,
 )
 from bridge.contract.wire import (
-    BridgeHeartbeat,
     BuriedCount,
     Counts,
     Cover,
-    CoverAge,
     More,
     QueueBeat,
     Room,
@@ -33,8 +31,6 @@ from bridge.contract.wire import (
     StoreDepth,
     Subscription,
     UpFrame,
-    Welcome,
-    WelcomedQueue,
 )
 from bridge.core import jobs as bridges
 from bridge.core.ledger import Debt
@@ -52,7 +48,7 @@ from listeners.core.commands import (
 )
 from listeners.core.controller import Controller
 from listeners.core.counting import COUNT_S, Counting
-from listeners.core.frames import beat_of, covers, frame_of, subscription_of
+from listeners.core.frames import beat_of, frame_of, subscription_of
 from listeners.core.jobs import BOOTS_MAX, EXTRA_BYTES, JobCounts
 from listeners.core.scaling import DepthScaling
 from tests.listeners.core.world import BOOT
@@ -116,24 +112,6 @@ def test_a_hello_tells_what_was_seen_and_room_only_of_the_busy() -> None:
     assert subscription_of(controller, QUEUE, 4, 30.0, busy=True).free == 0
     controller.room(1.0, -2)
     assert subscription_of(controller, QUEUE, 4, 30.0, busy=True).free == 0
-
-
-def test_covers_of_others_are_dated_by_when_the_question_left() -> None:
-    """L10: the age is taken from the moment at which the listener spoke; what nobody covered is absent."""
-    heartbeat = BridgeHeartbeat(BOOT, 1, 0, 2, {QUEUE: CoverAge(5, 1500), "a/none": CoverAge(1, None)})
-    assert covers(heartbeat, 10.0) == {QUEUE: 8.5}
-    welcome = Welcome(
-        BOOT,
-        1000,
-        60_000,
-        2,
-        [
-            WelcomedQueue(QUEUE, 5, True, 250),
-            WelcomedQueue("a/none", 5, True, None),
-            WelcomedQueue("a/now", 5, True, 0),
-        ],
-    )
-    assert covers(welcome, 10.0) == {QUEUE: 9.75, "a/now": 10.0}
 
 
 POISON = "billing/orders-poison"
@@ -387,3 +365,21 @@ def test_the_largest_report_is_small() -> None:
     for handler, jobs in counts.report(1).items():
         add(sums, handler, jobs)
     assert sum(sums[counts.handler].failures.values()) == CLASSES_MAX + 1
+
+
+def test_who_never_buries_counts_no_poison_queue() -> None:
+    """And who takes from the bridge's own queue counts it only where the bridge cannot know its name."""
+    assert Counting(QUEUE, None).worth_burying("sweep", 0.0, own=False) is None
+    assert Counting(QUEUE, POISON).worth_burying("sweep", 0.0, own=True) is None
+    named = Counting(QUEUE, "billing/graves")
+    assert named.worth_burying("sweep", 0.0, own=True) == "billing/graves"
+    named.buried(3, 1.0)
+    assert named.report(1, 3.0)[1] == BuriedCount(3, 2000, "billing/graves")
+
+
+@settings(max_examples=300)
+@given(st.lists(MOVES, min_size=10, max_size=60))
+def test_one_bridge_counts_exactly_what_happened(moves: list[str]) -> None:
+    """However heartbeats and echoes are lost, late and repeated, and sessions replaced."""
+    happened, counted = played(moves, bridges_=1, orderly=False)
+    assert counted == happened

@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.contract.backoff import RandomExponential
+from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import ConfigurationError, NotPrepared, StoreError, StoreUnavailable
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
 from listeners.core.lease import (
+    BUCKETS_MAX,
     Renewals,
     Visibility,
     lease_report,
-    shortest_visibility,
     visible_again,
 )
 from listeners.core.liveness import Liveness
@@ -63,13 +64,6 @@ def test_a_lease_that_began_anew_is_due_after_those_renewed_before_it() -> None:
     renewals.leased(1, 110.0, 30.0)
     assert (len(renewals), renewals.deadline()) == (3, 116.0)
     assert renewals.due(200.0) == [2, 3, 1]
-
-
-@pytest.mark.parametrize(("call", "waits", "least"), [(10.0, 0.0, 20.0), (10.0, 10.0, 20.0), (10.0, 20.0, 30.0)])
-def test_the_shortest_visibility_holds_two_calls_and_a_long_receive(call: float, waits: float, least: float) -> None:
-    """One call that hangs and another one, or a receive that waits by design and one call."""
-    assert shortest_visibility(call, waits) == least
-    assert shortest_visibility(0.25) == 0.5, "a store does not wait by design unless it says so"
 
 
 def test_one_pause_lengthens_the_visibility_once() -> None:
@@ -269,12 +263,6 @@ def test_nothing_leaves_the_end() -> None:
     assert set().union(*LEADS_TO[State.STOPPING].values()) == {State.STOPPING, State.STOPPED}
 
 
-@pytest.mark.parametrize(("depth", "tasks"), [(0, 10), (99, 10), (100, 50), (999, 50), (1000, 100), (10**6, 100)])
-def test_the_white_papers_steps(depth: int, tasks: int) -> None:
-    """Below 100 messages 10 tasks, below 1000 50, else 100."""
-    assert StepScaling().tasks(depth) == tasks
-
-
 def test_rules_that_make_no_sense_are_refused() -> None:
     """Limits the wrong way round, steps out of order, no task at all."""
     for wrong in ((0, 1, 1), (1, 0, 1), (1, 2, 1), (math.nan, 1, 1)):
@@ -304,3 +292,63 @@ def test_one_task_is_enough_for_a_rule() -> None:
 def test_only_what_cannot_mend_itself_ends_a_worker(error: Exception, ends: bool) -> None:
     """Tables may be made while workers run, and a store may come back; a client that is missing stays missing."""
     assert Trouble().ends(error) is ends
+
+
+def test_the_spread_grows_with_the_fleet() -> None:
+    """w = max(10 s, N x path latency): 1000 listeners 50 ms away spread over 50 s; the period is the bridge's."""
+    deadman = DeadMan(0.0, lambda: 0.5)
+    deadman.tune(0.0, 60.0, 1000, 0.05)
+    deadman.heard(0.0)
+    assert deadman.deadline() == 96.0 + 25.0
+    deadman.tune(100.0, 120.0, 1, 0.05)
+    deadman.heard(100.0)
+    assert deadman.deadline() == 100.0 + 162.0 + 5.0
+
+
+def test_before_a_welcome_it_stands_at_the_defaults() -> None:
+    """Nothing is degraded as yet, H is 5 s however few sessions there are, and no latency is known."""
+    liveness = Liveness(100.0)
+    assert (liveness.beat_s, liveness.latency_s, liveness.degraded) == (5.0, 0.0, False)
+    liveness.fleet(100.0, 1)
+    assert liveness.beat_s == 5.0
+    liveness.fleet(100.0, 10_000)
+    assert liveness.beat_s == 25.0
+
+
+def test_a_visibility_that_proved_too_short_grows_and_stays() -> None:
+    """By half each time, tenfold at most."""
+    visibility = Visibility(30.0)
+    visibility.proved_short(1000.0)
+    assert (visibility.seconds, visibility.too_short) == (45.0, 1)
+    for turn in range(20):
+        visibility.proved_short(2000.0 + turn * 300.0)
+    assert visibility.seconds == 300.0
+
+
+@given(st.lists(st.floats(-10, 10_000), max_size=300))
+def test_a_report_names_no_lease_earlier_than_it_ends(ends: list[float]) -> None:
+    """At most 32 ends, each lease rounded up to one that is named, the longest within a second."""
+    report = lease_report([100.0 + end for end in ends], 100.0)
+    assert len(report) <= BUCKETS_MAX
+    assert report == sorted(set(report))
+    for end in ends:
+        assert any(named >= end * 1000 - 1e-3 for named in report)
+    if ends:
+        assert report[-1] <= max(0.0, max(ends)) * 1000 + 1000
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, STORE_CALL_S), st.booleans()), max_size=50))
+def test_nothing_is_due_late(steps: list[tuple[float, float, bool]]) -> None:
+    """Whatever comes and goes, and however long its call took, each lease comes up exactly at its half time."""
+    renewals, now, expected = Renewals(), 0.0, {}
+    for number, (pause, took, gone) in enumerate(steps):
+        now += pause
+        for due in renewals.due(now):
+            assert expected.pop(due) <= now
+        renewals.leased(number, now - took, 30.0)
+        expected[number] = now - took + 15.0
+        if gone:
+            renewals.forget(number)
+            del expected[number]
+        assert all(at > now for at in expected.values())
+        assert renewals.deadline() == (min(expected.values()) if expected else None)

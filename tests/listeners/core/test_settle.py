@@ -7,13 +7,14 @@ import re
 from typing import Any
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bridge.contract.burial import EXHAUSTED, NO_OUTCOME, PERMANENT, UNDECODABLE
 from bridge.contract.errors import BadInput
 from listeners.core.failure import Failure
-from listeners.core.retry_policy import ATTEMPTS_MAX, RetryPolicy, policy_of
+from listeners.core.retry_policy import ATTEMPTS_MAX, FACTOR_MAX, PAUSE_S_MAX, PAUSE_S_MIN, RetryPolicy, policy_of
 from listeners.core.settle import (
     Bury,
     Delete,
@@ -28,7 +29,25 @@ from listeners.core.settle import (
     exhausted,
     schedule,
     verdict,
+    why,
 )
+
+FACTORS = st.just(1.0) | st.floats(1, 1.001) | st.floats(1, FACTOR_MAX)
+
+
+SECONDS = st.floats(PAUSE_S_MIN, PAUSE_S_MAX)
+
+
+POLICIES = st.builds(
+    lambda one, other, factor, jitter: RetryPolicy(
+        first_s=min(one, other), ceiling_s=max(one, other), factor=factor, jitter=jitter
+    ),
+    SECONDS,
+    SECONDS,
+    FACTORS,
+    st.floats(0, 1),
+)
+
 
 DOUBLING = RetryPolicy(attempts=10, factor=2, ceiling_s=60)
 QUICK = RetryPolicy(attempts=3, first_s=5, ceiling_s=300, factor=4, jitter=0.0)
@@ -226,3 +245,31 @@ def test_max_attempts_is_the_attempts_of_the_policy() -> None:
         policy_of(None, -1)
     with pytest.raises(TypeError, match="retry: is a RetryPolicy"):
         policy_of(5)  # type: ignore[arg-type]
+
+
+def test_a_schedule_of_very_many_attempts_is_told_at_once() -> None:
+    """Nothing is counted out for it."""
+    words = schedule(Failed("no"), 1, RetryPolicy(attempts=ATTEMPTS_MAX), True)
+    assert "up to 120 s; buried after attempt 9223372036854775807" in words
+
+
+def test_pauses_at_the_ceiling_are_spread_below_it() -> None:
+    """So that what failed together does not come again together, time after time."""
+    policy = RetryPolicy()
+    assert [policy.pause(9, lambda draw=draw: draw) for draw in (0.0, 0.5)] == pytest.approx([96.0, 108.0])
+
+
+@given(POLICIES, st.integers(1, 300))
+def test_how_long_a_policy_lasts_is_the_sum_of_its_pauses(policy: RetryPolicy, attempts: int) -> None:
+    """Without jitter, however many attempts there are."""
+    policy = replace(policy, attempts=attempts)
+    assert policy.lasts_s() == pytest.approx(math.fsum(map(policy.middle, range(1, attempts))))
+
+
+def test_an_outcome_says_why_it_was_no_success() -> None:
+    """In the words of the failure or of the handler."""
+    assert [why(outcome) for outcome in (Failed("x"), Bury("y"), WantsRetry(7.0))] == [
+        "x",
+        "y",
+        "asked for another attempt",
+    ]

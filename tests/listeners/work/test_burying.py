@@ -398,3 +398,16 @@ async def deep(depth: int, message: Message) -> None:
 async def deeper(depth: int, message: Message) -> None:
     """Go on as `deep` does."""
     await deep(depth, message)
+
+
+@simulated
+async def test_the_sweep_finds_claims_behind_facts() -> None:
+    """A blob that a buried message has a claim on is no orphan, however old."""
+    site = Aside()
+    await site.fill(b"n" * 50_000)
+    await run_until(site.listening(Supervisor(Bury("no"))), 1, "buried")
+    await pass_time(30 * 86_400.0)
+    swept = await site.check.sweep(site.store, POISON)
+    assert (swept.removed, swept.referenced, swept.unknown) == (0, 1, 0)
+    elsewhere = await site.check.sweep(Small(), POISON)
+    assert (elsewhere.removed, len(await site.names())) == (0, 1)

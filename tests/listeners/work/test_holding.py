@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import datetime
 import logging
 from collections import Counter
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from bridge import Bridge
+from bridge.contract.burial import opened
 from bridge.contract.errors import StoreUnavailable
 from bridge.contract.jobs import NO_JOBS, Jobs, plus
 from bridge.observe import instruments
@@ -25,6 +28,7 @@ from bridge.queues.base import (
     StoredMessage,
 )
 from listeners import Listener, Message
+from listeners.core import settle
 from listeners.core.jobs import JobCounts
 from listeners.core.retry_policy import RetryPolicy
 from listeners.core.settle import Outcome, Succeeded
@@ -32,9 +36,48 @@ from listeners.handler import Bury, batch
 from listeners.work.held import Held
 from listeners.work.holding import Holding, Rules
 from listeners.work.invoke import Invoker
+from listeners.work.retry_until import NoLongerWanted
 from tests.listeners.rig import POISON, QUEUE, listening
 from tests.listeners.work.test_settlements import NOON, Scripted, now
-from tests.support.sim_loop import pass_time, simulated
+from tests.support.sim_loop import pass_time, simulate, simulated
+
+
+class Odd(Exception):
+    """No listener knows it."""
+
+
+def summed(bridge: Bridge, *queues: str) -> Jobs:
+    """All that a bridge was told, of all handlers of these queues."""
+    total = NO_JOBS
+    for queue in queues:
+        state = bridge.describe(queue)
+        for jobs in () if state is None else state.jobs.values():
+            total = plus(total, jobs)
+    return total
+
+
+async def worked(listener: Listener, attempts: int) -> None:
+    """Wait until so many attempts have ended."""
+    async with asyncio.timeout(3600):
+        while sum(own(listener).outcomes.values()) < attempts:
+            await asyncio.sleep(0.05)
+
+
+class Stubborn:
+    """A handler that swallows every cancellation until it is let go."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+
+    async def __call__(self, _: Message) -> None:
+        while not self.release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.release.wait()
+
+
+def breaking(body: bytes) -> object:
+    raise Odd("a rule of the payload")
+
 
 LEASE_S = 600.0
 NOT_FOUND = "message_not_found"
@@ -284,3 +327,268 @@ def own(listener: Listener) -> Jobs:
     for _, _, jobs in listener.jobs():
         total = plus(total, jobs)
     return total
+
+
+@simulated
+async def test_a_payload_that_breaks_is_told_with_its_message_and_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """The line names message, queue and attempt, what was wrong and what follows: nobody else will say it."""
+    site = Site(done, decode=breaking)
+    site.work(message(7, attempt=2))
+    await pass_time(1)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"message m7 of {QUEUE}, attempt 2: ")
+    assert "a rule of the payload" in line
+    assert line.endswith("; next in about 3 s, as attempt 3 of 5")
+
+
+def test_where_no_message_is_left_none_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    """The lease has ended that a store would not settle, and only the pause before the next call is cut short."""
+
+    async def story() -> None:
+        site = Site(done, visibility=8.0)
+        site.store.script = [StoreUnavailable("away")] * 1000
+        site.holding.allow(0.1)
+        site.work(message())
+        while len(site.holding) or not site.counts["lost"]:
+            await pass_time(0.01)
+        began = now()
+        await site.holding.finish(asyncio.Event())
+        assert now() - began == pytest.approx(0.1, abs=0.001)
+
+    simulate(story())
+    assert [record for record in caplog.records if record.levelno == logging.ERROR] == []
+
+
+@simulated
+async def test_what_was_given_back_may_still_be_handled(caplog: pytest.LogCaptureFixture) -> None:
+    """A handler left behind that ends while its release is under way: its delete follows, and nothing breaks."""
+    stubborn = Stubborn()
+    site = Site(stubborn)
+    site.store.seconds = 3.0
+    site.work(message())
+    await pass_time(5)
+    await site.holding.abort()
+    await pass_time(1)
+    stubborn.release.set()
+    await site.holding.finish(asyncio.Event())
+    assert site.store.named() == [([], ["m1"], []), (["m1"], [], [])]
+    assert (len(site.holding), len(site.told("acknowledged"))) == (0, 2)
+    assert [record.getMessage() for record in caplog.records] == [f"{QUEUE}: handle[{QUEUE}]#1 does not end"]
+
+
+@simulated
+async def test_a_lease_lost_before_the_ledger_let_it_begin_is_told_in_a_later_burial(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As the failure of that attempt; nothing of it is settled here, and it is no fault of this listener."""
+    keys = Keys(NoLongerWanted(), [settle.Bury("no such customer", "bad_message")] * 2)
+    site = Site(never, once=keys)
+    site.work(*several(2))
+    await pass_time(2)
+    site.store.script = [refusing("extend")]
+    site.holding.renew(1300.0)
+    await pass_time(4)
+    assert (site.holding.running, site.counts) == (0, {"lost": 2})
+    site.work(message(1, attempt=2), message(2, attempt=2))
+    await pass_time(6)
+    for _, put in site.store.puts:
+        facts, _ = opened(put.body)
+        assert facts.history[0].reason == "its lease was lost"
+    assert len(site.store.puts) == 2
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@simulated
+async def test_calls_left_in_their_threads_are_told_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    """They take their slots until they end, and an abort says how many there are and whose they are."""
+    site = Site(done)
+    threads: list[concurrent.futures.Future[Any]] = [concurrent.futures.Future() for _ in range(2)]
+    for thread in threads:
+        site.holding._lingering.add(thread, [])
+    assert (site.holding.busy, site.holding.free()) == (2, 0)
+    await site.holding.drain(7)
+    assert now() == 7.0, "the grace is theirs as well"
+    await site.holding.abort()
+    threads[0].set_result(None)
+    await pass_time(0)
+    assert (site.holding.busy, site.holding.free()) == (1, 1)
+    asyncio.get_running_loop().call_later(3, threads[1].set_result, None)
+    await site.holding.drain(60)
+    assert (now(), site.holding.busy) == (10.0, 0)
+    await pass_time(0)
+    assert [at for (at,) in site.told("room")] == [0.0, 7.0, 10.0]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"{QUEUE}: the handler {__name__}:done does not end; ")
+    assert "left: 2." in line
+
+
+@pytest.mark.parametrize(("lease_s", "after_ms"), [(6.5, 500), (7.5, 1500)])
+@simulated
+async def test_what_is_left_to_its_handler_comes_when_its_lease_ends(lease_s: float, after_ms: int) -> None:
+    """No sooner and no later than it would have come by itself."""
+    stubborn = Stubborn()
+    site = Site(stubborn, visibility=lease_s)
+    (held,) = site.work(message())
+    await pass_time(5)
+    await site.holding.abort()
+    assert site.holding.runs(held.task), "whoever waits for handlers goes on waiting for this one"
+    await site.holding.finish(asyncio.Event())
+    stubborn.release.set()
+    assert [item.after_ms for _, call in site.store.calls for item in call.release] == [after_ms]
+
+
+@simulated
+async def test_what_no_handler_sees_is_an_attempt_all_the_same() -> None:
+    """A body that does not decode fails its attempt without a call, and has no time."""
+
+    async def handle(message: Message[int]) -> None:
+        pass
+
+    async with Bridge() as bridge:
+        await bridge.store.put(QUEUE, [NewMessage(b"17"), NewMessage(b"no number")])
+        async with listening(bridge, handle, bridge=bridge, payload=int) as listener:
+            await worked(listener, 2)
+        told = summed(bridge, QUEUE)
+    assert (told.outcomes, told.failures) == ({"done": 1, "buried": 1}, {"undecodable": 1})
+    assert sum(told.handling.counts) == 1
+
+
+@pytest.mark.parametrize("batches", [False, True])
+@simulated
+async def test_a_lost_lease_ends_its_handler_and_lengthens_the_next(
+    batches: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is counted, told with what was said and for how long others are leased from now, and looked for at once."""
+    ended: list[str] = []
+
+    async def work(given: Message) -> None:
+        try:
+            await pass_time(100)
+        finally:
+            ended.append(given.id)
+
+    @batch
+    async def work_all(messages: list[Message]) -> None:
+        await pass_time(100)
+        ended.extend(each.id for each in messages)
+
+    site = Site(work_all if batches else work, visibility=60.0)
+    site.work(*several(2))
+    await pass_time(30)
+    site.store.script = [refusing("extend", "pop_receipt_mismatch")]
+    site.holding.renew(1030.0)
+    await pass_time(1)
+    assert (len(site.holding), site.counts["lost"], site.holding.deadline()) == (0, 2, None)
+    assert site.holding.visibility.seconds == 90.0
+    assert site.told("back") == [(30.0, 0.0), (30.0, 0.0)]
+    assert sorted(ended) == ([] if batches else ["m1", "m2"]), "the rest of a batch is not lost with it"
+    assert site.holding.running == (2 if batches else 0)
+    await pass_time(100)
+    assert [call for _, call in site.store.calls if not call.extend] == []
+    assert site.counts == {"lost": 2}
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0] == (
+        f"{QUEUE}: the lease of message m1 is lost (pop_receipt_mismatch); what follows is leased for 90 s"
+    )
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize(("lease_s", "after"), [(LEASE_S, 500.0), (100.5, 0.5), (99.0, 0.0)])
+@simulated
+async def test_a_message_that_cannot_be_concluded_comes_back_with_its_lease(
+    lease_s: float, after: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A poison queue that breaks: it is held no longer, looked for when its lease ends, and its slot is free."""
+    site = Site(bury, visibility=lease_s)
+    site.store.breaks = 100, ZeroDivisionError()
+    site.holding.allow(1000)
+    site.work(message())
+    await pass_time(101)
+    assert (len(site.holding), site.holding.running, site.holding.deadline()) == (0, 0, None)
+    assert site.told("back") == [(100.0, after)]
+    assert site.told("room") == [(100.0,)]
+    assert (site.store.calls, site.counts) == ([], {})
+    (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert line.getMessage().startswith(f"{QUEUE}: a message could not be concluded")
+    assert line.exc_info
+
+
+@pytest.mark.parametrize(("seconds", "hurried"), [(0.0, False), (9.9, False), (2.9, True)])
+@simulated
+async def test_a_store_that_answers_is_waited_for(
+    seconds: float, hurried: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As long as its answer takes and no longer, and nothing is said of messages that are left."""
+    site, hurry = Site(done), asyncio.Event()
+    site.store.seconds = seconds
+    site.work(message())
+    await site.holding.drain(60)
+    if hurried:
+        hurry.set()
+    began = now()
+    named: set[str] = set()
+
+    def look() -> None:
+        named.update(task.get_name() for task in asyncio.all_tasks())
+
+    asyncio.get_running_loop().call_soon(look)
+    await site.holding.finish(hurry)
+    assert now() - began == pytest.approx(seconds, abs=0.001)
+    assert {f"settle-last[{QUEUE}]", "hurry"} <= named
+    assert (len(site.holding), site.counts["handled"]) == (0, 1)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("batches", [False, True])
+@simulated
+async def test_a_thread_that_takes_too_long_keeps_its_slot(batches: bool) -> None:
+    """Its attempt is over at the time-out; slot and message are free when the thread ends, for a batch as for one."""
+
+    def work(_: Any) -> None:
+        raise AssertionError("never called: the thread is ours")
+
+    site = Site(batch(work) if batches else work, timeout=5.0)
+    thread: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    thread.set_running_or_notify_cancel()
+    threads: Any = Threads(thread)
+    site.invoker._threads = threads
+    site.work(message())
+    await pass_time(5.2)
+    assert (site.holding.running, site.holding.busy, site.holding.free()) == (0, 1, 1)
+    assert (site.counts["retried"], len(site.holding)) == (1, 1)
+    thread.set_result(None)
+    await pass_time(0.1)
+    assert len(site.holding) == 0
+    assert (site.holding.busy, site.holding.free()) == (0, 2)
+
+
+@pytest.mark.parametrize("away", ["silent", "refuses"])
+@pytest.mark.parametrize(
+    ("allowed", "hurried_at", "ends"), [(None, None, 10.0), (3.0, None, 3.0), (None, 0.0, 3.0), (None, 4.0, 7.0)]
+)
+@simulated
+async def test_a_store_that_is_away_holds_up_no_stop(
+    away: str, allowed: float | None, hurried_at: float | None, ends: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last settlements get one store call's time, 3 s once told to hurry; not the ten minutes of a lease."""
+    site, hurry = Site(done), asyncio.Event()
+    if away == "silent":
+        site.store.seconds = 1e6
+    else:
+        site.store.script = [StoreUnavailable("away")] * 10_000
+    if allowed is not None:
+        site.holding.allow(allowed)
+    site.work(*several(3))
+    await site.holding.drain(60)
+    began = now()
+    if hurried_at is not None:
+        asyncio.get_running_loop().call_later(hurried_at, hurry.set)
+    await site.holding.finish(hurry)
+    assert now() - began == pytest.approx(ends, abs=0.001)
+    calls = len(site.store.calls)
+    left = {task.get_name() for task in asyncio.all_tasks() - {asyncio.current_task()}}
+    assert left == set()
+    await pass_time(LEASE_S)
+    assert (len(site.store.calls), site.store.busy) == (calls, 0), "nothing goes on behind it"
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert lines == [f"{QUEUE}: 3 messages are left to their leases"]

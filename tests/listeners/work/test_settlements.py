@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from bridge.contract.errors import BadInput, QueueNotFound
-from bridge.queues.base import Capabilities, Settled, Settlement, Settling, StoredMessage
+from bridge.contract.errors import BadInput, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
+from bridge.queues.base import Capabilities, Claim, Extend, Release, Settled, Settlement, Settling, StoredMessage
 from listeners.work.held import Act, Held
 from listeners.work.settlements import Item, Settlements
 from tests.listeners.rig import QUEUE
 from tests.support.sim_loop import pass_time, simulated
+
+
+def several(count: int, first: int = 1) -> list[Held]:
+    return [held(number) for number in range(first, first + count)]
+
+
+def failing(**codes: str) -> Answer:
+    """Carry out all but the messages that are named, whose requests fail with these codes."""
+
+    def answer(call: Settlement) -> Settling:
+        def told(item: Claim | Release | Extend, done: Settled) -> Settled:
+            return Settled(False, code=codes[item.id]) if item.id in codes else done
+
+        done = carried_out(call)
+        lists = ((getattr(call, each), getattr(done, each)) for each in LISTS)
+        return Settling(*([told(*pair) for pair in zip(*both, strict=True)] for both in lists))
+
+    return answer
+
 
 NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 LONG_S = 3600.0
@@ -118,3 +138,155 @@ async def test_a_renewal_that_is_refused_leaves_the_word_to_its_delete(answer: E
     site.add(Act.DELETE, one)
     await site.settlements.idle()
     assert site.told == [(4.0, "m1", Act.DELETE, None)]
+
+
+@simulated
+async def test_what_failed_beside_others_is_not_tried_beyond_its_lease() -> None:
+    """It is told as lost, as where the whole call fails; a newer wish for it takes its place."""
+    site = Site()
+    site.store.seconds = 2.0
+    codes = dict.fromkeys(("m1", "m2"), "storage_unavailable")
+    site.store.script = [failing(**codes)]
+    two = held(2)
+    site.add(Act.EXTEND, held(1, lease_s=2.0), two, held(3), seconds=30.0)
+    await pass_time(1)
+    site.add(Act.DELETE, two)
+    await site.settlements.idle()
+    assert site.told == [
+        (2.0, "m3", Act.EXTEND, None),
+        (2.0, "m1", Act.EXTEND, "lease_ended"),
+        (4.0, "m2", Act.DELETE, None),
+    ]
+
+
+@simulated
+async def test_a_defect_holds_up_nobody_behind_it() -> None:
+    """What is behind it in its line goes at once, by the same lane."""
+    site = Site()
+    site.store.seconds = 1.0
+    site.store.script = [ZeroDivisionError()]
+    site.add(Act.DELETE, held(1))
+    await pass_time(0.5)
+    site.add(Act.DELETE, held(2))
+    await site.settlements.idle()
+    assert site.told == [(1.0, "m1", Act.DELETE, "internal"), (2.0, "m2", Act.DELETE, None)]
+
+
+@simulated
+async def test_what_ends_in_one_tick_goes_in_one_call_of_its_line() -> None:
+    """Deletes and releases together, renewals beside them; each is told of once, in the order of the lists."""
+    site = Site()
+    one, two, three, four = several(4)
+    site.add(Act.RELEASE, two, seconds=1.5)
+    site.add(Act.DELETE, one, four)
+    site.add(Act.EXTEND, three, seconds=30.0)
+    assert (len(site.settlements), site.settlements.idling, site.store.calls) == (3, False, [])
+    names = {task.get_name() for task in asyncio.all_tasks() - {asyncio.current_task()}}
+    assert names == {f"settle[{QUEUE}]#1", f"renew[{QUEUE}]#1"}
+    await site.settlements.idle()
+    assert site.store.calls == [
+        (0.0, Settlement([Claim("m1", "r1"), Claim("m4", "r4")], [Release("m2", "r2", 1500)], [])),
+        (0.0, Settlement([], [], [Extend("m3", "r3", 30.0)])),
+    ]
+    deletes = [("m1", Act.DELETE), ("m4", Act.DELETE)]
+    wanted = [*deletes, ("m2", Act.RELEASE), ("m3", Act.EXTEND)]
+    assert [(id_, act, code) for _, id_, act, code in site.told] == [(*each, None) for each in wanted]
+    assert (len(site.settlements), site.settlements.idling) == (0, True)
+
+
+@pytest.mark.parametrize("act", [Act.DELETE, Act.EXTEND])
+@simulated
+async def test_lanes_are_opened_by_what_waits(act: Act) -> None:
+    """One for what comes in a tick, one more for each whole call of it; and so again when they have ended."""
+    site = Site()
+    for count, lanes in ((1, 1), (31, 1), (2, 1), (32, 2), (63, 2), (64, 3), (2, 1)):
+        site.add(act, *several(count), seconds=30.0)
+        assert len(asyncio.all_tasks()) - 1 == lanes, count
+        await site.settlements.idle()
+
+
+@pytest.mark.parametrize(
+    ("error", "again", "doubtful", "code", "said"),
+    [
+        (UnknownOutcome("lost"), True, True, None, None),
+        (StoreUnavailable("away"), True, False, None, f"{QUEUE}: settling failed, trying again: away"),
+        (StoreError("broken"), True, False, None, f"{QUEUE}: settling failed, trying again: broken"),
+        (QueueNotFound("gone"), False, False, "message_not_found", None),
+        (BadInput("too_large", "no"), False, False, "too_large", f"{QUEUE}: the store refuses to settle: no"),
+        (ZeroDivisionError("defect"), False, False, "internal", f"{QUEUE}: settling broke"),
+    ],
+)
+@simulated
+async def test_what_becomes_of_a_failed_call(
+    error: Exception, again: bool, doubtful: bool, code: str | None, said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What may pass is tried again, what may have been done is in doubt, and what is refused is told at once."""
+    caplog.set_level(logging.INFO, "queuebell.listener")
+    site, one, two = Site(), held(), held(2)
+    site.store.script = [error]
+    site.add(Act.DELETE, one)
+    site.add(Act.RELEASE, two)
+    await site.settlements.idle()
+    assert site.store.times == ([0, 0.05] if again else [0])
+    assert site.store.calls[0][1] == site.store.calls[-1][1]
+    assert [one.doubted, two.doubted] == ([Act.DELETE, Act.RELEASE] if doubtful else [None, None])
+    assert site.codes() == [code] * 2
+    # The lane lives on, and what comes next is settled.
+    site.add(Act.DELETE, held(3))
+    await site.settlements.idle()
+    assert site.codes() == [code, code, None]
+    heard = [record.getMessage() for record in caplog.records]
+    assert [line[: len(said or "")] for line in heard] == ([] if said is None else [said])
+    assert [bool(record.exc_info) for record in caplog.records] == [code == "internal"] * len(heard)
+
+
+@pytest.mark.parametrize(
+    ("act", "first", "then", "code"),
+    [
+        (Act.DELETE, "unknown_outcome", "message_not_found", None),
+        (Act.DELETE, "storage_unavailable", "message_not_found", "message_not_found"),
+        (Act.DELETE, "unknown_outcome", "pop_receipt_mismatch", "pop_receipt_mismatch"),
+        (Act.RELEASE, "unknown_outcome", "pop_receipt_mismatch", None),
+        (Act.RELEASE, "storage_unavailable", "pop_receipt_mismatch", "pop_receipt_mismatch"),
+        (Act.EXTEND, "unknown_outcome", "pop_receipt_mismatch", "pop_receipt_mismatch"),
+        (Act.EXTEND, "unknown_outcome", "message_not_found", "message_not_found"),
+    ],
+)
+@simulated
+async def test_what_a_second_try_says_of_the_first(act: Act, first: str, then: str, code: str | None) -> None:
+    """A refusal is success only where the first try may have been carried out and would have left just that."""
+    site = Site()
+    site.store.script = [failing(m1=first), failing(m1=then)]
+    site.add(act, held(1), held(2), seconds=30.0)
+    await site.settlements.idle()
+    assert sorted((id_, said) for _, id_, _, said in site.told) == [("m1", code), ("m2", None)]
+
+
+@pytest.mark.parametrize(
+    ("act", "answer", "doubted", "code"),
+    [
+        (Act.DELETE, Settled(True), None, None),
+        (Act.DELETE, Settled(False, code="message_not_found"), None, "message_not_found"),
+        (Act.DELETE, Settled(False, code="message_not_found"), Act.DELETE, None),
+        (Act.DELETE, Settled(False, code="message_not_found"), Act.RELEASE, "message_not_found"),
+        (Act.DELETE, Settled(False, code="pop_receipt_mismatch"), Act.DELETE, "pop_receipt_mismatch"),
+        (Act.RELEASE, Settled(False, code="pop_receipt_mismatch"), None, "pop_receipt_mismatch"),
+        (Act.RELEASE, Settled(False, code="pop_receipt_mismatch"), Act.RELEASE, None),
+        (Act.RELEASE, Settled(False, code="message_not_found"), Act.RELEASE, None),
+        (Act.EXTEND, Settled(False, code="pop_receipt_mismatch"), Act.RELEASE, "pop_receipt_mismatch"),
+        (Act.EXTEND, Settled(False), None, "internal"),
+        (Act.DELETE, Settled(False), None, "internal"),
+    ],
+)
+@simulated
+async def test_what_the_store_says_of_one_message(
+    act: Act, answer: Settled, doubted: Act | None, code: str | None
+) -> None:
+    """Its code is told; what a first try of unknown outcome would have left behind shows that it was carried out."""
+    site, one = Site(), held(lease_s=20)
+    one.doubted = doubted
+    site.store.script = [lambda call: Settling(*([answer] * len(getattr(call, each)) for each in LISTS))]
+    site.add(act, one, seconds=30.0)
+    await site.settlements.idle()
+    assert site.told == [(0.0, "m1", act, code)]
+    assert (one.receipt, one.lease_ends) == ("r1", 1020.0), "a refusal changes nothing"

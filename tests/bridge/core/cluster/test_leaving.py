@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 
 import pytest
 
 from bridge.contract.cluster import Ability, Able, Member
-from bridge.core.cluster.leaving import at_once, departures
+from bridge.core.cluster.leaving import SPREAD_S, at_once, departures
 from bridge.core.cluster.members import MEMBERS_MAX, SILENT_S, WENT_S, Members, Refused
 from bridge.core.cluster.outward import SUBJECTS
 from bridge.core.commands import Tell
 from bridge.core.due import TURN_MAX
 from tests.support.bells import BOOT
-from tests.support.member import FIRST, LAST, MemberRig, boot
+from tests.support.member import FIRST, MemberRig, boot
 
 
 def test_chance_decides_the_moment_within_a_share() -> None:
@@ -134,17 +135,6 @@ def test_no_event_takes_over_all_queues_in_one_go(fill: Callable[[MemberRig, lis
 AT = 1000.0
 
 
-def test_a_refusal_lasts_until_nothing_was_heard_for_as_long_as_of_a_member() -> None:
-    """C1: at the very moment, and not before."""
-    members = Members(BOOT)
-    members.refuse(AT, Member(boot=FIRST, seq=1), "why")
-    members.refuse(AT + 0.01, Member(boot=LAST, seq=1), "why")
-    assert members.gone(AT + SILENT_S - 0.01) == []
-    assert list(members.refused) == [FIRST, LAST]
-    members.gone(AT + SILENT_S)
-    assert list(members.refused) == [LAST]
-
-
 def test_who_went_is_told_for_so_long_and_no_more_of_them_than_are_kept() -> None:
     """C1."""
     members = Members(BOOT)
@@ -169,3 +159,15 @@ def test_of_those_that_were_refused_the_newest_are_remembered_with_where_they_ar
     assert told[boots[MEMBERS_MAX]] == ("a:8470", "why", AT)
     assert told[boots[-1]] == ("", "why", AT)
     assert isinstance(members.refused[boots[-1]], Refused)
+
+
+@pytest.mark.parametrize("sessions", [1, 2, 300, 499, 500, 501, 10_000])
+def test_they_share_the_time_and_the_last_goes_within_five_seconds(sessions: int) -> None:
+    """Ascending, each within its own share, so that no two shares ever go at once."""
+    span = min(5.0, 0.01 * sessions)
+    for seed in range(5):
+        after = departures(sessions, 1, random.Random(seed).random)
+        assert len(after) == sessions
+        for place, at in enumerate(after):
+            assert span * place / sessions <= at < span * (place + 1) / sessions
+        assert after[-1] < SPREAD_S

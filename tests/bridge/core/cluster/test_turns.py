@@ -7,10 +7,11 @@ import math
 import pytest
 
 from bridge.contract.cluster import NAMES_BYTES_MAX, Ability, Able, Covered, Member, Sent
+from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import SCALER, Cover
 from bridge.core.cluster.marks import Marks
-from bridge.core.cluster.members import MEMBERS_MAX, SILENT_S, WENT_S, Members, Peer, rank
-from bridge.core.cluster.outward import OUTWARD, PLACE_S, SKEW_S, SUBJECTS, Outward
+from bridge.core.cluster.members import MEMBERS_MAX, SILENT_S, SINCE_MAX_MS, WENT_S, Members, Peer, rank
+from bridge.core.cluster.outward import MERGE_S, OUTWARD, PLACE_S, SKEW_S, SUBJECTS, Outward
 from bridge.core.cluster.strangers import OTHER_ADDRESS, OTHER_ENGINE, OTHER_MACHINE, OTHER_NAME, TOO_MANY
 from bridge.core.cluster.turns import EARLY_MAX, EARLY_S, NEVER_SAID, OWN_BOOT
 from bridge.core.commands import Announce, Say, Tell
@@ -59,27 +60,6 @@ def test_c2_w5_a_new_mark_never_pushes_the_look_out() -> None:
     assert len(rig.wakes(session)) == 1
 
 
-def test_c2_what_one_bridge_alone_knows_it_acts_on_at_once() -> None:
-    """C2."""
-    rig, session = ready()
-    rig.trigger_all()
-    rig.more(session, unannounced=True)
-    rig.room(session, 4)
-    assert [wake.reason for wake in rig.wakes(session)] == ["more"], "one look pays both"
-    assert not rig.debt().deferred
-
-
-def test_c2_what_waits_here_already_is_not_deferred_by_another_mark() -> None:
-    """C2."""
-    rig, session = ready()
-    rig.more(session, unannounced=False)
-    rig.trigger()
-    assert rig.wakes(session) == [], "no room"
-    rig.trigger_all()
-    rig.room(session, 1)
-    assert len(rig.wakes(session)) == 1
-
-
 def test_c1_a_member_that_is_silent_is_gone_and_what_it_kept_us_from_is_done() -> None:
     """C1."""
     rig, session = ready()
@@ -104,23 +84,6 @@ def test_c1_who_hears_itself_no_more_is_alone_and_acts_on_what_waits() -> None:
         rig.wait(1.0)
         rig.member()
     assert len(rig.wakes(session)) == 1
-
-
-def test_c1_who_stood_still_is_alone_until_a_word_said_since_comes_back() -> None:
-    """C1."""
-    rig, session = ready()
-    rig.now += 2.5
-    rig.bell.tick(rig.now)
-    rig.drive()
-    rig.member()
-    *before, newest = rig.says()
-    for word in before:
-        rig.hear(word)
-        assert rig.turns.members.alone(rig.now)
-    rig.hear(newest)
-    assert not rig.turns.members.alone(rig.now)
-    rig.trigger_all()
-    assert rig.wakes(session) == []
 
 
 def test_c8_members_on_another_engine_or_of_another_name_are_none() -> None:
@@ -455,31 +418,6 @@ def test_what_is_left_is_held_from_when_it_was_told_whenever_it_was_heard_of() -
     rig = held(102.2, 102.5)
     rig.turns.outward.hear(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
     assert rig.turns.outward._held[SUBJECTS, QUEUE].first == 102.2, "nor nearer than it was"
-
-
-def test_a_bridge_without_webhooks_is_in_no_order_of_them() -> None:
-    """None is not a set that two share."""
-    rig = TellingRig(HOOK, webhooks=None)
-    rig.peer_with(FIRST, None)
-    rig.trigger_all()
-    assert rig.how() == ["at once"]
-
-
-@WAYS
-def test_only_the_next_in_order_takes_over(way: str) -> None:
-    """The others hear that it told, or take over from it."""
-    rig = TellingRig(way)
-    rig.peer_with(FIRST)
-    rig.peer_with(SECOND)
-    first = max(FIRST, SECOND, key=lambda name: rank(QUEUE, name))
-    second = SECOND if first == FIRST else FIRST
-    rig.trigger_all()
-    rig.sent(first)
-    assert rig.how() == ["drop"]
-    rig.peer_with(first, leaving=True)
-    assert rig.how() == []
-    rig.peer_with(second, leaving=True)
-    assert rig.how() == ["again"]
 
 
 @WAYS
@@ -991,3 +929,192 @@ def test_how_long_a_word_is_known_is_rounded_down() -> None:
     members = Members("a" * 32)
     members.hear(0.0, Member(boot=FIRST, seq=1))
     assert members.heard(0.9999) == {FIRST: (1, 999)}
+
+
+def test_a_bequest_says_at_least_one_message_and_how_many_are_due() -> None:
+    """C7."""
+    rig = MemberRig()
+    rig.trigger_all(OTHER, payload_size=1)
+    rig.trigger(QUEUE, size=4, not_before_ms=1_000)
+    told = rig.turns.bequest(rig.now)
+    assert told[0] == CloudQueueWorkDetected("billing", "refunds")
+    assert (told[1].queue, told[1].payload_size) == (QUEUE, 4)
+    rig.now += 5.0
+    assert rig.turns.bequest(rig.now)[1].not_before_ms == 0
+
+
+def test_what_sessions_left_is_kept_for_as_long_as_their_leases_may_last() -> None:
+    """C5."""
+    members = Members("a" * 32)
+    members.hear(0.0, Member(boot=FIRST, seq=1))
+    for now, queue in ((0.0, QUEUE), (3.0, OTHER), (5.0, "a/bcd")):
+        members.hear_able(now, Able(boot=FIRST, seq=1, queues={queue: Ability(True, 5_000)}))
+        members.hear_able(now, Able(boot=FIRST, seq=1, queues={queue: None}))
+    assert members.peers[FIRST].left == {OTHER: (8.0, 5_000), "a/bcd": (10.0, 5_000)}
+
+
+def test_c3_who_asks_is_answered_no_sooner_than_words_may_follow_each_other() -> None:
+    """C3: many may ask at once."""
+    rig = MemberRig()
+    rig.session()
+    rig.peer()
+    said = len(rig.says())
+    while len(rig.says()) == said:
+        rig.wait(0.01)
+    rig.abilities()
+    rig.hear(Able(boot=FIRST, seq=1, queues={}, asks=True))
+    rig.wait(0.09)
+    assert rig.abilities() == []
+    rig.wait(0.02)
+    assert [word.whole for word in rig.abilities()] == [True]
+
+
+def test_what_is_told_at_the_moment_of_the_word_has_no_age() -> None:
+    """C10: it is the newest that the word tells of."""
+    ways = Ways(subjects=None)
+    ways.there(LAST)
+    assert ways.offer()
+    ways.now += MERGE_S
+    ways.at += MERGE_S
+    assert ways.offer()
+    ways.later(0.0)
+    assert [each.age_ms for each in ways.done() if isinstance(each, Sent)] == [0]
+
+
+def test_the_order_is_a_hash_that_all_versions_have_to_share() -> None:
+    """C2: two that reckon it in different ways would both wait, or both act."""
+    assert rank("billing/orders", "0" * 32) == 0xC77761CF3BAE8BFB
+    members = Members(LAST)
+    members.hear(0.0, Member(boot=FIRST, seq=1))
+    members.hear_able(0.0, Able(boot=FIRST, seq=1, queues={QUEUE: Ability(True, 1)}))
+    members.next_seq(0.0)
+    members.heard_self(1)
+    assert members.before(QUEUE, 0.0) == 1
+    assert members.before(QUEUE, 0.0) == 1
+    assert members.before(QUEUE, 0.0, "aa") == 1
+    members.hear_able(0.0, Able(boot=FIRST, seq=1, queues={QUEUE: Ability(True, 1, "bb")}))
+    assert members.before(QUEUE, 0.0, "aa") == 0
+    assert members.before(QUEUE, 0.0, "bb") == 1
+
+
+@WAYS
+def test_what_came_after_it_was_told_stays_held_from_then_on(way: str) -> None:
+    """It was told when its age says, and a mark is heard a moment later by one than by another."""
+    rig = TellingRig(way)
+    rig.peer_with(FIRST)
+    rig.echo()
+    rig.trigger_all()
+    rig.wait(0.4)
+    latest = rig.now - 0.3
+    rig.trigger_all()
+    rig.sent(age_ms=300)
+    assert rig.how() == []
+    rig.keep(A_S + 1, FIRST)
+    ((what, at),) = rig.told
+    assert what == "held"
+    assert at == pytest.approx(latest + SKEW_S + A_S + PLACE_S)
+
+
+@WAYS
+def test_who_tells_late_says_so_too(way: str) -> None:
+    """Or the third would tell it as well."""
+    rig = TellingRig(way)
+    rig.peer_with(FIRST)
+    rig.trigger_all()
+    rig.keep(A_S + 1, FIRST)
+    assert rig.how() == ["held"]
+    assert len(rig.says_sent()) == 1
+
+
+def test_an_old_word_of_a_member_changes_nothing() -> None:
+    """C1: they come in any order."""
+    members = Members("a" * 32)
+    assert members.hear(1.0, Member(boot=FIRST, seq=5))
+    assert not members.hear(2.0, Member(boot=FIRST, seq=5, leaving=True))
+    assert members.peers[FIRST].heard_at == 1.0
+    assert members.heard(1.0 + SINCE_MAX_MS / 1000) == {FIRST: (5, SINCE_MAX_MS)}
+    assert members.heard(1.0 + SINCE_MAX_MS / 1000 + 0.0011) == {}
+    members.lost_touch()
+    assert members.peers[FIRST].timed is False
+
+
+def test_help_is_given_in_turn() -> None:
+    """C3: one bridge with room looks, not all."""
+    rig = MemberRig()
+    session = rig.session()
+    rig.peer(FIRST)
+    rig.member(LAST, full=(QUEUE,))
+    assert rig.wakes(session) == []
+    assert rig.debt().deferred
+    rig.keep_company(A_S + 0.3, FIRST, LAST)
+    assert [wake.reason for wake in rig.wakes(session)] == ["more"]
+
+
+def test_c5_who_goes_without_a_word_is_a_gap_wherever_somebody_is_here() -> None:
+    """C5: it may have marked what it had no time to tell, and been able for what nobody heard."""
+    rig = MemberRig()
+    session = rig.join(visibility_ms=5_000)
+    rig.settle_hello(session)
+    rig.member(FIRST)
+    rig.echo()
+    rig.keep_company(3.6, LAST)
+    assert rig.wakes(session) == []
+    rig.keep_company(5.1, LAST)
+    assert [wake.reason for wake in rig.wakes(session)] == ["lease"]
+
+
+@WAYS
+def test_who_leaves_holds_what_others_tell(way: str) -> None:
+    """It is last in every order, and first where nobody else could."""
+    rig = TellingRig(way)
+    rig.peer_with(LAST)
+    rig.turns.leave(rig.now)
+    rig.drive()
+    rig.trigger_all()
+    assert rig.how() == []
+    rig.peer_with(LAST, leaving=True)
+    assert "again" in rig.how() or not len(rig.turns.outward)
+
+
+def test_what_was_held_and_told_leaves_no_timer() -> None:
+    """C10: it was told with what one bridge alone knew, or by who comes first now."""
+    ways = Ways(subjects=None)
+    ways.waits(QUEUE)
+    (first,) = ways.there(FIRST)
+    assert not ways.offer()
+    assert ways.offer(shared=False)
+    ways.later(MERGE_S)
+    assert ways.timer() is None
+    assert not ways.offer()
+    ways.go(first)
+    assert ways.timer() is None
+
+
+@WAYS
+def test_who_tells_says_so_soon_and_once_for_all_that_was_told(way: str) -> None:
+    """The newest of them, by its age."""
+    rig = TellingRig(way)
+    rig.peer_with(LAST)
+    rig.trigger_all()
+    rig.wait(0.15)
+    rig.trigger_all()
+    assert rig.says_sent() == []
+    rig.wait(MERGE_S)
+    (said,) = rig.says_sent()
+    assert (said.queue, said.hook) == (QUEUE, None if way == SUBJECTS else HOOK)
+    assert said.age_ms in (50, 51)
+    assert LAST in said.heard
+    rig.keep(3.0, LAST)
+    assert rig.says_sent() == []
+
+
+def test_of_a_name_that_is_gone_nothing_is_kept() -> None:
+    """C3, C4: neither its marks, nor when it was last spoken of."""
+    rig = MemberRig()
+    number = rig.session()
+    rig.bye(number)
+    rig.wait(0.2)
+    assert QUEUE not in rig.turns._abilities._reported_at
+    assert QUEUE in rig.turns._queues
+    rig.bell.dispatch.drop(rig.debt())
+    assert QUEUE not in rig.turns._queues

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.support.web import JSON, Served, request
+from tests.support.web import JSON, Served, request, serving
 
 ONE = {"storage_account": "billing", "queue_name": "orders", "payload_size": 3}
 
@@ -47,3 +47,21 @@ async def test_s23_draining_refuses_new_work_only(served: Served) -> None:
     assert len((await served.call("receive", {})).json["messages"]) == 1
     assert (await served.ask("GET", "/readyz")).status == 503
     served.bridge.draining = False
+
+
+async def test_s13_past_its_rate_a_trigger_is_429_and_marked_all_the_same() -> None:
+    """I8: a trigger is merged, never dropped."""
+    async with serving(requests_per_second=0.001, request_burst=2) as served:
+        assert [(await served.trigger(ONE)).status for _ in range(2)] == [202, 202]
+        before = served.bridge.bell.ledger.find("billing/orders")
+        assert before is not None
+        generation = before.gen
+        reply = await served.trigger([{**ONE, "queue_name": "third"}, ONE])
+        assert (reply.status, reply.code) == (429, "too_many_requests")
+        assert int(reply.headers["retry-after"]) >= 1
+        assert before.gen > generation
+        # A new name costs memory: it comes within the rate, and its sender tries again.
+        assert served.bridge.describe("billing/third") is None
+        put = await served.call("messages", {"messages": [{"body": "x"}]})
+        assert (put.status, put.code) == (429, "too_many_requests")
+        assert (await served.ask("GET", "/livez")).status == 200

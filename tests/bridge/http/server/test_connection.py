@@ -23,6 +23,12 @@ from bridge.http.server.settings import WebSettings
 from tests.support.sim_loop import pass_time, simulated
 from tests.support.web import Served, request, serving
 
+OK = b'{"storage_account":"a","queue_name":"b"}'
+
+
+HEAD = b"POST /v1/triggers HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
 GET = request("GET", "/")
 
 
@@ -303,4 +309,41 @@ async def test_a_declined_upgrade_leaves_the_connection_usable(parser: str) -> N
         assert (await client.reply()).status == 200
         reply = await client.reply()
         assert (reply.status, reply.code, reply.headers["connection"]) == (400, "bad_parameter", "close")
+        assert await client.rest() == b""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Content-Length: 40\r\nContent-Length: 41\r\n\r\n" + OK,
+        HEAD + b"Content-Length: 40\r\nContent-Length: 40\r\n\r\n" + OK,
+        HEAD + b"Content-Length: +40\r\n\r\n" + OK,
+        HEAD + b"Content-Length: 4_0\r\n\r\n" + OK,
+        HEAD + b"Content-Length: -1\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
+        HEAD + b"Transfer-Encoding: gzip, chunked, gzip\r\n\r\n",
+        HEAD + b"X: a\r\n  folded\r\nContent-Length: 0\r\n\r\n",
+        HEAD + b"X : a\r\nContent-Length: 0\r\n\r\n",
+        HEAD + b"X: a\x00b\r\nContent-Length: 0\r\n\r\n",
+        HEAD.replace(b"\r\n", b"\n") + b"Content-Length: 0\n\n",
+        HEAD + b"Host: other\r\nContent-Length: 0\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n\r\n",
+        b"GET /livez HTTP/9.9\r\nHost: localhost\r\n\r\n",
+        b"GET /livez\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"\x00\x00\x00\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET http://[::1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+async def test_s9_a_malformed_request_is_refused_and_the_connection_closed(data: bytes, parser: str) -> None:
+    """The connection is never used again: what follows could be someone else's smuggled request."""
+    async with serving() as served, served.client() as client:
+        await client.send(data)
+        reply = await client.reply()
+        assert reply.status == 400
+        assert reply.code
+        assert reply.headers["connection"] == "close"
         assert await client.rest() == b""

@@ -10,7 +10,9 @@ import pytest
 
 from bridge.contract.errors import ConfigurationError
 from bridge.core.rate import BURST_MAX, RATE_MAX, RATE_MIN
+from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings, check_settings
+from bridge.service.bridge import Bridge
 from tests.support.web import JSON, Served, serving
 
 PERIODS = ("header_timeout", "body_timeout", "write_timeout", "keepalive_timeout", "stream_comment")
@@ -112,3 +114,10 @@ async def test_every_answer_tells_the_boot_and_forbids_guessing(served: Served) 
         assert reply.headers["queuebell-boot"] == served.bridge.boot
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert "server" not in reply.headers
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "example.org"])
+async def test_a_public_address_is_refused_without_authentication(host: str) -> None:
+    """Only ``insecure_public`` listens where others reach it (S41)."""
+    with pytest.raises(ConfigurationError, match="insecure"):
+        WebServer(Bridge(), WebSettings(host=host))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import pathlib
 import re
 import time
@@ -354,3 +355,29 @@ async def told_of_a_put(count: int) -> None:
 async def test_a_thousand_streams() -> None:
     """As many as a large cluster has ScaledObjects."""
     await told_of_a_put(1000)
+
+
+async def test_who_never_reads_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """S48: one answer waits for each stream and no more, others go on, and nothing of it is in the log."""
+    async with scaling(write_s=0.05) as (bridge, server):
+        deaf = await Deaf.to(server.port)
+        message = compiled()[0].ScaledObjectRef(scalerMetadata={"queue": QUEUE}).SerializeToString()
+        for _ in range(20):
+            deaf.open(message)
+        ended = asyncio.create_task(deaf.ended(), name="a client that never reads")
+        async with asyncio.timeout(PATIENCE_S):
+            while scraped(bridge, 'queuebell_keda_dropped_total{reason="slow"}') < 20:
+                await asyncio.sleep(0.01)
+        assert server.rows() == []
+        # Until their client goes they take places, of which there are so many.
+        assert scraped(bridge, "queuebell_keda_streams") == 20
+        async with Keda.to(server) as keda:
+            stream = keda.stream()
+            await read(stream, False)
+            await bridge.store.put(QUEUE, [NewMessage(b"x")])
+            await read(stream, True)
+            stream.cancel()
+        deaf.close()
+        await ended
+        await none_is_open(bridge)
+    assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []

@@ -481,6 +481,7 @@ async def test_one_that_forks_away_is_an_end_and_what_stays_of_its_group_is_kill
     async with asyncio.timeout(PATIENCE_S):
         while _lives(pid):
             await asyncio.sleep(0.01)
+    await actuator.close()
 
 
 async def test_a_cancelled_close_kills() -> None:

@@ -87,6 +87,7 @@ class ProcessActuator:
         self._count = 0
         self._starting = asyncio.Lock()
         self._guard: asyncio.subprocess.Process | None = None
+        self._resting: asyncio.Task[None] | None = None
         self._closed = False
 
     def __str__(self) -> str:
@@ -173,10 +174,12 @@ class ProcessActuator:
             self._guard.stdin.write(words.encode())
 
     async def _end_guard(self) -> None:
-        if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.close()
-            await self._guard.wait()
-            self._guard = None
+        guarding, self._guard = self._guard, None
+        if guarding is not None and guarding.stdin is not None:
+            guarding.stdin.close()
+            await guarding.wait()
+        if self._resting is not None and self._resting is not asyncio.current_task():
+            await self._resting
 
     async def stop(self, ids: Sequence[str]) -> None:
         """Send SIGTERM, and SIGKILL to the whole group after the grace."""
@@ -240,6 +243,9 @@ class ProcessActuator:
         self._tell_guard(f"-{child.process.pid}\n")
         if self._hears is not None:
             self._hears.ended(child.number, code, _why_ended(code, child.lines))
+        if not self._children and not self._starting.locked():
+            # Nothing is left to guard: a scaler at rest has no process beside it.
+            self._resting = asyncio.create_task(self._end_guard(), name="end of the guard")
 
     async def _hear(self, child: Child) -> None:
         """Hear what the listener of a worker says."""

@@ -237,34 +237,6 @@ async def put_once(
 
 
 @each_driver
-async def test_a_commit_keeps_the_key_and_a_rollback_forgets_it(
-    server: PostgresServer, schema: str, url: str, store: PostgresStore, opened: Opener
-) -> None:
-    """By each driver, in its own kind of transaction; within it the key is known at once, and to nobody else."""
-    body = bytes(range(256)) + b"%s :p1 $1 \\"
-    async with opened(server, schema) as caller:
-        assert await put_once(caller, store, body) is not None
-        assert await put_once(caller, store, body) is None
-        with pytest.raises(BadInput) as refused:
-            await put_once(caller, store, "other")
-        assert refused.value.code == "message_conflict"
-        await caller.end(commit=False)
-    assert await store.queues() == []
-    assert await execute(url, "SELECT FROM queuebell_once") == []
-    async with opened(server, schema) as caller:
-        receipt = await put_once(caller, store, NewMessage(body, visible_after_ms=1))
-        assert receipt is not None
-        assert receipt.visible_in_ms == 1
-        await caller.end(commit=True)
-    assert await store.put_once(QUEUE, KEY, body) is None
-    message = (await store.receive(QUEUE, 32)).messages[0]
-    assert (message.id, message.body, message.key) == (receipt.id, body, KEY)
-    async with opened(server, schema) as caller:
-        assert await put_once(caller, store, body) is None
-        await caller.end(commit=True)
-
-
-@each_driver
 async def test_a_queue_that_is_missing_is_told_and_the_transaction_goes_on(
     server: PostgresServer, schema: str, store: PostgresStore, opened: Opener
 ) -> None:

@@ -411,3 +411,30 @@ def test_a_silent_store_is_in_its_turn_again() -> None:
     assert first() == "sound"
     one.answered()
     assert first() == "silent"
+
+
+def test_shares_at_their_bounds_are_taken() -> None:
+    """All slots that a pool can have may be reserved, and all that a limit allows."""
+    assert Share(reserved=1_000_000).reserved == 1_000_000
+    assert Share(reserved=2, limit=2).limit == 2
+
+
+def test_it_wants_one_slot_to_say_that_there_is_room() -> None:
+    """L5: nothing is owed, but the bridge was told that there is none, and may hold a debt for it."""
+    pooled = Pooled(4)
+    machine = pooled.machine
+    machine.wake(1.0, BOOT, 1, "trigger")
+    pooled.place.runs(4)
+    assert SendMore(0) in machine.received(1.1, 1, 4, visible=0, free=0)
+    pooled.told()
+    assert (machine.state, machine.wants()) == (State.IDLE, 0), "its own handlers have them all"
+    pooled.rival_has(3)
+    assert said(pooled.handlers(1, 1.2)) == []
+    assert machine.wants() == 1
+    machine.lost(1.3)
+    assert machine.wants() == 0, "there is no bridge to tell"
+    machine.welcomed(1.4, BOOT, 1)
+    assert said(pooled.handlers(1, 1.5)) == []
+    pooled.rival_has(0)
+    assert said(machine.tick(1.6)) == [SendRoom(3, 1)]
+    assert machine.wants() == 0

@@ -1118,3 +1118,15 @@ def test_of_a_name_that_is_gone_nothing_is_kept() -> None:
     assert QUEUE in rig.turns._queues
     rig.bell.dispatch.drop(rig.debt())
     assert QUEUE not in rig.turns._queues
+
+
+def test_who_has_no_room_comes_after_every_able_one() -> None:
+    """C3: the last in the order is before it, too."""
+    members = Members(FIRST)
+    members.hear(0.0, Member(boot=LAST, seq=1))
+    members.hear_able(0.0, Able(boot=LAST, seq=1, queues={QUEUE: Ability(True, 1)}))
+    members.next_seq(0.0)
+    members.heard_self(1)
+    assert members.before(QUEUE, 0.0) == 0
+    assert members.before(QUEUE, 0.0, ready=False) == 1
+    assert members.before(QUEUE, 0.0) == 0

@@ -211,18 +211,6 @@ async def gone(front: Front) -> None:
     assert len(await front.get("orders")) == 1
 
 
-async def test_the_rate_of_an_address_is_counted_too(tmp_path: Path) -> None:
-    """The other reason for a 429 to a put has a name of its own; other calls that it refuses are no puts."""
-    bridge = Bridge()
-    settings = WebSettings(port=0, shutdown_timeout=0.2, requests_per_second=0.001, request_burst=1)
-    async with bridge, WebServer(bridge, settings) as server:
-        served = Served(bridge, server)
-        assert (await served.ask("PUT", QUEUE + "/messages/a", b"x")).status == 201
-        assert (await served.ask("PUT", QUEUE + "/messages/b", b"x")).status == 429
-        assert (await served.call("receive", {})).status == 429
-        assert b'queuebell_puts_refused_total{reason="rate"} 1.0' in (await served.ask("GET", "/metrics")).body
-
-
 PUT = "/v1/queues/billing/orders/messages/a"
 PLAIN = request("PUT", PUT, b"x", media="text/plain")
 

@@ -86,3 +86,20 @@ async def test_bury_and_retry_do_as_they_say() -> None:
         assert (result["handled"], result["retried"], result["buried"]) == (2, 2, 1)
         (_, first), (_, second) = (entry for entry in seen if entry[0] == "later")
         assert second - first == pytest.approx(50, abs=1)
+
+
+@simulated
+async def test_a_message_that_kills_its_worker_is_buried_unseen() -> None:
+    """Handed out more often than allowed without an outcome, it does not reach the handler again."""
+    store, seen = Store(), []
+
+    async def handle(message: Message) -> None:
+        seen.append(message.text())
+
+    await store.fill(b"killer")
+    for _ in range(2):
+        await store.receive(QUEUE, 1, 1.0)
+        await pass_time(2)
+    async with listening(store, handle, max_attempts=2) as listener:
+        assert (await _until_quiet(store, listener))["poison"] == [b"killer"]
+        assert seen == []

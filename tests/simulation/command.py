@@ -6,7 +6,6 @@
   python -m tests.simulation --bridges 3      three bridges that take turns
   python -m tests.simulation --scalers 1      listeners that a scaler starts and stops
   python -m tests.simulation --costs          the cost of a trigger with 1, 2, 3 and 5 bridges
-  python -m tests.simulation --idle           the cost of an empty queue with 1, 10, 100 and 1,000 listeners
 
 A run is a function of its options and its seed: the same seed gives the same trace on any machine. The exit code is 0
 if every rule held, 1 if not, 2 for a wrong option.
@@ -25,7 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from queuebell.command.progress import Progress
-from tests.simulation import costs, idle
+from tests.simulation import costs
 from tests.simulation.checks import rule_of
 from tests.simulation.fault import ACCESS_KINDS, CLUSTER_KINDS, SCALE_KINDS, Fault, check_kinds, draw_faults
 from tests.simulation.jobs import Job, Played, play, play_one
@@ -60,8 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(problem)
     progress = Progress.on(sys.stdout, plainly=True)
     try:
-        if args.idle:
-            return _idle(args, progress)
         if args.costs:
             return _costs(args, progress)
         if args.seed is not None:
@@ -86,7 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bridges", type=int, choices=BRIDGES, default=1, help="bridges in front of one store")
     parser.add_argument("--scalers", type=int, choices=(0, 1, 2, 3), default=0, help="scalers that start the listeners")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: cores)")
-    parser.add_argument("--idle", action="store_true", help="measure the cost of an empty queue instead")
     parser.add_argument("--costs", action="store_true", help="measure the cost of a trigger instead")
 
 
@@ -211,25 +207,6 @@ def _replay(args: argparse.Namespace, progress: Progress) -> int:
         progress.line(line)
     progress.heading("held" if outcome.ok else "FAILED")
     return 0 if outcome.ok else 1
-
-
-def _idle(args: argparse.Namespace, progress: Progress) -> int:
-    stores = ("own", "elsewhere") if args.store == "both" else (args.store,)
-    fleets = idle.FLEETS if args.workers is None else (args.workers,)
-    channel = "wire" if args.channel == "both" else args.channel
-    jobs = idle.jobs(stores, channel, fleets, args.hours or 1.0, args.first, args.bridges)
-    waiting: dict[tuple[str, int], list[Played]] = {}
-    rows: list[idle.Row] = []
-    progress.line(idle.tell_head())
-    for done, played in enumerate(play(jobs, args.jobs), 1):
-        fleet = waiting.setdefault((idle.store_of(played.job.plan), played.job.plan.workers), [])
-        fleet.append(played)
-        if len(fleet) == 2:  # an idle run, and one with a restart
-            rows.append(idle.row(fleet))
-            for line in idle.tell_row(rows[-1]):
-                progress.line(line)
-        progress.now("idle", f"{done} of {len(jobs)} runs", share=done / len(jobs))
-    return 0 if all(row.ok for row in rows) else 1
 
 
 def _costs(args: argparse.Namespace, progress: Progress) -> int:

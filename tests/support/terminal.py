@@ -72,13 +72,6 @@ class Terminal:
     def _size(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    def resize(self, columns: int, rows: int) -> None:
-        """Make it larger or smaller, as who drags its corner does."""
-        with self._news:
-            self._columns, self._rows = columns, rows
-            self.raw = ""
-        self._size(columns, rows)
-
     def keys(self, text: str) -> None:
         """Type something."""
         os.write(self._master, text.encode())

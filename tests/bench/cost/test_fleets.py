@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bench.cost.bridged import BridgedFleet
-from bench.cost.cli import main, to_json
+from bench.cost.cli import main
 from bench.cost.clockwork import CALL_S
 from bench.cost.comparison import Comparison, check_paper, make_row
 from bench.cost.crew import fleet_of, play
@@ -23,7 +23,6 @@ from bench.cost.outcome import Outcome
 from bench.cost.picture import draw_picture
 from bench.cost.policy import POLICIES
 from bench.cost.spread import Percentiles, Spread
-from bench.cost.store import Store
 from bench.cost.tariff import PAPER, Tariff
 from bridge.contract.errors import BadInput
 from bridge.core.bell import Bell
@@ -191,14 +190,6 @@ def test_a_row_has_a_month_of_such_days() -> None:
     assert dear.month == Decimal("0.5") * 100 * 60
 
 
-def test_json_keeps_exact_dollars() -> None:
-    """Money is text, so that no reader makes a float of it."""
-    read = json.loads(to_json(comparison(7_100, 3)))
-    assert Decimal(read["rows"][0]["month"]) == Decimal("0.6")
-    assert read["rows"][1]["outcome"]["misses"] == 3
-    assert read["paper"]["receives"] == 79_200
-
-
 def test_the_picture_is_one_svg() -> None:
     """Well-formed, a bar for each policy that is as long as its share, no script, nothing from elsewhere."""
     text = draw_picture(comparison(999_999, 999, 0))
@@ -223,21 +214,6 @@ def test_percentiles_are_near_the_exact_ones(share: float) -> None:
         spread.add(value)
     exact = values[math.ceil(share * 5000) - 1]
     assert exact <= spread.percentile(share) <= exact * (1 + 1 / 256)
-
-
-def test_every_call_is_counted() -> None:
-    """One put and one delete for each message, one receive whatever it brings."""
-    store = Store(30.0)
-    assert store.receive(0.0, 32) == []
-    assert store.put(1.0, 3) == 0
-    assert store.receive(1.0, 2) == [0, 1]
-    assert store.receive(1.0, 2) == [2]
-    assert store.receive(1.0, 2) == []
-    assert [store.delete(2.0, message) for message in (0, 1, 2)] == [True, True, True]
-    assert store.receive(3.0, 1) == []
-    assert (store.puts, store.hits, store.misses, store.deletes) == (3, 2, 3, 3)
-    assert store.misses_at_rest == 2, "the second of the three came while messages were leased"
-    assert store.at_rest
 
 
 def test_the_white_papers_sums() -> None:

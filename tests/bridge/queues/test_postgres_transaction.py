@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from bridge.queues.postgres.transaction import put_in_transaction, put_once_in_t
 from tests.bridge.queues.postgres_rig import QUEUE, schema, server, store, url
 from tests.support.buses import RecordingBus
 from tests.support.postgres import PostgresServer, execute, init_as, running
-from tests.support.processes import PATIENCE_S
+from tests.support.processes import PATIENCE_S, ROOT, environment, until
 from tests.support.transactions import (
     OPENERS,
     Awaited,
@@ -38,6 +40,46 @@ from tests.support.transactions import (
     Opener,
     by_asyncpg,
 )
+
+
+async def open_transactions(url: str) -> int:
+    return len(await execute(url, "SELECT FROM pg_stat_activity WHERE state = 'idle in transaction'"))
+
+
+WRITER = """
+import sys
+import asyncio, asyncpg, psycopg
+from queuebell import open_store, put_in_transaction
+
+url, at, kind = sys.argv[1:]
+plain, _, schema = url.partition("?search_path=")
+
+async def awaited():
+    connection = await asyncpg.connect(url)
+    async with open_store(url) as store:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute("INSERT INTO killed VALUES (1)")
+        if at != "before the put":
+            await store.put("billing/orders", ["one"], connection=connection)
+        if at == "after the commit":
+            await transaction.commit()
+        print("here", flush=True)
+        await asyncio.Event().wait()
+
+def blocking():
+    with psycopg.connect(plain, options="-csearch_path=" + schema) as connection:
+        connection.execute("INSERT INTO killed VALUES (1)")
+        if at != "before the put":
+            put_in_transaction(connection, "billing/orders", ["one"])
+        if at == "after the commit":
+            connection.commit()
+        print("here", flush=True)
+        sys.stdin.read()
+
+blocking() if kind == "blocking" else asyncio.run(awaited())
+"""
+
 
 pytestmark = pytest.mark.system
 
@@ -282,3 +324,32 @@ async def test_a_transaction_that_takes_no_writes_is_told_as_such(
         await caller.execute("SELECT 1")
         await caller.end(commit=True)
     assert await store.queues() == []
+
+
+@pytest.mark.parametrize("kind", ["awaited", "blocking"])
+@pytest.mark.parametrize("at", ["before the put", "before the commit", "after the commit"])
+async def test_a_writer_that_is_killed_leaves_all_or_nothing(
+    server: PostgresServer, url: str, store: PostgresStore, ears: Ears, at: str, kind: str
+) -> None:
+    """By SIGKILL at each point: no row, no message, nobody rung before the commit is done, and then all of it."""
+    await init(url, notify=True)
+    await execute(url, "CREATE TABLE killed (number int)")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WRITER, url, at, kind,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=ROOT, env=environment(PYTHONPATH=str(ROOT)),
+    )  # fmt: skip
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE_S):
+        assert await process.stdout.readline() == b"here\n"
+        assert bool(await open_transactions(url)) is (at != "after the commit")
+        process.send_signal(signal.SIGKILL)
+        await process.communicate()
+
+    async def over() -> bool:
+        return not await open_transactions(url)
+
+    await until(over, "the server has seen it")
+    done = at == "after the commit"
+    assert len(await ears.until_now()) == done
+    assert await bodies(store) == [b"one"] * done
+    assert len(await execute(url, "SELECT FROM killed")) == done

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from bridge.contract.errors import (
     StoreDamaged,
     StoreError,
     StoreFull,
+    StoreOwned,
     StoreUnavailable,
 )
 from bridge.queues.base import Claim, NewMessage, Settlement, Settling
@@ -27,6 +31,38 @@ from bridge.queues.embedded.sqlite import SqliteStore
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
 from tests.support.writers import counts_of, engine_of
+
+HOLDER = """
+import asyncio, sys
+from bridge.queues.embedded.sqlite import SqliteStore
+
+async def main():
+    store = SqliteStore(sys.argv[1])
+    await store.open()
+    print("open", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+CHILD = """
+import asyncio, sys
+from bridge.queues.base import NewMessage
+from bridge.queues.embedded.sqlite import SqliteStore
+
+async def main():
+    store = SqliteStore(sys.argv[1])
+    number = 0
+    while True:
+        await store.put("billing/orders", [NewMessage(b"%d" % (number + n)) for n in range(8)])
+        number += 8
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
 
 Q = "billing/orders"
 WHERE = "queue.db"
@@ -227,22 +263,6 @@ async def refused(path: Path, expected: type[Exception]) -> Exception:
     return caught.value
 
 
-async def test_no_database_is_refused(tmp_path: Path) -> None:
-    """A text file, or one too short to be anything."""
-    for content in (b"these are my notes, do not overwrite them\n" * 100, b"x", b"SQLite format 3\x00"):
-        path = tmp_path / "queue.db"
-        path.write_bytes(content)
-        await refused(path, StoreDamaged)
-
-
-async def test_the_file_of_another_program_is_refused(tmp_path: Path) -> None:
-    """An SQLite file that is not ours is neither migrated nor turned to another journal."""
-    path = tmp_path / "queue.db"
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE notes (text)")
-    assert "another program" in str(await refused(path, StoreDamaged))
-
-
 async def test_a_file_with_broken_pages_is_refused(tmp_path: Path) -> None:
     """Garbage where the tables should be."""
     path = tmp_path / "queue.db"
@@ -329,3 +349,43 @@ def test_migration_goes_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {"messages", "second"} <= tables
     assert "third" not in tables
     assert version == (2,)
+
+
+async def test_kill_9_loses_nothing_acknowledged(path: Path) -> None:
+    """What a process was told is on the disk is there after it was killed, and nobody else's lock is in the way."""
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, str(path), stdout=asyncio.subprocess.PIPE)
+    assert child.stdout is not None
+    acknowledged = 0
+    while acknowledged < 400:
+        acknowledged = int(await child.stdout.readline())
+    child.send_signal(signal.SIGKILL)
+    rest = await child.stdout.read()
+    await child.wait()
+    acknowledged = max([acknowledged, *(int(line) for line in rest.split(b"\n")[:-1])])
+    store = SqliteStore(path)
+    found: list[int] = []
+    while messages := (await store.receive(Q, 32, 60.0)).messages:
+        found += [int(message.body) for message in messages]
+    await store.close()
+    # Puts are all or none: at most the one under way is there without having been acknowledged.
+    assert found == list(range(len(found)))
+    assert len(found) in (acknowledged, acknowledged + 8)
+
+
+async def test_a_second_process_is_refused_by_name(tmp_path: Path) -> None:
+    """One owner at a time; the next one may come when it is gone."""
+    path = tmp_path / "queue.db"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "open\n"
+        store = SqliteStore(path)
+        with pytest.raises(StoreOwned) as caught:
+            await store.open()
+        assert str(holder.pid) in str(caught.value) and "--data" in str(caught.value)
+        with pytest.raises(StoreOwned):
+            await store.put(Q, [NewMessage(b"x")])
+        holder.communicate("\n")
+    # The same store may try again.
+    await store.put(Q, [NewMessage(b"x")])
+    await store.close()

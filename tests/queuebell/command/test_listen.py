@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
+import signal
 import subprocess
 import sys
 import uuid
@@ -20,6 +21,14 @@ from listeners import PULL_ONLY, Message
 from queuebell.command.listen import _listen, load_function
 from queuebell.command.listen_settings import ListenSettings, load, retry_of
 from tests.support.command import COMMAND, Serving, environment, perform, serving
+
+
+def stopped(process: subprocess.Popen[bytes]) -> str:
+    """Stop it in order and return its log."""
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=300)
+    assert process.returncode == 0, log.decode()
+    return log.decode()
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +185,43 @@ async def test_large_bodies_and_the_ledger_are_options() -> None:
         listening.cancel()
         await asyncio.wait([listening])
     assert seen == [b"large" * 20_000]
+
+
+def test_a_function_handles_messages(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """A handler of the current directory gets what was put before and after it came, and deletes it."""
+    (tmp_path / "orders.py").write_text(
+        "async def handle(message):\n    print(message.queue, message.text(), message.attempt, flush=True)\n"
+    )
+    bridge.client("queue", "put", "fn/q", "before")
+    process = listen(bridge, tmp_path, "fn/q", "--bridge", bridge.url, "orders:handle")
+    try:
+        assert process.stdout.readline() == b"fn/q before 1\n"
+        bridge.client("queue", "put", "fn/q", "after")
+        assert process.stdout.readline() == b"fn/q after 1\n"
+        stopped(process)
+    finally:
+        process.kill()
+        process.communicate()
+    assert bridge.client("queue", "depth", "fn/q") == "fn/q: 0 visible, 0 invisible\n"
+
+
+def test_a_command_handles_messages(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """Exit code 0 deletes, 100 buries: the message stands on the poison queue."""
+    process = listen(
+        bridge,
+        tmp_path,
+        "sh/q",
+        "--exec",
+        'body=$(cat); echo "$QUEUEBELL_QUEUE $body $QUEUEBELL_ATTEMPT"; [ "$body" = bad ] && exit 100; exit 0',
+    )
+    try:
+        bridge.client("queue", "put", "sh/q", "good", "bad")
+        lines = {process.stdout.readline(), process.stdout.readline()}
+        assert lines == {b"sh/q good 1\n", b"sh/q bad 1\n"}
+        while bridge.client("queue", "depth", "sh/q-poison", code=None) != "sh/q-poison: 1 visible, 0 invisible\n":
+            assert process.poll() is None
+        stopped(process)
+    finally:
+        process.kill()
+        process.communicate()
+    assert bridge.client("queue", "depth", "sh/q") == "sh/q: 0 visible, 0 invisible\n"

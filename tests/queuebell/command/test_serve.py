@@ -297,3 +297,13 @@ def test_without_epoll_it_serves_all_the_same(tmp_path: pathlib.Path) -> None:
         assert process.stdout.readline().startswith("queuebell ready on ")
         process.send_signal(signal.SIGTERM)
         assert process.wait(300) == 0
+
+
+@pytest.mark.parametrize("content", [b"this is no database at all" * 100, b"SQLite format 3\x00" + b"\xff" * 4096])
+def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path: pathlib.Path, content: bytes) -> None:
+    """Exit code 1 and one line; nothing is written into what is not ours."""
+    (tmp_path / "queue.db").write_bytes(content)
+    done = perform("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path), code=1)
+    assert "Traceback" not in done.stderr.decode()
+    assert "queue.db" in done.stderr.decode()
+    assert (tmp_path / "queue.db").read_bytes() == content

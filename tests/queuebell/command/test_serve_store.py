@@ -9,9 +9,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from bridge.contract.errors import StoreError
+from bridge.queues.base import NewMessage
+from bridge.queues.http import HttpStore
+from bridge.queues.postgres.schema import init
 from listeners import Listener, Message
 from tests.bridge.queues.postgres_rig import schema, server, url
-from tests.support.command import perform
+from tests.support.command import perform, serving
+from tests.support.processes import PATIENCE_S
 
 __all__ = ["schema", "server", "url"]
 
@@ -53,7 +58,37 @@ def test_what_cannot_be_served_is_refused_by_name(tmp_path: pathlib.Path) -> Non
 
 
 @pytest.mark.system
-def test_a_database_without_tables_is_refused_with_what_makes_them(tmp_path: pathlib.Path, url: str) -> None:
-    """Nothing is served that could not keep a put."""
-    done = perform("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path), "--store", url, code=None)
-    assert done.returncode and "queuebell queue init" in done.stderr.decode()
+async def test_a_bridge_that_is_killed_loses_nothing(tmp_path: pathlib.Path, url: str) -> None:
+    """What it acknowledged is handled by a worker of the other one, also what its own worker had in hand."""
+    await init(url, notify=True)
+    env = {"QUEUEBELL_STORE": url}
+    acknowledged: set[str] = set()
+    with serving(tmp_path / "a", env=env) as one, serving(tmp_path / "b", env=env) as two:
+        async with HttpStore(one.url) as first, working(two.url) as (handled, more):
+            await first.put(QUEUE, [NewMessage("first")])
+            held = await first.receive(QUEUE, 1, 1.0)
+            acknowledged.add("first")
+            half = asyncio.Event()
+
+            async def put(worker: int) -> None:
+                for number in range(100):
+                    body = f"{worker}-{number}"
+                    try:
+                        await first.put(QUEUE, [body])
+                    except StoreError:
+                        return
+                    acknowledged.add(body)
+                    if len(acknowledged) > 100:
+                        half.set()
+
+            putting = asyncio.gather(*(put(worker) for worker in range(4)))
+            async with asyncio.timeout(PATIENCE_S):
+                await half.wait()
+            one.process.kill()
+            await putting
+            assert len(acknowledged) < 401, "it was killed under load"
+            async with asyncio.timeout(PATIENCE_S), more:
+                await more.wait_for(lambda: acknowledged <= handled)
+        assert len(held.messages) <= 1
+        two.stop()
+        one.process.wait()

@@ -1,0 +1,75 @@
+"""A first start, or an upgrade, that is killed at any moment leaves what the next start goes on with."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from bridge.queues.embedded import file as sqlite_file
+from bridge.queues.embedded.file import open_file
+from tests.support.crashes import states
+
+
+def message_bodies(path: pathlib.Path) -> list[bytes]:
+    """Open a data file as a start does, write to it, and return the bodies that it held before."""
+    connection, lock = open_file(path)
+    try:
+        found = [body for (body,) in connection.execute("SELECT body FROM messages")]
+        connection.execute("INSERT INTO queues VALUES (7, 'a/q', '{}', 0, 0)")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        assert version == len(sqlite_file.STEPS)
+    finally:
+        connection.close()
+        lock.release()
+    return found
+
+
+OPEN = "connection, lock = open_file(pathlib.Path(sys.argv[1]) / 'queue.db')"
+
+
+IMPORTS = (
+    "import pathlib\n"
+    "from bridge.queues.embedded import file as sqlite_file\n"
+    "from bridge.queues.embedded.file import open_file\n"
+    "sqlite_file._LOG_BYTES = 8192"
+)
+
+
+def test_a_first_start_killed_anywhere_is_begun_again(tmp_path: pathlib.Path) -> None:
+    """Whatever it leaves, the next one opens it, and leaves nothing else lying about."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    left = states(folder, tmp_path / "left", IMPORTS, OPEN)
+    assert len(left) > 20, "it was looked at in the midst of its writes"
+    assert any(not (each / "queue.db").exists() for each in left)
+    for each in left:
+        assert message_bodies(each / "queue.db") == []
+        assert {path.name for path in each.iterdir()} <= {"queue.db", "queue.db.lock", "queue.db-wal"}
+
+
+def test_an_upgrade_killed_anywhere_goes_on(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its messages are there, and the next start takes the steps that are left."""
+    folder = tmp_path / "data"
+    with monkeypatch.context() as older:
+        older.setattr(sqlite_file, "STEPS", sqlite_file.STEPS[:1])
+        connection, lock = open_file(folder / "queue.db")
+        connection.execute("INSERT INTO messages VALUES (1, 1, 1, NULL, 0, 1, 1, x'6f6e65')")
+        connection.close()
+        lock.release()
+    left = states(folder, tmp_path / "left", IMPORTS, OPEN)
+    assert len(left) > 5
+    for each in left:
+        assert message_bodies(each / "queue.db") == [b"one"]
+
+
+def test_a_stop_killed_anywhere_keeps_what_was_written(tmp_path: pathlib.Path) -> None:
+    """Also where the log is half-way back into the file, and through the start after that."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write = "connection.execute(\"INSERT INTO messages VALUES (1, 1, 1, NULL, 0, 1, 1, x'6f6e65', NULL)\")"
+    close = 'connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall(); connection.close(); lock.release()'
+    left = states(folder, tmp_path / "left", f"{IMPORTS}\n{OPEN}\n{write}", close)
+    assert len(left) > 2
+    for each in left:
+        assert message_bodies(each / "queue.db") == [b"one"]

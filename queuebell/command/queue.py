@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -44,6 +45,7 @@ _DONE: Final = 204
 _CONFLICT: Final = 409
 _REFUSED: Final = frozenset({404, _CONFLICT})
 _LOCAL_SCHEMES = ("sqlite:", "memory:")
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:").match
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def action(name: str, summary: str, call: Action, *, queue: bool = True) -> argparse.ArgumentParser:
         sub = subs.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         sub.set_defaults(call=call)
+        sub.add_argument("address", metavar="STORE_URL", nargs="?", help="the store's address, as --store names it")
         if queue:
             more = "ACCOUNT/QUEUE:COUNT for all partitions of one" if name in _OF_PARTITIONS else None
             sub.add_argument("queue", metavar="ACCOUNT/QUEUE", help=more)
@@ -132,6 +135,7 @@ def run(args: argparse.Namespace) -> int:
         return queue_init.run(args)
     if args.action == "forget":
         return _forget(args)
+    _take_address(args)
     args.partitions = None
     if getattr(args, "queue", None) is not None:
         given = parse_queue(args.queue)
@@ -148,15 +152,22 @@ def run(args: argparse.Namespace) -> int:
     url = settings.bridge if unnamed and settings.bridge.startswith("http") else settings.store
     if url.startswith(_LOCAL_SCHEMES):
         raise ConfigurationError("store: this command never opens a data file: run 'queuebell serve' and name its URL")
-    code = asyncio.run(_with_store(url, args))
-    if args.action in _PUTS and args.bridge is None and not url.startswith("http") and not getattr(args, "dry_run", 0):
-        # Only the queue service tells its bridge by itself, and a sleeping worker would hear of it at the next sweep.
-        print(
-            "queuebell queue: no bridge was told; unless the store itself sends triggers, name one with --bridge, "
-            "or use 'queuebell publish'",
-            file=sys.stderr,
-        )
-    return code
+    args.warns = args.bridge is None and not url.startswith("http") and not getattr(args, "dry_run", 0)
+    return asyncio.run(_with_store(url, args))
+
+
+def _take_address(args: argparse.Namespace) -> None:
+    """Tell an address as first operand from the queue: `queue put URL QUEUE BODY`, as in `queue init` and `listen`."""
+    first = args.address
+    if first is None or _ADDRESS(first) is None:
+        if first is not None and hasattr(args, "bodies"):
+            args.bodies, args.queue = [args.queue, *args.bodies], first
+        elif first is not None:
+            raise BadInput("bad_parameter", f"{args.action} takes one queue, and before it the address of a store")
+        return
+    if args.store is not None:
+        raise BadInput("bad_parameter", "the store is named twice: as the first operand, and by --store")
+    args.store = first
 
 
 async def _with_store(url: str, args: argparse.Namespace) -> int:
@@ -170,7 +181,15 @@ async def _with_store(url: str, args: argparse.Namespace) -> int:
                 f"{args.action} takes one queue: name a partition, as in {args.partitions.reference(0)}, one after the "
                 "other; the key of a message is written nowhere, so only its partition is known",
             )
-        return await args.call(store, args)  # type: ignore[no-any-return]
+        code: int = await args.call(store, args)
+        if args.action in _PUTS and args.warns and not await _triggers(store):
+            # A sleeping worker would otherwise find it at the next sweep.
+            print(
+                "queuebell queue: no trigger was sent: a sleeping worker may find this a minute later; name the bridge "
+                "with --bridge, or run 'queuebell publish'",
+                file=sys.stderr,
+            )
+        return code
     except QueueNotFound as error:
         # A store's own words repeat nothing that it was given; here it is the caller's own.
         if args.queue not in str(error):
@@ -184,6 +203,12 @@ async def _with_store(url: str, args: argparse.Namespace) -> int:
         raise
     finally:
         await store.close()
+
+
+async def _triggers(store: QueueStore) -> bool:
+    """Return whether a put in this store is a trigger by itself, as with the NOTIFY of `queue init --notify`."""
+    asks = getattr(store, "triggers_puts", None)
+    return asks is not None and bool(await asks())
 
 
 class _OneQueue:

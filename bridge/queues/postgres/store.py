@@ -30,7 +30,7 @@ from bridge.queues.base import (
 )
 from bridge.queues.checked_once import CheckedOnceStore, receipt
 from bridge.queues.checked_once import digest as digest_of_body
-from bridge.queues.postgres import sql
+from bridge.queues.postgres import sql, voice
 from bridge.queues.postgres.claims import PostgresClaims
 from bridge.queues.postgres.connections import PostgresConnections
 from bridge.queues.postgres.marks import PostgresMarks, is_far
@@ -104,6 +104,10 @@ class PostgresStore(CheckedOnceStore):
         except StoreError:  # this user may not ask, or this kind of PostgreSQL has no such function
             return None
         return digest_of("postgres", str(rows[0][0]))
+
+    async def triggers_puts(self) -> bool:
+        """Return whether the tables NOTIFY of each put, which is a trigger for the bridges that listen."""
+        return bool(await self._fetch(voice.SPOKEN))
 
     async def put_named(
         self, queue: str, messages: Sequence[NewMessage], create: bool

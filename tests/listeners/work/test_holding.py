@@ -42,6 +42,11 @@ from tests.listeners.work.test_settlements import NOON, Scripted, now
 from tests.support.sim_loop import pass_time, simulate, simulated
 
 
+async def hang(_: Message) -> None:
+    """Do not end."""
+    await pass_time(1e6)
+
+
 class Odd(Exception):
     """No listener knows it."""
 
@@ -592,3 +597,37 @@ async def test_a_store_that_is_away_holds_up_no_stop(
     assert (len(site.store.calls), site.store.busy) == (calls, 0), "nothing goes on behind it"
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert lines == [f"{QUEUE}: 3 messages are left to their leases"]
+
+
+@simulated
+async def test_a_message_that_came_with_a_wake_is_accepted_soon() -> None:
+    """After 0.1 s it is leased for as long as others are, and its own lease counts as it was told until then (O7)."""
+    site = Site(hang, visibility=60.0)
+    site.holding.traceparent = "00-1-2-01"
+    held = site.holding.take_carried(message(), 1002.0, "trigger")
+    other = site.holding.take_carried(message(2), 1002.0, "sweep")
+    assert (held.traceparent, other.traceparent, held.source) == ("00-1-2-01", None, "trigger")
+    assert site.holding.lease_ends() == [1002.0, 1002.0]
+    assert site.holding.deadline() == pytest.approx(1000.1)
+    await pass_time(0.1)
+    site.holding.renew(1000.1)
+    await pass_time(0)
+    await pass_time(0)
+    assert [item.visibility_s for _, call in site.store.calls for item in call.extend] == [60.0, 60.0]
+    site.holding.give_back([held, other])
+    await site.end()
+
+
+@pytest.mark.parametrize(("waiting", "free"), [(8, 2), (9, 1), (10, 0), (11, 0)])
+@simulated
+async def test_a_long_tail_of_settlements_takes_slots(waiting: int, free: int) -> None:
+    """What waits beyond four times the slots counts against them, and room is told when it is settled."""
+    site = Site(done)
+    site.store.seconds = 1.0
+    helds = site.take(*several(4 * 32 + waiting))
+    site.holding.give_back(helds)
+    await pass_time(0.5)
+    assert (site.holding.free(), site.holding.count_free()) == (free, free)
+    await pass_time(2)
+    assert bool(site.told("room")) is (waiting > 8)
+    assert (site.holding.free(), site.counts["given_back"]) == (2, 4 * 32 + waiting)

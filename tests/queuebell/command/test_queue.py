@@ -28,7 +28,9 @@ def test_put_of_many_lines_goes_in_batches(bridge: Serving) -> None:
         "queue": "many/q",
         "put": 500,
     }
-    assert bridge.client("queue", "get", "many/q", "--max", "1000") == text
+    assert bridge.client("queue", "get", bridge.url, "many/q", "--max", "1000") == text
+    assert b"named twice" in perform("queue", "get", bridge.url, "many/q", "--store", bridge.url, code=2).stderr
+    assert b"takes one queue" in perform("queue", "clear", "many/q", "many/r", code=2).stderr
 
 
 def test_get_deletes_what_it_wrote_unless_told_to_keep_it(bridge: Serving) -> None:
@@ -204,8 +206,10 @@ def test_tables_are_made_once_and_used(server: PostgresServer) -> None:
     assert json.loads(perform("queue", "init", url, "--notify", "--json").stdout) == {
         "done": ["every put notifies the channel queuebell"]
     }
-    perform("queue", "put", "a/b", "hello", "--store", url)
-    assert perform("queue", "get", "a/b", "--store", url).stdout == b"hello\n"
+    assert perform("queue", "put", url, "a/b", "hello").stderr == b""
+    assert perform("queue", "get", url, "a/b").stdout == b"hello\n"
+    perform("queue", "init", url, "--no-notify")
+    assert b"no trigger was sent" in perform("queue", "put", "a/b", "--store", url, stdin=b"x").stderr
 
 
 def test_get_and_peek_go_through_all_partitions(bridge: Serving) -> None:

@@ -19,7 +19,7 @@ CLUSTERS = [name for name in sorted(PRESETS) if PRESETS[name].bridges > 1]
 SIZES = (3, 2, 5)
 DIRECT = PRESETS["cluster-elsewhere-wire"]
 CHUNK = 24
-PROVED = 100
+PROVED = 52
 """So many seeds by `make test-rest`; the rest are for `make test-long`."""
 
 

@@ -244,6 +244,6 @@ def test_any_origin(tmp_path: pathlib.Path, requests: list[list[bytes]]) -> None
     ids=["who", "proxy", "origin"],
 )
 def test_at_length(test: Any, examples: Any, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The same with thirty times as many examples."""
+    """The same with ten times as many examples."""
     more = {"caplog": caplog} if "caplog" in inspect.signature(test.hypothesis.inner_test).parameters else {}
-    settings(fuzzed, max_examples=500)(given(requests=examples)(test.hypothesis.inner_test))(tmp_path=tmp_path, **more)
+    settings(fuzzed, max_examples=150)(given(requests=examples)(test.hypothesis.inner_test))(tmp_path=tmp_path, **more)

@@ -5,7 +5,7 @@
 #
 # Within its own network the container listens on every address, for what -p publishes is not its loopback, hence
 # --insecure-public: nobody is asked who they are, so publish the port on loopback only, as above (docs/security.md).
-FROM python:3.13-slim
+FROM python:3.14-slim
 LABEL org.opencontainers.image.licenses=Apache-2.0
 
 WORKDIR /srv/queuebell

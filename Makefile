@@ -120,7 +120,7 @@ $(VENV)/pyvenv.cfg:
 	echo "making $(VENV) with $$("$$found" --version)"; \
 	"$$found" -m venv $(VENV)
 
-# Universal: one lock for all platforms and for 3.11 to 3.13. setuptools is in it because the checkout is installed
+# Universal: one lock for all platforms and for 3.11 to 3.14. setuptools is in it because the checkout is installed
 # without build isolation, which would fetch a second one that no hash covers. What runs includes the brokers' clients,
 # which are small; the server of the extra `broker` has no wheel for some platforms, and would keep them from all of it.
 # What we are measured beside (peers) wants other versions than ours of a client, and has an environment of its own.

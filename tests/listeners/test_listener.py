@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import BadInput, ConfigurationError
-from bridge.contract.wire import ListenerHeartbeat, More
+from bridge.contract.errors import BadInput, BadQueueReference, ConfigurationError
+from bridge.contract.wire import Bye, Hello, ListenerHeartbeat, More
 from listeners import PULL_ONLY, Listener, Message
 from tests.listeners.rig import QUEUE, Store, listening, settled
 from tests.support.fake_bridge import FakeBridge
@@ -137,3 +137,81 @@ async def test_stopping_before_running_and_twice_is_harmless() -> None:
     await listener.stop()
     with pytest.raises(RuntimeError, match="once"):
         await listener.run()
+
+
+@simulated
+async def test_stopping_lets_handlers_finish() -> None:
+    """L12: capacity 0 and `more`, no new receive, the running handler ends and is settled, `bye` last."""
+    store, bridge, done = Store(), FakeBridge(), []
+
+    async def handle(message: Message) -> None:
+        await pass_time(5)
+        done.append(message.body)
+
+    async with listening(store, handle, bridge=bridge, concurrency=1) as listener:
+        await bridge.until(ListenerHeartbeat)
+        await store.fill(b"x", b"y")
+        bridge.wake(QUEUE, 2)
+        await pass_time(1)
+        await listener.stop()
+        assert done == [b"x"]
+        assert await store.bodies(QUEUE) == [b"y"]
+        assert bridge.hellos[-1].queues[0].capacity == 0
+        assert bridge.of(More)
+        assert isinstance(bridge.frames[-1], Bye)
+        assert bridge.frames[-1].leases == {}
+
+
+@simulated
+async def test_without_a_bridge_it_degrades_and_comes_back() -> None:
+    """L9: no welcome in 5 s: it polls; a welcome ends that; a bridge that falls silent is left after 15 s."""
+    store, bridge = Store(), FakeBridge()
+    bridge.away, bridge.covered_age_ms = True, 0
+    await store.fill(b"x")
+    async with listening(store, nothing, bridge=bridge) as listener:
+        await pass_time(4)
+        assert listener.state().mode == "connecting"
+        assert store.receives == 0
+        await pass_time(40)
+        assert listener.state().mode == "degraded"
+        assert listener.state().queues[QUEUE].wake_sources == {"poll": 1}
+        bridge.away = False
+        await bridge.until(Hello)
+        await pass_time(1)
+        assert listener.state().mode == "push"
+        before = store.receives
+        await pass_time(60)
+        assert store.receives == before
+        bridge.silent = True
+        await pass_time(50)
+        assert listener.state().mode == "degraded"
+        assert not listener.state().session
+        assert store.receives > before
+        bridge.silent = False
+        await pass_time(12)
+        assert listener.state().mode == "push"
+
+
+@simulated
+async def test_pull_only_polls_with_back_off_and_finds_what_is_put() -> None:
+    """Without a bridge one poller is kept: a look at once, then pauses of up to 30 s."""
+    store = Store()
+    async with listening(store, nothing) as listener:
+        await pass_time(600)
+        idle = store.receives
+        assert 20 < idle < 40
+        assert listener.state().mode == "pull-only"
+        await store.fill(b"x")
+        await pass_time(31)
+        assert listener.state().queues[QUEUE].handled == 1
+
+
+def test_queues_are_checked_when_the_listener_is_made() -> None:
+    """A malformed reference, none at all, the same twice, or one whose poison queue would not fit a token."""
+    for queues in ("orders", [], [QUEUE, QUEUE]):
+        with pytest.raises(BadInput):
+            Listener("memory:x", queues, nothing, bridge=PULL_ONLY)
+    with pytest.raises(BadQueueReference):
+        Listener("memory:x", "a/" + "q" * 75, nothing, bridge=PULL_ONLY)
+    Listener("memory:x", "a/" + "q" * 75, nothing, bridge=PULL_ONLY, poison_queue="a/bad")
+    Listener("memory:x", "a/" + "q" * 73 + "-poison", nothing, bridge=PULL_ONLY)

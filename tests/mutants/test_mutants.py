@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.mutants.__main__ import Change, sampled
+from tests.mutants.__main__ import Change
 from tests.mutants.rooms import ROOMS, Room, exceptions, files, product
 from tests.support.command import ROOT
 
@@ -40,11 +40,3 @@ def test_a_change_of_wording_is_told_from_a_change_of_rules() -> None:
     assert not changed("return 'queue'", "return 'XXqueueXX'").wording
     assert not changed("return a < 1", "return a <= 1").wording
     assert changed("return a < 1", "return a <= 1").lines == ["-    return a < 1", "+    return a <= 1"]
-
-
-def test_a_sample_depends_on_the_seed_and_the_names_alone() -> None:
-    """So that it stays the same while the code around changes, and a larger one holds the smaller."""
-    names = [f"a.x_f__mutmut_{number}" for number in range(100)]
-    assert sampled(names, 20, 1) == sampled(reversed(names), 20, 1) and len(set(sampled(names, 20, 1))) == 20
-    assert sampled(names, 20, 1) != sampled(names, 20, 2)
-    assert sampled(names, 10, 1) == sampled(names, 20, 1)[:10]

@@ -122,20 +122,6 @@ def test_a_producer_and_a_store_of_ones_own(rehearsal: Rehearsal) -> None:
     assert seen.attempts == [("elsewhere", 1)]
 
 
-def test_listeners_stop_and_others_come(rehearsal: Rehearsal) -> None:
-    """What a stopped one leaves, the next one handles; closing twice does nothing more."""
-    seen = Seen()
-    first = rehearsal.listen(QUEUE, seen)
-    rehearsal.run(first.stop())
-    rehearsal.put(QUEUE, "one")
-    rehearsal.advance(60)
-    assert seen.attempts == []
-    rehearsal.listen(QUEUE, seen)
-    rehearsal.run_until_idle()
-    assert seen.attempts == [("one", 1)]
-    rehearsal.close()
-
-
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e12])
 def test_time_goes_forward_within_bounds(rehearsal: Rehearsal, seconds: float) -> None:
     """Anything else is refused."""

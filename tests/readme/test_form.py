@@ -85,19 +85,6 @@ def test_commands(path: Path) -> None:
     assert {command: unknown for command in commands(path) if (unknown := unknown_in(command))} == {}
 
 
-def test_the_check_itself() -> None:
-    """An unknown subcommand, action or option is found."""
-    assert unknown_in("queuebell listne x") == ["listne"]
-    assert unknown_in("queuebell queue putt a/b") == ["putt"]
-    assert unknown_in("queuebell queue put a/b --dealy-ms 3") == ["--dealy-ms"]
-    assert unknown_in("queuebell serve --listen=127.0.0.1:0 --port 3") == ["--port"]
-    assert unknown_in("queuebell listen S Q --exec 'cat --number'") == []
-    assert unknown_in("python -m tests.simulation --sedes 3") == ["--sedes"]
-    assert unknown_in("python -m bench cost --quick # quick") == []
-    assert unknown_in("python -m tests.simulatoin") == ["tests.simulatoin"]
-    assert commands(TOUR), "no command was found at all"
-
-
 def test_options_in_the_text() -> None:
     """An option that a document names by itself belongs to some subcommand."""
     known = set().union(*(options(parser_of(name)) for name in SUBCOMMANDS), *map(options, rig_parsers().values()))

@@ -80,38 +80,10 @@ async def gather() -> None:
     await asyncio.gather(*(listener.run() for listener in await site.both()))
 
 
-async def group() -> None:
-    """Run two in a task group."""
-    async with asyncio.TaskGroup() as tasks:
-        for listener in await site.both():
-            tasks.create_task(listener.run())
 
 
-async def later() -> None:
-    """Run a second one once the first works."""
-    first, second = await site.both()
-    task = asyncio.create_task(first.run())
-    while not first.state().queues or not first.state().queues[QUEUES[0]].active_handlers:
-        await asyncio.sleep(0.01)
-    await asyncio.gather(task, second.run())
 
 
-async def after_one() -> None:
-    """Run two, after a third one has ended by itself."""
-
-    async def leave(message: Message) -> None:
-        await third.stop()
-
-    await site.both()
-    third = Listener(site.store, "billing/third", leave, bridge=PULL_ONLY)
-    await site.store.put("billing/third", [NewMessage(b"x")])
-    task = asyncio.create_task(third.run())
-    both = [
-        asyncio.create_task(Listener(site.store, q, handler, bridge=PULL_ONLY, name=q, grace=600).run()) for q in QUEUES
-    ]
-    await task
-    say("third ended")
-    await asyncio.gather(*both)
 
 
 async def pool() -> None:
@@ -126,11 +98,6 @@ async def bridge() -> None:
         await asyncio.gather(*(listener.run() for listener in await site.both(bridge=bell)))
 
 
-def until_complete() -> None:
-    """Run two in a loop that the program made."""
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(gather())
-    loop.close()
 
 
 class Filled(MemoryStore):
@@ -211,17 +178,6 @@ def captured_server() -> None:
     asyncio.run(serve())
 
 
-async def captured_late() -> None:
-    """Run a server that takes the signals after a listener has come, beside it."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    listener = await site.listener(SECOND)
-    running = asyncio.create_task(listener.run())
-    while not listener.state().queues or not listener.state().queues[SECOND].active_handlers:
-        await asyncio.sleep(0.01)
-    with captured(lambda: loop.call_soon_threadsafe(stop.set)):
-        await _served(stop)
-        await listener.stop()
-        await running
 
 
 async def plain_server() -> None:

@@ -14,8 +14,6 @@ import pytest
 from tests.services.register import Register
 from tests.support.processes import ROOT, Processes, Service, free_port, until
 
-MIB = 1 << 20
-SMALL_DISK = str(ROOT / "tests" / "services" / "small_disk.py")
 
 
 async def test_killed_while_workers_are_busy(processes: Processes, register: Register) -> None:
@@ -194,33 +192,3 @@ async def test_listener_before_its_bridge(processes: Processes, register: Regist
     assert "Traceback" not in worker.errors + publisher.errors
 
 
-async def test_full_disk(processes: Processes, register: Register) -> None:
-    """A full disk refuses puts by name and loses nothing acknowledged; readiness goes and comes back."""
-    bridge = await processes.serve(launcher=(SMALL_DISK, str(8 * MIB)))
-    kept: list[str] = []
-    for number in range(2000):
-        body = f"{number} {'x' * 60_000}"
-        status = await bridge.put("billing/big", body)
-        if status != 201:
-            break
-        kept.append(body)
-    assert status in (503, 507), (bridge.answer, bridge.errors)
-    assert json.loads(bridge.answer)["code"] in ("storage_full", "storage_unavailable")
-    assert kept
-
-    async def readiness(expected: int) -> bool:
-        return (await bridge.ask("/readyz"))[0] == expected
-
-    await until(lambda: readiness(503), "readyz says 503")
-    assert (await bridge.ask("/livez"))[0] == 200
-    assert (await bridge.queue("billing/big"))["depth"]["visible"] == len(kept)
-
-    bridge.signal(signal.SIGUSR1)
-    await until(lambda: readiness(200), "readyz says 200 again")
-    await register.put(bridge, 3)
-    worker = await register.worker(bridge, queue=["billing/big", register.queue])
-    await register.all_have("done")
-    await bridge.is_drained("billing/big")
-    assert {body for body in worker.bodies("done") if " " in body} == set(kept)
-    assert "Traceback" not in bridge.errors
-    assert await bridge.stop() == 0

@@ -110,15 +110,6 @@ async def test_from_every_bus_over_every_channel(bus: str, channel: str, tmp_pat
             await cross(site, bus, channel, f"{tmp_path}{bus}{channel}")
 
 
-@SYSTEM
-@pytest.mark.parametrize("channel", CHANNELS)
-@pytest.mark.parametrize("bus", BUSES)
-async def test_from_every_bus_over_every_channel_with_mosquitto(bus: str, channel: str, tmp_path: Path) -> None:
-    """Two brokers that know nothing of each other."""
-    async with NatsServer(tmp_path / "nats") as nats, Mosquitto(tmp_path / "mqtt") as mqtt:
-        async with bridged(f"nats://127.0.0.1:{nats.port}", f"mqtt://127.0.0.1:{mqtt.port}") as site:
-            await site.ready()
-            await cross(site, bus, channel, f"{tmp_path}{bus}{channel}")
 
 
 @pytest.mark.parametrize("channel", ["nats", pytest.param("mqtt", marks=pytest.mark.rest)])
@@ -153,35 +144,6 @@ async def test_a_killed_broker_changes_nothing_but_the_latency(channel: str, tmp
     await store.close()
 
 
-@pytest.mark.rest
-async def test_a_hanging_broker_is_named_and_the_rest_goes_on(processes: Processes, tmp_path: Path) -> None:
-    """`/readyz` is 503 and says which; `/livez` is good; a trigger by HTTP is taken."""
-    async with NatsServer(tmp_path / "one") as hanging, NatsServer(tmp_path / "two") as good:
-        urls = [f"nats://127.0.0.1:{server.port}" for server in (hanging, good)]
-        service = await processes.serve("--nats", urls[0], "--nats", urls[1])
-
-        async def ready() -> bool:
-            status, _ = await service.ask("/readyz")
-            return status == 200
-
-        await until(ready, "ready")
-        hanging.pause()
-
-        async def named() -> bool:
-            status, state = await service.ask("/readyz")
-            checks = {name: check["ok"] for name, check in state["checks"].items()}
-            assert checks["nats-2"]
-            return status == 503 and not checks["nats"]
-
-        await until(named, "503")
-        assert (await service.ask("/livez"))[0] == 200
-        async with service.asking.post(f"{service.url}/v1/triggers/{QUEUE}") as answer:
-            assert answer.status == 202
-        hanging.resume()
-        await until(ready, "ready again")
-        assert await service.stop() == 0
-        for words in ("a bus is down", "a bus is up"):
-            assert service.errors.count(words) == (1 if "down" in words else 3), service.errors
 
 
 async def test_a_restarted_bridge_is_found_by_its_workers_and_publishers(processes: Processes, tmp_path: Path) -> None:
@@ -218,18 +180,6 @@ async def told(register: Register, store: Service, publisher: Publisher) -> None
     await register.all_have("done", names, within_s=50)
 
 
-def trigger(port: int, count: int) -> None:
-    """Publish so many triggers as fast as a bare socket takes them."""
-    with socket.create_connection(("127.0.0.1", port)) as sock:
-        sock.recv(65536)
-        sock.sendall(b'CONNECT {"verbose":false}\r\n')
-        one = b"PUB queuebell.trigger.billing.orders 0\r\n\r\n"
-        for _ in range(count // 500):
-            sock.sendall(one * 500)
-        # Until the server has read all of it: a socket closed earlier takes back what is on its way.
-        sock.sendall(b"PING\r\n")
-        while b"PONG" not in (heard := sock.recv(65536)):
-            assert heard
 
 
 @SYSTEM
@@ -270,60 +220,5 @@ async def test_from_mosquitto_pub_to_a_worker_that_knows_only_nats(processes: Pr
         assert service.errors.count("a bus is down") == service.errors.count("a bus is up") - 2 == 6
 
 
-@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.rest)])
-async def test_a_flood_of_triggers_with_one_of_a_hundred_listeners_stopped(
-    processes: Processes, tmp_path: Path, count: int
-) -> None:
-    """100,000 over NATS, fewer in short: each is marked, everybody else is woken, and the stopped one costs a slot."""
-    async with NatsServer(tmp_path / "broker") as server:
-        url = f"nats://127.0.0.1:{server.port}"
-        store = await processes.serve(data="store")
-        service = await processes.serve("--nats", url, data="bridge", sweep_s="0")
-        register = Register(processes)
-        stopped = await register.worker(over(url), store=store, concurrency=1)
-        await service.has_listeners(1)
-        await register.worker(over(url), store=store, listeners=99, concurrency=1)
-        await service.has_listeners(100)
-        stopped.signal(signal.SIGSTOP)
-        names = await register.put(store, 64, batch=32)
-        flood = asyncio.create_task(asyncio.to_thread(trigger, server.port, count), name="flood")
-        await register.all_have("done", names)
-        await flood
-
-        async def all_marked() -> bool:
-            return int((await service.queue(QUEUE))["triggers"]) == count
-
-        await until(all_marked, "each trigger is marked")
-        await register.all_have("done", await register.put(store, 1), within_s=400)
-        stopped.signal(signal.SIGCONT)
-        await service.has_listeners(100)
-        assert register.numbers().lost == 0
 
 
-async def test_the_commands_take_a_brokers_address(processes: Processes, tmp_path: Path) -> None:
-    """`publish`, `listen` and `status`, with a prefix that all of them share."""
-    async with NatsServer(tmp_path / "broker") as server:
-        url = f"nats://127.0.0.1:{server.port}"
-        store = await processes.serve(data="store")
-        service = await processes.serve("--nats", url, "--prefix", "site7", data="bridge", sweep_s="0")
-        ours = f"{url}?prefix=site7"
-        command = (sys.executable, "-m", "queuebell")
-        note = tmp_path / "handled"
-        worker = await processes.start(
-            *command, "listen", store.url, QUEUE, "--bridge", ours, "--exec", f"cat >> {note}", env=environment()
-        )
-        await service.has_listeners(1)
-        assert await store.put(QUEUE, "hello") == 201
-        publish = await processes.start(*command, "publish", QUEUE, "--bridge", ours, env=environment())
-        assert await publish.ended() == 0, publish.errors
-        assert publish.lines == [f"published {QUEUE}: 1"]
-        await until(lambda: note.exists() and note.read_text() == "hello", "the command ran")
-        status = await processes.start(*command, "status", "--bridge", service.url, env=environment())
-        assert await status.ended() == 0
-        assert any(f"nats: ok {url}: connected" in line for line in status.lines), status.lines
-        assert any("nats" in line and QUEUE in line for line in status.lines), status.lines
-        nobody = await processes.start(*command, "publish", QUEUE, "--bridge", url, env=environment())
-        assert await nobody.ended() == 69, "there is no bridge under that prefix"
-        assert await worker.stop() == 0
-        wrong = await processes.start(*command, "serve", "--nats", "mqtt://127.0.0.1", env=environment())
-        assert await wrong.ended() == 78

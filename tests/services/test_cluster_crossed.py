@@ -67,18 +67,6 @@ __all__ = ["schema", "server", "url"]
 OTHER = "billing/refunds"
 
 
-async def test_pools(tmp_path: Path) -> None:
-    """Two queues share one slot at each bridge: what one has no room for another takes, and all is handled."""
-    async with clustered(tmp_path, 0) as cluster:
-        await cluster.store.create(OTHER)
-        for _ in range(3):
-            await cluster.hire(await cluster.join(worker=False), [QUEUE, OTHER], pool=Pool(1))
-        await cluster.calm()
-        async with Publisher(cluster.url) as publisher:
-            queue = PublishingQueue(cluster.store, publisher)
-            for number in range(20):
-                await queue.put((QUEUE, OTHER)[number % 2], [f"pool {number}"])
-            await cluster.gets(*(f"pool {number}" for number in range(20)))
 
 
 async def test_partitions(tmp_path: Path) -> None:
@@ -212,38 +200,8 @@ async def test_webhooks(tmp_path: Path) -> None:
             await webhooks.stop()
 
 
-async def test_event_streams(tmp_path: Path) -> None:
-    """Each bridge feeds its own from its own marks (C10), whoever looks."""
-    async with clustered(tmp_path, 3) as cluster, contextlib.AsyncExitStack() as stack:
-        streams: list[Client] = []
-        for place in cluster.places:
-            web = await stack.enter_async_context(WebServer(place.bridge, WebSettings(port=0, shutdown_timeout=0.2)))
-            stream = Client(*await asyncio.open_connection("127.0.0.1", web.port))
-            stack.push_async_callback(stream.close)
-            await stream.send(request("GET", f"/v1/wakes?queue={QUEUE}"))
-            async with asyncio.timeout(PATIENCE_S):
-                await stream.reader.readuntil(b"\r\n\r\n")
-            streams.append(stream)
-        await cluster.store.put(QUEUE, ["streamed"])
-        async with Publisher(cluster.url) as publisher:
-            await publisher.publish(QUEUE)
-            for stream in streams:
-                async with asyncio.timeout(PATIENCE_S):
-                    assert b"event: wake" in await stream.reader.readuntil(b"event: wake")
-        await cluster.gets("streamed")
 
 
-async def test_an_outbox(tmp_path: Path) -> None:
-    """What a transaction wrote is relayed and told to one bridge; the worker is at another."""
-    async with clustered(tmp_path, 0) as cluster, opened("sqlalchemy", str(tmp_path / "shop.db")) as rig:
-        hears = await cluster.join(worker=False)
-        await cluster.join()
-        await cluster.calm()
-        async with Publisher(hears.bridge) as publisher:
-            async with rig.relay(PublishingQueue(cluster.store, publisher)):
-                for number in range(3):
-                    await rig.write(put(f"outbox {number}", queue=QUEUE))
-                    await cluster.gets(f"outbox {number}")
 
 
 @contextlib.asynccontextmanager
@@ -298,15 +256,3 @@ async def test_pause_at_one_bridge_and_resume_at_another(tmp_path: Path, url: st
         await cluster.gets("paused", "too")
 
 
-@pytest.mark.system
-async def test_the_azure_endpoint(tmp_path: Path, url: str) -> None:
-    """A put there, a delay, and a message that is made visible again, at a bridge that has no worker."""
-    async with on_engine(tmp_path, url) as cluster:
-        queue = "devstoreaccount1/orders"
-        await cluster.store.create(queue)
-        await cluster.hire(cluster.places[2], queue)
-        async with serving_azure(cluster.places[0].bridge) as front:
-            await front.put("orders", "azure")
-            await cluster.gets("azure")
-            await front.put("orders", "azure later", "?visibilitytimeout=1")
-            await cluster.gets("azure later")

@@ -93,44 +93,8 @@ async def test_what_the_broker_did_not_answer_for_is_told_again_under_the_same_n
         assert len(set(told)) == 1
 
 
-async def test_a_broker_that_does_not_answer_holds_nobody_up(
-    tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After ten seconds it ends all the same; the others look where they miss it."""
-    monkeypatch.setattr("bridge.service.bridge.ENDS_S", 0.3)
-    async with cluster(tmp_path, bridges=2, workers=()) as site:
-        leaver = site.bridges[0]
-        owe(leaver)
-        line = site.buses[0].buses["nats"]._cluster
-        assert line is not None
-        with contextlib.ExitStack() as stack:
-            stack.callback(setattr, line, "_broker", line._broker)
-            line._broker = None
-            async with asyncio.timeout(PATIENCE_S):
-                await leaver.leave()
 
 
-async def test_it_leaves_once_and_stops_without_a_second_will(
-    tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the others were told once they need not look for twice."""
-    async with cluster(tmp_path, bridges=2, workers=()) as site:
-        leaver = site.bridges[0]
-        owe(leaver)
-        line = site.buses[0].buses["nats"]._cluster
-        assert line is not None
-        tell = line.tell
-        told: list[CloudQueueWorkDetected] = []
-
-        def note(events: Sequence[CloudQueueWorkDetected]) -> int:
-            told.extend(events)
-            return tell(events)
-
-        monkeypatch.setattr(line, "tell", note)
-        await leaver.leave()
-        leaver.end_sessions()
-        await leaver.leave()
-        assert len(told) == 1
 
 
 async def test_sessions_go_one_after_the_other_and_the_others_are_told_first(

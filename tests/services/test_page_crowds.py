@@ -53,17 +53,6 @@ def never_freezes(page: Page) -> None:
     assert page.evaluate(FREE, LONG_MS)
 
 
-@contextlib.contextmanager
-def crowd(count: int) -> Iterator[str]:
-    """Have a bridge with so many listeners, each of a queue of its own."""
-    words = [sys.executable, "-m", "tests.services.crowd", str(count)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, env=environment(), cwd=ROOT)
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().decode().strip()
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_ten_thousand_queues_are_a_hundred_rows(chromium: Browser, bridge: Serving) -> None:
@@ -84,35 +73,5 @@ def test_ten_thousand_queues_are_a_hundred_rows(chromium: Browser, bridge: Servi
         expect(page.get_by_text("1 to 1 of 1")).to_be_visible()
 
 
-async def _fill(file: pathlib.Path, count: int) -> None:
-    async with SqliteStore(file, synchronous="NORMAL") as store:
-        for start in range(0, count, 32 * 250):
-            puts = [store.put(POISON, [b"x"] * 32) for _ in range(start, min(count, start + 32 * 250), 32)]
-            await asyncio.gather(*puts)
-        await store.put(POISON, [b"the newest"])
 
 
-@pytest.mark.rest
-def test_a_million_buried_messages_are_paged(chromium: Browser, tmp_path: pathlib.Path) -> None:
-    """The first and the newest are there at once; a search takes part after part and holds nobody up."""
-    (tmp_path / "data").mkdir()
-    # The browser's loop runs in this thread.
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, _fill(tmp_path / "data" / "queue.db", 1_000_000)).result()
-    with serving(tmp_path / "data") as bridge, opened(chromium, bridge.url, f"#/queue/{POISON}") as shown:
-        page = shown.page
-        live(shown)
-        graves = page.get_by_role("region", name="Buried messages").get_by_role("table")
-        expect(page.get_by_text("1,000,001 waiting", exact=False).first).to_be_visible()
-        expect(page.get_by_text("1 to 32", exact=True)).to_be_visible()
-        page.get_by_role("button", name="Next").click()
-        expect(page.get_by_text("33 to 64", exact=True)).to_be_visible()
-        page.get_by_label("Order").select_option("newest first")
-        expect(graves.locator("summary").first).to_be_visible()
-        graves.locator("summary").first.click()
-        expect(graves).to_contain_text("the newest")
-        page.get_by_label("Only those").fill("price")
-        expect(page.get_by_text("0 among 512 looked at")).to_be_visible()
-        page.get_by_role("button", name="Search on").click()
-        expect(page.get_by_role("button", name="Previous")).to_be_enabled()
-        never_freezes(page)

@@ -63,26 +63,3 @@ def test_a_worker_that_hangs(chromium: Browser, bridge: Serving) -> None:
         expect(work).to_have_count(1)
 
 
-def test_why_a_message_was_buried_and_back_with_it(chromium: Browser, bridge: Serving) -> None:
-    """From the list to its reason, where it failed, its attempts and the burial before; then it is handled."""
-    bury(bridge.url, "KeyError: 'customer'", HOSTILE)
-    post(bridge.url, "/v1/queues/pay/orders/messages?create=true", PUT, "text/plain")
-    with opened(chromium, bridge.url) as shown:
-        page = shown.page
-        live(shown)
-        page.get_by_role("button", name="Buried first").click()
-        page.get_by_role("link", name="pay/orders", exact=True).click()
-        page.get_by_role("link", name="2 buried: why, and what to do").click()
-        graves = page.get_by_role("region", name="Buried messages")
-        graves.get_by_text("KeyError: 'customer'").click()
-        for said in ("failed in", "Where", "Attempts", "Buried before", "the time before", "Body, "):
-            expect(graves).to_contain_text(said)
-        expect(graves.get_by_role("button", name="Put this back").first).to_be_disabled()
-        page.get_by_label("Allow changes").check()
-        graves.get_by_role("row").filter(has_text="KeyError").get_by_role("button", name="Put this back").click()
-        expect(page.get_by_text("1 put back")).to_be_visible()
-        expect(graves.get_by_text("KeyError: 'customer'")).to_have_count(0)
-    with urllib.request.urlopen(f"{bridge.url}/v1/queues/pay/orders/peek?max=9", timeout=100) as answer:
-        assert [("KeyError" in each["body"]) for each in json.load(answer)["messages"]] == [False, True]
-    with urllib.request.urlopen(f"{bridge.url}/v1/queues/{POISON}", timeout=100) as answer:
-        assert json.load(answer)["depth"]["visible"] == 1

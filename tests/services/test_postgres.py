@@ -105,31 +105,6 @@ async def drained(url: str) -> bool:
     return not await execute(url, "SELECT FROM queuebell_messages")
 
 
-@pytest.mark.system
-async def test_a_database_that_says_nothing_is_told_everywhere(server: PostgresServer, tmp_path: Path) -> None:
-    """Without the trigger function the log, `/readyz`, `status` and `check` say so, and what to run; it heals."""
-    url = server.url(search_path="mute")
-    await init(url)
-    async with Processes(tmp_path) as processes:
-        service = await processes.serve("--postgres", url)
-
-        async def puts() -> bool:
-            status, answer = await service.ask("/readyz")
-            return status == 200 and answer["checks"]["postgres puts"]["ok"]
-
-        def client(command: str, code: int) -> str:
-            return run(command, "--bridge", service.url, code=code).stdout.decode()
-
-        await service.complains("no trigger function")
-        assert not await puts()
-        shown = await asyncio.to_thread(client, "status", 0)
-        assert "postgres puts: broken not every plain put wakes listeners" in shown
-        assert "--notify" in await asyncio.to_thread(client, "check", 1)
-        await init(url, notify=True)
-        await until(puts, "it heals")
-        await service.complains("this is mended")
-        assert "postgres puts: ok" in await asyncio.to_thread(client, "status", 0)
-        assert "all is well" in await asyncio.to_thread(client, "check", 0)
 
 
 LEASE_S = 4.0

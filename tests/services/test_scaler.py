@@ -109,28 +109,8 @@ async def test_from_zero_and_back(processes: Processes) -> None:
     await scaled.until_gone(int(scaled.handled[-1][2]))
 
 
-async def test_many_at_once_start_no_more_than_the_maximum(processes: Processes) -> None:
-    """And the bridge tells how they stand."""
-    scaled = await scale(processes, "--per-process", "1", "--idle", "600")
-    texts = [f"number-{number}" for number in range(12)]
-    await scaled.bridge.put(QUEUE, *texts)
-    await scaled.until_handled(*texts)
-    await until(lambda: "3 wanted" in scaled.scaler.errors, "three are wanted")
-    assert len({line[2] for line in scaled.handled}) <= 3
-    assert len(scaled.handled) == len(texts)
-    await scaled.bridge.has_listeners(4)
 
 
-async def test_no_worker_outlives_a_killed_scaler(processes: Processes) -> None:
-    """Its end of the socket closes with it, whatever killed it."""
-    scaled = await scale(processes, "--min", "2")
-    await scaled.bridge.has_listeners(3)
-    pids = [int(pid) for pid in re.findall(r"orders\[(\d+)\]", scaled.scaler.errors)]
-    assert len(set(pids)) == 2
-    scaled.scaler.signal(signal.SIGKILL)
-    await scaled.scaler.ended()
-    for pid in set(pids):
-        await scaled.until_gone(pid)
 
 
 STUBBORN = "import asyncio, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)" + WORKER.replace(
@@ -192,16 +172,6 @@ async def test_not_even_one_that_hangs_before_its_listener_runs(processes: Proce
     await scaled.until_gone(int(pid))
 
 
-async def test_what_a_killed_worker_held_is_handled_once_more(processes: Processes) -> None:
-    """Its lease ends, and another worker is started for it."""
-    scaled = await scale(processes)
-    await scaled.bridge.put(QUEUE, "stay")
-    await scaled.until_handled("stay")
-    os.kill(int(scaled.handled[0][2]), signal.SIGKILL)
-    await scaled.scaler.complains("ended by itself", "ended by SIGKILL")
-    await until(lambda: len(scaled.handled) == 2, "it is handled once more", 90.0)
-    await scaled.bridge.is_drained(QUEUE)
-    assert [line[1] for line in scaled.handled] == ["1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -250,49 +220,8 @@ async def test_a_file_of_queues_is_read_anew_at_sighup(processes: Processes) -> 
     assert await scaler.stop() == 0
 
 
-async def test_a_command_is_told_how_many_from_the_command_line(processes: Processes) -> None:
-    """As many as the messages are worth, and 0 at the end."""
-    bridge = await processes.serve()
-    told = processes.folder / "told"
-    line = ("scale", bridge.url, QUEUE, "--max", "3", "--per-process", "1", "--actuator", "exec", "--")
-    words = ("/bin/sh", "-c", f"echo orders={{}} >> {told}")
-    scaler = await processes.start(sys.executable, "-m", "queuebell", *line, *words, name="scaler")
-    await bridge.has_listeners(1)
-    await bridge.put(QUEUE, "a", "b", "c", "d")
-    await until(lambda: told.exists() and "orders=3\n" in told.read_text(), "it is told 3")
-    assert await scaler.stop() == 0
-    assert told.read_text().split()[-2:] == ["orders=3", "orders=0"]
 
 
-async def test_kubectl_sets_the_replicas_by_the_file_of_the_page(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stand-in for `kubectl` gets each number in the words of docs/kubernetes.md, and its error reaches the log."""
-    bridge = await processes.serve()
-    folder = processes.folder / "bin"
-    folder.mkdir()
-    told, forbidden, kubectl = folder / "told", folder / "forbidden", folder / "kubectl"
-    kubectl.write_text(
-        f'#!/bin/sh\ntest ! -e {forbidden} || {{ echo no right to patch >&2; exit 1; }}\necho "$*" >> {told}\n'
-    )
-    kubectl.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    (table,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "kubernetes.md").read_text("utf-8"), re.DOTALL)
-    file = processes.folder / "scale.toml"
-    file.write_text(table.replace("http://queuebell:8470", bridge.url))
-    forbidden.touch()
-    scaler = await processes.start(sys.executable, "-m", "queuebell", "scale", "--config", str(file), name="scaler")
-    await bridge.has_listeners(1)
-    await bridge.put(QUEUE, *["order"] * 32)
-    await bridge.put(QUEUE, "order")
-    await scaler.complains("for 2 workers: no right to patch")
-    forbidden.unlink()
-    words = "--namespace queuebell scale deployment/worker --replicas="
-    await until(lambda: told.exists() and f"{words}2\n" in told.read_text(), "33 messages are worth two workers", 60.0)
-    assert await scaler.stop() == 0
-    lines = told.read_text().splitlines()
-    assert lines[-1] == f"{words}0"
-    assert all(line.startswith(words) for line in lines)
 
 
 async def test_a_command_hears_a_new_number_after_the_0_of_the_one_before(processes: Processes) -> None:
@@ -312,28 +241,6 @@ async def test_a_command_hears_a_new_number_after_the_0_of_the_one_before(proces
     assert told.read_text().split() == ["2", "0", "2", "0"]
 
 
-async def test_a_storm_of_lines_that_nobody_reads_holds_up_nobody(processes: Processes) -> None:
-    """A worker writes on, and the scaler serves it; once somebody reads, how much was left out is told."""
-    bridge = await processes.serve()
-    over = processes.folder / "over"
-    storm = f"import pathlib, time; [print('x' * 1000) for _ in range(3000)]; pathlib.Path({str(over)!r}).touch()"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "queuebell", "scale", bridge.url, QUEUE, "--min", "1",
-        "--", sys.executable, "-c", storm + "; time.sleep(1000)",
-        stderr=asyncio.subprocess.PIPE, env=environment(), limit=1,
-    )  # fmt: skip
-    assert process.stderr is not None
-    try:
-        await until(over.exists, "the worker wrote all that it had to")
-        process.terminate()
-        said = (await process.communicate())[1].decode()
-        assert process.returncode == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert "lines were left out about here: nobody read them in time" in said
-    assert "stopping its workers; a second signal kills them" in said
 
 
 async def test_a_queue_that_the_file_names_no_more_ends_in_order(processes: Processes) -> None:

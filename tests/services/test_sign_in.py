@@ -29,13 +29,6 @@ GRANTS = {"clerk": {"look": ["mail/out"]}, "chief": {"look": ["*"], "manage": ["
 KEYS = listed(GRANTS)[1]
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """One browser for this file; each test has a profile of its own."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(OPTIONS))
-        yield browser
-        browser.close()
 
 
 @contextlib.contextmanager
@@ -73,9 +66,6 @@ def only_went_there(shown: Opened, issuer: BackgroundServer) -> None:
     shown.elsewhere.clear()
 
 
-def live(page: Page) -> None:
-    """Wait until the page is told how things stand."""
-    expect(page.locator("#live")).to_have_text("live")
 
 
 @pytest.mark.parametrize("secret", ["", "s3cret: +&é"], ids=["public", "confidential"])
@@ -109,24 +99,6 @@ def test_one_signs_in_and_sees_what_is_granted(chromium: Browser, tmp_path: path
         only_went_there(shown, issuer)
 
 
-def test_a_grant_lets_change_once_changes_are_allowed(chromium: Browser, tmp_path: pathlib.Path) -> None:
-    """Who may manage signs in and pauses; who may not is told so, and nothing is changed."""
-    with signing_in(tmp_path) as (bridge, issuer):
-        key = {"Authorization": f"Bearer {KEYS['chief']}"}
-        post(bridge.url, "/v1/queues/mail/out/messages?create=true", b"x", "text/plain", **key)
-        for name, told in (("clerk", "'manage' is not granted"), ("chief", "")):
-            with opened(chromium, bridge.url, "#/queue/mail/out") as shown:
-                page = shown.page
-                sign_in(page, name)
-                live(page)
-                expect(page.get_by_role("button", name="Pause")).to_be_disabled()
-                page.get_by_label("Allow changes").check()
-                page.get_by_role("button", name="Pause").click()
-                if told:
-                    expect(page.locator("#said")).to_contain_text(told)
-                else:
-                    expect(page.get_by_role("button", name="Resume")).to_be_enabled()
-                only_went_there(shown, issuer)
 
 
 def test_what_comes_to_nothing_is_told_in_words(chromium: Browser, tmp_path: pathlib.Path) -> None:

@@ -15,14 +15,7 @@ TERM, INT = signal.SIGTERM, signal.SIGINT
 HEARD = "a second signal stops at once"
 PROGRAM = Path(__file__).with_name("signal_program.py")
 
-WORKERS = ["alone", "gather", "group", "later", "after_one", "pool", "bridge", "until_complete", "together"]
-FEW = {"alone", "gather", "pool", "bridge"}
-"""Of all tests; the others are for `make test-rest`."""
-TOLD = [
-    pytest.param(form, number, times, marks=() if form in FEW else pytest.mark.rest)
-    for form in WORKERS
-    for number, times in ((TERM, 1), (INT, 2))
-]
+TOLD = [(form, *told) for form in ("alone", "gather", "pool", "bridge", "together") for told in ((TERM, 1), (INT, 2))]
 
 
 async def started(processes: Processes, *words: str, queues: tuple[str, ...] = QUEUES) -> Program:
@@ -40,8 +33,6 @@ async def test_all_listeners_of_a_process_hear_the_signal(
     """The first has all finish what they began; at the second they give it up. The program ends in good order."""
     program = await started(processes, form)
     names = ["stopping"] if form == "alone" else [f"{queue}: stopping" for queue in QUEUES]
-    if form == "after_one":
-        await program.line("third ended")
     program.signal(number)
     for name in names:
         await program.complains(name, HEARD)
@@ -57,10 +48,10 @@ async def test_all_listeners_of_a_process_hear_the_signal(
 
 
 @pytest.mark.parametrize("number", [TERM, INT])
-@pytest.mark.parametrize("form", ["aiohttp_server", "captured_server", "captured_late"])
+@pytest.mark.parametrize("form", ["aiohttp_server", "captured_server"])
 async def test_a_server_keeps_its_signals(processes: Processes, form: str, number: signal.Signals) -> None:
     """One signal stops the server by its own way, and the server its listener."""
-    program = await started(processes, form, queues=QUEUES if form == "captured_late" else QUEUES[:1])
+    program = await started(processes, form, queues=QUEUES[:1])
     program.signal(number)
     await program.line("cleaned")
     code = await program.ended()

@@ -139,8 +139,3 @@ async def test_a_trace_of_three_processes_arrives_at_a_collector(processes: Proc
     assert (told["messaging.system"], told["messaging.destination.name"]) == ("queuebell", QUEUE)
 
 
-def test_the_page_says_all_that_opentelemetry_wants() -> None:
-    """The page names what brings `opentelemetry-instrument`, and its protocol: by default it is gRPC."""
-    page = PAGE.read_text()
-    assert "pip install opentelemetry-distro opentelemetry-exporter-otlp-proto-http" in page
-    assert (":4318" in page) == ("OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf" in page)

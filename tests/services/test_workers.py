@@ -54,54 +54,8 @@ async def test_killed_before_it_said_started(processes: Processes, register: Reg
     assert register.numbers().duplicated == 0
 
 
-async def test_killed_again_and_again(processes: Processes, register: Register) -> None:
-    """Under a stream of puts workers are killed at any moment and replaced: every message is handled."""
-    draw = random.Random(13)
-    bridge = await processes.serve()
-    fleet = [await register.worker(bridge, visibility=1, concurrency=4) for _ in range(2)]
-    putting = asyncio.create_task(register.put(bridge, 400, batch=1), name="putting")
-    for round_ in range(4):
-        await register.some_have("start", (round_ + 1) * 60 + draw.randrange(40))
-        victim = fleet.pop(draw.randrange(len(fleet)))
-        await victim.kill()
-        fleet.append(await register.worker(bridge, visibility=1, concurrency=4))
-    await putting
-    await register.all_have("done")
-    await bridge.is_drained(register.queue)
-    assert register.numbers().acknowledged == 400
 
 
-async def test_stopped_for_longer_than_its_lease(processes: Processes, register: Register) -> None:
-    """A worker that freezes with a message loses it to another, and its late delete does no harm and is counted."""
-    bridge = await processes.serve()
-    frozen = await register.worker(bridge, hold=True, visibility=1)
-    (body,) = await register.put(bridge, 1)
-    await register.all_have("start", [body])
-    frozen.signal(signal.SIGSTOP)
-    frozen.tell("go")
-    other = await register.worker(bridge, visibility=1)
-    await register.all_have("done", [body], within_s=100)
-    assert [(event["body"], event["attempt"]) for event in other.events["done"]] == [(body, 2)]
-    await bridge.is_drained(register.queue)
-    frozen.signal(signal.SIGCONT)
-
-    async def counted() -> bool:
-        (state,) = await frozen.figures()
-        return bool(state["queues"][register.queue]["lost_leases"] == 1)
-
-    await until(counted, "the lost lease is counted")
-    (state,) = await frozen.figures()
-    figures = state["queues"][register.queue]
-    assert (figures["handled"], figures["held"]) == (0, 0)
-    assert figures["visibility_s"] > 1
-    assert f"the lease of message {1:016x} is lost" in frozen.errors
-    # It takes part again: two messages that wait for each other's handler cannot both be with the other worker.
-    await other.stop()
-    again = await register.put(bridge, 2)
-    await register.all_have("done", again)
-    assert set(again) <= set(frozen.bodies("done"))
-    assert await frozen.stop() == 0
-    register.numbers()
 
 
 async def test_ten_idle_listeners(processes: Processes, register: Register) -> None:

@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 import pytest
 
 from bench.cost.bridged import BridgedFleet
-from bench.cost.cli import main
 from bench.cost.clockwork import CALL_S
 from bench.cost.comparison import Comparison, check_paper, make_row
 from bench.cost.crew import fleet_of, play
@@ -196,37 +195,3 @@ def test_json_is_all_there_is_on_standard_output() -> None:
         assert float(row["process_month"]) == 3 * 0.5 * 30 * 48 * 2, "three for half an hour, at $2 an hour"
     assert [row["outcome"]["policy"] for row in told["rows"]] == ["push", "own"]
     assert told["tariff"] == ["1", 1, "2"]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--threads", "0"],
-        ["--threads", "many"],
-        ["--hours-busy", "0"],
-        ["--hours-busy", "nan"],
-        ["--day", "24"],
-        ["--day", "1s"],
-        ["--batch-items", "9:8"],
-        ["--batch-items", "0:8"],
-        ["--batch-items", "8"],
-        ["--bursts", "0"],
-        ["--policy", "pushing"],
-        ["--policy", "push,push"],
-        ["--policy", ""],
-        ["--price", "-1"],
-        ["--price", "cheap"],
-        ["--price", "NaN"],
-        ["--per", "0"],
-        ["--process-hour", "-0.1"],
-        ["--start", "26"],
-        ["--seed", "-1"],
-        ["more"],
-    ],
-)
-def test_bad_options(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """What an option cannot be is said before anything is played, with exit code 2."""
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
-    assert words[0] in capsys.readouterr().err

@@ -15,7 +15,7 @@ import pytest
 from bridge.brokers import broker_maker, extras, open_broker
 from bridge.brokers.address import Host
 from bridge.brokers.extras import hint
-from bridge.brokers.nats.servers import LEARNED_MAX, Node, Servers
+from bridge.brokers.nats.servers import LEARNED_MAX, Servers
 from bridge.brokers.prefix import take_prefix, with_prefix
 from bridge.contract.errors import BusUnavailable, ChannelLost, ConfigurationError, QueuebellError
 from bridge.contract.event import CloudQueueWorkDetected
@@ -128,19 +128,6 @@ def test_lists_are_for_nats(url: str) -> None:
 
 
 class TestTurns:
-    def test_what_a_server_tells_joins_and_what_it_tells_no_more_leaves(self) -> None:
-        """Those of the address stay whatever is told; the one in use keeps the last turn."""
-        servers = unshuffled(A)
-        (a,) = servers.turns()
-        servers.tried(a)
-        servers.learn(["a:1", "b:2", "c:4222"], a)
-        assert [server.host for server in servers.turns()] == [B, C, A]
-        servers.learn(["c:4222"], a)
-        assert [server.host for server in servers.turns()] == [C, A]
-        for nothing in (None, [], "c:4222", {"c": 1}):
-            servers.learn(nothing, a)
-        assert [server.host for server in servers.turns()] == [C, A]
-
     def test_what_is_no_server_is_left_out(self) -> None:
         """And more than any cluster has, too."""
         servers = unshuffled(A)
@@ -149,12 +136,6 @@ class TestTurns:
         assert [server.host for server in servers.turns()] == [Host("::1", 7), Host("d", 4222), A]
         servers.learn([f"h{number}:1" for number in range(1000)], a)
         assert len(servers.turns()) == LEARNED_MAX + 1
-
-    def test_one_that_has_left_has_no_turn(self) -> None:
-        """Although it is heard of afterwards."""
-        servers = unshuffled(A)
-        servers.tried(Node(B, "b", learned=True))
-        assert [server.host for server in servers.turns()] == [A]
 
 
 @contextlib.asynccontextmanager
@@ -194,16 +175,3 @@ async def test_a_certificate_that_is_not_trusted_is_no_missing_permission(tmp_pa
         assert await told(f"https://127.0.0.1:{port}") == {
             "its certificate is refused: self-signed certificate (SSL_CERT_FILE names one to trust)"
         }
-
-
-async def test_https_where_there_is_http_is_told() -> None:
-    """A bridge without TLS does not understand the greeting, and hangs up or answers in plain."""
-
-    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        (said,) = await told(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    assert said.startswith("TLS fails (") and said.endswith("): is it http:// there?")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from bridge.contract.jobs import Jobs, Spread
 from bridge.contract.wire import Processes
-from bridge.observe import facts, swallowed
+from bridge.observe import swallowed
 from bridge.observe.metrics import Metrics
-from bridge.observe.queue_families import Standing
 from bridge.observe.registry import COLLECTOR
-from bridge.observe.slices import at_once
 from bridge.service.status import queues
 from tests.support.bells import QUEUE, Rig
 
@@ -46,22 +43,6 @@ def test_the_workers_of_a_queues_scalers_add_up_and_what_is_wanted_is_for_all() 
         f'workers{{queue="{QUEUE}",state="{state}"}}': number
         for state, number in (("wanted", 6), ("ready", 3), ("starting", 3), ("running", 7))
     }
-
-
-def test_what_is_written_is_what_was_read() -> None:
-    """It may be written on another thread, while the bridge goes on and counts."""
-    counted = Metrics()
-    rows = [Standing("a/0", 1, False, 0.0)]
-    counted.watch_queues(lambda: [rows])
-    counted.watch_jobs(lambda: ())
-    told = facts.JobsTold("a/0", "charge", Jobs(outcomes={"done": 1}, handling=Spread([1], 5)))
-    counted(told)
-    write, before = at_once(counted.snapshot()), counted.render()
-    assert b'queuebell_handled_total{handler="charge",outcome="done",queue="a/0"} 1.0' in before
-    counted(told)
-    counted(facts.Unannounced("a/0", 1))
-    rows.clear()
-    assert write() == before != counted.render()
 
 
 def test_a_gauge_that_raises_hides_no_other_metric() -> None:

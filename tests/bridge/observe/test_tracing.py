@@ -12,7 +12,7 @@ import pytest
 from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
 from bridge.observe import tracing
-from bridge.observe.opt_in import OPT_IN, opted_in
+from bridge.observe.opt_in import OPT_IN
 from bridge.observe.tracing import Tracing
 from tests.support.processes import ROOT, environment
 from tests.support.spans import Spans, said, spans
@@ -29,22 +29,6 @@ def made() -> Iterator[Spans]:
 def on() -> Tracing:
     assert tracing.on is not None
     return tracing.on
-
-
-@pytest.mark.parametrize(
-    ("words", "asked"),
-    [
-        ("", False),
-        ("http", False),
-        ("messaging", True),
-        ("http, messaging", True),
-        ("messaging/dup", True),
-        ("messagings", False),
-    ],
-)
-def test_the_conventions_say_by_which_word_to_ask(words: str, asked: bool) -> None:
-    """One of a list that is for all libraries of a program."""
-    assert opted_in(words) is asked
 
 
 @pytest.mark.parametrize(("words", "there"), [("", "[]"), ("http", "[]"), ("messaging", "['opentelemetry']")])

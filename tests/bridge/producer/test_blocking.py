@@ -21,11 +21,9 @@ import pytest
 from bridge import (
     BadInput,
     BlockingStore,
-    Closed,
     ConfigurationError,
     StoreUnavailable,
     UnknownOutcome,
-    Unsupported,
 )
 from bridge.producer import blocking
 from bridge.producer.publisher import Publisher
@@ -70,24 +68,6 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "queuebell-store"]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_has_ended_is_reported(tmp_path: pathlib.Path) -> None:
-    """Something in its loop may end it; every later call says so, and a close after that does not hang."""
-
-    def leave() -> None:
-        raise KeyboardInterrupt
-
-    with BlockingStore(f"sqlite:{tmp_path / 'queue.db'}") as store:
-        store.put(QUEUE, ["one"])
-        life = store._life
-        assert life is not None and life._loop is not None
-        life._loop.call_soon_threadsafe(leave)
-        life._thread.join(PATIENCE_S)
-        for _ in range(2):
-            with pytest.raises(StoreUnavailable, match="thread has ended"):
-                store.put(QUEUE, ["two"])
-
-
 @pytest.mark.parametrize(
     ("given", "options", "error"),
     [
@@ -103,25 +83,6 @@ def test_wrong_arguments_are_told_where_it_is_made(given: Any, options: dict[str
     with pytest.raises(error):
         BlockingStore(given, **options)
     assert threads() == []
-
-
-def test_the_errors_are_the_stores_own(url: str) -> None:
-    """Bad names, bodies and limits, what a store cannot do, and one that is away."""
-    with BlockingStore(url) as store:
-        for wrong in (
-            lambda: store.put("nowhere", ["x"]),
-            lambda: store.put(QUEUE, "x"),
-            lambda: store.receive(QUEUE, 0),
-        ):
-            with pytest.raises(BadInput):
-                wrong()
-    with pytest.raises(Closed):
-        store.put(QUEUE, ["x"])
-    store.close()
-    with BlockingStore("http://127.0.0.1:1") as store, pytest.raises(StoreUnavailable):
-        store.put(QUEUE, ["x"])
-    with BlockingStore("nats://127.0.0.1:1") as store, pytest.raises(Unsupported):
-        store.put(QUEUE, ["x"], ttl_s=5)
 
 
 async def test_within_an_event_loop_it_is_refused() -> None:

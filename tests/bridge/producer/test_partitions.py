@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from bridge.contract.errors import (
-    BadInput,
-    Overloaded,
     QueueNotFound,
     StoreUnavailable,
     UnknownOutcome,
@@ -67,20 +65,6 @@ async def test_where_three_are_away_the_put_fails() -> None:
         assert queue.state().diverted == 2
 
 
-async def test_a_store_that_asks_to_be_left_alone_is_not_asked_by_another_name() -> None:
-    """A service with too much to do must not get three puts for one; no partition is to blame for it."""
-    async with Store() as store:
-        store.faults[ORDERS.reference(0)] = Overloaded("too much to do", 1.5)
-        queue = PartitionedQueue(store, ORDERS, draw=drawn())
-        with pytest.raises(Overloaded):
-            await queue.put([b"x"])
-        assert len(store.asked) == 1
-        store.faults.clear()
-        assert [(await queue.put([b"x"]))[0].queue for _ in range(4)] == [
-            ORDERS.reference(number) for number in (1, 2, 3, 0)
-        ]
-
-
 async def test_a_long_put_says_which_batches_stand() -> None:
     """The second of three fails: the first stands, the third was not tried."""
     async with Store() as store:
@@ -90,23 +74,6 @@ async def test_a_long_put_says_which_batches_stand() -> None:
             await queue.put([b"x"] * 70)
         assert [isinstance(outcome, Placed) for outcome in caught.value.outcomes] == [True] * 32 + [False] * 38
         assert len(store.asked) == 2
-
-
-async def test_bad_input_changes_nothing() -> None:
-    """A bad key among good ones, one body in place of a list, a name that cannot be partitioned."""
-    async with Store() as store:
-        queue = PartitionedQueue(store, ORDERS)
-        with pytest.raises(BadInput):
-            await queue.put_keyed([("good", b"x"), ("", b"y")])
-        for one in (b"x", "x", NewMessage(b"x")):
-            with pytest.raises(BadInput, match="list"):
-                await queue.put(one)  # type: ignore[arg-type]
-        with pytest.raises(BadInput):
-            await queue.put([b"x"], key="")
-        with pytest.raises(BadInput):
-            PartitionedQueue(store, "billing/orders")
-        assert await queue.put([]) == []
-        assert store.asked == []
 
 
 async def test_all_partitions_as_one() -> None:

@@ -63,12 +63,6 @@ async def test_faults_at_the_end_are_logged(caplog: pytest.LogCaptureFixture) ->
     assert [type(record.exc_info[1]) for record in caplog.records if record.exc_info] == [TypeError, OSError]
 
 
-def test_a_source_that_no_event_may_have_is_refused() -> None:
-    """When the publisher is made, not at its first publish."""
-    with pytest.raises(BadInput):
-        Publisher(RecordingBus(), source="x" * 10_000)
-
-
 async def test_a_refused_event_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     """What the bridge will never take is not tried for ever."""
     bus = RecordingBus(BadInput("bad_trigger", "no"))
@@ -80,35 +74,6 @@ async def test_a_refused_event_is_dropped_and_counted(caplog: pytest.LogCaptureF
     assert record.getMessage() == "the bridge refused a trigger: no"
     ((refused,),) = bus.batches
     assert [record.__dict__[name] for name in ("queue", "id", "code")] == ["a/q", refused.id, "bad_trigger"]
-
-
-@pytest.mark.parametrize(
-    ("words", "more"),
-    [
-        (("a b", "q"), {}),
-        (("a", "q\n"), {}),
-        (("a", "q", 0), {}),
-        (("a", "q", 1_000_001), {}),
-        (("a", "q", True), {}),
-        (("a", "q"), {"not_before_ms": -1}),
-        (("a", "q"), {"id": "x" * 1025}),
-        ((None, "q"), {}),
-        (("a",), {}),
-        ((None,), {}),
-        (("a/q", "q"), {}),
-        (("a/q", 3), {}),
-        (("a/q",), {"count": 0}),
-        (("a/q",), {"count": 2, "payload_size": 2}),
-        (("a", "q", 2), {"count": 2}),
-    ],
-)
-async def test_bad_arguments_raise_value_error(words: tuple[object, ...], more: dict[str, object]) -> None:
-    """Only ValueError is ever raised by a publish, and nothing is sent by one that raised."""
-    bus = RecordingBus()
-    async with Publisher(bus) as publisher:
-        with pytest.raises(ValueError):
-            await publisher.publish(*words, **more)  # type: ignore[arg-type]
-    assert bus.batches == []
 
 
 async def test_close_wakes_a_back_off() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.errors import BadInput, Overloaded, StoreFull, StoreUnavailable, UnknownOutcome, Unsupported
+from bridge.contract.errors import BadInput, Overloaded, StoreFull, UnknownOutcome
 from bridge.contract.event import NOT_BEFORE_MS_MAX
 from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
@@ -208,32 +208,3 @@ async def test_what_fails_in_passing_is_asked_again() -> None:
     assert store.asked == [(QUEUE, "key", NewMessage(b"body"))] * 3
     assert told(bus)[0] == 0
     assert told(bus)[-1] in (29, 30)
-
-
-async def test_patience_ends() -> None:
-    """What is still failing then is raised as it was; a wait that would outlast it is not begun."""
-    bus = RecordingBus()
-    async with Publisher(bus) as publisher:
-        store = Scripted(Overloaded("busy", 20.0))
-        with pytest.raises(Overloaded) as refused:
-            await queue_of_publishing_once(store, publisher).put_once(QUEUE, "key", b"body", patience=10.0)
-        assert refused.value.retry_after == 20.0
-        store = Scripted(StoreUnavailable("away"), StoreUnavailable("still away"))
-        with pytest.raises(StoreUnavailable, match="still"):
-            await queue_of_publishing_once(store, publisher).put_once(QUEUE, "key", b"body", patience=0.15)
-    assert bus.taken == []
-
-
-async def test_what_no_other_try_would_change_is_raised_at_once() -> None:
-    """A conflict, and a store that cannot."""
-    bus = RecordingBus()
-    async with Publisher(bus) as publisher:
-        with pytest.raises(BadInput):
-            await queue_of_publishing_once(Scripted(BadInput("message_conflict", "x")), publisher).put_once(
-                QUEUE, "key", b"body"
-            )
-        plain = Scripted()
-        plain.capabilities = Capabilities()
-        with pytest.raises(Unsupported):
-            await queue_of_publishing_once(plain, publisher).put_once(QUEUE, "key", b"body")
-    assert bus.taken == []

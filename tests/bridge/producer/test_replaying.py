@@ -92,37 +92,3 @@ async def test_facts_are_found_where_the_body_was_put_aside_with_them(outer: boo
         (there,) = await store.peek(QUEUE)
         body = there.body if plain else opened(await check.fetch(opened(there.body)[1]))[1]
         assert body == b"order 1"
-
-
-async def test_a_claim_goes_elsewhere_only_with_its_body() -> None:
-    """Without the blob store it stays, and says how it could go; straight back it goes as it stands."""
-    async with MemoryStore(f"replaying-{next(_names)}") as store:
-        claim = (await _aside(store)).body
-        await store.put(POISON, [NewMessage(claim), NewMessage(claim)])
-        for choice in (Choice(to="other"), Choice(plain=True)):
-            told = Told()
-            done = await run(store, choice, told=told)
-            assert (done.moved, done.stay, len(told.stayed)) == (0, 2, 2)
-            assert "name the blob store with --claim-check" in told.stayed[0][1]
-        assert (await run(store, Choice(most=1))).moved == 1
-        assert [message.body for message in await store.peek(QUEUE)] == [claim]
-
-
-async def _aside(store: QueueStore) -> NewMessage:
-    async with ClaimCheck("memory:") as check:
-        return await check.put_aside(POISON, NewMessage(b"x" * 100), 1)
-
-
-async def test_delay_and_headers_go_along_and_a_body_that_does_not_fit_stays(tmp_path: Path) -> None:
-    """It was put aside for being over the limit of the queue; where a plain put would carry it, it cannot."""
-    async with MemoryStore(f"replaying-{next(_names)}") as store, ClaimCheck((tmp_path / "blobs").as_uri()) as check:
-        large = write_burial(Burial(QUEUE, "1", NOON, NOON, "large", 5), b"y" * 70_000, 1 << 20)
-        assert large is not None
-        aside = await check.put_aside(POISON, NewMessage(large), 65_536)
-        await store.put(POISON, [aside, buried("price", 2)])
-        told = Told()
-        done = await run(store, Choice(plain=True, delay_ms=60_000), told=told, check=check)
-        assert (done.moved, done.stay) == (1, 1)
-        assert told.stayed[0][1].startswith("its body was put aside and is over the 65536 bytes")
-        depth = await store.depth(QUEUE)
-        assert depth is not None and (depth.visible, depth.invisible) == (0, 1)

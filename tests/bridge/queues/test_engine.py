@@ -680,3 +680,21 @@ def test_a_calendar_forgets_stale_times(monkeypatch: pytest.MonkeyPatch) -> None
     # Each time that 66 were added to the one that counts, it is kept alone.
     assert kept == [1] * (10_000 // 66)
     assert calendar.earliest() == 10**9 + 10_000
+
+
+def test_a_slice_that_is_taken_back_changes_nothing() -> None:
+    """Neither counts nor whether the queue gives something out; a clear in the middle leaves nothing behind."""
+    with expiring(2500) as engine:
+        state = engine.state
+        state.tick()
+        engine.reread(Q)
+        state.rollback()
+        assert rows(engine) == 2502
+        assert not state.queues[Q].behind and state.queues[Q].tally.total == 2501
+        state.tick()
+        engine.clear(Q)
+        state.commit()
+        state.tick()
+        engine.put(Q, [NewMessage(b"new")], None)
+        assert [each.body for each in engine.receive(Q, 32, 1000).messages] == [b"new"]
+        state.commit()

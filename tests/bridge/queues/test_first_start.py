@@ -2,13 +2,56 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import pathlib
+import sqlite3
+from collections.abc import Callable
 
 import pytest
 
+from bridge.contract.errors import StoreDamaged
 from bridge.queues.embedded import file as sqlite_file
 from bridge.queues.embedded.file import open_file
 from tests.support.crashes import states
+
+
+def sqlite_file_journal(pages: int) -> bytes:
+    """Return the head of a journal of a file that had so many pages."""
+    return bytes.fromhex("d9d505f920a163d7") + bytes(8) + pages.to_bytes(4) + bytes(492)
+
+
+def half_made(path: pathlib.Path) -> None:
+    """Leave what older versions left where they died in their first start: a page, and a journal of zeros."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        connection.execute("VACUUM")
+    with path.open("r+b") as file:
+        file.truncate(4096)
+        file.seek(28)
+        file.write((1).to_bytes(4))
+        file.seek(40)
+        file.write(bytes(4))
+
+
+def make_numbered(path: pathlib.Path) -> None:
+    """Leave a file without tables that another program has put its number on."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA application_id=7")
+        connection.execute("VACUUM")
+
+
+def make_one_page(path: pathlib.Path) -> None:
+    """Leave a file whose only page says nothing, and a journal that would bring more back."""
+    half_made(path)
+    path.with_name("queue.db-journal").write_bytes(sqlite_file_journal(2))
+
+
+def make_notes(path: pathlib.Path) -> None:
+    """Leave another program's file with a table and an unfinished transaction."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE notes (text)")
+        connection.commit()
 
 
 def message_bodies(path: pathlib.Path) -> list[bytes]:
@@ -73,3 +116,23 @@ def test_a_stop_killed_anywhere_keeps_what_was_written(tmp_path: pathlib.Path) -
     assert len(left) > 2
     for each in left:
         assert message_bodies(each / "queue.db") == [b"one"]
+
+
+@pytest.mark.parametrize("make", [make_notes, make_one_page, make_numbered])
+def test_a_strangers_file_is_left_as_it_is(tmp_path: pathlib.Path, make: Callable[[pathlib.Path], None]) -> None:
+    """Neither it nor what lies beside it is changed, however the stranger's program ended."""
+    path = tmp_path / "queue.db"
+    make(path)
+    path.with_name("queue.db-wal").write_bytes(b"a stranger's log")
+
+    def digests() -> dict[str, str]:
+        return {
+            each.name: hashlib.sha256(each.read_bytes()).hexdigest()
+            for each in tmp_path.iterdir()
+            if each.name != "queue.db.lock"
+        }
+
+    before = digests()
+    with pytest.raises(StoreDamaged, match="another program"):
+        open_file(path)
+    assert digests() == before

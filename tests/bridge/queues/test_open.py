@@ -14,11 +14,16 @@ from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
 from bridge.queues import STORES, open_store
 from bridge.queues.base import NewMessage, StoredMessage
+from bridge.queues.embedded import file as sqlite_file
+from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.memory import MemoryStore
 from listeners import PULL_ONLY, Listener, Message
+from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
 from tests.support.processes import ROOT, environment
 from tests.support.writers import engine_of
+
+QUEUE = "billing/orders"
 
 
 def test_looking_at_the_table_loads_no_store() -> None:
@@ -158,3 +163,36 @@ class Room:
 
 def told(messages: list[StoredMessage]) -> list[tuple[bytes, dict[str, str]]]:
     return [(message.body, message.headers) for message in messages]
+
+
+def test_headers_count_in_the_log() -> None:
+    """Whose length is guessed, so that it is written back into the file in time."""
+    clock = FakeClock()
+    connection = sqlite_file.open_memory()
+    engine = Engine(connection, clock=clock, wall=clock.wall, receipts=lambda: 1, boot="0" * 32)
+    engine.put(QUEUE, [NewMessage(b"", headers={"a": "x" * 8000})] * 32, None)
+    engine.state.commit()
+    assert engine.state.log_pages > 32 * 8000 // 4096
+    connection.close()
+
+
+async def test_one_name_is_one_store() -> None:
+    """Stores of one name see each other's messages and are heard by each other's bridge, until the last one closes."""
+    producer, bridge, other = MemoryStore("shared"), MemoryStore("shared", boot="ab" * 16), MemoryStore("other")
+    ear = Ear()
+    await producer.put(Q, [NewMessage(b"x")])
+    await bridge.open()
+    bridge.observe(ear)
+    assert [level.visible for level in bridge.levels()] == [1]
+    await producer.put(Q, [NewMessage(b"y")])
+    assert [level.visible for level in ear.levels] == [2]
+    assert (await producer.receive(Q, 1, 1.0)).boot == "ab" * 16
+    assert await other.depth(Q) is None
+    assert producer.fingerprint(Q) == bridge.fingerprint(Q) != other.fingerprint(Q)
+    await producer.close()
+    assert await bridge.depth(Q) is not None
+    await bridge.close()
+    again = MemoryStore("shared")
+    assert await again.depth(Q) is None
+    await again.close()
+    await other.close()

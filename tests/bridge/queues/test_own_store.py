@@ -18,7 +18,7 @@ from bridge.queues.base import BODY_BYTES_MAX, Claim, Depth, NewMessage, Settled
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.embedded.sqlite import SqliteStore
-from bridge.queues.embedded.terms import Grant, Level, NoRoom
+from bridge.queues.embedded.terms import Grant, Handed, Level, NoRoom
 from tests.bridge.queues.clocks import Counter, FakeClock
 from tests.bridge.queues.ears import Ear
 
@@ -464,3 +464,32 @@ async def test_metadata_can_be_read(store: OwnStore) -> None:
     for wrong in ({"a": 1}, {"a": "\ud800"}, {"a": "x" * limits.METADATA_BYTES_MAX}):
         with pytest.raises(BadInput):
             await store.create(Q, wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["put", "put_once"])
+async def test_a_grant_of_a_put_that_is_refused_late_names_its_queue(
+    make: Make, monkeypatch: pytest.MonkeyPatch, once: bool
+) -> None:
+    """Where the engine refuses, the bridge that granted is told which queue came to nothing, and what is visible."""
+    store, _ = await filled(make)
+    ear = Ear()
+    store.observe(ear)
+    await store.put_once(Q, "k", NewMessage(b"three"))
+    queue, visible = (Q, 3) if once else ("billing/many", 0)
+    monkeypatch.setattr("bridge.queues.embedded.state.QUEUES_MAX", 3)
+    ear.next_grant = Grant("s", 1, 2.0)
+    with pytest.raises(BadInput):
+        await (store.put_once(queue, "k", NewMessage(b"x")) if once else store.put(queue, [NewMessage(b"x")]))
+    assert ear.handed == [Handed(queue, "s", [], visible)]
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["first call", "open"])
+@pytest.mark.parametrize(("call", "told"), TOLD, ids=[call.__name__ for call, _ in TOLD])
+async def test_any_call_may_be_the_first(
+    make: Make, call: Callable[[Store, Claim], Awaitable[Any]], told: Any, opened: bool
+) -> None:
+    """A store that nobody has opened does by itself what an open one does, and answers the same."""
+    store, claim = await filled(make)
+    if opened:
+        await store.open()
+    assert await call(store, claim) == told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
 import signal
 import sqlite3
 import subprocess
@@ -26,11 +27,17 @@ from bridge.contract.errors import (
 )
 from bridge.queues.base import Claim, NewMessage, Settlement, Settling
 from bridge.queues.embedded import file as sqlite_file
-from bridge.queues.embedded.file import messages_in
+from bridge.queues.embedded.file import messages_in, open_file, open_to_others
 from bridge.queues.embedded.sqlite import SqliteStore
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
 from tests.support.writers import counts_of, engine_of
+
+
+def modes(folder: Path) -> dict[str, int]:
+    """The permissions of all that stands in a folder."""
+    return {each.name: each.stat().st_mode & 0o777 for each in folder.iterdir()}
+
 
 HOLDER = """
 import asyncio, sys
@@ -389,3 +396,72 @@ async def test_a_second_process_is_refused_by_name(tmp_path: Path) -> None:
     # The same store may try again.
     await store.put(Q, [NewMessage(b"x")])
     await store.close()
+
+
+async def test_a_defect_in_one_operation_ends_neither_writer_nor_others(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unforeseen exception goes to its caller alone, and its half-done work is taken back."""
+    await store.put(Q, [NewMessage(b"x")])
+    engine = engine_of(store)
+
+    def broken(*args: object) -> None:
+        engine.put(Q, [NewMessage(b"half")], None)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(engine, "peek", broken)
+    answers = await asyncio.gather(store.put(Q, [NewMessage(b"y")]), store.peek(Q), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [list, ZeroDivisionError]
+    depth = await store.depth(Q)
+    assert depth.visible == 2
+
+
+def test_a_folder_that_is_open_is_said(tmp_path: Path) -> None:
+    """Only where others can come to something in it; closing either is enough."""
+    folder = tmp_path / "data"
+    assert open_to_others(folder) == ""
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    assert open_to_others(folder) == ""
+    connection, lock = open_file(folder / "queue.db")
+    connection.close()
+    lock.release()
+    assert open_to_others(folder) == ""
+    (folder / "queue.db").chmod(0o644)
+    assert "every user of this machine" in open_to_others(folder)
+    folder.chmod(0o750)
+    assert open_to_others(folder) == ""
+    (folder / "queue.db").chmod(0o600)
+    folder.chmod(0o757)
+    assert "replace" in open_to_others(folder)
+
+
+async def test_what_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """From its birth: the folder, the file, its log, its lock, and the room that is set aside, whatever the umask."""
+    before = os.umask(0)
+    try:
+        folder = tmp_path / "new" / "data"
+        store = SqliteStore(folder / "queue.db")
+        await store.open()
+        try:
+            await store.put("a/b", [b"secret"])
+            found = modes(folder)
+            assert {"queue.db", "queue.db-wal", "queue.db.lock", "queue.db.reserve"} <= found.keys()
+            assert set(found.values()) == {0o600}
+            assert folder.stat().st_mode & 0o777 == 0o700
+            assert folder.parent.stat().st_mode & 0o777 == 0o755
+        finally:
+            await store.close()
+    finally:
+        os.umask(before)
+
+
+async def test_a_second_store_in_this_process_is_refused(tmp_path: Path) -> None:
+    """The lock is per file, not per process."""
+    first, second = SqliteStore(tmp_path / "queue.db"), SqliteStore(tmp_path / "queue.db")
+    await first.open()
+    with pytest.raises(StoreOwned):
+        await second.open()
+    await second.close()
+    await first.put(Q, [NewMessage(b"x")])
+    await first.close()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from bridge.contract.errors import (
     NotPrepared,
-    Overloaded,
     QueueNotFound,
     StoreUnavailable,
     Unsupported,
@@ -21,7 +20,6 @@ from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.queues.base import Capabilities, Claim, Depth, NewMessage, PutReceipt, QueueStore
 from bridge.queues.embedded.memory import MemoryStore
-from bridge.queues.embedded.terms import NoRoom
 from bridge.queues.http import HttpStore
 from bridge.service.bridge import Bridge
 from bridge.service.elsewhere import AGAIN_S, Elsewhere
@@ -83,34 +81,6 @@ async def test_what_a_receive_brings_when_its_caller_is_gone_is_given_back() -> 
         await until(lambda: triggers(front.bridge) == 2, "it is given back")
         (message,) = (await store.receive(QUEUE)).messages
         assert message.dequeue_count == 1
-
-
-async def test_what_there_is_no_room_for_is_given_back() -> None:
-    """A receive whose bodies fit nowhere takes nothing; neither does a peek read them to anybody."""
-
-    class Full:
-        asked: ClassVar[list[int]] = []
-
-        def take(self, size: int) -> bool:
-            self.asked.append(size)
-            return False
-
-        def keep(self, size: int) -> None:
-            raise AssertionError
-
-    async with served() as (front, _):
-        store = front.bridge.store
-        await store.put(QUEUE, ["four"])
-        with pytest.raises(NoRoom):
-            await store.receive(QUEUE, room=Full())
-        with pytest.raises(NoRoom):
-            await store.peek(QUEUE, room=Full())
-        assert Full.asked == [4, 4]
-        assert await store.depth(QUEUE) == Depth(1, 0)
-        (message,) = (await store.receive(QUEUE)).messages
-        assert message.dequeue_count == 1
-        store.reclaim(QUEUE, [Claim(message.id, message.pop_receipt)])
-        await until(lambda: triggers(front.bridge) == 3, "what could not be handed over is given back")
 
 
 async def test_a_worker_takes_its_queue_for_one_elsewhere() -> None:
@@ -260,17 +230,4 @@ async def test_an_engine_that_raises_what_it_should_not_is_asked_until_it_answer
         assert store.failure() == "the store raised RuntimeError"
         await pass_time(2 * AGAIN_S)
         assert store.failure() is None
-    await store.close()
-
-
-@simulated
-async def test_a_pool_with_too_much_to_do_is_no_engine_that_fails() -> None:
-    """The bridge stays ready: nothing is known of the engine."""
-    engine = Scripted()
-    store, _ = served_elsewhere_errors(engine)
-    await store.open()
-    engine.counting.append(Overloaded("all connections are in use"))
-    with pytest.raises(Overloaded):
-        await store.depth(QUEUE)
-    assert store.failure() is None
     await store.close()

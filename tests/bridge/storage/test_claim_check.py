@@ -25,7 +25,7 @@ from bridge.contract.errors import (
 )
 from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import Capabilities, NewMessage, StoredMessage
+from bridge.queues.base import Capabilities, NewMessage
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.storage.blobs import base as blobs_base
 from bridge.storage.blobs import open_blobs
@@ -34,10 +34,8 @@ from bridge.storage.blobs.s3 import S3Blobs
 from bridge.storage.claim_check import ClaimCheck, Swept
 from bridge.storage.tables import base as tables_base
 from bridge.storage.tables import open_table
-from bridge.storage.within import within
 from tests.support.buses import RecordingBus
 from tests.support.processes import PATIENCE_S
-from tests.support.sim_loop import pass_time, simulated
 
 QUEUE, POISON = "billing/orders", "billing/orders-poison"
 LARGE = b"order " * 50_000
@@ -143,18 +141,6 @@ async def test_a_claim_without_its_blob_says_so() -> None:
             await call
 
 
-async def test_a_copy_has_a_blob_of_its_own() -> None:
-    """It outlives the first message's blob, and never expires."""
-    blobs = Blobs()
-    check = check_of(blobs)
-    travels = await aside(check, LARGE, ttl_s=60)
-    copied = await check.copy(travels, POISON)
-    await check.drop(travels)
-    assert await check.fetch(copied) == LARGE
-    assert await blobs.names() == [f"{POISON}/never-{1:032x}"]
-    assert await check.copy(b"plain", POISON) == b"plain"
-
-
 @pytest.mark.parametrize("fault", [StoreUnavailable("away"), UnknownOutcome("no answer"), StoreFull("full")])
 async def test_a_blob_store_that_fails_puts_nothing(fault: Exception) -> None:
     """No message without its body: the put fails, it is known that it did, and the first body's blob is removed."""
@@ -221,22 +207,6 @@ async def test_a_rough_count_proves_nothing() -> None:
     assert await site.sweep() == Swept(unknown=2)
     site.clock.now += 1
     assert await site.sweep() == Swept(removed=1, unknown=1)
-
-
-class Slippery(MemoryStore):
-    """Somebody leases the only claim before the first look and brings it back in time for the count."""
-
-    async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
-        seen = await super().peek(queue, limit)
-        return seen[1:] if queue == QUEUE else seen
-
-
-async def test_looks_that_do_not_add_up_prove_nothing() -> None:
-    """Fewer seen than counted: one of them was with somebody else."""
-    site = Site(Slippery)
-    await site.put()
-    site.clock.now += 8 * DAY
-    assert await site.sweep() == Swept(unknown=1)
 
 
 async def test_a_stranger_s_blob_is_left_alone() -> None:
@@ -339,21 +309,3 @@ async def test_a_table_store_that_never_answers_ends_each_call(silent: int, url:
     async with asyncio.timeout(PATIENCE_S), open_table(url.format(silent)) as store:
         with pytest.raises(UnknownOutcome, match="no answer within"):
             await TABLE_CALLS[call](store)
-
-
-@simulated
-async def test_a_time_out_of_the_store_itself_is_its_own() -> None:
-    """Only the end of the time given is said to be that; a cancellation passes."""
-    with pytest.raises(TimeoutError, match="theirs"):
-        async with within(5.0, "the store"):
-            raise TimeoutError("theirs")
-    waiting = asyncio.create_task(_wait(), name="waiting")
-    await pass_time(1)
-    waiting.cancel()
-    await asyncio.wait([waiting])
-    assert waiting.cancelled()
-
-
-async def _wait() -> None:
-    async with within(5.0, "the store"):
-        await pass_time(100)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bridge.contract.errors import ChannelLost
 from bridge.contract.wire import (
     FRAME_BYTES_MAX,
     BridgeHeartbeat,
@@ -27,12 +28,15 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
     WelcomedQueue,
+    decode_up,
     encode_frame,
 )
 from listeners import Message
 from listeners.core.periods import Periods
 from listeners.session.session import (
     FRAME_EXTRA_BYTES,
+    REFUSED_CAP_S,
+    STORE_MISMATCH,
     Session,
 )
 from tests.listeners.rig import QUEUE, Store, hanging, listening
@@ -205,3 +209,148 @@ async def test_a_worker_with_a_receive_in_flight_says_nothing() -> None:
         await bridge.until(Cover)
         assert not bridge.of(Bye)
         assert bridge.connects == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "helps"), [(STORE_MISMATCH, "Here the store is redis://here"), ("too_many_sessions", None)]
+)
+@simulated
+async def test_a_refusal_is_said_with_what_would_help(
+    code: str, helps: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once a minute at most, however often the bridge is asked; only of a store that differs is a store named."""
+    bridge = Bridge()
+    bridge.refuses = ErrorFrame(code, "not you", 2)
+    async with standing(bridge, Port(ONE), store="redis://here"):
+        await elapse(50.0)
+        asked = bridge.connects
+        # No sooner than the bridge asked for, and no later than promised.
+        assert 50.0 / REFUSED_CAP_S < asked <= 1 + 50.0 / 2.0
+        lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        assert len(lines) == 1 and "not you" in lines[0] and code in lines[0]
+        assert ("the store is" in lines[0]) is (helps is not None)
+        assert helps is None or helps in lines[0]
+        bridge.refuses = None
+        await elapse(REFUSED_CAP_S)
+        assert "None" not in lines[0]
+
+
+@simulated
+async def test_every_heartbeat_tells_each_queue_of_its_periods_and_of_the_fleet() -> None:
+    """A queue that is not ours is passed over; how long the echo took, and how many sessions there are, is as heard."""
+    bridge = Bridge(sweep_ms=20_000, slack_ms=4_000)
+    ports = Port(ONE), Port(TWO)
+    async with standing(bridge, *ports) as session:
+        bridge.late_s, bridge.sessions = 0.25, 40
+        await elapse(6.0)
+        wanted = Periods(sweep_s=20.0, slack_s=4.0)
+        for port in ports:
+            assert port.of("fleet")[0] == (wanted, 1, 0.0)
+            assert port.of("welcomed") == [(bridge.boot, 7)]
+            periods, sessions, latency_s = port.of("fleet")[-1]
+            assert (periods, sessions) == (wanted, 40)
+            assert latency_s == pytest.approx(0.25, abs=0.002)
+            assert port.of("echoed")[-1] == (CoverAge(7, 1000),)
+            # Covered a second before the heartbeat left that the bridge answers.
+            assert port.of("covered")[-1][0] == pytest.approx(bridge.beats[-1].stamp / 1000 - 1.0, abs=0.002)
+        assert session.sessions == 40
+
+
+@simulated
+async def test_the_log_says_that_a_bridge_is_gone_why_and_that_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    """Once each: a session that is replaced at once is neither gone nor back."""
+    bridge, port = Bridge(), Port(ONE)
+
+    def said() -> list[str]:
+        lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        caplog.clear()
+        return lines
+
+    async with standing(bridge, port) as session:
+        bridge.cut()
+        await elapse(2.0)
+        assert session.standing and said() == [] and port.of("lost") == []
+        bridge.away = True
+        bridge.cut()
+        await elapse(60.0)
+        (gone,) = said()
+        assert "nobody is there" in gone and "worker: no living bridge" in gone
+        assert port.of("lost") == [()] and session.degraded
+        bridge.away = False
+        await elapse(10.0)
+        assert said() == ["worker: the bridge is back"] and not session.degraded
+        bridge.silent = True
+        await elapse(60.0)
+        (gone,) = said()
+        assert "it is silent" in gone or "did not say welcome" in gone
+
+
+@simulated
+async def test_a_bridge_that_is_given_up_in_the_moment_that_its_welcome_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two deadlines in one turn of the loop: the queues hear that there is no bridge, and heartbeats go on."""
+    bridge, port = Bridge(), Port(ONE)
+    bridge.silent = True
+    async with standing(bridge, port) as session:
+        patience, loop = session._patience, asyncio.get_running_loop()
+        assert patience is not None
+        due = loop.time() + 1.0
+        patience.reschedule(due)
+
+        def tick() -> None:
+            if not patience.expired():
+                loop.call_soon(tick)  # its timer comes later in this turn, and its task in the next, after this
+                return
+            with monkeypatch.context() as given_up:
+                dead, once = session._liveness.dead, iter([True])
+                given_up.setattr(session._liveness, "dead", lambda now: next(once, False) or dead(now))
+                session._tick()
+
+        loop.call_at(due, tick)
+        await elapse(1.001)
+        assert port.of("lost") == [()]
+        bridge.silent = False
+        await elapse(120.0)
+        assert session.standing
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "why"), [(None, "nobody is there"), (4.0, "nobody is there"), (100.0, "time-out")]
+)
+@simulated
+async def test_why_there_is_no_bridge_is_what_was_heard_last(
+    silent_s: float | None, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Be it what the channel says, or nothing at all within the time for it."""
+
+    class Slow(Bridge):
+        async def connect(self) -> FakeLink:
+            if silent_s is not None:
+                await elapse(silent_s)
+            raise ChannelLost("nobody is there")
+
+    caplog.set_level(logging.DEBUG, "queuebell.listener")
+    async with standing(Slow(), Port(ONE)):
+        await elapse(11.0)
+    tries = [record.getMessage() for record in caplog.records if "no way to the bridge" in record.getMessage()]
+    assert tries and all(line.endswith(f": {why}") for line in tries)
+
+
+@pytest.mark.parametrize(("queues", "failing"), [(10, 0), (10, 3), (500, 500), (580, 580)])
+@simulated
+async def test_what_fails_is_told_as_far_as_it_fits(queues: int, failing: int) -> None:
+    """A frame with room tells of all; one without tells of as many as fit, and is never too large."""
+    session = session_of(Bridge(), Port(ONE))
+    names = [f"a/{'q' * 40}{number:04}" for number in range(queues)]
+    times = [10**7 if number < failing else None for number in range(queues)]
+    beats = {name: QueueBeat(10**6, 10**6, None, 30, failing_ms=ms) for name, ms in zip(names, times, strict=True)}
+    frame = ListenerHeartbeat(1, beats)
+    room = FRAME_BYTES_MAX - FRAME_EXTRA_BYTES
+    fits = len(encode_frame(frame)) <= room
+    assert fits is (queues < 580)
+    session._fit_failures(frame)
+    told = sum(each.failing_ms is not None for each in frame.queues.values())
+    assert len(encode_frame(frame)) <= room
+    assert decode_up(encode_frame(frame)) == frame
+    assert told == failing if fits else 0 < told < failing

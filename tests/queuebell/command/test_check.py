@@ -14,10 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from queuebell.assembly import assemble
 from queuebell.command import reaching
 from queuebell.command.main import main
-from queuebell.settings import load
 from tests.support.brokers import NatsServer
 from tests.support.command import perform, serving
 from tests.support.postgres import running
@@ -163,27 +161,6 @@ def test_an_issuer_without_keys_is_named(
     for where in (str(file), f"{nobody}/jwks"):
         code, out, _ = check(f'{settings}jwks = "{where}"\n')
         assert code == 0 and f"warning: https://id.example/: no keys can be had from {where}: " in out
-
-
-def test_a_data_folder_that_is_open_is_named(
-    check: Callable[..., tuple[int, str, str]], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With keys or without, messages are nobody else's: a new folder is closed, an old one is a warning with advice."""
-    perform("key", "create", "worker", "--allow", "look=*", "--data", str(tmp_path / "data"))
-    folder = tmp_path / "data"
-    assert folder.stat().st_mode & 0o777 == 0o700
-    settings = f'data = "{folder}"\nlisten = "127.0.0.1:0"\nauth = true\n'
-    assert "warning" not in check(settings)[1]
-    folder.chmod(0o755)
-    (folder / "queue.db").touch(0o644)
-    (folder / "queue.db").chmod(0o644)
-    for each in (settings, settings.replace("auth = true", "auth = false")):
-        code, out, _ = check(each)
-        assert code == 0 and f"warning: {folder}: every user of this machine can read or replace its messages" in out
-        assert f"-> close it to them: chmod -R go-rwx {folder}" in out
-    check(settings)
-    assemble(load(str(tmp_path / "queuebell.toml"), environment={}))
-    assert f"chmod -R go-rwx {folder}" in caplog.text
 
 
 REACHED = """

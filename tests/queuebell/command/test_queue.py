@@ -189,13 +189,6 @@ def test_only_a_database_needs_tables() -> None:
     assert b"without a driver's name" in said and b"s3cret" not in said
 
 
-def test_a_database_that_is_not_there() -> None:
-    """Unreachable has its own exit code, and the password is not repeated."""
-    done = perform("queue", "init", "postgres://me:s3cret@127.0.0.1:1/jobs", code=69)
-    assert b"127.0.0.1:1/jobs" in done.stderr
-    assert b"s3cret" not in done.stderr
-
-
 @pytest.mark.system
 def test_tables_are_made_once_and_used(server: PostgresServer) -> None:
     """It says what it did; a put and a get go after it, and not before."""
@@ -240,21 +233,6 @@ def test_what_cannot_be_done_with_partitions_is_refused(bridge: Serving) -> None
     assert bridge.client("queue", "list", "--prefix", "no/") == ""
     done = perform("queue", "export", "no/orders:4", env={"QUEUEBELL_STORE": bridge.url}, code=2)
     assert b"no/orders-p0" in done.stderr
-
-
-def test_publish_tells_all_partitions_or_the_one_of_a_key(bridge: Serving) -> None:
-    """Who put in turn does not know where: each is told of its share; a key says where."""
-    lines = [
-        json.loads(line) for line in bridge.client("publish", "pub/orders:3", "--size", "7", "--json").splitlines()
-    ]
-    assert [line["queue"] for line in lines] == [f"pub/orders-p{number}" for number in range(3)]
-    assert len({line["id"] for line in lines}) == 3
-    assert bridge.client("publish", "pub/orders:3", "--size", "7") == "".join(
-        f"published pub/orders-p{number}: 3\n" for number in range(3)
-    )
-    assert bridge.client("publish", "pub/orders:4", "--key", "customer 4711", "--size", "7") == (
-        "published pub/orders-p2: 7\n"
-    )
 
 
 QUEUE = "billing/orders"

@@ -24,7 +24,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import itertools
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -307,17 +306,3 @@ def test_refused_at_once(arguments: list[Any], options: dict[str, Any], error: t
     """What cannot work is refused where the broker is made, and no event loop is needed for that."""
     with pytest.raises(error):
         QueuebellBroker(*arguments, **options)
-
-
-async def test_the_log_is_the_librarys(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
-    """A kick that was put before is told of."""
-    caplog.set_level(logging.INFO, "queuebell.taskiq")
-    broker = broker_at(bridge)
-
-    @broker.task
-    async def work() -> None: ...
-
-    for _ in range(2):
-        await work.kicker().with_task_id("it").kiq()
-    assert "task it was put before, and is not put again" in caplog.text
-    await broker.shutdown()

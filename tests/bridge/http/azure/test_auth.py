@@ -36,7 +36,6 @@ from bridge.http.azure.address import locate
 from bridge.http.azure.auth import SignatureAuthorizer, strings_to_sign
 from bridge.http.azure.errors import AzureError, translated
 from bridge.http.azure.exchange import Request
-from bridge.http.azure.naming import metadata_of
 from bridge.http.azure.policies import Policy
 from bridge.http.azure.records import JsonRecords
 from bridge.http.azure.versions import NEWEST, OLDEST, version_of
@@ -192,21 +191,6 @@ def test_keys_are_in_no_repr() -> None:
     assert repr(read_accounts([settings], {})) == "Accounts(acme, devstoreaccount1)"
 
 
-def test_metadata_of_headers() -> None:
-    """Names keep their case, equal ones are joined, and each fault has its code."""
-    assert metadata_of([("X-MS-Meta-Foo", "a"), ("other", "x"), ("x-ms-meta-foo", "b")]) == {"Foo": "a,b"}
-    for name, value, code in (
-        ("", "x", "InvalidMetadata"),
-        ("1a", "x", "InvalidMetadata"),
-        ("a-b", "x", "InvalidMetadata"),
-        ("a", "\u00e9", "InvalidMetadata"),
-        ("a", "x" * 8192, "MetadataTooLarge"),
-    ):
-        with pytest.raises(AzureError) as refused:
-            metadata_of([(f"x-ms-meta-{name}", value)])
-        assert refused.value.code == code
-
-
 def test_versions() -> None:
     """The header counts, then the signature's, then the oldest; a version that nobody knows is refused."""
     assert version_of({"x-ms-version": NEWEST}, {"sv": "nonsense"}) == NEWEST
@@ -286,27 +270,6 @@ async def test_a_failed_write_changes_nothing(tmp_path: pathlib.Path) -> None:
         await records.set_policies("acme/b", [POLICY])
     assert records.policies("acme/b") == ()
     assert tuple(JsonRecords(path, STANDING.get).policies("acme/a")) == (POLICY,)
-
-
-async def test_policies_end_with_their_queue(tmp_path: pathlib.Path) -> None:
-    """A queue of the same name has none of them, and the next change takes them out of the file."""
-    path = tmp_path / "azure.json"
-    standing = dict(STANDING)
-    records = JsonRecords(path, standing.get)
-    await records.set_policies("acme/a", [POLICY])
-    await records.set_policies("acme/b", [POLICY])
-    del standing["acme/a"]
-    assert records.policies("acme/a") == ()
-    with pytest.raises(QueueNotFound):
-        await records.set_policies("acme/a", [POLICY])
-    standing["acme/a"] = 5
-    for found in (records, JsonRecords(path, standing.get)):
-        assert found.policies("acme/a") == ()
-        assert tuple(found.policies("acme/b")) == (POLICY,)
-    await records.set_policies("acme/c", [POLICY])
-    assert "acme/a" not in path.read_text()
-    await records.set_policies("acme/a", [POLICY])
-    assert tuple(JsonRecords(path, standing.get).policies("acme/a")) == (POLICY,)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"policies": 3}', '{"version": 3}'])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-
 import msgspec
 import pytest
 
@@ -31,21 +29,6 @@ def test_what_is_read_is_written() -> None:
     written = render(read)
     assert parse(written) == read
     assert written.endswith(b"<Id>b</Id><AccessPolicy></AccessPolicy></SignedIdentifier></SignedIdentifiers>")
-
-
-def test_all_that_a_policy_says_is_read_and_written_in_its_order() -> None:
-    """Start, expiry and letters; blanks around them say nothing, and nothing between them leaves them open."""
-    start = datetime.datetime(2026, 11, 20, 21, 30, tzinfo=datetime.UTC)
-    said = "<Start> 2026-11-20T21:30:00Z\n</Start><Expiry> 2026-11-21\n</Expiry><Permission> puar\n</Permission>"
-    open_ = "<Start> </Start><Expiry> </Expiry><Permission> </Permission>"
-    read = parse(body(identifier("a&lt;b", said), identifier("c", open_)))
-    assert read == (Policy("a<b", start, datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC), "raup"), Policy("c"))
-    assert render(read) == (
-        b'<?xml version="1.0" encoding="utf-8"?><SignedIdentifiers>'
-        b"<SignedIdentifier><Id>a&lt;b</Id><AccessPolicy><Start>2026-11-20T21:30:00.0000000Z</Start>"
-        b"<Expiry>2026-11-21T00:00:00.0000000Z</Expiry><Permission>raup</Permission></AccessPolicy></SignedIdentifier>"
-        b"<SignedIdentifier><Id>c</Id><AccessPolicy></AccessPolicy></SignedIdentifier></SignedIdentifiers>"
-    )
 
 
 KEEP = "<RetentionPolicy><Enabled>true</Enabled><Days>7</Days></RetentionPolicy>"

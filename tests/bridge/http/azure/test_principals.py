@@ -28,7 +28,6 @@ from azure.storage.queue import (
 from bridge.contract.errors import ConfigurationError
 from bridge.core.grants import Verb
 from bridge.core.keys import with_terms
-from bridge.core.limits import REFUSALS_AT_ONCE, Refusals
 from bridge.http.azure.accounts import EMULATOR_KEY, AccountSettings
 from bridge.http.azure.operation import Operation
 from bridge.http.server.settings import WebSettings
@@ -238,29 +237,6 @@ async def test_bytes_that_wait(limited: Limited, query: str) -> None:
     assert (await limited.front.ask("POST", f"/que/messages{query}", message("m"))).status == 201
     assert used.waiting_bytes == 8 * MIB - size
     assert limited.refusals() == [("p", "put", f"{ACCOUNT}/que")]
-
-
-@pytest.mark.parametrize("kind", ["no signature", "past the rate"])
-async def test_a_flood_of_refusals_waits(limited: Limited, kind: str) -> None:
-    """Past a few they are answered later, as at the other door, and nobody else is."""
-    limited.watch.refusals = Refusals(per_second=0.001, held_s_max=1000.0)
-    limited.limit(puts_per_second=1)
-    target = f"/{ACCOUNT}/que/messages"
-    signed = {} if kind == "no signature" else signed_headers("POST", target, b"", {}, limited.front.wall())
-    lines = [f"POST {target} HTTP/1.1", "Host: 127.0.0.1", "Content-Length: 0"]
-    one = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in signed.items())]).encode() + b"\r\n\r\n"
-    async with connected(limited) as client:
-        await client.send(one * 1000)
-        told = [(await client.reply()).status for _ in range(REFUSALS_AT_ONCE + (kind == "past the rate"))]
-        assert set(told[1:]) == {401 if kind == "no signature" else 503}
-        async with connected(limited) as another:
-            # One more on each: whichever was judged first, neither is answered now.
-            await another.send(one)
-            for each in (client, another):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.05):
-                        await each.reply()
-            assert (await limited.front.ask("GET", "/que?comp=metadata")).status == 200
 
 
 async def test_the_sdk_gives_up_at_429() -> None:

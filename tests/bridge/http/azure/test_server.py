@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import contextlib
 import hashlib
 import re
-import ssl
-from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 import pytest
 
 from bridge.http.azure.naming import message_id
-from bridge.http.server.connection import Connection
 from bridge.queues.base import NewMessage
 from tests.support.azure import ACCOUNT, Front, fault, message, serving_azure, signed_headers
 from tests.support.certificates import self_signed
-from tests.support.web import Client
 
 pytestmark = pytest.mark.usefixtures("parser")
 
@@ -168,30 +162,6 @@ async def test_only_names_of_this_door_are_listed(front: Front) -> None:
     assert re.findall(b"<Name>", (await front.ask("GET", "?comp=list&prefix=%C3%A9")).body) == []
 
 
-async def test_cross_origin_rules() -> None:
-    """With a rule a page is let in: preflight without a signature, and headers on answers and refusals."""
-    rules = (
-        b"<StorageServiceProperties><Cors><CorsRule><AllowedOrigins>https://app.example</AllowedOrigins>"
-        b"<AllowedMethods>GET,POST</AllowedMethods><MaxAgeInSeconds>60</MaxAgeInSeconds>"
-        b"<ExposedHeaders>x-ms-*</ExposedHeaders><AllowedHeaders>*</AllowedHeaders></CorsRule></Cors>"
-        b"</StorageServiceProperties>"
-    )
-    page = {"Origin": "https://app.example"}
-    async with serving_azure() as front:
-        await front.ask("PUT", "/orders")
-        ask = {**page, "Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "x-ms-date"}
-        refused = await front.ask("OPTIONS", "/orders/messages", sign=False, **ask)
-        assert fault(refused) == (403, "CorsPreflightFailure")
-        assert (await front.ask("PUT", "?restype=service&comp=properties", rules)).status == 202
-        allowed = await front.ask("OPTIONS", "/orders/messages", sign=False, **ask)
-        assert allowed.status == 200
-        assert allowed.headers["access-control-allow-origin"] == "https://app.example"
-        for path, status in (("/orders/messages", 200), ("/nothing/messages", 404)):
-            reply = await front.ask("GET", path, **page)
-            assert reply.status == status
-            assert reply.headers["access-control-allow-origin"] == "https://app.example"
-
-
 async def test_a_life_of_any_length(front: Front) -> None:
     """Every positive number of seconds is taken; what is longer than the store counts lives until it is deleted."""
     await front.ask("PUT", "/orders")
@@ -287,31 +257,3 @@ def request(front: Front, method: str, path: str, body: bytes = b"") -> bytes:
     if body:
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode() + body
-
-
-def connections(front: Front) -> list[Connection]:
-    return list(front.server.connections.open)
-
-
-@contextlib.asynccontextmanager
-async def connected(front: Front, tls: ssl.SSLContext | None = None) -> AsyncIterator[Client]:
-    client = Client(*await asyncio.open_connection("127.0.0.1", front.server.port, ssl=tls))
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-async def test_a_peer_that_went_away_leaves_nothing(front: Front) -> None:
-    """Its request is carried out, and its connection forgotten."""
-    store = front.bridge.store
-    await store.create(f"{ACCOUNT}/orders")
-    async with connected(front) as client:
-        await client.send(request(front, "GET", "/orders/messages"))
-        await client.reply()
-        (connection,) = connections(front)
-        connection.data_received(request(front, "POST", "/orders/messages", message("x")))
-        connection.transport.abort()
-        async with asyncio.timeout(60):
-            while connections(front) or not (await store.receive(f"{ACCOUNT}/orders")).messages:
-                await asyncio.sleep(0)

@@ -124,28 +124,6 @@ async def test_one_run_at_a_time(served: Served, monkeypatch: pytest.MonkeyPatch
     assert (depth.visible, depth.invisible, len(await bodies(served, "pay/orders"))) == (8, 0, 32)
 
 
-async def test_a_store_that_fails_is_told(
-    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The run ends, says why, and all of its messages are there still; another may be begun."""
-    caplog.set_level("INFO", "queuebell.web")
-    await bury(served, "a", "b")
-
-    async def away(*_: object, **__: object) -> None:
-        raise StoreUnavailable("the disk is full")
-
-    put = served.bridge.store.put
-    monkeypatch.setattr(served.bridge.store, "put", away)
-    await post(served, "replay")
-    run = await ended(served)
-    assert (run.running, run.moved, run.error) == (False, 0, "the disk is full")
-    assert caplog.messages[-1] == f"{POISON}: replayed 0, {run.stay} stay; the disk is full"
-    assert len(await bodies(served, POISON)) == 2
-    monkeypatch.setattr(served.bridge.store, "put", put)
-    await post(served, "replay")
-    assert (await ended(served)).moved == 2
-
-
 LEFT: list[tuple[dict[str, list[str]] | None, int]] = [
     (None, 32), ({"put": ["*"]}, 32), ({"take": [POISON]}, 32), ({"take": [POISON], "put": ["*"]}, 40),
 ]  # fmt: skip

@@ -283,35 +283,6 @@ async def test_s10_headers_in_many_small_pieces_are_bounded_too(parser: str) -> 
         await client.rest()
 
 
-async def test_http_1_0_is_served(parser: str, served: Served) -> None:
-    """Old clients say Host too; without keep-alive the connection closes."""
-    async with served.client() as client:
-        await client.send(b"GET /livez HTTP/1.0\r\nHost: localhost\r\n\r\n")
-        assert (await client.reply()).status == 200
-        assert await client.rest() == b""
-    async with served.client() as client:
-        for _ in range(2):
-            await client.send(b"GET /livez HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n")
-            assert (await client.reply()).headers["connection"] == "keep-alive"
-    assert (await served.ask_raw(b"GET /livez HTTP/1.0\r\n\r\n")).status == 421
-
-
-async def test_a_declined_upgrade_leaves_the_connection_usable(parser: str) -> None:
-    """An Upgrade header on any other route is nobody's business."""
-    async with serving() as served, served.client() as client:
-        await client.send(request("GET", "/livez", Connection="Upgrade", Upgrade="websocket"))
-        assert (await client.reply()).status == 200
-        await client.send(request("GET", "/livez"))
-        assert (await client.reply()).status == 200
-        await client.send(request("GET", "/v1/sessions", Connection="Upgrade", Upgrade="websocket"))
-        assert (await client.reply()).status == 400
-        await client.send(request("GET", "/livez", Connection="Upgrade", Upgrade="websocket") + b"rubbish\r\n\r\n")
-        assert (await client.reply()).status == 200
-        reply = await client.reply()
-        assert (reply.status, reply.code, reply.headers["connection"]) == (400, "bad_parameter", "close")
-        assert await client.rest() == b""
-
-
 @pytest.mark.parametrize(
     "data",
     [

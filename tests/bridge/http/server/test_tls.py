@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import logging
 import os
 import pathlib
 import ssl
@@ -74,19 +73,6 @@ def test_it_is_judged_again_while_it_serves(tmp_path: pathlib.Path, caplog: pyte
     moment += JUDGED_EVERY_S
     certificates.look()
     assert len(caplog.records) == 2
-
-
-def test_a_pipe_is_no_certificate(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It would be waited for for ever, at the start and while it serves."""
-    cert, key = write_self_signed(tmp_path)
-    certificates = Certificates(str(cert), str(key), "tls")
-    cert.unlink()
-    os.mkfifo(cert)
-    with pytest.raises(ConfigurationError, match="no regular file"):
-        Certificates(str(cert), str(key), "tls")
-    with caplog.at_level(logging.ERROR):
-        certificates.look()
-    assert "no regular file" in caplog.text
 
 
 WORKER = x509.DNSName("w.internal")
@@ -204,11 +190,3 @@ def test_a_pipe_is_no_authority(tmp_path: pathlib.Path, caplog: pytest.LogCaptur
     certificates.look()
     assert certificates.current() is before
     assert "no regular file" in caplog.text
-
-
-def test_an_authority_that_cannot_be_used_is_refused(tmp_path: pathlib.Path) -> None:
-    """When it is made, by its own key."""
-    cert, key = write_self_signed(tmp_path)
-    for wrong in (tmp_path / "missing", key):
-        with pytest.raises(ConfigurationError, match="tls_client_ca: cannot use"):
-            Certificates(str(cert), str(key), "tls", str(wrong))

@@ -124,18 +124,6 @@ async def test_a_bridge_that_restarts(rig: Rig, tmp_path: Path) -> None:
             assert found == [b"before", b"meanwhile", b"after"]
 
 
-async def test_a_database_that_is_away_is_tried_again(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    """Here its table goes and comes back."""
-    store = FakeStore()
-    async with rig.relay(store, interval_s=0.02) as relay:
-        await rig.query("ALTER TABLE queuebell_outbox RENAME TO elsewhere")
-        await until(lambda: relay.state().failures >= 2, "it cannot be read")
-        await rig.query("ALTER TABLE elsewhere RENAME TO queuebell_outbox")
-        await rig.write(put("1"))
-        await is_empty(rig)
-    assert caplog.text.count("the outbox: it cannot be read, its rows are kept") == 1
-
-
 async def test_a_cancelled_run_gives_way(rig: Rig) -> None:
     """Also amid a put; the row stays."""
     begun = asyncio.Event()

@@ -93,25 +93,6 @@ async def test_a_folder_that_was_never_used_says_what_to_do(tmp_path: Path, made
         await store.get("a/b")
 
 
-@pytest.mark.parametrize("kept", ["blob", "incoming", "mark by hand"])
-async def test_a_folder_of_an_older_version_is_marked(tmp_path: Path, kept: str) -> None:
-    """It holds blobs, or the folder that writers use, and no mark: what is missing there is gone."""
-    await FileBlobs(tmp_path).put("a/b", b"x")
-    (tmp_path / MARKER).unlink()
-    if kept != "blob":
-        (tmp_path / "a" / "b").unlink()
-    if kept == "blob":
-        (tmp_path / ".incoming").rmdir()
-    if kept == "mark by hand":
-        (tmp_path / MARKER).touch()
-    store = FileBlobs(tmp_path)
-    with pytest.raises(BlobNotFound):
-        await store.get("a/c")
-    assert (tmp_path / MARKER).exists()
-    await store.put("a/c", b"y")
-    assert [blob.name for blob in await store.blobs()][-1] == "a/c"
-
-
 async def test_a_put_whose_mount_goes_away_under_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was written may stand below the mount, where nobody will find it: no message is put for it."""
     store = FileBlobs(tmp_path)

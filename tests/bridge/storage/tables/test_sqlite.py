@@ -14,37 +14,9 @@ from bridge.contract.errors import (
     StoreDamaged,
     StoreFull,
     StoreUnavailable,
-    UnknownOutcome,
 )
 from bridge.storage.tables import open_table
 from bridge.storage.tables.sqlite import SqliteTable
-
-
-async def test_a_defect_while_writing_strands_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The calls of that round hear it, those that were asked meanwhile are carried out, and so are later ones."""
-    async with SqliteTable(tmp_path / "ledger.db") as store:
-        await store.insert("p", "r", b"")
-        commit, broke = store._commit, asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def fails(operations: Any) -> list[object]:
-            if not broke.is_set():
-                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()  # the second call waits by now
-                loop.call_soon_threadsafe(broke.set)
-                asyncio.run_coroutine_threadsafe(broke.wait(), loop).result()
-                raise RuntimeError("a defect")
-            return commit(operations)
-
-        monkeypatch.setattr(store, "_commit", fails)
-        first = asyncio.create_task(store.get("p", "r"), name="first")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        second = asyncio.create_task(store.get("p", "r"), name="second")
-        with pytest.raises(UnknownOutcome, match=r"an unexpected error \(RuntimeError: a defect\)"):
-            await first
-        async with asyncio.timeout(60):
-            assert await second is not None
-            assert await store.get("p", "r") is not None
 
 
 @pytest.fixture

@@ -14,22 +14,37 @@ import pytest
 
 from bridge.brokers import SCHEMES
 from bridge.brokers.base import Topic
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.wire import Welcome, encode_frame
+from bridge.contract.errors import ChannelLost, ConfigurationError
+from bridge.contract.framing import instance_of
+from bridge.contract.wire import Bye, Cover, Hello, ListenerHeartbeat, QueueBeat, Subscription, Welcome, encode_frame
+from bridge.core.keys import new_key, without
 from bridge.core.settings import Periods
 from bridge.core.supervision import RETRY_CAP_S
 from bridge.queues.base import NewMessage
+from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.triggers.attachment import Attachment
 from listeners import Listener, Message
 from listeners.core.liveness import WELCOME_WITHIN_S
+from listeners.session.channels.base import Link
 from listeners.session.channels.brokered import BrokeredChannel
 from tests.listeners.rig import QUEUE, Store
-from tests.support.access import written
-from tests.support.memory_broker import SERVERS, MemoryBroker, MemoryServer
+from tests.support.access import NOW, written
+from tests.support.memory_broker import SERVERS, MemoryBroker, MemoryServer, NamedBroker
 from tests.support.sim_loop import pass_time, simulate, simulated
+
+INSTANCE = "1" * 32
+
+
+async def _receive_all(link: Link) -> None:
+    while True:
+        await link.receive()
+
+
+DOWN = ("queuebell", "session", INSTANCE, "down")
+
 
 A, H, D = 2.0, 5.0, 15.0
 SLACK = 0.6
@@ -395,3 +410,176 @@ def down(frame: dict[str, object], boot: str, seq: int) -> bytes:
 def welcome(boot: str, seq: int) -> bytes:
     frame = msgspec.json.decode(encode_frame(Welcome(boot, 5000, 60_000, 1, [])))
     return down(frame, boot, seq)
+
+
+@simulated
+async def test_levels_of_the_old_boot_are_not_said_to_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `unknown_session` only hello and bye leave, until somebody says welcome."""
+    monkeypatch.setitem(SCHEMES, "mem", ("tests.support.memory_broker", "NamedBroker"))
+    server = SERVERS["between"] = MemoryServer()
+    link = await BrokeredChannel("mem://between", INSTANCE).connect()
+    hello = Hello(INSTANCE, "one", [Subscription(QUEUE, 1)])
+    beat = ListenerHeartbeat(1, {QUEUE: QueueBeat(gen=57, covered=57)})
+    cover = Cover(QUEUE, OLD, 57, 0)
+
+    def said() -> list[str]:
+        found = [msgspec.json.decode(payload)["type"] for topic, payload in server.log if topic[-1] != "down"]
+        server.log.clear()
+        return found
+
+    link.send(hello)
+    server.deliver(DOWN, welcome(OLD, 1))
+    await pass_time(0.1)
+    link.send(beat)
+    assert said() == ["hello", "heartbeat"]
+    server.deliver(DOWN, down({"type": "error", "code": "unknown_session", "message": ""}, OLD, 2))
+    await pass_time(0.1)
+    link.send(hello)
+    link.send(beat)
+    link.send(cover)
+    assert said() == ["hello"]
+    server.deliver(DOWN, welcome(NEW, 1))
+    await pass_time(0.1)
+    link.send(beat)
+    link.send(Bye())
+    assert said() == ["heartbeat", "bye"]
+    await link.close()
+
+
+@simulated
+async def test_a_worker_that_stops_says_bye_and_leaves_nothing_behind() -> None:
+    """Confirmed, and without a last will after it."""
+    async with site("mqtt") as place:
+        bridge = await place.bridge()
+        worker = await place.worker()
+        await place.until(lambda: worker.state().session, A, "welcome")
+        before = asyncio.get_running_loop().time()
+        await worker.stop()
+        assert asyncio.get_running_loop().time() - before < 0.1
+        assert bridge.listeners() == []
+        byes = [payload for topic, payload in place.server.log if b'"type":"bye"' in payload]
+        assert len(byes) == 2
+
+
+@pytest.mark.parametrize("kind", ["nats", "mqtt"])
+@simulated
+async def test_a_key_that_is_replaced_and_one_that_is_revoked(
+    kind: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the new one it comes back by itself; without any it is told so, asks seldom, and goes on polling."""
+    secrets = written(tmp_path / "access.json", {"worker": {"take": [QUEUE]}})
+    keys = [secrets["worker"]]
+    place = SiteBrokeredKey(kind, tmp_path / "access.json")
+    async with place.bridge(), place.worker(lambda: keys[-1]) as worker:
+        await place.until(lambda: worker.state().session, 5)
+
+        def rotate(found: object) -> object:
+            made, secret = new_key(without(found, "worker")[0], "worker", {}, chance=b"\x05" * 32, now=NOW)
+            keys.append(secret)
+            return made
+
+        access_file.change(place.path, rotate)
+        await place.until(lambda: any(keys[-1].encode() in raw for _, raw in place.server.log), 10)
+        await place.until(lambda: worker.state().session, 10)
+        access_file.change(place.path, lambda found: without(found, "worker")[0])
+        await place.until(lambda: not worker.state().session, 3)
+        hellos = sum(topic[1] == "hello" for topic, _ in place.server.log)
+        await pass_time(120)
+        assert not worker.state().session
+        asked = sum(topic[1] == "hello" for topic, _ in place.server.log) - hellos
+        assert 3 <= asked <= 40, "it is asked again, and is no flood"
+    refusals = [record for record in caplog.records if "refuses us" in record.message]
+    assert 1 <= len(refusals) <= 4
+    assert "unauthenticated" in refusals[0].message
+    assert not any(key in caplog.text for key in keys)
+
+
+@simulated
+async def test_only_a_hello_has_the_key_and_every_frame_the_ticket(tmp_path: pathlib.Path) -> None:
+    """The last will as well; the bridge never says either."""
+    secrets = written(tmp_path / "access.json", {"worker": {"take": [QUEUE]}})
+    place = SiteBrokeredKey("mqtt", tmp_path / "access.json")
+    async with place.bridge():
+        async with place.worker(secrets["worker"]) as worker:
+            await place.until(lambda: worker.state().session, 10)
+            await pass_time(12)
+            connection = next(each for each in place.server.connections if each._will is not None)
+            connection.die()
+            await pass_time(0.1)
+            await place.until(lambda: worker.state().session, 10)
+    frames = [(topic, msgspec.json.decode(raw)) for topic, raw in place.server.log if topic[1] in ("hello", "session")]
+    up = [frame for topic, frame in frames if topic[-1] != "down"]
+    assert {frame["type"] for frame in up} >= {"hello", "heartbeat", "bye"}
+    assert len({frame["ticket"] for frame in up}) == 1
+    assert {instance_of(frame["ticket"]) for frame in up} == {frame["instance"] for frame in up}
+    for frame in up:
+        assert (frame.get("credential") == secrets["worker"]) is (frame["type"] == "hello")
+    assert not any("ticket" in frame or "credential" in frame for topic, frame in frames if topic[-1] == "down")
+
+
+@simulated
+async def test_a_restarted_bridge_is_noticed_within_a_heartbeat() -> None:
+    """S2: a new boot within H; it does not know the session, says so, and another hello follows."""
+    async with site() as place:
+        bridge = await place.bridge()
+        worker = await place.worker()
+        await place.until(lambda: worker.state().session, A, "welcome")
+        await pass_time(3)
+        await place.kill_bridge(bridge)
+        again = await place.bridge()
+        await place.put()
+        await place.until(lambda: worker.state().boot == again.boot, H + SLACK, "a new boot")
+        await place.all_handled(A)
+        await place.clean(again, H)
+
+
+@simulated
+async def test_a_link_numbers_what_it_sends_and_repeats_hello_until_welcome() -> None:
+    """Every A, with a new number each, and not after; numbers of the next connection are higher."""
+    place = Site("nats")
+    channel = BrokeredChannel(place.url, "1" * 32)
+    hello = Hello("1" * 32, "one", [Subscription(QUEUE, 1)])
+    link = await channel.connect()
+    link.send(hello)
+    await pass_time(2 * A + 0.1)
+    bridge = await place.bridge()
+    frame = await link.receive()
+    assert isinstance(frame, Welcome)
+    assert frame.boot == bridge.boot
+    await pass_time(3 * A)
+    await link.close()
+    again = await channel.connect()
+    again.send(hello)
+    await again.receive()
+    said = [msgspec.json.decode(payload) for topic, payload in place.server.log if topic[1] == "hello"]
+    numbers = [hello["seq"] for hello in said]
+    assert numbers == [1, 2, 3, 4, (1 << 32) + 1]
+    assert [hello.get("to") for hello in said] == [None] * 5
+    broker = place.server.connections[-1]
+    assert isinstance(broker, NamedBroker)
+    broker.die("reset")
+    with pytest.raises(ChannelLost, match="reset"):
+        await _receive_all(again)
+    await again.close()
+    await again.close()
+    await channel.close()
+    await place.close()
+
+
+def test_a_crashed_worker_is_known_at_once_by_its_last_will() -> None:
+    """On MQTT; over NATS by silence within D. What it owned goes to the next."""
+
+    async def life(kind: str, within: float) -> None:
+        async with site(kind) as place:
+            bridge = await place.bridge()
+            await place.worker()
+            await place.until(lambda: len(bridge.listeners()) == 1, A, "one")
+            await place.worker()
+            await place.until(lambda: len(bridge.listeners()) == 2, A, "two")
+            await place.kill_worker()
+            await place.until(lambda: len(bridge.listeners()) == 1, within, "the crash is known")
+            await place.put()
+            await place.all_handled(A + SLACK)
+
+    simulate(life("mqtt", 0.1))
+    simulate(life("nats", D + SLACK))

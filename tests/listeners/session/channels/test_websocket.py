@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientConnectionResetError, WSMsgType, web
+from aiohttp.http import WebSocketWriter
 
 from bridge.contract.errors import ChannelLost
-from bridge.contract.wire import Bye, Hello, Subscription, Welcome
+from bridge.contract.wire import Bye, Hello, Started, Subscription, Welcome, decode_up
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
+from bridge.queues import open_store
 from bridge.queues.base import NewMessage
 from bridge.service.bridge import Bridge
+from listeners import Message
+from listeners.session.channels import websocket
 from listeners.session.channels.websocket import WebSocketChannel
 from tests.bridge.queues.scripted_server import Answering, ScriptedServer
 from tests.bridge.queues.test_http_many import refusing, strange
-from tests.listeners.rig import QUEUE
-from tests.support.processes import free_port
+from tests.listeners.rig import QUEUE, Store, listening, settled
+from tests.support.processes import free_port, until
+from tests.support.web import serving
 
 HELLO = Hello("a" * 32, "test", [Subscription(QUEUE, 1, own=True)])
 
@@ -140,3 +146,125 @@ async def test_who_lets_nobody_in_is_passed_over_and_a_refusal_is_told(
         assert str(link) == good and len(server.asked) == (first is not None)
         await link.close()
         await channel.close()
+
+
+async def test_a_listener_tells_whom_it_is_with(caplog: pytest.LogCaptureFixture) -> None:
+    """In its state, and in one line of the log when that changes."""
+    caplog.set_level(logging.INFO, "queuebell.listener")
+    store = Store()
+
+    async def handle(message: Message) -> None:
+        pass
+
+    async with serving() as one, serving() as two:
+        urls = {served.server.url: served for served in (one, two)}
+        async with listening(store, handle, bridge=list(urls), name="worker") as listener:
+            await until(lambda: listener.state().session, "a session stands")
+            first = listener.state().bridge
+            assert first in urls
+            assert not [line for line in caplog.messages if "is with the bridge" in line]
+            boot = urls[first].bridge.boot
+            assert listener.state().boot == boot
+            urls[first].bridge.end_sessions()
+            await until(lambda: listener.state().boot not in (None, boot), "it is with the other one")
+            second = listener.state().bridge
+            assert second in urls and second != first
+            assert [line for line in caplog.messages if "is with the bridge" in line] == [
+                f"worker: is with the bridge at {second} now, no more with the one at {first}"
+            ]
+            assert any(f"the session with the bridge at {first} ended" in line for line in caplog.messages)
+        assert listener.state().bridge is None
+
+
+async def test_one_that_hangs_costs_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 s, shortened here; and an attempt that is given up goes on at the next one."""
+    monkeypatch.setattr(websocket, "TRY_S", 0.05)
+    never = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await never.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    hanging = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with peer(silent) as good:
+        channel = WebSocketChannel(f"{hanging},{good}", draw=lambda: 0.999)
+        link = await channel.connect()
+        assert str(link) == good
+        await link.close()
+        await channel.close()
+        monkeypatch.setattr(websocket, "TRY_S", 100.0)
+        channel = WebSocketChannel(f"{hanging},{good}", draw=lambda: 0.999)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await channel.connect()
+        link = await channel.connect()
+        assert str(link) == good
+        await link.close()
+        await channel.close()
+    never.set()
+    server.close()
+
+
+async def test_closing_sends_what_was_handed_over() -> None:
+    """The last frames before a close arrive, in order."""
+    heard: list[object] = []
+    over = asyncio.Event()
+
+    async def listen(socket: web.WebSocketResponse) -> None:
+        async for message in socket:
+            heard.append(decode_up(message.data))
+        over.set()
+
+    async with peer(listen) as url:
+        channel = WebSocketChannel(url)
+        link = await channel.connect()
+        frames = [Started(QUEUE, "b" * 32, number) for number in range(100)]
+        for frame in frames:
+            link.send(frame)
+        await link.close()
+        await over.wait()
+        assert heard == frames
+        await channel.close()
+
+
+async def test_why_it_was_closed_is_told_though_the_reply_cannot_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over TLS the close frame and the end of the connection come at once: aiohttp has 1006 then, and not 4401."""
+
+    async def cannot(*_: object, **__: object) -> None:
+        raise ClientConnectionResetError("Cannot write to closing transport")
+
+    async def revoke(socket: web.WebSocketResponse) -> None:
+        await socket.send_frame((4401).to_bytes(2, "big"), WSMsgType.CLOSE)
+        await socket.receive()
+
+    monkeypatch.setattr(WebSocketWriter, "close", cannot)
+    async with peer(revoke) as url:
+        channel = WebSocketChannel(url)
+        link = await channel.connect()
+        with pytest.raises(ChannelLost, match="knows no such key"):
+            await link.receive()
+        await link.close()
+        await channel.close()
+
+
+async def test_put_to_handler_over_the_network() -> None:
+    """The whole way: a put through the queue service wakes a worker, whose URL makes the queue an own one."""
+    async with Bridge() as bridge, WebServer(bridge, WebSettings(port=0)) as server:
+        producer = open_store(server.url)
+        seen: list[tuple[str, str]] = []
+
+        async def handle(message: Message) -> None:
+            seen.append((message.text(), message.wake_source))
+
+        async with listening(server.url, handle, bridge=server.url) as listener:
+            while not listener.state().session:
+                await asyncio.sleep(0.01)
+            for number in range(3):
+                await producer.put(QUEUE, [NewMessage(b"%d" % number)])
+                await settled(listener, number + 1)
+            figures = listener.state().queues[QUEUE]
+            assert (figures.carried, figures.total_receives) == (3, 0)
+        assert seen == [("0", "trigger"), ("1", "trigger"), ("2", "trigger")]
+        assert bridge.listeners() == []
+        await producer.close()

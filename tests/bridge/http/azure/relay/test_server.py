@@ -148,36 +148,6 @@ async def test_host_can_be_kept() -> None:
         assert relayed.bells.rung == [("acme/orders", 0), ("other/orders", 0)]
 
 
-async def test_bodies_of_unknown_length_pass() -> None:
-    """Chunked up and chunked down, piece by piece."""
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await endpoint().request(reader, 0)
-        got.append(await reader.readuntil(b"0\r\n\r\n"))
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
-        await half.wait()
-        writer.write(b"2\r\nde\r\n0\r\n\r\n")
-        await writer.drain()
-
-    got: list[bytes] = []
-    half = asyncio.Event()
-    async with before(script) as relayed, relayed.client() as client:
-
-        def endpoint() -> ServerEndpoint:
-            return relayed.endpoint
-
-        await client.send(
-            b"POST /acme/orders/messages HTTP/1.1\r\nHost: relay\r\nTransfer-Encoding: chunked\r\n\r\n"
-            b"5\r\nhello\r\n0\r\n\r\n"
-        )
-        assert b"Transfer-Encoding: chunked" in await client.reader.readuntil(b"\r\n\r\n")
-        # The first piece is here before the second was sent.
-        assert await client.reader.readuntil(b"abc\r\n") == b"3\r\nabc\r\n"
-        half.set()
-        assert await client.reader.readuntil(b"0\r\n\r\n") == b"2\r\nde\r\n0\r\n\r\n"
-        assert got == [b"5\r\nhello\r\n0\r\n\r\n"]
-
-
 async def test_a_client_that_waits_to_be_asked_for_its_body() -> None:
     """The relay itself says to go on, and asks the endpoint for no such word."""
     async with before(CREATED) as relayed, relayed.client() as client:
@@ -309,14 +279,6 @@ async def test_what_cannot_be_passed_on(raw: bytes, status: int) -> None:
         reply = await relayed.ask(raw)
         assert fault(reply)[0] == status
         assert relayed.endpoint.requests == []
-
-
-async def test_an_absolute_target_goes_to_the_endpoint() -> None:
-    """A client that takes the relay for a proxy is not led elsewhere."""
-    async with before(CREATED) as relayed:
-        await relayed.ask(PUT.replace(b"/acme", b"http://other.example:99/acme", 1))
-        assert relayed.endpoint.requests[0].startswith(b"POST /acme/orders/messages HTTP/1.1\r\n")
-        assert relayed.bells.rung == [("acme/orders", 0)]
 
 
 async def test_the_sdk_at_a_relay_before_our_own_endpoint() -> None:

@@ -191,21 +191,6 @@ async def azure_client(front: Front) -> AsyncIterator[Client]:
         await client.close()
 
 
-async def test_a_put_that_nobody_waits_for_still_takes_its_room(tmp_path: Path) -> None:
-    """At the Azure endpoint a client may say how long it waits; what it gave the store is counted until it is done."""
-    async with pausing(tmp_path, put_wait_ms=60_000) as paused, serving_azure(paused.bridge) as front:
-        await front.ask("PUT", "/orders")
-        paused.pause()
-        late = await front.ask("POST", "/orders/messages?timeout=1", message("x"))
-        assert fault(late) == (500, "OperationTimedOut")
-        assert paused.rule.waiting == 1
-        paused.resume()
-        while paused.rule.waiting:
-            await paused.served.ask("GET", "/livez")
-        assert paused.rule.bytes == 0
-        await gone(front)
-
-
 async def gone(front: Front) -> None:
     """Take the message that was put all the same."""
     assert len(await front.get("orders")) == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -11,6 +13,9 @@ import pytest
 
 from bridge.contract.errors import BadInput, BadQueueReference, ConfigurationError
 from bridge.contract.wire import Bye, Hello, ListenerHeartbeat, More
+from bridge.queues import open_store
+from bridge.queues.base import Depth, NewMessage
+from bridge.queues.embedded.memory import MemoryStore
 from listeners import PULL_ONLY, Listener, Message
 from tests.listeners.rig import QUEUE, Store, listening, settled
 from tests.support.fake_bridge import FakeBridge
@@ -215,3 +220,98 @@ def test_queues_are_checked_when_the_listener_is_made() -> None:
         Listener("memory:x", "a/" + "q" * 75, nothing, bridge=PULL_ONLY)
     Listener("memory:x", "a/" + "q" * 75, nothing, bridge=PULL_ONLY, poison_queue="a/bad")
     Listener("memory:x", "a/" + "q" * 73 + "-poison", nothing, bridge=PULL_ONLY)
+
+
+async def test_the_first_signal_stops_gracefully_and_the_second_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """SIGTERM lets handlers finish; a second one cancels them and gives their messages back."""
+    before = signal.getsignal(signal.SIGTERM)
+    for signals in (1, 2):
+        store = MemoryStore(f"signals-{signals}")
+        await store.put(QUEUE, [NewMessage(b"x")])
+        started, release = asyncio.Event(), asyncio.Event()
+
+        async def handle(message: Message, started: asyncio.Event = started, release: asyncio.Event = release) -> None:
+            started.set()
+            await release.wait()
+
+        running = asyncio.create_task(
+            Listener(store, QUEUE, handle, bridge=PULL_ONLY, grace=600, name="it").run(), name="listener"
+        )
+        await started.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.02)
+        assert not running.done()
+        if signals == 1:
+            release.set()
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+        await running
+        depth = await store.depth(QUEUE)
+        assert depth.visible == signals - 1
+        await store.close()
+        assert caplog.text.count("it: stopping; a second signal stops at once") == signals
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+async def test_a_second_cancellation_still_lets_go_of_everything() -> None:
+    """It only makes it hurry: no connection and no store is left open."""
+    begun = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with open_store("memory:cancelled-twice") as producer:
+        await producer.put("a/twice", [NewMessage(b"1")])
+        listener = Listener("memory:cancelled-twice", "a/twice", handle, bridge=PULL_ONLY, handle_signals=False)
+        running = asyncio.create_task(listener.run(), name="listener")
+        await begun.wait()
+        running.cancel()
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert (await producer.depth("a/twice")) == Depth(1, 0)
+    # What is in memory is gone with the last who had it open.
+    async with open_store("memory:cancelled-twice") as again:
+        assert await again.depth("a/twice") is None
+
+
+@simulated
+async def test_a_short_break_of_the_session_does_not_degrade() -> None:
+    """A bridge that restarts within 5 s costs a hello and no receive (I6)."""
+    store, bridge = Store(), FakeBridge()
+    async with listening(store, nothing, bridge=bridge) as listener:
+        await bridge.until(ListenerHeartbeat)
+        bridge.boot, bridge.gen = "d" * 32, 3
+        bridge.cut()
+        await bridge.until(Hello, 2)
+        await bridge.until(ListenerHeartbeat, 2)
+        assert bridge.hellos[1].instance == bridge.hellos[0].instance
+        seen = bridge.hellos[1].queues[0].seen
+        assert seen.boot == "b" * 32
+        assert listener.state().mode == "push"
+        assert listener.state().queues[QUEUE].gen == 3
+        assert store.receives == 0
+
+
+@simulated
+async def test_a_cancelled_run_gives_back_and_leaves() -> None:
+    """Cancelling `run` takes no grace: handlers are cancelled, messages returned, `bye` said."""
+    store, bridge = Store(), FakeBridge()
+
+    async def handle(message: Message) -> None:
+        await pass_time(1000)
+
+    listener = Listener(store, QUEUE, handle, bridge=bridge, handle_signals=False)
+    running = asyncio.create_task(listener.run(), name="listener")
+    await bridge.until(ListenerHeartbeat)
+    await store.fill(b"x")
+    bridge.wake(QUEUE)
+    await pass_time(1)
+    running.cancel()
+    await asyncio.wait([running])
+    assert running.cancelled()
+    assert await store.bodies(QUEUE) == [b"x"]
+    assert bridge.of(Bye)
+    await listener.stop()

@@ -39,7 +39,7 @@ from listeners.session.session import (
     STORE_MISMATCH,
     Session,
 )
-from tests.listeners.rig import QUEUE, Store, hanging, listening
+from tests.listeners.rig import QUEUE, Store, hanging, listening, settled
 from tests.support.fake_bridge import FakeBridge, FakeLink
 from tests.support.sim_loop import elapse, simulated
 
@@ -354,3 +354,41 @@ async def test_what_fails_is_told_as_far_as_it_fits(queues: int, failing: int) -
     assert len(encode_frame(frame)) <= room
     assert decode_up(encode_frame(frame)) == frame
     assert told == failing if fits else 0 < told < failing
+
+
+@simulated
+async def test_a_worker_that_holds_a_message_names_its_lease() -> None:
+    """The handler goes on; should the worker die before another bridge hears of it, the first has told the end."""
+    store, bridge = Store(), FakeBridge()
+    asked = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        asked.set()
+        await hanging(20.0)()
+
+    async with listening(store, handle, bridge=bridge, visibility_timeout=30.0) as listener:
+        await bridge.until(ListenerHeartbeat)
+        await store.fill(b"a")
+        bridge.wake(QUEUE)
+        await asked.wait()
+        await bridge.until(Cover)
+        drain(bridge)
+        (bye,) = await bridge.until(Bye)
+        (end,) = bye.leases[QUEUE]
+        assert 29_000 <= end <= 31_000
+        await settled(listener, 1)
+
+
+@simulated
+async def test_a_worker_with_nothing_to_do_says_so_and_is_at_another_bridge_at_once() -> None:
+    """Also right after a look, and after what it read with the `drain` no receive begins under the old session."""
+    store, bridge = Store(), FakeBridge()
+    async with listening(store, nothing, bridge=bridge):
+        await bridge.until(ListenerHeartbeat)
+        bridge.wake(QUEUE)
+        await bridge.until(Cover)
+        drain(bridge)
+        bridge.wake(QUEUE)
+        assert await bridge.until(Bye) == [Bye()]
+        await bridge.until(Hello, 2)
+        assert (bridge.connects, store.receives) == (2, 1)

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import ClientConnectionResetError, WSMsgType, web
 from aiohttp.http import WebSocketWriter
 
-from bridge.contract.errors import ChannelLost
+from bridge.contract.errors import ChannelLost, ConfigurationError
 from bridge.contract.wire import Bye, Hello, Started, Subscription, Welcome, decode_up
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
@@ -268,3 +268,50 @@ async def test_put_to_handler_over_the_network() -> None:
         assert seen == [("0", "trigger"), ("1", "trigger"), ("2", "trigger")]
         assert bridge.listeners() == []
         await producer.close()
+
+
+async def test_a_cancelled_receive_loses_nothing() -> None:
+    """The frame that comes afterwards is still there."""
+    speak = asyncio.Event()
+
+    async def talk(socket: web.WebSocketResponse) -> None:
+        await speak.wait()
+        await socket.send_str('{"type": "drain"}')
+        await socket.send_str('{"type": "something newer"}')
+        await socket.send_str('{"type": "bye"}')
+        await socket.receive()
+
+    async with peer(talk) as url:
+        channel = WebSocketChannel(url)
+        link = await channel.connect()
+        waiting = asyncio.create_task(link.receive(), name="receive")
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        speak.set()
+        assert type(await link.receive()).__name__ == "Drain"
+        assert isinstance(await link.receive(), Bye), "a type that this version does not know is passed over"
+        await link.close()
+        await channel.close()
+
+
+async def test_a_bridge_that_is_not_there_is_a_lost_channel() -> None:
+    """Refused connections and answers that are no sessions are worth another try."""
+
+    async def hang_up(socket: web.WebSocketResponse) -> None:
+        await socket.close()
+
+    async with peer(hang_up) as url:
+        channel = WebSocketChannel(url)
+        link = await channel.connect()
+        with pytest.raises(ChannelLost, match="closed"):
+            await link.receive()
+        await link.close()
+        await channel.close()
+        with pytest.raises(ConfigurationError, match="path"):
+            WebSocketChannel(url + "/nowhere")
+    channel = WebSocketChannel(url)
+    with pytest.raises(ChannelLost):
+        await channel.connect()
+    await channel.close()

@@ -61,11 +61,9 @@ class BareNats:
             pass
 
 
-async def nats_site(
-    site: Site, *, extra: str = "", mqtt: bool = False, through: bool = False, **settings: str
-) -> NatsServer:
-    """Start a NATS server, a bridge on it (``through`` a proxy, which becomes ``site.proxy``), and a store."""
-    server = await site.enter(NatsServer(site.processes.folder / "nats", extra=extra, mqtt=mqtt))
+async def nats_site(site: Site, **settings: str) -> NatsServer:
+    """Start a NATS server, a bridge on it, and a store."""
+    server = await site.enter(NatsServer(site.processes.folder / "nats"))
     await site.elsewhere("--nats", nats_url(server), **settings)
     return server
 
@@ -292,30 +290,17 @@ async def permission_revoked(site: Site) -> None:
 
 ROWS = (
     Row("F4", "trigger lost on its way", "proxy drops one PUB on the way to NATS", pace.sweep, trigger_dropped),
-    Row(
-        "F5", "triggers ten times over and out of order", "50 PUBs shuffled; sweep off", pace.healthy, trigger_repeated
-    ),
+    Row("F5", "triggers ten times over and out of order", "50 PUBs shuffled; sweep off", pace.healthy,
+        trigger_repeated),
     Row("F6", "bus killed", "kill -9 of nats-server, sessions over it; sweep off", pace.reconnect, bus_killed),
-    Row(
-        "F7a",
-        "bus restarts without its sessions",
-        "NATS's MQTT, store deleted; sweep off",
-        pace.reconnect,
-        bus_forgets("nats"),
-    ),
-    Row(
-        "F7b",
-        "bus restarts without its sessions",
-        "mosquitto, store deleted; sweep off",
-        pace.reconnect,
-        bus_forgets("mosquitto"),
-        needs=Needs.SYSTEM,
-        command="apt-get install mosquitto",
-        possible=lambda: shutil.which("mosquitto", path=PLACES) is not None,
-    ),
+    Row("F7a", "bus restarts without its sessions", "NATS's MQTT, store deleted; sweep off", pace.reconnect,
+        bus_forgets("nats")),
+    Row("F7b", "bus restarts without its sessions", "mosquitto, store deleted; sweep off", pace.reconnect,
+        bus_forgets("mosquitto"), needs=Needs.SYSTEM, command="apt-get install mosquitto",
+        possible=lambda: shutil.which("mosquitto", path=PLACES) is not None),
     Row("F8", "bus alive but deaf", "nothing comes from NATS any more; sweep off", pace.probe, bus_deaf),
     Row("F9", "bus stopped", "SIGSTOP of nats-server, sessions over it; sweep off", pace.without_bridge, bus_stopped),
     Row("F13a", "two bridges, split", "one cut off from the bus", pace.sweep, two_bridges_split),
     Row("F36", "stored triggers damaged", "bits flipped in JetStream's blocks", pace.reconnect, stream_damaged),
     Row("F39", "permission revoked and restored", "NATS reloaded twice; sweep off", pace.reconnect, permission_revoked),
-)
+)  # fmt: skip

@@ -4,38 +4,22 @@ from __future__ import annotations
 
 import re
 
-from tests.chaos import brokers, clocks, clusters, handlers, network, processes, resources, scaled
+from tests.chaos import brokers, clocks, clusters, network, processes, resources, scaled
 from tests.chaos.row import Row
 
-
-def _order(row: Row) -> tuple[int, str]:
-    match = re.fullmatch(r"F(\d+)(\w?)", row.number)
-    assert match is not None, row.number
-    return int(match[1]), match[2]
-
-
-ROWS = tuple(
-    sorted(
-        (
-            row
-            for room in (processes, network, brokers, resources, clocks, handlers, clusters, scaled)
-            for row in room.ROWS
-        ),
-        key=_order,
-    )
+ROWS = sorted(
+    (row for room in (processes, network, brokers, resources, clocks, clusters, scaled) for row in room.ROWS),
+    key=lambda row: [part.zfill(3) for part in re.findall(r"[a-z]|[0-9]+", row.number)],
 )
 """In the order of their numbers."""
 
 
-def chosen(numbers: str | None) -> list[Row]:
-    """Return the rows named, separated by commas (``F10`` names F10a, F10b ...); all for None. Raises `ValueError`."""
-    if not numbers:
-        return list(ROWS)
-    wanted = [number.strip().upper() for number in numbers.split(",")]
+def chosen(numbers: str) -> list[Row]:
+    """Return the rows named, separated by commas (``F10`` names F10a, F10b ...); all for none. Raises `ValueError`."""
     found: list[Row] = []
-    for number in wanted:
+    for number in numbers.upper().split(",") if numbers else ():
         rows = [row for row in ROWS if number in (row.number.upper(), row.number.upper().rstrip("ABCDEFGH"))]
         if not rows:
             raise ValueError(f"no such fault: {number}")
         found += rows
-    return found
+    return found or list(ROWS)

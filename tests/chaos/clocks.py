@@ -130,45 +130,20 @@ def can_unshare_time() -> bool:
 
 ROWS = (
     Row("F27a", "delayed put", "own queue, 1.5 s", pace.healthy, delayed),
-    Row(
-        "F27b",
-        "delayed put over a bridge's kill",
-        "own queue, kill -9",
-        pace.later(pace.reconnect, 1.5, "the delay"),
-        delayed_over_a_kill,
-    ),
-    Row(
-        "F27c",
-        "delayed put elsewhere",
-        "trigger with not_before_ms; sweep off",
-        pace.later(pace.healthy, 1.0, "resolution 1 s"),
-        delayed_elsewhere,
-    ),
-    Row(
-        "F27d",
-        "delayed put elsewhere over a bridge's kill",
-        "kill -9 of the bridge that had the timer",
-        pace.later(pace.sweep, 2.5, "the delay"),
-        delayed_elsewhere_over_a_kill,
-    ),
+    Row("F27b", "delayed put over a bridge's kill", "own queue, kill -9", pace.later(pace.reconnect, 1.5, "the delay"),
+        delayed_over_a_kill),
+    Row("F27c", "delayed put elsewhere", "trigger with not_before_ms; sweep off",
+        pace.later(pace.healthy, 1.0, "resolution 1 s"), delayed_elsewhere),
+    Row("F27d", "delayed put elsewhere over a bridge's kill", "kill -9 of the bridge that had the timer",
+        pace.later(pace.sweep, 2.5, "the delay"), delayed_elsewhere_over_a_kill),
     Row("F29", "messages expire while all sleep", "time to live 1 s", pace.healthy, expired),
-    Row(
-        "F30a", "wall clock an hour ahead", "in bridge and worker, under way", pace.reconnect, wall_clock_jumps(HOUR_S)
-    ),
-    Row(
-        "F30b", "wall clock an hour back", "in bridge and worker, under way", pace.reconnect, wall_clock_jumps(-HOUR_S)
-    ),
-    Row(
-        "F30c", "wall clocks an hour wrong", "libfaketime on the workers", pace.healthy, faked_time, needs=Needs.SYSTEM
-    ),
-    Row(
-        "F31",
-        "monotonic clocks a day apart",
-        "a time namespace for the worker",
-        pace.healthy,
-        other_monotonic_clock,
-        needs=Needs.KERNEL,
-        command="unshare -T --monotonic 86400 --fork queuebell listen ...",
-        possible=can_unshare_time,
-    ),
-)
+    Row("F30a", "wall clock an hour ahead", "in bridge and worker, under way", pace.reconnect,
+        wall_clock_jumps(HOUR_S)),
+    Row("F30b", "wall clock an hour back", "in bridge and worker, under way", pace.reconnect,
+        wall_clock_jumps(-HOUR_S)),
+    Row("F30c", "wall clocks an hour wrong", "libfaketime on the workers", pace.healthy, faked_time,
+        needs=Needs.SYSTEM),
+    Row("F31", "monotonic clocks a day apart", "a time namespace for the worker", pace.healthy, other_monotonic_clock,
+        needs=Needs.KERNEL, command="unshare -T --monotonic 86400 --fork queuebell listen ...",
+        possible=can_unshare_time),
+)  # fmt: skip

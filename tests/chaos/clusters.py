@@ -387,63 +387,31 @@ def _row(number: str, fault: str, how: str, promise: pace.Promise, inject: Story
 ROWS = (
     _row("F41", "cluster: a bridge killed under load", "kill -9 of each", next_in_order, on_cluster(killed_under_load)),
     _row("F42", "cluster: two of three killed", "kill -9", next_in_order, on_cluster(two_of_three_killed)),
-    _row(
-        "F43a",
-        "cluster: the first in order killed, a message waits",
-        "SIGSTOP, put at the second, kill -9",
-        next_with_worker,
-        on_cluster(first_killed_with_a_message),
-    ),
-    _row(
-        "F43b",
-        "cluster: the first killed with a worker and its lease",
-        "kill -9 of both",
-        lease_of_the_gone,
-        on_cluster(first_killed_with_its_worker),
-    ),
-    _row(
-        "F44a",
-        "cluster: NATS server killed",
-        "kill -9 of each; nobody is told of others",
-        pace.reconnect,
-        on_cluster(node_killed, through=True),
-    ),
+    _row("F43a", "cluster: the first in order killed, a message waits", "SIGSTOP, put at the second, kill -9",
+        next_with_worker, on_cluster(first_killed_with_a_message)),
+    _row("F43b", "cluster: the first killed with a worker and its lease", "kill -9 of both", lease_of_the_gone,
+        on_cluster(first_killed_with_its_worker)),
+    _row("F44a", "cluster: NATS server killed", "kill -9 of each; nobody is told of others", pace.reconnect,
+        on_cluster(node_killed, through=True)),
     _row("F44b", "cluster: NATS leader killed", "kill -9", pace.reconnect, on_cluster(leader_killed)),
-    _row(
-        "F44c", "cluster: all NATS servers restarted", "kill -9, 4 s", pace.reconnect, on_cluster(all_nodes_restarted)
-    ),
-    _row(
-        "F45a",
-        "cluster: the first cut off from NATS",
-        "proxies refuse",
-        pace.reconnect,
-        on_cluster(cut_from_nats, through=True),
-    ),
-    _row(
-        "F45b",
-        "cluster: the first cut off from the store",
-        "proxy refuses, then swallows",
-        pace.store_back,
-        on_cluster(cut_from_store, through=True),
-    ),
+    _row("F44c", "cluster: all NATS servers restarted", "kill -9, 4 s", pace.reconnect,
+        on_cluster(all_nodes_restarted)),
+    _row("F45a", "cluster: the first cut off from NATS", "proxies refuse", pace.reconnect,
+        on_cluster(cut_from_nats, through=True)),
+    _row("F45b", "cluster: the first cut off from the store", "proxy refuses, then swallows", pace.store_back,
+        on_cluster(cut_from_store, through=True)),
     *(
-        _row(f"F46{letter}", "cluster: the first stands still", f"SIGSTOP, {seconds:g} s", stands_still(seconds), story)
+        _row(f"F46{letter}", "cluster: the first stands still", f"SIGSTOP, {seconds:g} s", stands_still(seconds),
+            stopped(seconds))
         for letter, seconds in (("a", 0.9), ("b", 3.4), ("c", 10.0))
-        for story in (stopped(seconds),)
     ),
     *(
-        _row(
-            f"F46{letter}",
-            f"cluster: the first of {members} and its worker stand still",
-            "SIGSTOP, puts at the second",
-            next_with_worker,
-            frozen(members),
-        )
+        _row(f"F46{letter}", f"cluster: the first of {members} and its worker stand still",
+            "SIGSTOP, puts at the second", next_with_worker, frozen(members))
         for letter, members in (("d", 2), ("e", 3))
     ),
     _row("F47", "cluster: one joins and leaves", "twice, SIGTERM", planned, on_cluster(join_and_leave)),
-    _row(
-        "F48a", "cluster: the first leaves", "SIGTERM, one message after the other", planned, on_cluster(first_leaves)
-    ),
+    _row("F48a", "cluster: the first leaves", "SIGTERM, one message after the other", planned,
+        on_cluster(first_leaves)),
     _row("F48b", "cluster: all restarted in turn", "SIGTERM; NATS: kill -9", planned, on_cluster(rolling_restart)),
-)
+)  # fmt: skip

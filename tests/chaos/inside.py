@@ -5,6 +5,7 @@
 ``tomorrow -``                every frame sent has a field that nobody knows, and comes after a frame of unknown type
 ``way FROM/TO``               who connects to port FROM is connected to port TO, by the same address
 ``disk BYTES``                files cannot grow past BYTES, as on a full disk, until SIGUSR1
+``files COUNT``               no more than so many file descriptors can be had
 """
 
 from __future__ import annotations
@@ -142,6 +143,8 @@ def main(arguments: list[str]) -> None:
         other_way(argument)
     elif fault == "disk":
         small_disk(int(argument))
+    elif fault == "files":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(argument), int(argument)))
     else:
         sys.exit(f"no such fault: {fault}")
     # A subcommand is told by its first word; a worker by its JSON.

@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import resource
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import aiohttp
 
-from tests.chaos.bulk_tally import BulkTally
+from tests.chaos import pace
+from tests.chaos.bulk import BulkTally
 from tests.chaos.pace import ALLOWANCE_S, Pace
 from tests.chaos.site import INSIDE
 from tests.chaos.tally import TotalQueue
@@ -52,8 +54,7 @@ class Worker(Program):
             self.probed(event["body"], event["at"])
 
 
-@dataclass
-class Outcome:
+class Outcome(NamedTuple):
     """What a long run came to; seconds."""
 
     seed: int
@@ -61,23 +62,10 @@ class Outcome:
     handled: int
     took_s: float
     faults: dict[str, int]
+    """How often each was injected, or what was killed how often."""
     worst_wake_s: dict[str, float]
     bounds_s: dict[str, float]
-    broken: list[str] = field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as what JSON knows."""
-        return {
-            "seed": self.seed,
-            **self.total._asdict(),
-            "duplicates_share": self.total.duplicated / max(1, self.handled),
-            "seconds": round(self.took_s, 1),
-            "handled_per_second": round(self.handled / self.took_s),
-            "faults": self.faults,
-            "worst_wake_s": {name: round(wake, 3) for name, wake in self.worst_wake_s.items()},
-            "bounds_s": self.bounds_s,
-            "broken": self.broken,
-        }
+    broken: list[str]
 
 
 class Crew:
@@ -107,7 +95,7 @@ class Crew:
         """Start a worker."""
         self._started += 1
         file = self.notes / f"handled-{self._started}"
-        module = ("-m", "tests.chaos.bulk_worker")
+        module = ("-m", "tests.chaos.bulk", "work")
         worker: Worker = await self.processes.start(
             *(sys.executable, *module, *self.addresses(seat), QUEUE, PROBE, str(PACE.visibility_s), str(file)),
             name=file.name,
@@ -122,7 +110,7 @@ class Crew:
     async def start_producer(self, count: int) -> None:
         """Start a producer of so many messages."""
         self._numbers += 1
-        module = ("-m", "tests.chaos.bulk_producer")
+        module = ("-m", "tests.chaos.bulk", "put")
         program = await self.processes.start(
             *(sys.executable, *module, self.address(), QUEUE, str(self._numbers), str(count), str(self.notes)),
             name=f"producer-{self._numbers}",
@@ -208,8 +196,7 @@ class Probes:
             self._touched = self.fault
             if await self._put(body):
                 await self._measure(body, time.monotonic())
-            pause = PROBE_EVERY_S
-            await asyncio.sleep(pause)
+            await asyncio.sleep(PROBE_EVERY_S)
 
     async def _measure(self, body: str, acknowledged_at: float) -> None:
         while body not in self._seen:
@@ -221,103 +208,103 @@ class Probes:
         self.worst_s[met] = max(self.worst_s.get(met, 0.0), wake)
 
 
-class LongRun:
-    """One long run, with ``auth`` of processes that have keys. ``say`` hears of its progress."""
+class Run:
+    """A run of so many messages, with ``auth`` of processes that have keys. ``say`` hears of its progress."""
 
-    def __init__(
-        self,
-        messages: int,
-        *,
-        minutes: float,
-        seed: int,
-        faults: list[str],
-        say: Callable[[str], None],
-        auth: bool = False,
-    ) -> None:
-        self._messages = messages
-        self._minutes = minutes
-        self._seed = seed
-        self._draw = random.Random(seed)
-        self._wanted = faults
-        self._say = say
-        self._auth = auth
-        self._counts: Counter[str] = Counter()
-        self._probes: Probes
-        self._began = 0.0
+    def __init__(self, messages: int, *, seed: int, say: Callable[[str], None], auth: bool = False) -> None:
+        self.messages = messages
+        self.seed = seed
+        self.draw = random.Random(seed)
+        self.say = say
+        self.auth = auth
+        self.counts: Counter[str] = Counter()
+        self.probes: Probes
+        self.began = 0.0
 
-    async def run(self, folder: Path) -> Outcome:
+    async def load(
+        self, crew: Crew, hurt: Callable[[], Awaitable[None]], empty: Callable[[], Awaitable[bool]]
+    ) -> float:
+        """Put, hurt, and drain; return how long that took."""
+        self.began = time.monotonic()
+        beside = [
+            asyncio.create_task(self.probes.run(), name="probing"),
+            asyncio.create_task(self._tell(crew), name="telling"),
+        ]
+        try:
+            for _ in range(PRODUCERS):
+                await crew.start_producer(-(-self.messages // PRODUCERS))
+            await hurt()
+            for number in crew.producing():
+                await crew.producers[number][0].kill()
+            self.say("all is put and healed; draining")
+            await crew.drain(empty)
+            return time.monotonic() - self.began
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
+
+    def outcome(self, crew: Crew, took_s: float, bounds_s: dict[str, float]) -> Outcome:
+        """Sum up; of what has no bound, no wait is too long."""
+        total, worst = crew.tally.total(), dict(self.probes.worst_s)
+        broken = [f"{name}={n}" for name, n in (("lost", total.lost), ("unexpected", total.unexpected)) if n]
+        if total.acknowledged < self.messages:
+            broken.append(f"only {total.acknowledged:,} were acknowledged")
+        for fault, bound in bounds_s.items():
+            if worst.get(fault, 0.0) > bound + ALLOWANCE_S:
+                broken.append(f"{fault}: worst wake {worst[fault]:.2f} s, promised {bound:.2f} s")
+        return Outcome(self.seed, total, crew.tally.handled(), took_s, dict(self.counts), worst, bounds_s, broken)
+
+    async def _tell(self, crew: Crew) -> None:
+        before = 0
+        while True:
+            await asyncio.sleep(SAY_EVERY_S)
+            taken, handled = crew.acknowledged(), crew.tally.handled()
+            now = "" if self.probes.fault == NONE else f", now {self.probes.fault}"
+            self.say(
+                f"{time.monotonic() - self.began:5.0f} s  acknowledged {taken:,} of {self.messages:,}  handled "
+                f"{handled:,} ({(handled - before) / SAY_EVERY_S:,.0f}/s)  faults {self.counts.total()}{now}"
+            )
+            before = handled
+
+
+class LongRun(Run):
+    """One long run, of one bridge."""
+
+    async def run(self, folder: Path, faults: list[str]) -> Outcome:
         """Put, hurt, heal, drain, and sum up."""
-        from tests.chaos.long_faults import FAULTS
-
         async with AsyncExitStack() as stack:
-            processes = await stack.enter_async_context(Processes(folder, auth=self._auth))
+            processes = await stack.enter_async_context(Processes(folder, auth=self.auth))
             port = free_port()
             proxy = await stack.enter_async_context(TcpProxy(port))
             client = await stack.enter_async_context(aiohttp.ClientSession(headers=processes.headers))
-            self._probes = Probes(lambda body: _probe(client, f"http://127.0.0.1:{port}", body))
-            ground = Ground(processes, proxy, port, self._probes.heard)
+            self.probes = Probes(lambda body: _probe(client, f"http://127.0.0.1:{port}", body))
+            ground = Ground(processes, proxy, port, self.probes.heard)
             await ground.start_bridge()
             for seat in range(WORKERS):
                 await ground.start_worker(seat)
             await ground.bridge.has_listeners(2 * WORKERS)
-            probing = asyncio.create_task(self._probes.run(), name="probing")
-            telling = asyncio.create_task(self._tell(ground), name="telling")
-            self._began = time.monotonic()
-            try:
-                for _ in range(PRODUCERS):
-                    await ground.start_producer(-(-self._messages // PRODUCERS))
-                await self._hurt(ground, [FAULTS[name] for name in self._wanted])
-                await self._drain(ground)
-                took = time.monotonic() - self._began
-            finally:
-                for task in (probing, telling):
-                    task.cancel()
-                await asyncio.wait([probing, telling])
-            total, handled = ground.tally.total(), ground.tally.handled()
-        bounds = {name: FAULTS[name].bound_s(PACE) for name in self._wanted if self._counts[name]}
-        outcome = Outcome(self._seed, total, handled, took, dict(self._counts), dict(self._probes.worst_s), bounds)
-        outcome.broken = _broken(outcome, self._messages if not self._minutes else 1)
-        return outcome
 
-    async def _hurt(self, ground: Ground, faults: list[Any]) -> None:
-        ends = self._began + self._minutes * 60 if self._minutes else float("inf")
-        pending: list[Any] = []
-        while ground.producing() and time.monotonic() < ends:
-            await asyncio.sleep(self._draw.uniform(0.5, 2.0))
+            async def empty() -> bool:
+                return (await ground.bridge.queue(QUEUE)).get("depth") == {"visible": 0, "invisible": 0}
+
+            took = await self.load(ground, lambda: self._hurt(ground, [FAULTS[name] for name in faults]), empty)
+        bounds = {NONE: 0.0} | {name: FAULTS[name].bound_s(PACE) for name in faults if self.counts[name]}
+        return self.outcome(ground, took, bounds)
+
+    async def _hurt(self, ground: Ground, faults: list[LongFault]) -> None:
+        pending: list[LongFault] = []
+        while ground.producing():
+            await asyncio.sleep(self.draw.uniform(0.5, 2.0))
             if not faults:
                 continue
             # Every kind once, in an order drawn, before any comes again.
-            if not pending:
-                pending = self._draw.sample(faults, len(faults))
+            pending = pending or self.draw.sample(faults, len(faults))
             fault = pending.pop()
-            self._counts[fault.number] += 1
-            self._probes.begin(fault.number)
-            await fault.inject(ground, self._draw)
-            self._probes.end(bridge_was_away=fault.bridge_is_away)
-        for number in ground.producing():
-            await ground.producers[number][0].kill()
-
-    async def _drain(self, ground: Ground) -> None:
-        self._say("all is put and healed; draining")
-
-        async def empty() -> bool:
-            return (await ground.bridge.queue(QUEUE)).get("depth") == {"visible": 0, "invisible": 0}
-
-        await ground.drain(empty)
-
-    async def _tell(self, ground: Ground) -> None:
-        every, before = SAY_EVERY_S, 0
-        while True:
-            await asyncio.sleep(every)
-            taken, handled = ground.acknowledged(), ground.tally.handled()
-            seconds = time.monotonic() - self._began
-            left = max(0, self._messages - taken) / max(1.0, taken / seconds)
-            self._say(
-                f"{seconds:5.0f} s  acknowledged {taken:,} of {self._messages:,}  handled {handled:,} "
-                f"({(handled - before) / every:,.0f}/s)  {left:.0f} s to go  "
-                f"faults {self._counts.total()}{'' if self._probes.fault == NONE else ', now ' + self._probes.fault}"
-            )
-            before = handled
+            self.counts[fault.number] += 1
+            self.probes.begin(fault.number)
+            await fault.inject(ground, self.draw)
+            self.probes.end(bridge_was_away=fault.bridge_is_away)
 
 
 async def _probe(client: aiohttp.ClientSession, url: str, body: str) -> bool:
@@ -330,14 +317,133 @@ async def _probe(client: aiohttp.ClientSession, url: str, body: str) -> bool:
         return False
 
 
-def _broken(outcome: Outcome, wanted: int) -> list[str]:
-    """Return what was promised and not kept."""
-    total = outcome.total
-    broken = [f"{name}={count}" for name, count in (("lost", total.lost), ("unexpected", total.unexpected)) if count]
-    if total.acknowledged < wanted:
-        broken.append(f"only {total.acknowledged:,} were acknowledged")
-    for fault, wake in outcome.worst_wake_s.items():
-        bound = outcome.bounds_s.get(fault, 0.0)
-        if wake > bound + ALLOWANCE_S:
-            broken.append(f"{fault}: worst wake {wake:.2f} s, promised {bound:.2f} s")
-    return broken
+# What is done to its processes, and what a probe may wait meanwhile --------------------------------------------------
+
+
+class LongFault(NamedTuple):
+    """One kind of fault; while the ``bridge_is_away``, waits count from when it is back."""
+
+    number: str
+    what: str
+    inject: Callable[[Ground, random.Random], Awaitable[None]]
+    bound_s: Callable[[Pace], float]
+    bridge_is_away: bool = False
+
+
+async def kill_producer(ground: Ground, draw: random.Random) -> None:
+    """Kill a producer, and start another for what it leaves."""
+    running = ground.producing()
+    if running:
+        number = draw.choice(running)
+        program, count = ground.producers[number]
+        await program.kill()
+        left = count - ground.tally.acknowledged(number)
+        if left > 0:
+            await ground.start_producer(left)
+
+
+async def kill_bridge(ground: Ground, draw: random.Random) -> None:
+    """Kill the bridge, and start it again after a moment."""
+    await ground.bridge.kill()
+    await asyncio.sleep(draw.uniform(0.0, 1.0))
+    await ground.start_bridge()
+
+
+async def stop_bridge(ground: Ground, draw: random.Random) -> None:
+    """Stop the bridge, shorter or longer than it takes to be found dead."""
+    ground.bridge.signal(signal.SIGSTOP)
+    await asyncio.sleep(draw.uniform(0.3, 1.5) * PACE.death_s)
+    ground.bridge.signal(signal.SIGCONT)
+
+
+async def kill_worker(ground: Ground, draw: random.Random) -> None:
+    """Kill a worker with all it holds, and start another in its place."""
+    seat = draw.randrange(WORKERS)
+    await ground.workers[seat].kill()
+    await ground.start_worker(seat)
+
+
+async def stop_worker(ground: Ground, draw: random.Random) -> None:
+    """Stop a worker for longer than its leases."""
+    worker = ground.workers[draw.randrange(WORKERS)]
+    worker.signal(signal.SIGSTOP)
+    await asyncio.sleep(PACE.visibility_s + draw.uniform(0.5, 2.0))
+    worker.signal(signal.SIGCONT)
+
+
+async def half_open(ground: Ground, _: random.Random) -> None:
+    """Let every byte of one session vanish until both sides must know."""
+    ground.proxy.black_hole()
+    await asyncio.sleep(1.2 * PACE.death_s)
+    ground.proxy.heal()
+    ground.proxy.cut()
+
+
+async def resets(ground: Ground, draw: random.Random) -> None:
+    """Reset one session again and again."""
+    for _ in range(8):
+        ground.proxy.cut()
+        await asyncio.sleep(draw.uniform(0.0, 0.3))
+
+
+async def slices(ground: Ground, _: random.Random) -> None:
+    """Carry one session byte by byte."""
+    for on in (True, False):
+        ground.proxy.up.one_byte = ground.proxy.down.one_byte = on
+        await asyncio.sleep(2.0 * on)
+
+
+async def clock_jumps(ground: Ground, _: random.Random) -> None:
+    """Set the bridge's wall clock an hour ahead."""
+    ground.bridge.signal(signal.SIGUSR1)
+    await asyncio.sleep(0.5)
+
+
+async def no_descriptors(ground: Ground, _: random.Random) -> None:
+    """Leave the bridge two file descriptors."""
+    pid = ground.bridge.process.pid
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    limit = len(list(Path(f"/proc/{pid}/fd").iterdir())) + 2
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
+    await asyncio.sleep(1.5)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def block_loop(ground: Ground, draw: random.Random) -> None:
+    """Block a worker's event loop for longer than D."""
+    ground.workers[draw.randrange(WORKERS)].tell(f"block {1.3 * PACE.death_s}")
+    await asyncio.sleep(1.3 * PACE.death_s)
+
+
+def taken_over(periods: Pace) -> float:
+    """The holder is gone: its lease ends, or it is found dead, and others are asked."""
+    return pace.lease(periods).seconds
+
+
+def back_again(periods: Pace) -> float:
+    """The bridge is back; a probe may have been leased to a session that went with it."""
+    return pace.reconnect(periods).seconds + periods.visibility_s + 1.0
+
+
+def unhurt(periods: Pace) -> float:
+    """Nobody who is needed is hurt."""
+    return pace.healthy(periods).seconds
+
+
+FAULTS = {
+    fault.number: fault
+    for fault in (
+        LongFault("F1", "producer killed", kill_producer, unhurt),
+        LongFault("F10", "bridge killed", kill_bridge, back_again, bridge_is_away=True),
+        LongFault("F12", "bridge stopped", stop_bridge, back_again, bridge_is_away=True),
+        LongFault("F15", "worker killed with its leases", kill_worker, taken_over),
+        LongFault("F17", "worker stopped for longer than its leases", stop_worker, taken_over),
+        LongFault("F21", "half-open session", half_open, taken_over),
+        LongFault("F22", "sessions reset", resets, taken_over),
+        LongFault("F24", "one byte at a time", slices, taken_over),
+        LongFault("F30", "wall clock jumps", clock_jumps, unhurt),
+        LongFault("F34", "no file descriptors", no_descriptors, taken_over),
+        LongFault("F37", "event loop blocked", block_loop, taken_over),
+    )
+}
+"""By number, as in the catalogue."""

@@ -71,12 +71,6 @@ def redispatch(pace: Pace, sessions: int = 2) -> Bound:
     return Bound("A (ceil(log2 N) + 1) + R", rounds * pace.start_ack_s + pace.store_call_s + PATH_S)
 
 
-def progress(pace: Pace) -> Bound:
-    """The chosen one began and goes no further: its `started` is good for R + H."""
-    again = redispatch(pace)
-    return Bound("R + H, then A (ceil(log2 N) + 1) + R", pace.store_call_s + pace.heartbeat_s + again.seconds)
-
-
 def death(pace: Pace) -> Bound:
     """The chosen one is cut off unseen: dead after D, and others are asked."""
     return Bound("D + A (ceil(log2 N) + 1) + R", pace.death_s + redispatch(pace).seconds)

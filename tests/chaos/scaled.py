@@ -272,41 +272,14 @@ def started(promise: Promise) -> Promise:
 
 
 ROWS = (
-    Row(
-        "F49a",
-        "scaler killed at each step",
-        "failpoints from the wake to the end of a worker",
-        started(pace.reconnect),
-        scaler_killed,
-    ),
-    Row(
-        "F49b",
-        "scaled worker killed at each step",
-        "kill -9 of itself, from its first line to its delete",
-        # What dies before it is ready has the scaler wait for a second or two.
-        started(pace.later(pace.lease, 2.0 + START_S, "back-off and a start")),
-        worker_killed,
-    ),
-    Row(
-        "F49c",
-        "bridge of a scaler killed at each frame",
-        "failpoint at one of the first frames after a put",
-        started(pace.reconnect),
-        bridge_killed,
-    ),
-    Row(
-        "F49d",
-        "store of a scaler killed at a count, a receive, a delete",
-        "failpoints before each answer",
-        started(pace.store_back),
-        store_killed,
-    ),
-    Row(
-        "F49e",
-        "scaler, scaled workers and bridge killed by turns under load",
-        "kill -9 of one or two, six times",
-        started(pace.store_back),
-        all_killed_by_turns,
-        judged=False,
-    ),
-)
+    Row("F49a", "scaler killed at each step", "failpoints from the wake to the end of a worker",
+        started(pace.reconnect), scaler_killed),
+    Row("F49b", "scaled worker killed at each step", "kill -9 of itself, from its first line to its delete",
+        started(pace.later(pace.lease, 2.0 + START_S, "back-off and a start")), worker_killed),
+    Row("F49c", "bridge of a scaler killed at each frame", "failpoint at one of the first frames after a put",
+        started(pace.reconnect), bridge_killed),
+    Row("F49d", "store of a scaler killed at a count, a receive, a delete", "failpoints before each answer",
+        started(pace.store_back), store_killed),
+    Row("F49e", "scaler, scaled workers and bridge killed by turns under load", "kill -9 of one or two, six times",
+        started(pace.store_back), all_killed_by_turns, judged=False),
+)  # fmt: skip

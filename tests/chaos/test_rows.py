@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos import pace
 from tests.chaos.catalogue import ROWS
 from tests.chaos.row import Needs, Row, run
+from tests.chaos.site import Site
 
 FEW = {"F4", "F7a", "F10a", "F17", "F24a", "F34", "F38a"}
 """Of all tests, some of each room; the rest are for `make test-rest`."""
@@ -52,3 +54,16 @@ async def test_a_fault_is_no_worse_with_authentication(row: Row, tmp_path: Path)
 async def test_a_fault_that_needs_a_system_package(row: Row, tmp_path: Path) -> None:
     """The same, with mosquitto or libfaketime."""
     await holds(row, tmp_path)
+
+
+async def test_a_row_fails_where_the_promise_is_broken(tmp_path: Path) -> None:
+    """A trigger is lost and there is no sweep: nobody comes, and the row says what is missing."""
+
+    async def nobody_comes(site: Site) -> None:
+        await site.elsewhere(sweep_s="0")
+        await site.worker()
+        bodies = await site.put(1, tell=False)
+        await site.tally.all_started(bodies, within_s=pace.sweep(site.pace).seconds)
+
+    with pytest.raises(AssertionError, match="started; missing"):
+        await run(Row("F4", "", "", pace.sweep, nobody_comes), tmp_path)

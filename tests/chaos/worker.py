@@ -1,4 +1,4 @@
-"""A worker process of the fault catalogue: says what its handlers do, and misbehaves on demand.
+"""A worker process of tests: says what its handlers do, and misbehaves on demand.
 
 One JSON line each on standard output. Standard input: ``hold`` and ``go`` close and open the gate that handlers wait
 at, ``block SECONDS`` has the next handler block the event loop, ``state`` prints the listeners' figures. What a body
@@ -15,6 +15,7 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -43,11 +44,11 @@ class Options:
     name: str = "worker"
     listeners: int = 1
     concurrency: int = 32
-    visibility: float = 2.0
+    visibility: float = 30.0
     hold: bool = False
     max_attempts: int = 0
-    store_call: float = 1.0
-    poll_cap: float = 3.0
+    store_call: float = 10.0
+    poll_cap: float = 30.0
     luck: float = 1.0
     """Chance is drawn from [0, luck)."""
     clock_ahead: float = 0.0
@@ -79,11 +80,20 @@ class Work:
         at = time.monotonic() - self.options.clock_ahead
         os.write(1, json.dumps({"event": event, "at": at, **what}).encode() + b"\n")
 
-    async def handle(self, message: Message) -> None:
+    def handler(self, who: str) -> Callable[[Message], Awaitable[None]]:
+        """Return a handler with a name."""
+
+        async def handle(message: Message) -> None:
+            await self.handle(message, who)
+
+        return handle
+
+    async def handle(self, message: Message, who: str) -> None:
         """Handle one message as its body and standard input ask."""
         body = message.text()
+        what = {"body": body, "attempt": message.attempt, "who": who}
         poison = message.queue.endswith("-poison")
-        self.say("start", body=body, attempt=message.attempt, source=message.wake_source, poison=poison)
+        self.say("start", source=message.wake_source, poison=poison, **what)
         if body.startswith("bad") and not poison:
             raise ValueError("this message always fails")
         if self.odd:
@@ -92,8 +102,12 @@ class Work:
         if self.block_s:
             block_s, self.block_s = self.block_s, 0.0
             threading.Event().wait(block_s)
-        await self.gate.wait()
-        self.say("done", body=body)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.say("cancelled", **what)
+            raise
+        self.say("done", **what)
 
     async def obey(self, listeners: list[Listener]) -> None:
         """Follow standard input to its end."""
@@ -130,7 +144,7 @@ async def run(options: Options) -> None:
         Listener(
             store,
             options.queue,
-            work.handle,
+            work.handler(f"{options.name}.{number}"),
             bridge=options.bridge,
             name=f"{options.name}.{number}",
             concurrency=options.concurrency,

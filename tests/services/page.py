@@ -12,7 +12,7 @@ from typing import Any
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, expect
 
 from bridge.contract.burial import Attempt, Burial, Earlier, write_burial
-from tests.services.worker import Options
+from tests.chaos.worker import Options
 from tests.support.command import ROOT, environment
 
 CHROMIUM = "/usr/bin/chromium"

@@ -8,8 +8,8 @@ from typing import Final
 
 from playwright.sync_api import Browser, expect, sync_playwright
 
+from tests.chaos.worker import Options
 from tests.services.page import CHROMIUM, OPTIONS, bury, live, opened, post, working
-from tests.services.worker import Options
 from tests.support.command import ROOT, Serving, serving
 
 TRACE: Final = """Traceback (most recent call last):

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from tests.services.worker import Options
+from tests.chaos.worker import Options
 from tests.support.processes import PATIENCE_S, Processes, Program, Service
 
 

@@ -80,12 +80,6 @@ async def gather() -> None:
     await asyncio.gather(*(listener.run() for listener in await site.both()))
 
 
-
-
-
-
-
-
 async def pool() -> None:
     """Run two that share their handler slots."""
     await asyncio.gather(*(listener.run() for listener in await site.both(pool=Pool(4))))
@@ -96,8 +90,6 @@ async def bridge() -> None:
     async with Bridge(data="data") as bell:
         site.store = bell.store
         await asyncio.gather(*(listener.run() for listener in await site.both(bridge=bell)))
-
-
 
 
 class Filled(MemoryStore):
@@ -176,8 +168,6 @@ def captured_server() -> None:
             await _served(stop)
 
     asyncio.run(serve())
-
-
 
 
 async def plain_server() -> None:

@@ -12,8 +12,7 @@ import aiohttp
 import pytest
 
 from tests.services.register import Register
-from tests.support.processes import ROOT, Processes, Service, free_port, until
-
+from tests.support.processes import Processes, Service, free_port
 
 
 async def test_killed_while_workers_are_busy(processes: Processes, register: Register) -> None:
@@ -190,5 +189,3 @@ async def test_listener_before_its_bridge(processes: Processes, register: Regist
     await register.all_have("done", within_s=50)
     assert await worker.stop() == 0
     assert "Traceback" not in worker.errors + publisher.errors
-
-

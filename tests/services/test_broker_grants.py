@@ -13,9 +13,8 @@ import pytest
 
 from bridge import Bridge, Publisher
 from bridge.brokers import open_broker
-from bridge.brokers.base import ANY, Broker, Incoming, Topic
+from bridge.brokers.base import Broker, Incoming, Topic
 from bridge.contract.errors import BusUnavailable
-from bridge.core import broker_grants
 from bridge.core.broker_grants import BRIDGE_USER
 from bridge.core.settings import Periods
 from bridge.queues import open_store
@@ -194,5 +193,3 @@ async def test_a_bridge_a_worker_and_a_producer_each_with_its_user(
         await asyncio.wait(running)
         bridge.end_sessions()
         await store.close()
-
-

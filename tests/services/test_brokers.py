@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
-import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,7 +24,7 @@ from bridge.triggers.attachment import Attachments
 from listeners import Listener, Message
 from tests.services.register import Register
 from tests.support.brokers import Mosquitto, NatsServer
-from tests.support.processes import Processes, Service, environment, until
+from tests.support.processes import Processes, Service, until
 
 QUEUE = "billing/orders"
 BUSES = ("memory", "http", "nats", "mqtt")
@@ -110,8 +107,6 @@ async def test_from_every_bus_over_every_channel(bus: str, channel: str, tmp_pat
             await cross(site, bus, channel, f"{tmp_path}{bus}{channel}")
 
 
-
-
 @pytest.mark.parametrize("channel", ["nats", pytest.param("mqtt", marks=pytest.mark.rest)])
 async def test_a_killed_broker_changes_nothing_but_the_latency(channel: str, tmp_path: Path) -> None:
     """What is put while it is away is handled when it is back; one line for each change of state."""
@@ -142,8 +137,6 @@ async def test_a_killed_broker_changes_nothing_but_the_latency(channel: str, tmp
             assert facts.count("BusDown") == facts.count("BusUp") == 6
             assert site.bridge.listeners() == []
     await store.close()
-
-
 
 
 async def test_a_restarted_bridge_is_found_by_its_workers_and_publishers(processes: Processes, tmp_path: Path) -> None:
@@ -178,8 +171,6 @@ async def told(register: Register, store: Service, publisher: Publisher) -> None
     names = await register.put(store, 1)
     await publisher.publish("billing", "orders")
     await register.all_have("done", names, within_s=50)
-
-
 
 
 @SYSTEM
@@ -218,7 +209,3 @@ async def test_from_mosquitto_pub_to_a_worker_that_knows_only_nats(processes: Pr
         assert await service.stop() == 0
         assert register.numbers().duplicated == 0
         assert service.errors.count("a bus is down") == service.errors.count("a bus is up") - 2 == 6
-
-
-
-

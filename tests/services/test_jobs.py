@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Iterable
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,8 +15,7 @@ from tests.support.redis import RedisServer
 
 QUEUE = "billing/orders"
 HANDLERS = """
-import sys
-from queuebell import Bury, Listener, Retry, batch, collector, run
+from queuebell import Bury, Retry
 
 def handle(message):
     text = message.text()
@@ -27,25 +25,19 @@ def handle(message):
         raise ValueError(text)
     if text == "retry" and message.attempt == 1:
         raise Retry(0.1)
-
-def scaled(message):
-    pass
-
-if __name__ == "__main__":
-    run(Listener(sys.argv[1], "billing/orders", scaled, handler_name="scaled"))
 """
 SCRIPT = ["done"] * 9 + ["retry"] * 4 + ["fail"] * 3 + ["bury"] * 2 + ["hopeless"]
 HANDLED = {"done": 16, "retried": 4, "failed": 4, "buried": 3}
 FAILED = {"ValueError": 5, "poisoned": 2}
 
 
-def counted(text: str, prefix: str, handlers: Iterable[str] = ()) -> dict[str, dict[str, float]]:
+def counted(text: str, prefix: str) -> dict[str, dict[str, float]]:
     """Return handled by outcome, failures by class, and how many times were measured."""
     found: dict[str, dict[str, float]] = {"handled": {}, "failures": {}, "times": {}}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             name, labels = sample.name.removeprefix(prefix), sample.labels
-            if labels.get("queue") != QUEUE or (handlers and labels.get("handler") not in handlers):
+            if labels.get("queue") != QUEUE:
                 continue
             if name in ("_handled_total", "_failures_total"):
                 kind, label = ("handled", "outcome") if name == "_handled_total" else ("failures", "class")
@@ -107,25 +99,6 @@ async def test_bridge_and_worker_show_exactly_what_was_done(processes: Processes
     assert f"{QUEUE}: jobs:handle: 18 done" in told.stdout.decode()
     state = await bridge.queue(QUEUE)
     assert state["jobs"]["jobs:handle"]["outcomes"] == more
-
-
-async def test_workers_of_a_scaler_tell_the_bridge_themselves(processes: Processes) -> None:
-    """What they did stays with the bridge when they have ended for want of work."""
-    bridge = await processes.serve()
-    (processes.folder / "jobs.py").write_text(HANDLERS)
-    await processes.start(
-        sys.executable, "-m", "queuebell", "scale", bridge.url, QUEUE, "--idle", "1", "--max", "2", "--",
-        sys.executable, "jobs.py", bridge.url, role="scaler",
-    )  # fmt: skip
-    assert await bridge.put(QUEUE, *["done"] * 20) == 201
-
-    async def ended() -> bool:
-        state = await bridge.queue(QUEUE)
-        return state["depth"] == {"visible": 0, "invisible": 0} and state["sessions"] == 1
-
-    await until(ended, "all is done, and the scaler is alone again")
-    found = counted(await text_of(bridge, f"{bridge.url}/metrics"), "queuebell", ["scaled"])
-    assert found["handled"] == {"done": 20}
 
 
 @pytest.mark.system

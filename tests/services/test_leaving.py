@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from bridge import Bridge, Publisher
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, BusUnavailable
-from bridge.contract.event import CloudQueueWorkDetected
 from bridge.observe.facts import SessionClosed
 from tests.services.test_turns import EVENT, PATIENCE_S, QUEUE, Site, cluster, patient, put, working
 from tests.support.processes import until
@@ -91,10 +88,6 @@ async def test_what_the_broker_did_not_answer_for_is_told_again_under_the_same_n
         await leaver.leave()
         assert len(told) == 3
         assert len(set(told)) == 1
-
-
-
-
 
 
 async def test_sessions_go_one_after_the_other_and_the_others_are_told_first(

@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import functools
 import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -31,10 +30,8 @@ from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.jetstream.store import JetStreamStore
 from listeners import Listener, Message, Pool
-from tests.support.access import written
-from tests.support.brokers import NatsCluster, NatsServer
-from tests.support.certificates import write_self_signed
-from tests.support.processes import Processes, Program, Service, environment, free_port, until
+from tests.support.brokers import NatsServer
+from tests.support.processes import Processes, Service, until
 
 QUEUE = "billing/orders"
 PATIENCE_S = 100.0
@@ -155,8 +152,6 @@ async def test_the_bridge_that_a_worker_is_with_is_killed(site: Site, pool: bool
         assert site.listener.state().mode == "push"
 
 
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.rest
 async def test_all_are_gone_and_one_comes_back(site: Site) -> None:
@@ -189,7 +184,3 @@ async def test_the_bridge_that_a_worker_is_with_stands_still(site: Site) -> None
         await site.all_handled()
         site.bridges[where].signal(signal.SIGCONT)
         await site.steady(puts, "both")
-
-
-
-

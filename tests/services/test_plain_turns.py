@@ -10,7 +10,6 @@ import pytest
 
 from bridge import Bridge, Publisher
 from bridge.brokers.base import ANY, Incoming
-from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import Wake, decode_down
 from bridge.core.cluster import outward
 from bridge.core.cluster.members import rank
@@ -21,8 +20,8 @@ from bridge.service.bridge import BridgeSettings
 from bridge.service.nowhere import Nowhere
 from bridge.triggers.attachment import Attachments, BusSettings
 from tests.services.test_turns import PATIENCE_S, patient
-from tests.support.brokers import Mosquitto, NatsServer
-from tests.support.hooks import hook as webhook
+from tests.support.brokers import NatsServer
+from tests.support.hooks import hook
 from tests.support.hooks import receiver as receiving
 from tests.support.processes import until
 
@@ -81,13 +80,9 @@ class Crew:
         await until(lambda: not any(member.held for member in self.members), "nothing is held", PATIENCE_S)
 
 
-def hook(url: str, queue: str = QUEUE) -> WebhookSettings:
-    return webhook(url, queue)
-
-
 @contextlib.asynccontextmanager
 async def crew(
-    folder: Path, webhooks: list[list[WebhookSettings]], *, ack_s: float = PATIENCE_S, mqtt: str | None = None
+    folder: Path, webhooks: list[list[WebhookSettings]], *, ack_s: float = PATIENCE_S
 ) -> AsyncIterator[Crew]:
     """Run a bridge for each list of webhooks, without queues of their own, on one NATS."""
     async with contextlib.AsyncExitStack() as stack:
@@ -99,9 +94,7 @@ async def crew(
                 Bridge(store=Nowhere(), settings=BridgeSettings(periods=Periods(sweep_s=0, start_ack_s=ack_s)))
             )
             about = {"name": "c", "webhooks": name_of_all(settings)}
-            buses = Attachments(
-                bridge, nats=[url], mqtt=[] if mqtt is None else [mqtt], settings=BusSettings(cluster=about)
-            )
+            buses = Attachments(bridge, nats=[url], settings=BusSettings(cluster=about))
             hooks = Webhooks(bridge, settings, draw=lambda: 0.0)
             await hooks.start()
             stack.push_async_callback(hooks.stop)
@@ -124,7 +117,7 @@ async def crew(
 
 async def test_the_sender_is_killed_and_it_is_still_posted(tmp_path: Path) -> None:
     """The next after A while it is not missed yet, and at once from then on; what was told to nobody is told again."""
-    async with receiving() as target, crew(tmp_path, [[hook(target.url)]] * 3, ack_s=0.5) as found:
+    async with receiving() as target, crew(tmp_path, [[hook(target.url, QUEUE)]] * 3, ack_s=0.5) as found:
         await found.publisher.publish(QUEUE)
         await target.until(1)
         first, second, third = found.order()
@@ -142,10 +135,12 @@ async def test_the_sender_is_killed_and_it_is_still_posted(tmp_path: Path) -> No
 
 async def test_a_leave_hands_the_posts_to_the_next(tmp_path: Path, patient: None) -> None:
     """What still waits is posted once more, and what comes later by the next alone."""
-    async with receiving() as target, crew(tmp_path, [[hook(target.url)]] * 3) as found:
+    async with receiving() as target, crew(tmp_path, [[hook(target.url, QUEUE)]] * 3) as found:
         await found.publisher.publish(QUEUE)
         await target.until(1)
         await found.calm()
+        await until(lambda: found.wakes, "it is told on NATS, once", PATIENCE_S)
+        assert len(found.wakes) == 1
         first, second, _ = found.order()
         await first.bridge.leave()
         await target.until(2)
@@ -153,45 +148,3 @@ async def test_a_leave_hands_the_posts_to_the_next(tmp_path: Path, patient: None
         await target.until(3)
         await found.calm()
         assert [post.verify()["boot"] for post in target.posts[1:]] == [second.bridge.boot] * 2
-
-
-NAMED = b'{"storage_account": "billing", "queue_name": "orders", "payload_size": 1, "id": "%d", "source": "shop"}'
-BESIDE_MQTT: dict[str, tuple[int, int, int]] = {
-    # by what way a put is told of: posts, wakes on NATS, wakes on MQTT, each of one put
-    "nats": (1, 1, 3),
-    "http": (1, 1, 3),
-    "mqtt": (1, 1, 3),
-}
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("way", BESIDE_MQTT)
-async def test_beside_mqtt_each_bridge_tells_there_and_one_tells_all_others(
-    way: str, tmp_path: Path, patient: None
-) -> None:
-    """Whether another has the same MQTT broker nobody knows; the posts stay one, whatever brought the put."""
-    posts, on_nats, on_mqtt = BESIDE_MQTT[way]
-    (tmp_path / "mqtt").mkdir()
-    async with Mosquitto(tmp_path / "mqtt") as mosquitto, receiving() as target:
-        url = f"mqtt://127.0.0.1:{mosquitto.port}"
-        async with crew(tmp_path, [[hook(target.url)]] * 3, mqtt=url) as found:
-            buses = [member.buses.buses["mqtt"] for member in found.members]
-            await until(lambda: all(bus._broker is not None for bus in buses), "all are connected", PATIENCE_S)
-            heard: list[Incoming] = []
-            ear, nats = buses[0]._broker, found.members[0].buses.buses["nats"]._broker
-            assert ear is not None
-            assert nats is not None
-            await ear.subscribe(("queuebell", "wake", ANY, ANY), heard.append)
-            for number in range(1, 4):
-                payload = NAMED % number
-                if way == "http":
-                    found.members[0].bridge.trigger(
-                        [CloudQueueWorkDetected("billing", "orders", id=str(number), source="shop")], bus="http"
-                    )
-                else:
-                    (nats if way == "nats" else ear).publish(("queuebell", "trigger", "billing", "orders"), payload)
-                await target.until(posts * number)
-                await found.calm()
-                await until(lambda n=number: len(heard) >= on_mqtt * n, "told on MQTT by each", PATIENCE_S)
-                await until(lambda n=number: len(found.wakes) >= on_nats * n, "told on NATS", PATIENCE_S)
-            assert (len(target.posts), len(found.wakes), len(heard)) == (3 * posts, 3 * on_nats, 3 * on_mqtt)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,7 @@ from bridge.queues.postgres.schema import init
 from bridge.service.bridge import Bridge
 from bridge.triggers.attachment import Attachments
 from listeners import Listener, Message, Retry
-from tests.services.worker import Options
-from tests.support.command import run
+from tests.chaos.worker import Options
 from tests.support.postgres import PostgresServer, execute, running
 from tests.support.processes import Processes, until
 from tests.support.transactions import by_asyncpg
@@ -27,6 +28,22 @@ QUEUE = "billing/orders"
 def server() -> Iterator[PostgresServer]:
     with running() as server:
         yield server
+
+
+@contextlib.asynccontextmanager
+async def asleep(server: PostgresServer, url: str, handle: Callable[[Message], Any]) -> AsyncIterator[Listener]:
+    """Run a bridge that listens to the database, and a worker that has looked once and sleeps."""
+    async with Bridge() as bridge, Attachments(bridge, postgres=[server.url()]):
+        await until(lambda: bridge.readiness().ready, "the bridge listens")
+        listener = Listener(url, QUEUE, handle, bridge=bridge, handle_signals=False)
+        task = asyncio.create_task(listener.run(), name="worker")
+        try:
+            await until(lambda: bridge.listeners(), "the worker is there")
+            await until(lambda: (state := bridge.describe(QUEUE)) and not state.dirty, "it has looked once")
+            yield listener
+        finally:
+            await listener.stop()
+            await task
 
 
 @pytest.mark.system
@@ -41,27 +58,18 @@ async def test_an_insert_wakes_a_worker_that_sleeps(server: PostgresServer) -> N
         if message.text() == "again" and message.attempt == 1:
             raise Retry(after=0.2)
 
-    async with Bridge() as bridge, Attachments(bridge, postgres=[server.url()]):
-        await until(lambda: bridge.readiness().ready, "the bridge listens")
-        listener = Listener(url, QUEUE, handle, bridge=bridge, handle_signals=False)
-        task = asyncio.create_task(listener.run(), name="worker")
-        try:
-            await until(lambda: bridge.listeners(), "the worker is there")
-            await until(lambda: (state := bridge.describe(QUEUE)) and not state.dirty, "it has looked once")
-            asked = listener.state().queues[QUEUE].total_receives
-            async with asyncio.timeout(200):
-                await execute(url, "SELECT queuebell_put($1, 'now'::text)", QUEUE)
-                assert await seen.get() == ("now", 1)
-                await execute(url, "SELECT queuebell_put($1, 'later'::text, '300 ms')", QUEUE)
-                assert await seen.get() == ("later", 1)
-                await execute(url, "INSERT INTO queuebell_messages (queue, text) VALUES ($1, 'again')", QUEUE)
-                assert [await seen.get(), await seen.get()] == [("again", 1), ("again", 2)]
-            await until(lambda: drained(url), "all is deleted")
-            # Each of four wakes is a receive that finds and one or two that do not; a poller would ask for ever.
-            assert listener.state().queues[QUEUE].total_receives - asked <= 16
-        finally:
-            await listener.stop()
-            await task
+    async with asleep(server, url, handle) as listener:
+        asked = listener.state().queues[QUEUE].total_receives
+        async with asyncio.timeout(200):
+            await execute(url, "SELECT queuebell_put($1, 'now'::text)", QUEUE)
+            assert await seen.get() == ("now", 1)
+            await execute(url, "SELECT queuebell_put($1, 'later'::text, '300 ms')", QUEUE)
+            assert await seen.get() == ("later", 1)
+            await execute(url, "INSERT INTO queuebell_messages (queue, text) VALUES ($1, 'again')", QUEUE)
+            assert [await seen.get(), await seen.get()] == [("again", 1), ("again", 2)]
+        await until(lambda: drained(url), "all is deleted")
+        # Each of four wakes is a receive that finds and one or two that do not; a poller would ask for ever.
+        assert listener.state().queues[QUEUE].total_receives - asked <= 16
 
 
 @pytest.mark.system
@@ -71,20 +79,8 @@ async def test_a_commit_wakes_a_worker_that_sleeps(server: PostgresServer, notif
     url = server.url(search_path="joined")
     await init(url, notify=notify)
     seen: asyncio.Queue[str] = asyncio.Queue()
-    async with (
-        Bridge() as bridge,
-        Attachments(bridge, postgres=[server.url()]),
-        open_store(url) as store,
-        by_asyncpg(server, "joined") as caller,
-    ):
-        await until(lambda: bridge.readiness().ready, "the bridge listens")
-        listener = Listener(
-            url, QUEUE, lambda message: seen.put_nowait(message.text()), bridge=bridge, handle_signals=False
-        )
-        task = asyncio.create_task(listener.run(), name="worker")
-        try:
-            await until(lambda: bridge.listeners(), "the worker is there")
-            await until(lambda: (state := bridge.describe(QUEUE)) and not state.dirty, "it has looked once")
+    async with open_store(url) as store, by_asyncpg(server, "joined") as caller:
+        async with asleep(server, url, lambda message: seen.put_nowait(message.text())) as listener:
             asked = listener.state().queues[QUEUE].total_receives
             await store.put(QUEUE, ["paid"], connection=caller.connection)
             assert listener.state().queues[QUEUE].total_receives == asked
@@ -92,9 +88,6 @@ async def test_a_commit_wakes_a_worker_that_sleeps(server: PostgresServer, notif
             await caller.end(commit=True)
             async with asyncio.timeout(WOKEN_WITHIN_S):
                 assert await seen.get() == "paid"
-        finally:
-            await listener.stop()
-            await task
 
 
 WOKEN_WITHIN_S = 20.0
@@ -103,8 +96,6 @@ WOKEN_WITHIN_S = 20.0
 
 async def drained(url: str) -> bool:
     return not await execute(url, "SELECT FROM queuebell_messages")
-
-
 
 
 LEASE_S = 4.0

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.command import perform
-from tests.support.processes import PATIENCE_S, ROOT, Processes, Program, Service, environment, until
+from tests.support.processes import PATIENCE_S, Processes, Program, Service, environment, until
 from tests.support.systemctl import Systemctl
 
 QUEUE = "billing/orders"
@@ -109,10 +109,6 @@ async def test_from_zero_and_back(processes: Processes) -> None:
     await scaled.until_gone(int(scaled.handled[-1][2]))
 
 
-
-
-
-
 STUBBORN = "import asyncio, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)" + WORKER.replace(
     "run(Listener(", "asyncio.run(Listener("
 ).replace("concurrency=1))", "concurrency=1, handle_signals=False).run())")
@@ -172,8 +168,6 @@ async def test_not_even_one_that_hangs_before_its_listener_runs(processes: Proce
     await scaled.until_gone(int(pid))
 
 
-
-
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -220,10 +214,6 @@ async def test_a_file_of_queues_is_read_anew_at_sighup(processes: Processes) -> 
     assert await scaler.stop() == 0
 
 
-
-
-
-
 async def test_a_command_hears_a_new_number_after_the_0_of_the_one_before(processes: Processes) -> None:
     """At SIGHUP, where another scaler takes over: two that speak at once would leave the number to chance."""
     bridge = await processes.serve()
@@ -239,8 +229,6 @@ async def test_a_command_hears_a_new_number_after_the_0_of_the_one_before(proces
     await scaler.complains("SIGHUP: another scaler takes over; its workers end in order")
     assert await scaler.stop() == 0
     assert told.read_text().split() == ["2", "0", "2", "0"]
-
-
 
 
 async def test_a_queue_that_the_file_names_no_more_ends_in_order(processes: Processes) -> None:

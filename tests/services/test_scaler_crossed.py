@@ -2,8 +2,7 @@
 
 | beside a scaler | what holds | shown by |
 |---|---|---|
-| sessions in process, WebSocket, NATS, MQTT | from zero and back; the queue is own | `over_every_channel` |
-| each store elsewhere | the same; where counts prove nothing one worker looks | `on_every_store` |
+| each store elsewhere | from zero and back; where counts prove nothing one worker looks | `on_every_store` |
 | several bridges, keys, wrong clocks | no run loses anything | `simulation/test_scalers.py` |
 | bridge, store, worker, scaler killed | at each step nothing is lost, nobody left | `chaos/scaled.py` |
 """
@@ -26,8 +25,6 @@ from bridge.queues.base import NewMessage
 from bridge.service.bridge import BridgeSettings
 from listeners import Listener, Message, Scaler
 from tests.conformance.test_workers import Place, sqs, stores
-from tests.services.test_brokers import CHANNELS, bridged
-from tests.support.brokers import NatsServer
 from tests.support.inline_workers import Inline
 from tests.support.processes import until
 
@@ -73,29 +70,6 @@ async def scaled(
 def workers(store: Any, bridge: Any, work: Work, queue: Any = QUEUE, **options: Any) -> Callable[[], Listener]:
     """Return what makes a worker."""
     return lambda: Listener(store, queue, work.handle, bridge=bridge, handle_signals=False, **options)
-
-
-async def has_session(scaler: Scaler) -> None:
-    """Wait until the bridge knows the scaler, and has heard that there is nothing to do."""
-    await until(lambda: (state := scaler.state()) and (state.mode, state.state) == ("push", "idle"), "a session")
-
-
-@pytest.mark.parametrize("channel", CHANNELS)
-async def test_over_every_channel(channel: str, tmp_path: Path) -> None:
-    """Twice from nobody to a handler and back; the queue is the bridge's own, and the scaler says so."""
-    work = Work()
-    async with NatsServer(tmp_path, mqtt=True) as server:
-        async with bridged(f"nats://127.0.0.1:{server.port}", f"mqtt://127.0.0.1:{server.mqtt_port}") as site:
-            await site.ready()
-            way, store = site.ways[channel], site.ways["http"]
-            async with scaled(store, way, workers(store, way, work)) as (actuator, scaler):
-                await has_session(scaler)
-                for text in ("one", "two"):
-                    await site.bridge.store.put(QUEUE, [text])
-                    await work.has(text)
-                    await actuator.until(lambda: not actuator.running())
-                assert actuator.started == 2
-                assert site.bridge.bell.ledger.debts[QUEUE].seats.any_own
 
 
 @stores(at_length=sqs)

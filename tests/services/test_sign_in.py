@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect
 
 from bridge.core.issuer import IssuerSettings
 from bridge.http.page.shown import POLICY
 from bridge.service.access.watch import AccessWatch
-from tests.services.page import CHROMIUM, OPTIONS, Opened, opened, post
-from tests.support.access import listed, written
+from tests.services.page import Opened, live, opened
+from tests.support.access import written
 from tests.support.background_server import BackgroundServer
 from tests.support.command import Serving, serving
 from tests.support.openid_provider import CLIENT, PASSWORD, provider
@@ -26,9 +26,6 @@ from tests.support.web import serving as serving_here
 pytestmark = pytest.mark.system
 
 GRANTS = {"clerk": {"look": ["mail/out"]}, "chief": {"look": ["*"], "manage": ["*"], "put": ["*"]}}
-KEYS = listed(GRANTS)[1]
-
-
 
 
 @contextlib.contextmanager
@@ -66,8 +63,6 @@ def only_went_there(shown: Opened, issuer: BackgroundServer) -> None:
     shown.elsewhere.clear()
 
 
-
-
 @pytest.mark.parametrize("secret", ["", "s3cret: +&é"], ids=["public", "confidential"])
 def test_one_signs_in_and_sees_what_is_granted(chromium: Browser, tmp_path: pathlib.Path, secret: str) -> None:
     """By the provider's form, back to the same view; read-only; and out again, which a reload does not undo."""
@@ -82,7 +77,7 @@ def test_one_signs_in_and_sees_what_is_granted(chromium: Browser, tmp_path: path
         assert page.url == f"{bridge.url}/#/bridge"
         assert POLICY in sent
         page.get_by_role("link", name="Queues", exact=True).click()
-        live(page)
+        live(shown)
         expect(page.get_by_label("Allow changes")).not_to_be_checked()
         token = page.evaluate("sessionStorage.getItem('queuebell-key')")
         assert token.count(".") == 2
@@ -90,15 +85,13 @@ def test_one_signs_in_and_sees_what_is_granted(chromium: Browser, tmp_path: path
         ours = [each for by_us, each in asked if by_us and not each.url.startswith(bridge.url)]
         assert ours and all(each.is_navigation_request() for each in ours)
         page.reload()
-        live(page)
+        live(shown)
         page.get_by_role("button", name="Sign out clerk").click()
         expect(page.get_by_role("button", name="Sign in at 127.0.0.1")).to_be_visible()
         assert page.evaluate("Object.keys(sessionStorage)") == []
         page.reload()
         expect(page.get_by_role("button", name="Sign in at 127.0.0.1")).to_be_visible()
         only_went_there(shown, issuer)
-
-
 
 
 def test_what_comes_to_nothing_is_told_in_words(chromium: Browser, tmp_path: pathlib.Path) -> None:
@@ -135,27 +128,14 @@ def test_a_link_of_somebody_else_changes_nothing(chromium: Browser, tmp_path: pa
     with signing_in(tmp_path) as (bridge, issuer), opened(chromium, bridge.url) as shown:
         page = shown.page
         sign_in(page, "clerk")
-        live(page)
+        live(shown)
         token = page.evaluate("sessionStorage.getItem('queuebell-key')")
         page.goto(f"{bridge.url}/?error=<img+src=x>&error_description=call+this+number&state=x")
         expect(page.locator("#said")).to_contain_text("was not begun in this tab")
-        live(page)
+        live(shown)
         expect(page.locator("body")).not_to_contain_text("call this number")
         assert page.evaluate("sessionStorage.getItem('queuebell-key')") == token
         only_went_there(shown, issuer)
-
-
-def test_without_the_issuer_a_key_still_serves(chromium: Browser, tmp_path: pathlib.Path) -> None:
-    """The dialog says that nobody can sign in now, and takes a key."""
-    with signing_in(tmp_path) as (bridge, issuer):
-        issuer.__exit__(None, None, None)
-        with opened(chromium, bridge.url) as shown:
-            page = shown.page
-            expect(page.locator("#issuer")).to_contain_text("Nobody can sign in now: the issuer does not say")
-            page.get_by_label("This bridge asks for a key").fill(KEYS["chief"])
-            page.get_by_role("button", name="Look").click()
-            live(page)
-            expect(page.get_by_role("button", name="Forget the key")).to_be_visible()
 
 
 @contextlib.contextmanager
@@ -194,13 +174,13 @@ def test_a_sign_in_ends_while_the_page_is_open(chromium: Browser, tmp_path: path
         with bridge_here(watch, port) as url, opened(chromium, url, "#/queue/mail/out") as shown:
             page = shown.page
             sign_in(page, "clerk")
-            live(page)
+            live(shown)
             passed = 36_100.0
             expect(page.locator("#refused")).to_contain_text("Your sign-in has ended: sign in again (the token ended")
             assert page.evaluate("sessionStorage.length") == 0
             passed = 0.0
             page.get_by_role("button", name="Sign in at 127.0.0.1").click()
             page.locator("input[value=Authorize]").click()
-            live(page)
+            live(shown)
             assert page.url == f"{url}/#/queue/mail/out"
             only_went_there(shown, issuer)

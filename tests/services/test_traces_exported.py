@@ -137,5 +137,3 @@ async def test_a_trace_of_three_processes_arrives_at_a_collector(processes: Proc
     assert (route.kind, settle.kind) == (Span.SPAN_KIND_INTERNAL, Span.SPAN_KIND_CLIENT)
     told = {one.key: one.value.string_value for one in process.attributes}
     assert (told["messaging.system"], told["messaging.destination.name"]) == ("queuebell", QUEUE)
-
-

@@ -175,8 +175,6 @@ async def test_c1_the_first_is_gone_without_a_word_and_nothing_is_lost(tmp_path:
         await until(lambda: len(site.of(MemberGone)) >= 2, "the others note that it is gone", PATIENCE_S)
 
 
-
-
 @pytest.mark.parametrize(
     ("nats", "settings", "said"),
     [

@@ -330,6 +330,11 @@ class LongFault(NamedTuple):
     bridge_is_away: bool = False
 
 
+async def lasts(seconds: float) -> None:
+    """Let a fault last."""
+    await asyncio.sleep(seconds)
+
+
 async def kill_producer(ground: Ground, draw: random.Random) -> None:
     """Kill a producer, and start another for what it leaves."""
     running = ground.producing()
@@ -345,14 +350,14 @@ async def kill_producer(ground: Ground, draw: random.Random) -> None:
 async def kill_bridge(ground: Ground, draw: random.Random) -> None:
     """Kill the bridge, and start it again after a moment."""
     await ground.bridge.kill()
-    await asyncio.sleep(draw.uniform(0.0, 1.0))
+    await lasts(draw.uniform(0.0, 1.0))
     await ground.start_bridge()
 
 
 async def stop_bridge(ground: Ground, draw: random.Random) -> None:
     """Stop the bridge, shorter or longer than it takes to be found dead."""
     ground.bridge.signal(signal.SIGSTOP)
-    await asyncio.sleep(draw.uniform(0.3, 1.5) * PACE.death_s)
+    await lasts(draw.uniform(0.3, 1.5) * PACE.death_s)
     ground.bridge.signal(signal.SIGCONT)
 
 
@@ -367,14 +372,14 @@ async def stop_worker(ground: Ground, draw: random.Random) -> None:
     """Stop a worker for longer than its leases."""
     worker = ground.workers[draw.randrange(WORKERS)]
     worker.signal(signal.SIGSTOP)
-    await asyncio.sleep(PACE.visibility_s + draw.uniform(0.5, 2.0))
+    await lasts(PACE.visibility_s + draw.uniform(0.5, 2.0))
     worker.signal(signal.SIGCONT)
 
 
 async def half_open(ground: Ground, _: random.Random) -> None:
     """Let every byte of one session vanish until both sides must know."""
     ground.proxy.black_hole()
-    await asyncio.sleep(1.2 * PACE.death_s)
+    await lasts(1.2 * PACE.death_s)
     ground.proxy.heal()
     ground.proxy.cut()
 
@@ -383,20 +388,20 @@ async def resets(ground: Ground, draw: random.Random) -> None:
     """Reset one session again and again."""
     for _ in range(8):
         ground.proxy.cut()
-        await asyncio.sleep(draw.uniform(0.0, 0.3))
+        await lasts(draw.uniform(0.0, 0.3))
 
 
 async def slices(ground: Ground, _: random.Random) -> None:
     """Carry one session byte by byte."""
     for on in (True, False):
         ground.proxy.up.one_byte = ground.proxy.down.one_byte = on
-        await asyncio.sleep(2.0 * on)
+        await lasts(2.0 * on)
 
 
 async def clock_jumps(ground: Ground, _: random.Random) -> None:
     """Set the bridge's wall clock an hour ahead."""
     ground.bridge.signal(signal.SIGUSR1)
-    await asyncio.sleep(0.5)
+    await lasts(0.5)
 
 
 async def no_descriptors(ground: Ground, _: random.Random) -> None:
@@ -405,14 +410,14 @@ async def no_descriptors(ground: Ground, _: random.Random) -> None:
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     limit = len(list(Path(f"/proc/{pid}/fd").iterdir())) + 2
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
-    await asyncio.sleep(1.5)
+    await lasts(1.5)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def block_loop(ground: Ground, draw: random.Random) -> None:
     """Block a worker's event loop for longer than D."""
     ground.workers[draw.randrange(WORKERS)].tell(f"block {1.3 * PACE.death_s}")
-    await asyncio.sleep(1.3 * PACE.death_s)
+    await lasts(1.3 * PACE.death_s)
 
 
 def taken_over(periods: Pace) -> float:

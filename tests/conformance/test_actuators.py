@@ -405,6 +405,7 @@ async def test_one_that_ends_at_once_is_told_with_its_last_words() -> None:
     await heard.until(count("ended", 1))
     assert heard.news == [("ended", number, 7, "exit code 7: 4 | 5 | 6 | 7 | 8")]
     assert actuator.running() == []
+    await actuator.close()
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])

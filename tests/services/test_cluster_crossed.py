@@ -5,15 +5,28 @@ that heard of the put. What is not here is shown elsewhere:
 
 | with a cluster             | shown by                                                                             |
 |----------------------------|--------------------------------------------------------------------------------------|
-| webhooks                   | `tests/services/test_plain_turns.py`                                                 |
-| workers with many bridges  | `tests/services/test_many_bridges.py`                                                |
-| a store that several serve, whose tables notify | `tests/queuebell/command/test_serve_cluster.py`                 |
+| pools                      | `test_pools`                                                                         |
+| partitions                 | `test_partitions`                                                                    |
+| MQTT beside NATS           | `test_a_trigger_by_mqtt_that_one_bridge_hears`, `test_mqtt_that_all_bridges_hear`    |
+| a JetStream stream         | `test_a_stream_with_a_consumer_for_each_bridge`                                      |
+| auth and `key nats` grants | `test_keys_and_the_grants_of_the_broker`                                             |
+| delayed puts and triggers  | `test_a_trigger_for_later_that_one_bridge_hears`, `test_delayed_puts_through_a_door` |
+| pause                      | `test_pause_at_one_bridge_and_resume_at_another`                                     |
+| webhooks                   | `test_webhooks`                                                                      |
+| event streams              | `test_event_streams`                                                                 |
+| outbox                     | `test_an_outbox`                                                                     |
+| the Azure endpoint         | `test_the_azure_endpoint`                                                            |
+| workers over NATS          | `tests/services/test_many_bridges.py`, sessions over `nats://a,b`                    |
+| a store that several serve | `tests/queuebell/command/test_serve_cluster.py`                                      |
+| NOTIFY of a database that one bridge hears | `test_notify_of_a_database_that_one_bridge_hears`                    |
+| NOTIFY of the engine       | `tests/queuebell/command/test_serve_cluster.py`, whose tables notify                 |
 | a queue in JetStream       | `tests/services/test_turns.py`                                                       |
 | bad input, other versions  | `tests/services/test_cluster_strangers.py`                                           |
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,6 +40,9 @@ from bridge.contract.event import CloudQueueWorkDetected
 from bridge.core.broker_grants import BRIDGE_USER
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
+from bridge.http.webhooks.shell import Webhooks
+from bridge.producer.partitions import PartitionedQueue
+from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import NewMessage
 from bridge.queues.http import HttpStore
 from bridge.queues.postgres.schema import init
@@ -34,14 +50,48 @@ from bridge.queues.postgres.store import PostgresStore
 from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
 from bridge.triggers.attachment import Attachments, BusSettings
+from listeners import Pool
 from tests.bridge.queues.postgres_rig import schema, server, url
 from tests.services.clustered import EVENT, PATIENCE_S, QUEUE, Cluster, clustered
 from tests.services.test_broker_grants import PREFIX, PRINCIPALS
 from tests.services.test_broker_grants import server as granting
 from tests.support.access import written
+from tests.support.azure import serving_azure
+from tests.support.hooks import hook, receiver
+from tests.support.outboxes import opened, put
 from tests.support.processes import until
+from tests.support.web import Client, request
 
 __all__ = ["schema", "server", "url"]
+
+OTHER = "billing/refunds"
+
+
+async def test_pools(tmp_path: Path) -> None:
+    """Two queues share one slot at each bridge: what one has no room for another takes, and all is handled."""
+    async with clustered(tmp_path, 0) as cluster:
+        await cluster.store.create(OTHER)
+        for _ in range(3):
+            await cluster.hire(await cluster.join(worker=False), [QUEUE, OTHER], pool=Pool(1))
+        await cluster.calm()
+        async with Publisher(cluster.url) as publisher:
+            queue = PublishingQueue(cluster.store, publisher)
+            for number in range(20):
+                await queue.put((QUEUE, OTHER)[number % 2], [f"pool {number}"])
+            await cluster.gets(*(f"pool {number}" for number in range(20)))
+
+
+async def test_partitions(tmp_path: Path) -> None:
+    """Each partition has an order of its own; a logical queue is served at every bridge."""
+    async with clustered(tmp_path, 0) as cluster:
+        for _ in range(3):
+            await cluster.hire(await cluster.join(worker=False), f"{OTHER}:4")
+        await cluster.calm()
+        async with Publisher(cluster.url) as publisher:
+            queue = PartitionedQueue(PublishingQueue(cluster.store, publisher), f"{OTHER}:4")
+            for number in range(12):
+                await queue.put([f"part {number}"], key=str(number))
+                await cluster.gets(f"part {number}")
 
 
 async def test_a_trigger_by_mqtt_that_one_bridge_hears(tmp_path: Path) -> None:
@@ -147,6 +197,55 @@ async def test_a_trigger_for_later_that_one_bridge_hears(tmp_path: Path) -> None
         await cluster.gets("later")
 
 
+async def test_webhooks(tmp_path: Path) -> None:
+    """Configured at one bridge, told of what another one heard; a worker gets the message all the same."""
+    async with clustered(tmp_path) as cluster, receiver() as target:
+        webhooks = Webhooks(cluster.places[0].bridge, [hook(target.url, QUEUE)], draw=lambda: 0.0)
+        await webhooks.start()
+        try:
+            await cluster.store.put(QUEUE, ["hooked"])
+            cluster.places[1].bridge.trigger([EVENT], bus="http")
+            got = await target.until(1)
+            assert got[0].verify()["queue"] == QUEUE
+            await cluster.gets("hooked")
+        finally:
+            await webhooks.stop()
+
+
+async def test_event_streams(tmp_path: Path) -> None:
+    """Each bridge feeds its own from its own marks (C10), whoever looks."""
+    async with clustered(tmp_path, 3) as cluster, contextlib.AsyncExitStack() as stack:
+        streams: list[Client] = []
+        for place in cluster.places:
+            web = await stack.enter_async_context(WebServer(place.bridge, WebSettings(port=0, shutdown_timeout=0.2)))
+            stream = Client(*await asyncio.open_connection("127.0.0.1", web.port))
+            stack.push_async_callback(stream.close)
+            await stream.send(request("GET", f"/v1/wakes?queue={QUEUE}"))
+            async with asyncio.timeout(PATIENCE_S):
+                await stream.reader.readuntil(b"\r\n\r\n")
+            streams.append(stream)
+        await cluster.store.put(QUEUE, ["streamed"])
+        async with Publisher(cluster.url) as publisher:
+            await publisher.publish(QUEUE)
+            for stream in streams:
+                async with asyncio.timeout(PATIENCE_S):
+                    assert b"event: wake" in await stream.reader.readuntil(b"event: wake")
+        await cluster.gets("streamed")
+
+
+async def test_an_outbox(tmp_path: Path) -> None:
+    """What a transaction wrote is relayed and told to one bridge; the worker is at another."""
+    async with clustered(tmp_path, 0) as cluster, opened("sqlalchemy", str(tmp_path / "shop.db")) as rig:
+        hears = await cluster.join(worker=False)
+        await cluster.join()
+        await cluster.calm()
+        async with Publisher(hears.bridge) as publisher:
+            async with rig.relay(PublishingQueue(cluster.store, publisher)):
+                for number in range(3):
+                    await rig.write(put(f"outbox {number}", queue=QUEUE))
+                    await cluster.gets(f"outbox {number}")
+
+
 @contextlib.asynccontextmanager
 async def on_engine(folder: Path, url: str) -> AsyncIterator[Cluster]:
     """Run three bridges on one database whose tables do not notify, and a worker at the last: NATS tells it all."""
@@ -197,3 +296,17 @@ async def test_pause_at_one_bridge_and_resume_at_another(tmp_path: Path, url: st
         assert not cluster.handled
         await stores[1].pause(QUEUE, False)
         await cluster.gets("paused", "too")
+
+
+@pytest.mark.system
+async def test_the_azure_endpoint(tmp_path: Path, url: str) -> None:
+    """A put there, a delay, and a message that is made visible again, at a bridge that has no worker."""
+    async with on_engine(tmp_path, url) as cluster:
+        queue = "devstoreaccount1/orders"
+        await cluster.store.create(queue)
+        await cluster.hire(cluster.places[2], queue)
+        async with serving_azure(cluster.places[0].bridge) as front:
+            await front.put("orders", "azure")
+            await cluster.gets("azure")
+            await front.put("orders", "azure later", "?visibilitytimeout=1")
+            await cluster.gets("azure later")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.contract.event import CloudQueueWorkDetected, check_event
-from bridge.producer.publication import DUE_TIMES_MAX, Publication, Sending
-from bridge.producer.turns import Turns
+from bridge.contract.event import EVENTS_MAX, REQUEST_BYTES_MAX, CloudQueueWorkDetected, check_event, encode_events
+from bridge.contract.trace_context import Traces
+from bridge.producer.publication import BACKOFF_CAP_S, DUE_TIMES_MAX, Publication, Sending
 from tests.exploration.mutants import ClearsAfterAcknowledgement
 
 
@@ -86,6 +87,39 @@ def test_mutants_lose_puts(mutant: type[Publication]) -> None:
     assert any(uncovered(mutant, script) for script in SCRIPTS if len(script) <= 5)
 
 
+def test_publishes_merge_while_one_is_on_its_way() -> None:
+    """P3: what is owed meanwhile is one event with the summed size, sent after the first has landed."""
+    publication = machine()
+    publication.owe(0.0, event(size=2))
+    first = publication.take(0.0)
+    publication.owe(0.0, event(size=3))
+    publication.owe(0.0, event(size=4))
+    assert publication.take(0.0) == []
+    assert publication.deadline() is None
+    publication.sent(first)
+    (second,) = publication.take(0.0)
+    assert second.event.payload_size == 7
+
+
+def test_other_queues_do_not_wait() -> None:
+    """P3 is per queue: an event of another queue goes although one is in flight."""
+    publication = machine()
+    publication.owe(0.0, event("one"))
+    publication.take(0.0)
+    publication.owe(0.0, event("two"))
+    assert [sending.event.queue_name for sending in publication.take(0.0)] == ["two"]
+
+
+def test_sizes_are_summed_up_to_the_maximum() -> None:
+    """A merged size never grows past what an event may say."""
+    publication = machine()
+    for _ in range(3):
+        publication.owe(0.0, event(size=900_000))
+    (sending,) = publication.take(0.0)
+    assert sending.event.payload_size == 1_000_000
+    check_event(sending.event)
+
+
 def test_a_resend_keeps_its_id() -> None:
     """P5: the very same publish is sent again under the very same id."""
     publication = machine()
@@ -106,6 +140,103 @@ def test_a_merged_resend_has_another_id() -> None:
     (again,) = publication.take(0.0)
     assert again.event.id != first.event.id
     assert again.event.payload_size == 2
+
+
+def test_an_overdue_time_merged_into_the_bit_has_another_id() -> None:
+    """P5: when a due time passes during an outage and joins a failed event, neither id is repeated."""
+    publication = machine()
+    publication.owe(0.0, event())
+    publication.owe(0.0, event(after_ms=1000))
+    first = publication.take(0.0)
+    publication.failed(first, 0.0, lambda: 0.0)
+    (again,) = publication.take(5.0)
+    assert again.event.id not in {sending.event.id for sending in first}
+    assert (again.event.payload_size, again.event.not_before_ms) == (2, 0)
+
+
+def test_an_overdue_time_that_meets_nothing_keeps_its_id() -> None:
+    """P5: it is still the publish that its caller named."""
+    publication = machine()
+    publication.owe(0.0, event(after_ms=1000, id="mine"))
+    (sending,) = publication.take(5.0)
+    assert (sending.event.id, sending.event.not_before_ms, sending.due_ms) == ("mine", 0, None)
+
+
+def test_what_is_due_first_is_sent_first() -> None:
+    """At once before any due time, and the due times nearest first, whatever came first."""
+    publication = machine()
+    for after_ms in (9000, 3000, 0, 6000):
+        publication.owe(0.0, event(after_ms=after_ms))
+    assert [sending.due_ms for sending in publication.take(0.0)] == [None, 3000, 6000, 9000]
+
+
+def test_given_words_are_kept() -> None:
+    """The caller's id, and the publisher's source, are on the event."""
+    publication = machine()
+    publication.owe(0.0, event(id="mine"))
+    (sending,) = publication.take(0.0)
+    assert (sending.event.id, sending.event.source) == ("mine", "test")
+
+
+def test_failures_back_off_and_a_success_forgets_them() -> None:
+    """Nothing is sent during a back-off, which grows to 30 s at most."""
+    publication = machine()
+    publication.owe(0.0, event())
+    now, waits = 0.0, []
+    for _ in range(20):
+        batch = publication.take(now)
+        wait = publication.failed(batch, now, lambda: 0.999)
+        waits.append(wait)
+        assert publication.take(now + wait * 0.99) == []
+        assert publication.deadline() == now + wait
+        now += wait
+    assert waits == sorted(waits)
+    assert BACKOFF_CAP_S * 0.99 < waits[-1] <= BACKOFF_CAP_S
+    publication.sent(publication.take(now))
+    publication.owe(now, event())
+    assert publication.deadline() == -math.inf
+
+
+def test_hurry_ends_the_back_off() -> None:
+    """P4: closing sends what is owed at once."""
+    publication = machine()
+    publication.owe(0.0, event())
+    publication.failed(publication.take(0.0), 0.0, lambda: 0.999)
+    assert publication.take(0.0) == []
+    publication.hurry()
+    assert len(publication.take(0.0)) == 1
+
+
+def test_one_refused_event_stops_no_other() -> None:
+    """A batch that is refused is halved until the bad event stands alone; all the others are sent."""
+    publication = machine()
+    for number in range(1000):
+        publication.owe(0.0, event(f"q{number}"))
+    sent, dropped = set(), []
+    while publication.deadline() is not None:
+        batch = publication.take(0.0)
+        if any(sending.event.queue_name == "q777" for sending in batch):
+            if (bad := publication.refused(batch)) is not None:
+                dropped.append(bad.queue_name)
+        else:
+            publication.sent(batch)
+            sent.update(sending.event.queue_name for sending in batch)
+    assert dropped == ["q777"]
+    assert len(sent) == 999
+
+
+def test_batches_stay_within_a_request() -> None:
+    """A flush is at most 1000 events and 1 MiB, and repeated flushes reach every queue."""
+    publication = machine()
+    for number in range(2500):
+        publication.owe(0.0, CloudQueueWorkDetected("a", f"q{number}", traceparent="é" * 1000))
+    seen = set()
+    while batch := publication.take(0.0):
+        assert len(batch) <= EVENTS_MAX
+        assert len(encode_events([sending.event for sending in batch])) <= 1024 * 1024
+        publication.sent(batch)
+        seen.update(sending.event.queue for sending in batch)
+    assert len(seen) == 2500
 
 
 def test_due_times_past_the_limit_are_rounded_up() -> None:
@@ -184,13 +315,151 @@ def test_no_due_time_comes_early_and_none_is_lost(script: list[tuple[str, str, i
 
 
 # -- each word and each limit, exactly ---------------------------------------------------------------------------------
+
 TRACE, OTHER = "00-" + "a" * 32 + "-" + "b" * 16 + "-01", "00-" + "c" * 32 + "-" + "d" * 16 + "-01"
 
 
-def test_where_all_rest_the_one_that_is_due_first_is_asked() -> None:
-    """A put is always tried: what rests may have come back."""
-    turns = Turns(3, lambda: 0.0)
-    for now, number in ((0.0, 2), (0.1, 0), (0.2, 1)):
-        turns.failed(now, number)
-    assert turns.take(0.3) == 2
-    assert turns.take(0.3, [2]) == 0
+def traced(
+    queue: str = "q", after_ms: int = 0, trace: str | None = TRACE, id: str | None = None
+) -> CloudQueueWorkDetected:
+    return CloudQueueWorkDetected("a", queue, 1, id=id, not_before_ms=after_ms, traceparent=trace)
+
+
+@pytest.mark.parametrize("after_ms", [0, 500])
+@pytest.mark.parametrize(("newer", "told"), [(None, TRACE), (OTHER, OTHER)])
+def test_a_trace_goes_with_its_put(after_ms: int, newer: str | None, told: str) -> None:
+    """Merged, failed and sent again: the newest trace that there is, and the newest id."""
+    publication = machine()
+    publication.owe(0.0, traced(after_ms=after_ms, id="one"))
+    (sending,) = publication.take(0.0)
+    assert (sending.event.id, sending.event.traceparent) == ("one", TRACE)
+    publication.failed([sending], 0.0, lambda: 0.0)
+    (sending,) = publication.take(0.0)
+    assert (sending.event.id, sending.event.traceparent) == ("one", TRACE)
+    publication.owe(0.0, traced(after_ms=after_ms, trace=newer, id="two"))
+    publication.failed([sending], 0.0, lambda: 0.0)
+    (sending,) = publication.take(0.0)
+    assert (sending.event.id, sending.event.traceparent, sending.event.payload_size) == ("two", told, 2)
+    publication.failed([sending], 0.0, lambda: 0.0)
+    publication.owe(0.0, traced(after_ms=after_ms, trace=None, id="three"))
+    (owed,) = publication.owed(0.0)
+    assert (owed.id, owed.traceparent, owed.payload_size) == ("three", told, 3)
+
+
+def test_publishes_that_became_one_tell_all_their_traces() -> None:
+    """Owed together, given back beside a newer one, and due meanwhile; one alone tells of no other."""
+    third = OTHER.replace("b", "c")
+    publication = machine()
+    publication.owe(0.0, traced())
+    (sending,) = publication.take(0.0)
+    assert sending.event.traces is None
+    publication.owe(0.0, traced(trace=OTHER))
+    publication.failed([sending], 0.0, lambda: 0.0)
+    (sending,) = publication.take(0.0)
+    assert (sending.event.traceparent, sending.event.traces) == (OTHER, Traces((TRACE, OTHER)))
+    publication.failed([sending], 0.0, lambda: 0.0)
+    (sending,) = publication.take(0.0)
+    assert (sending.event.traceparent, sending.event.traces) == (OTHER, Traces((TRACE, OTHER)))
+    publication.sent([sending])
+    publication.owe(5.0, traced(trace=third))
+    publication.owe(5.0, traced(after_ms=1000))
+    (sending,) = publication.take(6.0)
+    assert sending.event.traces == Traces((third, TRACE))
+
+
+def test_a_trace_goes_with_a_time_that_became_due() -> None:
+    """Owed at once, alone and beside what is owed already."""
+    publication = machine()
+    publication.owe(0.0, traced(after_ms=1000))
+    (sending,) = publication.take(1.0)
+    assert sending.due_ms is None and sending.event.traceparent == TRACE
+    publication.sent([sending])
+    publication.owe(5.0, traced(trace=None))
+    publication.owe(5.0, traced(after_ms=1000))
+    (sending,) = publication.take(6.0)
+    assert sending.event.traceparent == TRACE and sending.event.payload_size == 2
+
+
+def test_what_is_left_of_a_delay_is_told_at_any_time() -> None:
+    """It counts from receipt: what has passed since the put is taken off, to the millisecond, rounded up."""
+    publication = machine()
+    publication.owe(7.0001, event(after_ms=5000))
+    assert [owed.not_before_ms for owed in publication.owed(7.0)] == [5001]
+    assert [owed.not_before_ms for owed in publication.owed(10.0)] == [2001]
+    assert [owed.not_before_ms for owed in publication.owed(12.001)] == [0]
+    assert [owed.not_before_ms for owed in publication.owed(99.0)] == [0]
+    (sending,) = publication.take(12.0)
+    assert (sending.due_ms, sending.event.not_before_ms) == (12_001, 1)
+
+
+def test_the_limit_of_due_times_is_met_exactly() -> None:
+    """The last one within it is kept to the millisecond, the next is rounded up to a second, a known one is merged.
+
+    What goes at once is no due time.
+    """
+    publication = machine()
+    publication.owe(0.0, event())
+    for number in range(DUE_TIMES_MAX):
+        publication.owe(0.0, event(after_ms=10_002 + number))
+    assert sorted(owed.not_before_ms for owed in publication.owed(0.0))[-1] == 10_001 + DUE_TIMES_MAX
+    publication.owe(0.0, event(after_ms=10_500))
+    assert [owed.payload_size for owed in publication.owed(0.0) if owed.not_before_ms == 10_500] == [2]
+    publication.owe(0.0, event(after_ms=20_001))
+    publication.owe(0.0, event(after_ms=31_000))
+    assert sorted(owed.not_before_ms for owed in publication.owed(0.0))[-2:] == [21_000, 31_000]
+
+
+@pytest.mark.parametrize(("more", "taken"), [(0, 3), (1, 2)])
+def test_a_request_is_filled_to_the_last_byte(more: int, taken: int) -> None:
+    """Three events that fill it exactly go together; with one byte more the third waits."""
+    bare = [CloudQueueWorkDetected("a", queue, 1, id="", source="test") for queue in ("q1", "q2", "q3")]
+    # A comma is reckoned for the last event too.
+    room = REQUEST_BYTES_MAX - 1 - len(encode_events(bare)) + more
+    ids = ["x" * (room // 3), "x" * (room // 3), "x" * (room - 2 * (room // 3))]
+    publication = machine()
+    for number, id_ in enumerate(ids, 1):
+        publication.owe(0.0, event(f"q{number}", id=id_))
+    batch = [sending.event for sending in publication.take(0.0)]
+    assert len(batch) == taken
+    assert len(encode_events(batch)) <= REQUEST_BYTES_MAX
+    assert more or len(encode_events(batch)) == REQUEST_BYTES_MAX - 1
+
+
+def test_a_batch_grows_again_twofold() -> None:
+    """Halved where something is refused, doubled by each success, up to the most of one request."""
+    publication = machine()
+    for number in range(40):
+        publication.owe(0.0, event(f"q{number}"))
+    first = publication.take(0.0)
+    assert len(first) == 40
+    assert publication.refused(first) is None
+    sizes = []
+    while batch := publication.take(0.0):
+        sizes.append(len(batch))
+        publication.sent(batch)
+    assert sizes == [20, 20]
+    for number in range(100):
+        publication.owe(0.0, event(f"q{number}"))
+    assert len(publication.take(0.0)) == 80
+
+
+def test_a_queue_that_is_done_keeps_no_other_in_the_air() -> None:
+    """Two events of one queue in a batch: when it lands, the queue after it may be published again."""
+    publication = machine()
+    publication.owe(0.0, event("one"))
+    publication.owe(0.0, event("one", after_ms=500))
+    publication.owe(0.0, event("two"))
+    batch = publication.take(0.0)
+    assert [sending.event.queue_name for sending in batch] == ["one", "one", "two"]
+    publication.sent(batch)
+    publication.owe(0.0, event("two"))
+    assert [sending.event.queue_name for sending in publication.take(0.0)] == ["two"]
+
+
+@pytest.mark.parametrize("after_ms", [0, 500])
+def test_the_newer_of_two_merged_traces_is_told(after_ms: int) -> None:
+    """Before anything was sent."""
+    publication = machine()
+    publication.owe(0.0, traced(after_ms=after_ms))
+    publication.owe(0.0, traced(after_ms=after_ms, trace=OTHER))
+    assert [owed.traceparent for owed in publication.owed(0.0)] == [OTHER]

@@ -9,6 +9,7 @@ import pytest
 
 from bridge.contract.jobs import Jobs, Spread
 from bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat, Running
+from bridge.core.settings import Periods, QueueRule, Tuning
 from bridge.observe.slices import at_once
 from bridge.queues.missing import near
 from bridge.service import checking, explaining
@@ -23,6 +24,7 @@ from bridge.service.state import (
     QueueState,
     Readiness,
     RefusedMember,
+    RuleNumbers,
     Subject,
     Subscribed,
 )
@@ -471,3 +473,198 @@ def test_clocks_that_differ_are_warned_of(theirs: float | None, asked: float, to
     found = checking.clocks_apart(theirs, asked, told)
     assert [each.code for each in found] == (["clock"] if said else [])
     assert all(said in each.what and "set the one that is wrong" in each.advice for each in found)
+
+
+def test_a_bridge_that_is_well_has_no_problems() -> None:
+    """Nor has one whose queues were found by triggers, however often."""
+    queue = {"queue": "a/b", "wake_sources": {"trigger": 5, "due": 2}}
+    assert judge(WELL, {"unattended": [], "sessions": [], "audit_found": 0, "left_out": 0}, [queue]) == []
+    assert judge(WELL, {}, []) == []
+
+
+def test_rough_counts_cost_starts_or_trust() -> None:
+    """By the numbers that hold for the queue; a worker that stays takes the next looks, another is started."""
+    periods = Periods(rules=(QueueRule(match="slow/*", sweep_s=600.0),))
+    numbers = [RuleNumbers(match=match, **msgspec.structs.asdict(each)) for match, each in Tuning(periods).each()]
+
+    def told(queue: str, idle_ms: int, counts: str = "rough") -> ListenerState:
+        row = Subscribed(queue=queue, processes=Processes(counts=counts, idle_ms=idle_ms))
+        return ListenerState(listener="scaler", queues=[row])
+
+    rows = [
+        told("a/b", 60_000),
+        told("a/c", 600_000, "trusted"),
+        told("slow/d", 60_000),
+        told("a/e", 0),
+        told("a/f", 60_000, "exact"),
+        ListenerState(listener="worker", queues=[Subscribed(queue="a/b")]),
+    ]
+    found = checking.rough(rows, numbers)
+    assert [(each.queue, each.counts, each.starts, each.always, each.trusted) for each in found] == [
+        ("a/b", 60.0, 60.0, 1.0, False),
+        ("a/c", 60.0, 6.0, 1.0, True),
+        ("slow/d", 6.0, 6.0, pytest.approx(0.1), False),
+        ("a/e", 60.0, 60.0, 0.0, False),
+    ]
+    assert "6 workers are started an hour to look, 10% of" in found[2].in_words()
+    assert "with trust_count 6 counts an hour and none started" in found[2].in_words()
+    assert [each.in_words().rpartition("; ")[2] for each in found[:2]] == [
+        "trust_count is not set",
+        "trust_count is set",
+    ]
+    assert checking.rough(rows, []) == [], "an older bridge does not tell its numbers"
+
+
+@pytest.mark.parametrize("hears", [False, True])
+def test_puts_that_a_database_tells_of_and_nobody_hears(hears: bool) -> None:
+    """A bridge that listens to no database cannot see the tables; the option that is missing is named."""
+    checks = {"postgres": {"ok": True, "detail": "up"}, "postgres puts": {"ok": True, "detail": "they notify"}}
+    readiness = {"ready": True, "checks": checks if hears else {}}
+    (problem,) = judge(readiness, {}, [{"queue": "a/b", "wake_sources": {"sweep": 1}}])
+    assert ("--postgres URL" in problem.advice) is not hears
+
+
+def test_a_bus_that_is_not_required_and_down_is_still_a_problem() -> None:
+    """A site may go on without it; a person wants to know."""
+    readiness = {"ready": True, "checks": {"mqtt": {"ok": False, "detail": "down (not required)"}}}
+    assert [problem.subject for problem in judge(readiness, {}, [])] == ["mqtt"]
+
+
+def test_buried_messages_are_told_without_a_guess_and_with_the_way_back() -> None:
+    """Why each was buried stands in it; the advice names the command that puts them back."""
+    row = {"queue": "a/b-poison", "visible": 1, "detail": "1 message was buried"}
+    (problem,) = judge(WELL, {"buried": [row]}, [])
+    assert problem.what == "1 message was buried"
+    assert "queuebell queue replay a/b-poison" in problem.advice
+
+
+@pytest.mark.parametrize("told", [{"exists": False}, {}])
+def test_messages_buried_elsewhere_are_not_counted_and_the_commands_name_their_store(told: dict[str, bool]) -> None:
+    """Their number is not known here, and without --store the commands would ask the wrong store."""
+    (problem,) = judge(WELL, {"buried": [{"queue": "a/b-poison", "visible": 0, "detail": "some", **told}]}, [])
+    assert problem.code == "buried"
+    for command in ("peek a/b-poison --json", "replay a/b-poison", "clear a/b-poison"):
+        assert f"queuebell queue {command} --store URL" in problem.advice
+    assert "--bridge" in problem.advice and "NATS and SQS" in problem.advice
+    assert "queuebell queue forget a/b-poison" in problem.advice
+
+
+def test_a_queue_that_only_a_gap_marked_is_no_fault() -> None:
+    """Nothing is known to wait there, whatever its name."""
+    rows = [{"queue": queue, "detail": "to be looked at", "after_gap": True} for queue in ("a/b", "a/b-poison")]
+    assert judge(WELL, {"unattended": rows}, []) == []
+
+
+@pytest.mark.parametrize(("exists", "command"), [(True, "delete"), (False, "forget")])
+def test_a_mistaken_name_can_be_got_rid_of(exists: bool, command: str) -> None:
+    """The way depends on whether the queue stands here."""
+    (problem,) = judge(WELL, {"unattended": [{"queue": "a/b", "detail": "nobody", "exists": exists}]}, [])
+    assert f"queuebell queue {command} a/b" in problem.advice
+
+
+def test_workers_of_one_name_are_told_apart() -> None:
+    """By the beginning of their instance, as status shows it."""
+    rows = [{"listener": "twin", "instance": end * 32, "state": "silent", "detail": "silent"} for end in "ab"]
+    subjects = [problem.subject for problem in judge(WELL, {"sessions": rows}, [])]
+    assert subjects == ["twin (aaaaaaaa)", "twin (bbbbbbbb)"]
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [
+        ("silent", "hangs"),
+        ("behind", "merge"),
+        ("failing", "log"),
+        ("workers", "mend"),
+        ("hung", "time-out"),
+        ("starved", "`reserved`"),
+        ("stuck", "store"),
+        ("deaf", "loop"),
+        ("unreached", "answers"),
+        ("disabled", "410"),
+    ],
+)
+def test_each_trouble_has_its_own_advice(state: str, word: str) -> None:
+    """Not the advice for a state that nobody knows."""
+    row = {"state": state, "detail": "so and so", "listener": "w"}
+    unknown = problem_of({"sessions": [{**row, "state": "new"}]})
+    assert unknown.advice == "see its log"
+    problem = problem_of({"sessions": [row]})
+    assert word in problem.advice and problem.advice != unknown.advice
+    assert problem.what == "so and so"
+
+
+@pytest.mark.parametrize(
+    ("row", "subject"),
+    [
+        ({"listener": "w"}, "w"),
+        ({"listener": "w", "queue": "a/b"}, "w on a/b"),
+        ({"instance": "f" * 32}, "f" * 32),
+        ({}, "a listener"),
+        ({"queue": "a/b"}, "a listener on a/b"),
+    ],
+)
+def test_a_session_is_named_as_well_as_it_can_be(row: dict[str, str], subject: str) -> None:
+    """By label, by instance, or as what it is; and with its queue where only that is in trouble."""
+    assert problem_of({"sessions": [{"state": "stuck", "detail": "x", **row}]}).subject == subject
+
+
+@pytest.mark.parametrize(("source", "look"), [("sweep", "a sweep"), ("deadman", "a listener's own dead-man timer")])
+def test_who_found_what_nobody_told_of_is_said(source: str, look: str) -> None:
+    """And how often."""
+    (problem,) = judge(WELL, {}, [{"queue": "a/b", "wake_sources": {source: 7}}])
+    assert problem.subject == "a/b" and problem.what.startswith(f"{look} found work 7 times")
+
+
+def test_a_queue_with_a_listener_at_another_bridge_is_looked_after() -> None:
+    """Whatever else is wrong there stays."""
+    problems = [Problem(code, "a/b", "", "") for code in ("unattended", "unasked")]
+    assert [each.code for each in checking.looked_after(problems, ["a/b"])] == ["unasked"]
+    assert checking.looked_after(problems, ["a/c"]) == problems
+
+
+def test_what_is_wrong_among_equal_bridges() -> None:
+    """Who is gone, who holds queues of its own beside another that does, and who cannot hear of the others' work."""
+    on = {"a": ["store", "nats"], "b": ["store", "mqtt-2"], "c": ["postgres", "postgres puts"]}
+    assert checking.among({}, {}, on) == checking.among({}, {"a": "1"}, on) == []
+    # Two addresses of one.
+    assert checking.among({}, {"a": "1", "b": "1"}, on) == []
+    found = checking.among({"d": "refused"}, {"a": "1", "b": "2"}, {**on, "e": ["store"]})
+    assert [(each.code, each.subject) for each in found] == [("gone", "d"), ("apart", "a and b"), ("disconnected", "e")]
+    assert found[0].what == "refused" and all(each.advice for each in found)
+
+
+def test_how_long_the_longest_handler_runs() -> None:
+    """In milliseconds, never less than none by a clock that steps back; None where no handler is known to run."""
+    rig = Rig()
+    number = rig.join()
+    debt = rig.bell.ledger.debts[QUEUE]
+    assert Troubles.at(rig.bell, debt, rig.now).running_ms(debt) is None
+    at_work(rig, number, 61.5)
+    assert Troubles.at(rig.bell, debt, rig.now).running_ms(debt) == 61_500
+    assert Troubles.at(rig.bell, debt, rig.now - 100).running_ms(debt) == 0
+
+
+def test_a_minute_is_long_where_all_wait_for_it() -> None:
+    """Work waits and nobody has room: then the handler that has run longest is named, and no more once it is done."""
+    rig = Rig()
+    one, other = rig.join(), rig.join()
+    rig.trigger()
+    for number in (one, other):
+        rig.more(number, depth=3)
+    at_work(rig, one, 59, free=0)
+    assert said(rig) is None
+    at_work(rig, other, 61, free=0, message="m8")
+    assert "message m8 for 61 s, work waits, and nobody has room: does it hang?" in str(said(rig))
+    rig.say(other, ListenerHeartbeat(8, {QUEUE: QueueBeat(free=0)}))
+    assert said(rig) is None
+
+
+def test_silence_alone_is_trouble() -> None:
+    """Of a session that told of nothing wrong before."""
+    rig = Rig()
+    session = rig.bell.sessions.get(rig.join())
+    rig.bell.ledger.settle(rig.bell.ledger.debts[QUEUE])
+    assert session is not None and said(rig) is None
+    session.last_heard = rig.now - 1000
+    assert str(said(rig)).endswith("has been silent for 1000 s")

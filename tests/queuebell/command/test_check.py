@@ -12,14 +12,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
+from bridge.core.settings import Periods, Tuning
+from queuebell.command import check as command
 from queuebell.command import reaching
 from queuebell.command.main import main
 from tests.support.brokers import NatsServer
 from tests.support.command import perform, serving
 from tests.support.postgres import running
 from tests.support.processes import GLANCE_S
+
+NAMED = {"/v1/listeners": (200, {"listeners": [{"queues": [{"queue": "a/b"}]}]})}
 
 
 @pytest.fixture
@@ -290,3 +295,200 @@ def test_a_clock_that_is_an_hour_off_is_warned_of(strange: Strange, capsys: pyte
         strange.date = date
         assert main(["check", "--bridge", strange.url, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"/v1/listeners": (200, [1, 2])},
+        {"/v1/listeners": (200, {"listeners": [5]})},
+        {"/v1/listeners": (200, {"listeners": [{"queues": [{}]}]})},
+        {"/v1/listeners": (200, {"listeners": [{"queues": [{"queue": [1]}]}]})},
+        {"/v1/listeners": (200, {"listeners": [{"queues": [{"queue": 5}]}]})},
+        {"/readyz": (200, {"ready": True, "checks": [1]})},
+        {"/readyz": (200, {"ready": True, "checks": {"x": 5}})},
+        {"/readyz": (200, None)},
+        {"/v1/findings": (200, {"sessions": [5]})},
+        {"/v1/findings": (200, {"sessions": 5, "unattended": 7})},
+        {"/v1/queues": (200, [1])},
+        {**NAMED, "/v1/queues/a/b": (200, {"queue": "a/b", "wake_sources": [1, 2]})},
+    ],
+    ids=lambda answers: json.dumps(answers)[:60],
+)
+def test_what_answers_strangely_is_no_bridge(
+    strange: Strange, capsys: pytest.CaptureFixture[str], answers: dict[str, Any]
+) -> None:
+    """Exit code 69 and one line, whatever is malformed."""
+    strange.answers.update(answers)
+    assert main(["check", "--bridge", strange.url]) == 69
+    said = capsys.readouterr()
+    assert "is no bridge" in said.err and len(said.err.strip().splitlines()) == 1
+
+
+def test_an_answer_that_is_nested_without_end_is_no_bridge(
+    strange: Strange, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor a crash."""
+    strange.raw = b"[" * 200_000
+    assert main(["check", "--bridge", strange.url]) == 69
+    assert "is no bridge" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["/v1/findings", "/v1/listeners", "/v1/queues", "/v1/queues/a/b"])
+def test_what_the_bridge_did_not_tell_is_not_well(
+    strange: Strange, capsys: pytest.CaptureFixture[str], path: str
+) -> None:
+    """An error instead of an answer is a problem, with its path and status; exit code 1."""
+    strange.answers.update(NAMED)
+    if path == "/v1/listeners":
+        del strange.answers[path]
+    strange.answers.setdefault("/v1/queues/a/b", (200, {"queue": "a/b"}))
+    strange.answers[path] = (500, None)
+    assert main(["check", "--bridge", strange.url]) == 1
+    said = capsys.readouterr().out
+    assert "something is wrong" in said and "it answered 500" in said and path in said
+
+
+def test_rough_counts_are_said_with_both_prices(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a scaler's store cannot say costs starts, or trust: printed for people and for programs (Z7)."""
+    told = {"counts": "rough", "idle_ms": 90_000}
+    row = {"listener": "scaler x", "kind": "scaler", "queues": [{"queue": "a/b", "processes": told}]}
+    numbers = [{"match": match, **msgspec.to_builtins(each)} for match, each in Tuning(Periods()).each()]
+    strange.answers["/v1/listeners"] = (200, {"listeners": [row]})
+    strange.answers["/v1/queues/a/b"] = (200, {"queue": "a/b"})
+    strange.answers["/v1/findings"] = (200, {"numbers": numbers})
+    assert main(["check", "--bridge", strange.url]) == 0
+    said = capsys.readouterr().out
+    assert "  a/b: scaler x: the store's counts are rough" in said
+    assert "40 workers are started an hour" in said and "with trust_count 60 counts an hour" in said
+    assert main(["check", "--json", "--bridge", strange.url]) == 0
+    (rough,) = json.loads(capsys.readouterr().out)["bridges"][0]["rough_counts"]
+    assert (rough["queue"], rough["starts"], rough["counts"], rough["trusted"]) == ("a/b", 40.0, 60.0, False)
+
+
+def test_a_queue_that_is_gone_meanwhile_is_no_problem(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was named, and then deleted."""
+    strange.answers.update(NAMED)
+    assert main(["check", "--bridge", strange.url]) == 0
+    assert "all is well" in capsys.readouterr().out
+
+
+def test_answers_that_never_end_have_one_deadline(
+    strange: Strange, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All questions together end within it, and the message says so."""
+    monkeypatch.setattr(command, "DEADLINE_S", 0.2)
+    strange.drips = True
+    assert main(["check", "--bridge", strange.url]) == 69
+    assert "not complete after 0.2 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_password_in_the_address_is_never_shown(
+    strange: Strange, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    """Nobody asks for one, so that it is refused, however it is written."""
+    assert main(["check", "--bridge", strange.url.replace("//", "//u:PASSWORD@"), *more]) == 78
+    assert main(["check", "--bridge", "http://u:PASS@WORD@127.0.0.1:x", *more]) == 78
+    said = capsys.readouterr()
+    assert "127.0.0.1" in said.err
+    assert "PASS" not in said.out + said.err and "WORD" not in said.out + said.err
+
+
+def test_the_numbers_of_the_bridge_are_told_as_its_own(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where they differ from the configuration at hand; where the bridge does not tell, that is said."""
+    assert main(["check", "--bridge", strange.url]) == 0
+    assert "not the bridge's" in capsys.readouterr().out
+    numbers = {
+        "match": "*", "start_ack_s": 2.0, "store_call_s": 10.0, "sweep_s": 60.0, "slack_s": 30.0, "spread_s": 10.0,
+        "wake": "enough",
+    }  # fmt: skip
+    strange.answers["/v1/findings"] = (200, {"numbers": [numbers]})
+    assert main(["check", "--bridge", strange.url]) == 0
+    assert "it goes by these same numbers" in capsys.readouterr().out
+    strange.answers["/v1/findings"] = (200, {"numbers": [{**numbers, "sweep_s": 10.0}]})
+    assert main(["check", "--bridge", strange.url]) == 0
+    said = capsys.readouterr().out
+    assert "other numbers" in said and said.index("116 s at most") < said.index("61 s at most")
+
+
+def test_status_tells_workers_of_one_name_apart_and_shows_trouble(
+    strange: Strange, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the beginning of their instance; of other queues' trouble nothing, and no label drives the terminal."""
+    queues = [{"queue": "a/b"}]
+    twins = [{"listener": "twin", "instance": end * 32, "channel": "websocket", "queues": queues} for end in "ef"]
+    trouble = [
+        {"listener": "tw\x1bin", "instance": "e" * 32, "queue": "a/b", "state": "failing", "detail": "fails"},
+        {"listener": "twin", "instance": "f" * 32, "queue": None, "state": "silent", "detail": "is silent"},
+        {"listener": "twin", "instance": "f" * 32, "queue": "a/c", "state": "stuck", "detail": "hangs"},
+    ]
+    strange.answers |= {
+        "/v1/listeners": (200, {"listeners": [*twins, {"listener": "hook", "channel": "webhook", "queues": queues}]}),
+        "/v1/findings": (200, {"sessions": trouble}),
+    }
+    assert main(["status", "a/b", "--bridge", strange.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  tw\\x1bin eeeeeeee on a/b: fails" in lines and "  twin ffffffff: is silent" in lines
+    assert not any("hangs" in line for line in lines)
+    rows = [line.split()[:3] for line in lines if line.startswith(("twin", "hook"))]
+    assert rows == [["twin", "eeeeeeee", "websocket"], ["twin", "ffffffff", "websocket"], ["hook", "-", "webhook"]]
+
+
+def test_status_of_what_is_no_bridge(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer without a word is no bridge's, as an Azure emulator gives it."""
+    strange.raw = b""
+    assert main(["status", "--bridge", strange.url]) == 69
+    assert f"what answers at {strange.url} is no bridge" in capsys.readouterr().err
+
+
+def test_two_bridges_are_judged_together(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """What neither can say alone: that they do not hear each other, and that a listener is at the other one."""
+    other = Strange()
+    other.thread.start()
+    try:
+        for number, (each, hears) in enumerate(((strange, ["0", "1"]), (other, ["1"]))):
+            members = [
+                {"boot": boot, "address": boot, "version": "1", "me": boot == str(number), "leaving": False}
+                | {"silent_ms": 0, "queues": 0, "able": 0}
+                for boot in sorted(hears, key=lambda boot: boot != str(number))
+            ]
+            went = {"b:8470": 9}
+            cluster = {"name": "shop", "alone": False, "members": members, "went": went if each is strange else {}}
+            checks = {"nats": {"ok": True, "detail": ""}}
+            each.answers |= {"/v1/cluster": (200, cluster), "/readyz": (200, {"ready": True, "checks": checks})}
+        lonely = {"queue": "a/b", "detail": "no listener is subscribed at this bridge"}
+        strange.answers["/v1/findings"] = (200, {"unattended": [lonely, lonely | {"queue": "a/c"}]})
+        other.answers["/v1/listeners"] = NAMED["/v1/listeners"]
+        other.answers["/v1/queues/a/b"] = (200, {"queue": "a/b"})
+        assert main(["check", "--json", "--bridge", f"{strange.url},{other.url}"]) == 1
+        told = json.loads(capsys.readouterr().out)
+    finally:
+        other.stop()
+    assert [(each["code"], each["subject"]) for each in told["problems"]] == [
+        ("unattended", "a/c"),
+        ("alone", "cluster shop"),
+    ]
+    assert [each["code"] for each in told["warnings"]] == ["flapping", "split"]
+
+
+def test_what_all_bridges_warn_of_is_said_once(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """With who says it; and where NATS is away, nobody is sent to look for grants too."""
+    member = {"version": "1", "leaving": False, "silent_ms": 0, "queues": 0, "able": 0}
+    members = [member | {"boot": boot, "address": boot, "me": boot == "0"} for boot in "01"]
+    refused = [{"boot": "2", "address": "c:8470", "why": "it is another"}]
+    cluster = {"name": "shop", "alone": True, "members": members, "refused": refused, "went": {}}
+    other = Strange()
+    other.thread.start()
+    try:
+        for each in (strange, other):
+            checks = {"nats": {"ok": each is strange, "detail": ""}}
+            each.answers |= {"/v1/cluster": (200, cluster), "/readyz": (200, {"ready": True, "checks": checks})}
+        main(["check", "--bridge", f"{strange.url},{other.url}"])
+        lines = capsys.readouterr().out.splitlines()
+    finally:
+        other.stop()
+    warnings = [line.strip() for line in lines if "warning" in line]
+    assert len(warnings) == 2
+    assert warnings[0].startswith(f"warning of {strange.url}: cluster shop: it hears others and does not hear its own")
+    assert warnings[1].startswith(f"warning of {strange.url}, {other.url}: cluster shop: the bridge c:8470 is none")

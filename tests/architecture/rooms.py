@@ -78,15 +78,9 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "listeners.core": "bridge.contract",
         "listeners.figures": "",
     },
-    {
-        "bridge.observe": "bridge.brokers bridge.contract",
-    },
-    {
-        "bridge.brokers": "bridge.contract",
-    },
-    {
-        "bridge.contract": "",
-    },
+    {"bridge.observe": "bridge.brokers bridge.contract"},
+    {"bridge.brokers": "bridge.contract"},
+    {"bridge.contract": ""},
 )
 """The rooms from the top floor down, and what each may import, for types as well; nothing else, and no more."""
 
@@ -100,7 +94,6 @@ class Import(NamedTuple):
 
 
 def files(root: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Return where the modules of all packages are."""
     return {
         ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file
         for package in PACKAGES
@@ -109,7 +102,6 @@ def files(root: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def modules(root: pathlib.Path) -> dict[str, ast.Module]:
-    """Return the code of all packages."""
     return {name: ast.parse(file.read_text(encoding="utf-8"), str(file)) for name, file in files(root).items()}
 
 
@@ -154,7 +146,6 @@ def _targets(node: ast.AST, module: str) -> Iterator[str]:
 
 
 def arrows(root: pathlib.Path) -> dict[tuple[str, str], list[Import]]:
-    """Return which room imports which, and by which statements."""
     found: dict[tuple[str, str], list[Import]] = {}
     for each in imports(root):
         here, there = room(each.source), room(each.target)
@@ -191,7 +182,6 @@ def _node(name: str) -> str:
 
 
 def drawn(page: str, drawing: str) -> str:
-    """Return the page with this drawing in it."""
     head, begin, rest = page.partition(BEGIN)
     return head + begin + drawing + END + rest.partition(END)[2]
 

@@ -102,7 +102,6 @@ def closed(root: pathlib.Path) -> list[str]:
 
 
 def crowded(root: pathlib.Path) -> list[str]:
-    """A package's root can be taken in at a glance."""
     entries = {
         package: [each.name for each in (root / package).iterdir() if each.name != "__pycache__"]
         for package in PACKAGES
@@ -155,7 +154,6 @@ CHECKS: list[Callable[[pathlib.Path], list[str]]] = [unplanned, upward, circular
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_rule_holds(check: Callable[[pathlib.Path], list[str]]) -> None:
-    """No import of this checkout breaks the rule."""
     assert check(ROOT) == []
 
 
@@ -163,14 +161,7 @@ def test_the_rule_holds(check: Callable[[pathlib.Path], list[str]]) -> None:
     ("check", "file", "line", "chain"),
     [
         (unplanned, "bridge/service/x.py", "from bridge.http import y", "bridge.service.x -> bridge.http"),
-        (unplanned, "bridge/core/x.py", "from listeners.core import x", "bridge.core.x -> listeners.core.x"),
         (upward, "bridge/contract/x.py", "def f(): import bridge.core.x", "bridge.contract.x -> bridge.core.x"),
-        (
-            upward,
-            "bridge/brokers/x.py",
-            "if TYPE_CHECKING:\n    from bridge.queues import y",
-            "bridge.brokers.x -> bridge.queues",
-        ),
         (
             circular,
             "bridge/core/y.py",
@@ -183,13 +174,7 @@ def test_the_rule_holds(check: Callable[[pathlib.Path], list[str]]) -> None:
             "def f(): from bridge.service.x import Bridge",
             "listeners.listener -> bridge.producer.x -> bridge.service.x",
         ),
-        (closed, "listeners/listener.py", "import bridge.http.x", "listeners.listener -> bridge.http"),
-        (closed, "listeners/listener.py", "from bridge import Bridge", "listeners.listener -> bridge"),
-        (closed, "listeners/listener.py", "import queuebell", "listeners.listener -> queuebell"),
         (worldly, "bridge/core/x.py", "import asyncio", "bridge.core.x -> asyncio"),
-        (worldly, "bridge/contract/x.py", "def f(): from random import random", "bridge.contract.x -> random.random"),
-        (worldly, "bridge/core/x.py", "from ..queues import open_store", "bridge.core.x -> bridge.queues"),
-        (worldly, "listeners/core/x.py", "import datetime\nn = datetime.datetime.now()", "calls datetime.datetime.now"),
         (heavy, "bridge/__init__.py", "import aiohttp", "aiohttp"),
         (crowded, "bridge/thirteenth.py", "", "bridge/ has 13"),
     ],

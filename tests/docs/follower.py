@@ -33,7 +33,6 @@ class Step(NamedTuple):
 
 
 def steps(page: str) -> Iterator[Step]:
-    """Take a tutorial apart, in order."""
     at, words = 0, ""
     for fence in _fence.finditer(page):
         *before, words = page[at : fence.start()].strip().split("\n\n")
@@ -56,7 +55,6 @@ class Terminal:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
     async def type(self, text: str, *, leave_running: bool) -> None:
-        """Run the lines of a block; the last one is left running, or all end well."""
         assert self._program is None or self._program.code is not None, f"the {self._name} terminal is busy"
         lines = text.splitlines()
         script = "\n".join([*self._exports, *lines[:-1], f"exec {lines[-1]}" if leave_running else lines[-1]])
@@ -78,7 +76,6 @@ class Terminal:
                 raise AssertionError(f"{error}\n{self._program.lines}\n{self._program.errors}") from None
 
     async def press_ctrl_c(self) -> None:
-        """End what runs there, in order."""
         assert self._program is not None
         self._program.interrupt()
         assert await self._program.ended() in INTERRUPTED, self._program.errors
@@ -91,11 +88,9 @@ class Terminal:
         await self._program.ended()
 
     def ended(self) -> bool:
-        """Say whether nothing runs there any more."""
         return self._program is None or self._program.code is not None
 
     def count(self, pattern: str) -> int:
-        """Return how many lines of output are so."""
         assert self._program is not None
         lines = [*self._program.lines, *self._program.errors.splitlines()]
         return sum(re.fullmatch(pattern, line) is not None for line in lines)

@@ -29,13 +29,11 @@ SECTIONS = (
 
 
 def of_package(name: str) -> str:
-    """Return where mkdocstrings finds a public name."""
     package = "listeners" if name in __import__("listeners").__all__ else "bridge"
     return f"{package}.{name}"
 
 
 def python() -> str:
-    """Return the page of the Python API: every public name once."""
     names = [name for name in dir(queuebell) if name != "__version__"]
     sections = dict(SECTIONS)
     rest = [name for name in names if not any(name in each for each in sections.values())]
@@ -89,7 +87,6 @@ def exported() -> Iterator[tuple[str, list[str], str, str]]:
 
 
 def metrics() -> str:
-    """Return the page of the metrics."""
     lines = [
         "# Metrics",
         "",

@@ -19,7 +19,6 @@ class Fetches(HTMLParser):
         self.found: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take note of what a tag has fetched."""
         given = dict(attrs)
         named = [given.get(name) or "" for name in ("src", "srcset", "poster", "data")]
         if tag == "link" and given.get("rel") not in {"canonical", "next", "prev"}:
@@ -29,7 +28,6 @@ class Fetches(HTMLParser):
 
 
 def outside(folder: Path) -> dict[str, list[str]]:
-    """Return what each file of a site has fetched from elsewhere."""
     fetched: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix == ".html":

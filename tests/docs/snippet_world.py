@@ -28,15 +28,11 @@ class NoSuchCustomer(Exception):
 
 
 class Order(msgspec.Struct):
-    """A payload of theirs."""
-
     order_id: str
     parcels: list[str]
 
 
 class Bank:
-    """What their handler needs."""
-
     charged: list[str]
 
     async def charge(self, message: Message) -> None:
@@ -44,8 +40,6 @@ class Bank:
 
 
 class Row:
-    """An object of a table of theirs."""
-
     pk: int
 
     def save(self) -> None:
@@ -53,8 +47,6 @@ class Row:
 
 
 class Task:
-    """A task of theirs."""
-
     def enqueue(self, number: int) -> None:
         """Put it."""
 
@@ -84,5 +76,4 @@ async def refund(order: Order) -> None:
 
 
 def open_database() -> AbstractAsyncContextManager[Any]:
-    """Open something of theirs."""
     raise NotImplementedError

@@ -24,7 +24,7 @@ TOML = "read by the loader of the settings"
 SQL = "run on a real PostgreSQL"
 C = "compiled, and compared with our own"
 DATA = "parsed"
-PROXY = "its form, and what it must say (tests/docs/test_security.py)"
+PROXY = "its form, and what it must say (tests/docs/test_followed.py)"
 DRAWN = "drawn from the code (tests/architecture)"
 OUTPUT = "what a program says, or a line of a format: it is read by nobody"
 
@@ -59,26 +59,22 @@ class Snippet(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return a name for it that is a Python name too."""
         stem = "_".join(self.page.relative_to(ROOT).with_suffix("").parts)
         return f"{re.sub(r'[^a-z0-9]', '_', stem.lower())}_{self.line}"
 
     @property
     def saved(self) -> str | None:
-        """Return the name of the module that its page saves it as, if it does."""
         found = _saved.findall(self.before)
         return found[-1].removesuffix(".py") if found else None
 
     @property
     def commands(self) -> list[list[str]]:
-        """Return the words of each line of shell, comments and prompts apart."""
         joined = self.text.replace("\\\n", " ")
         lines = [line.removeprefix("$ ") for line in joined.splitlines() if line.strip()]
         return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def snippets() -> Iterator[Snippet]:
-    """Yield the blocks of all documents."""
     for page in DOCUMENTS:
         text = page.read_text(encoding="utf-8")
         for found in _fence.finditer(text):
@@ -105,7 +101,6 @@ def kind(snippet: Snippet) -> str:
 
 
 def typed() -> list[Snippet]:
-    """Return all Python of the documents."""
     return [snippet for snippet in snippets() if snippet.language == "python"]
 
 

@@ -1,18 +1,21 @@
-"""Tutorials and how-to pages, followed word for word: files saved, commands typed, all seen that one should see."""
+"""Tutorials, how-to pages and docs/security.md, followed word for word: all is seen that one should see."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.follower import follow
+from tests.docs.snippets import Snippet, snippets
 from tests.readme.user import User
 from tests.support.azurite import ACCOUNT, KEY
 from tests.support.moto import KEYS as AWS_KEYS
 from tests.support.moto import moto
 from tests.support.postgres import running
-from tests.support.processes import ROOT, Processes
+from tests.support.processes import READY, ROOT, Processes, Service
 from tests.support.redis import RedisServer
 
 TUTORIALS = ROOT / "docs" / "tutorials"
@@ -35,7 +38,6 @@ HERE = {
 
 
 def page(name: str) -> str:
-    """Return the text of a page."""
     return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
 
 
@@ -63,7 +65,6 @@ async def test_a_page_is_followed(processes: Processes, tmp_path: Path, name: st
 @pytest.mark.system
 @pytest.mark.parametrize("name", ON_POSTGRES)
 async def test_a_page_is_followed_on_postgres(processes: Processes, tmp_path: Path, name: str) -> None:
-    """A real server stands where the page has one."""
     with running() as server:
         user = User(processes, tmp_path)
         user.ports["5432"] = str(server.port)
@@ -72,9 +73,79 @@ async def test_a_page_is_followed_on_postgres(processes: Processes, tmp_path: Pa
 
 @pytest.mark.system
 async def test_a_page_is_followed_on_redis(processes: Processes, tmp_path: Path) -> None:
-    """Likewise."""
     user = User(processes, tmp_path)
     server = RedisServer(tmp_path / "redis")
     server.port = int(user.ports["6379"])
     async with server:
         await follow(page("how-to/redis"), user)
+
+
+SECURITY = ROOT / "docs" / "security.md"
+UNITS = ROOT / "deploy" / "systemd"
+EXPOSURE_MOST = 15
+"""Tenths of what `systemd-analyze security` says; below 20 is what it calls OK at most."""
+WORKER = """
+import asyncio
+from queuebell import Listener
+
+async def handle(message):
+    print("handled", message.text(), flush=True)
+
+asyncio.run(Listener("https://localhost:8470", "billing/orders", handle).run())
+"""
+
+BLOCKS = [block for block in snippets() if block.page == SECURITY]
+
+
+def block_with(word: str) -> Snippet:
+    (found,) = (each for each in BLOCKS if word in each.text and each.language == "sh")
+    return found
+
+
+@pytest.mark.system
+async def test_two_hosts(processes: Processes, tmp_path: Path) -> None:
+    """Keys, certificate, bridge, worker and curl, word for word; the name of the other host is that of this one."""
+    user = User(processes, tmp_path)
+    user.words["bridge.internal"] = "localhost"
+    del user.environment["QUEUEBELL_LISTEN"]
+    user.save("worker.py", WORKER)
+    listed = await user.run(block_with("queuebell key list").text)
+    assert len(listed) == 4
+    for name in ("worker", "producer", "me"):
+        assert (tmp_path / f"{name}.key").stat().st_mode & 0o077 == 0
+    await user.run(block_with("openssl req").text)
+    serve: Service = await user.start(f"exec {block_with('serve --listen').text}", "serve", Service)
+    await serve.line(READY)
+    assert "the files cannot be used" not in serve.errors and "expired" not in serve.errors
+    lines = block_with("python worker.py").text.splitlines()
+    worker: Service = await user.start("\n".join([*lines[:-1], f"exec {lines[-1]}"]), "worker", Service)
+    await user.run(block_with("curl --cacert").text)
+    await worker.line("handled order 17")
+
+
+def test_the_proxies_files() -> None:
+    """Each block is closed, and says what a session, an event stream and a large body need."""
+    (nginx,) = (each.text for each in BLOCKS if each.language == "nginx")
+    (caddy,) = (each.text for each in BLOCKS if each.language == "caddy")
+    for text in (nginx, caddy):
+        assert text.count("{") == text.count("}") > 1
+        assert "127.0.0.1:8470" in text and "bridge.internal" in text
+    for needed in ("proxy_set_header Upgrade $http_upgrade", "proxy_set_header Host $host", "proxy_buffering off"):
+        assert f"{needed};" in nginx
+    assert "flush_interval -1" in caddy
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", ["queuebell.service", "queuebell-scaler.service", "queuebell-worker@.service"])
+def test_the_unit_is_taken_by_systemd(name: str, tmp_path: Path) -> None:
+    """By its own checks: the settings are known, and what is left open is little."""
+    here = tmp_path / name.replace("@.", "@1.")
+    here.write_text((UNITS / name).read_text("utf-8").replace("/opt/queuebell/bin/queuebell", sys.executable))
+
+    def analyzed(*words: str) -> subprocess.CompletedProcess[str]:
+        line = ["systemd-analyze", *words]
+        return subprocess.run(line, capture_output=True, text=True, check=False, timeout=100)
+
+    verified = analyzed("verify", str(here))
+    assert (verified.returncode, str(here) in verified.stderr) == (0, False), verified.stderr
+    assert analyzed("security", "--offline=true", f"--threshold={EXPOSURE_MOST}", str(here)).returncode == 0

@@ -1,20 +1,25 @@
-"""What code and tests cite can be looked up in this repository."""
+"""What code and pages cite is there, and pages say what the code does: rules, stores, metrics, settings, units."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 import yaml
 
 import queuebell
 from bridge.contract.settings import parse_toml
 from bridge.core.keda import asked as rules
+from bridge.queues import STORES, open_store
+from bridge.queues.base import Capabilities
 from listeners.core.processes import Limits
 from listeners.scaling.actuators.systemd import SystemdActuator
 from listeners.work.starter import SYSTEMD, VARIABLE
@@ -22,12 +27,11 @@ from queuebell.command.listen_settings import ListenSettings
 from tests.docs.reference import FOLDER, PAGES, exported, of_package
 from tests.docs.site import outside
 from tests.docs.snippets import snippets
-from tests.docs.test_protocol import missing
+from tests.exploration.wrong_turns import WRONG_TURNS
 from tests.support.processes import ROOT
 
 DOCS = ROOT / "docs"
 ROW = re.compile(r"\bS(\d{1,2})\b")
-PAGE = re.compile(r"[\w./-]+\.md\b")
 
 
 def cited() -> dict[str, str]:
@@ -42,7 +46,6 @@ def test_each_row_of_bad_input_is_described() -> None:
     unknown = {
         f"{name}: S{number}"
         for name, text in cited().items()
-        if name != "tests/docs/test_citations.py"
         for number in map(int, ROW.findall(text))
         if number > 3 and number not in rows
     }
@@ -50,24 +53,10 @@ def test_each_row_of_bad_input_is_described() -> None:
 
 
 def test_each_row_of_bad_input_is_shown_by_a_test() -> None:
-    """A row that no test names may say what it likes."""
     rows = re.findall(r"^\| (S\d+) \|", (DOCS / "bad-input.md").read_text(), re.MULTILINE)
     tests = "\n".join(text for name, text in cited().items() if name.startswith(("tests/bridge", "tests/services")))
     shown = {f"S{number}" for number in re.findall(r"(?:\bS|_s)(\d+)(?![0-9a-z])", tests)}
     assert len(rows) > 30 and set(rows) - shown == set()
-
-
-@pytest.mark.parametrize("planted", ["docs/never-there.md", "interfaces.md"])
-def test_each_page_that_is_named_is_there(planted: str) -> None:
-    """By its path from the root, or by its name alone below `docs/`; a page that is not there would be found."""
-    there = {path.name for path in (*DOCS.rglob("*.md"), *(ROOT / "bench").glob("*.md"))}
-
-    def missing(text: str) -> set[str]:
-        return {page for page in PAGE.findall(text) if not (ROOT / page).exists() and page not in there}
-
-    assert missing(f"see {planted}") == {planted}
-    found = {f"{name}: {page}" for name, text in cited().items() for page in missing(text)}
-    assert {one for one in found if not one.startswith("tests/")} == set()
 
 
 _code = re.compile(r"`([^`\n]+)`")
@@ -89,7 +78,6 @@ PAGE_KEDA = ROOT / "docs" / "scaling.md"
 
 
 def scaled_objects() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return all that stand anywhere, with where."""
     texts = [(str(each.page), each.text) for each in snippets() if each.language == "yaml"]
     texts += [(str(file), file.read_text(encoding="utf-8")) for file in sorted((ROOT / "deploy").rglob("*.y*ml"))]
     for where, text in texts:
@@ -134,23 +122,14 @@ EXPRESSIONS: Final = {
 
 
 def test_each_alert_is_on_the_page_once() -> None:
-    """With its severity, and no other is."""
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", PAGE_OBSERVE, re.MULTILINE)
     assert rows == [(rule["alert"], rule["labels"]["severity"]) for rule in RULES]
     assert {severity for _, severity in rows} == {"critical", "warning"}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_tells_who_is_awake_what_there_is_to_know(rule: dict[str, Any]) -> None:
-    """Which queue or bridge it is about, that nothing is lost, and where there is more to read; and it has a test."""
-    told = rule["annotations"]
-    assert set(told) == {"summary", "description", "docs"}
-    subject = re.search(r"\$labels\.(queue|instance|job)", told["summary"])
-    assert subject is not None
-    if "by (" in rule["expr"]:
-        assert all(subject[1] in by for by in re.findall(r"by \(([^)]*)\)", rule["expr"]))
-    assert re.search(r"\b(safe|lost|late|kept|wait in their store)\b", told["description"])
-    page, _, anchor = told["docs"].partition("#")
+def test_an_alert_says_where_there_is_more_to_read_and_has_a_test(rule: dict[str, Any]) -> None:
+    page, _, anchor = rule["annotations"]["docs"].partition("#")
     assert f"## {anchor.replace('-', ' ').capitalize()}\n" in (ROOT / page).read_text("utf-8")
     assert f'alertname="{rule["alert"]}"' in (OBSERVE / "alerts_test.yml").read_text("utf-8")
 
@@ -169,25 +148,6 @@ def test_an_expression_is_of_metrics_and_labels_that_there_are(name: str) -> Non
     labels = {label for metric in used for label in known[metric]}
     said = re.findall(r"(?:by|on) \(([^)]*)\)", expression) + re.findall(r"(\w+)=~?\"", expression)
     assert {label.strip() for each in said for label in each.split(",")} <= labels
-
-
-def test_the_dashboard_can_be_imported() -> None:
-    """Panels have ids of their own, a title, a unit and words of what they show, and do not lie on each other."""
-    assert len({panel["id"] for panel in PANELS}) == len(PANELS) == len({panel["title"] for panel in PANELS})
-    taken: set[tuple[int, int]] = set()
-    for panel in PANELS:
-        place = panel["gridPos"]
-        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
-        assert not cells & taken and all(x < 24 for x, _ in cells)
-        taken |= cells
-        if panel["type"] != "row":
-            assert panel["description"].endswith(".") and panel["fieldConfig"]["defaults"]["unit"]
-            assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-            assert [each["refId"] for each in panel["targets"]] == ["A", "B"][: len(panel["targets"])]
-            assert all(each["legendFormat"] for each in panel["targets"])
-    board = json.loads((OBSERVE / "grafana.json").read_text("utf-8"))
-    assert [each["name"] for each in board["templating"]["list"]] == ["datasource", "job", "queue"]
-    assert "id" not in board, "one that is there is written over by whoever has that number"
 
 
 def test_the_rules_for_prometheus_operator_are_the_same() -> None:
@@ -217,7 +177,6 @@ WORKER_GRACE_S = 20
 
 
 def settings(name: str) -> dict[str, list[str]]:
-    """Return the settings of a unit, each with all its values."""
     found: dict[str, list[str]] = {}
     for line in (UNITS / name).read_text("utf-8").splitlines():
         if "=" in line and not line.startswith("#"):
@@ -227,22 +186,7 @@ def settings(name: str) -> dict[str, list[str]]:
 
 
 def blocks(language: str) -> list[str]:
-    """Return the blocks of the page in a language."""
     return [block.text for block in snippets() if block.page == PAGE_SCALING_PAGE and block.language == language]
-
-
-def test_the_page_installs_what_is_there() -> None:
-    """Every file that it names, to where the units look for it, and the user that they have."""
-    (install,) = (text for text in blocks("sh") if "useradd" in text)
-    for file in re.findall(r"deploy/systemd/\S+", install):
-        assert (ROOT / file).exists(), file
-    assert {file.name for file in UNITS.iterdir()} - {"queuebell.service"} == {
-        word.rpartition("/")[2] for word in re.findall(r"deploy/systemd/\S+", install)
-    }
-    scaler, worker = settings("queuebell-scaler.service"), settings("queuebell-worker@.service")
-    assert f" {scaler['User'][0]}\n" in install
-    for each in (*scaler["LoadCredential"], *worker["LoadCredential"], *worker["EnvironmentFile"]):
-        assert each.rpartition("/")[2] in install, each
 
 
 def test_the_template_is_what_the_scaler_asks_for() -> None:
@@ -271,29 +215,185 @@ def test_polkit_lets_the_scaler_do_this_and_no_more() -> None:
 
 def test_what_a_page_fetches_from_elsewhere_is_found(tmp_path: Path) -> None:
     """Scripts, styles, fonts and pictures; links that a reader may follow are none."""
-    well = '<a href="https://example.com">out</a><script src="assets/a.js"></script><link rel="canonical" href="//x/">'
-    (tmp_path / "well.html").write_text(well)
-    assert outside(tmp_path) == {}
-    (tmp_path / "a.html").write_text('<script src="https://cdn.example/a.js"></script><img src="//cdn.example/b.png">')
-    (tmp_path / "b.html").write_text('<link rel="stylesheet" href="https://fonts.example/c.css">')
-    (tmp_path / "c.css").write_text(
-        "@font-face { src: url(https://fonts.example/d.woff2) } a { background: url(e.png) }"
-    )
+    (tmp_path / "well.html").write_text('<a href="https://a.example">out</a><script src="assets/a.js"></script>')
+    (tmp_path / "a.html").write_text('<link rel="stylesheet" href="https://c.example/a.css"><img src="//c.example/b">')
+    (tmp_path / "c.css").write_text("@font-face { src: url(https://cdn.example/d.woff2) } a { background: url(e.png) }")
     assert outside(tmp_path) == {
-        "a.html": ["https://cdn.example/a.js", "//cdn.example/b.png"],
-        "b.html": ["https://fonts.example/c.css"],
-        "c.css": ["https://fonts.example/d.woff2"],
+        "a.html": ["https://c.example/a.css", "//c.example/b"],
+        "c.css": ["https://cdn.example/d.woff2"],
     }
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_that_is_made_from_the_code_is_up_to_date(page: str) -> None:
-    """`python -m tests.docs.reference` writes it anew."""
     assert (FOLDER / page).read_text(encoding="utf-8") == PAGES[page](), "python -m tests.docs.reference"
 
 
 def test_the_reference_has_every_public_name_once() -> None:
-    """Each from where its docstring is found."""
     page = (FOLDER / "python.md").read_text(encoding="utf-8").splitlines()
     for name in set(dir(queuebell)) - {"__version__", "Outcome", "PULL_ONLY"}:
         assert page.count(f"::: {of_package(name)}") == 1, name
+
+
+PROTOCOL = ROOT / "docs" / "protocol.md"
+PROTOCOL_RULES = [
+    *(f"P{number}" for number in range(1, 6)),
+    *(f"B{number}" for number in range(1, 17)),
+    *(f"O{number}" for number in range(8)),
+    *(f"L{number}" for number in range(1, 13)),
+    *(f"S{number}" for number in range(1, 4)),
+    *(f"C{number}" for number in range(1, 9)),
+    "C10",
+]
+_rule = re.compile(r"^- \*\*([PBOLSC]\d+)\*\* (.*?)(?=^- \*\*|^## |\Z)", re.MULTILINE | re.DOTALL)
+_row = re.compile(r"^\| (V\d+|sweep|dead-man) \| .* \| (.*) \|$", re.MULTILINE)
+_function = re.compile(r"^([\w/]+\.py): ([\w.]+)$")
+_test = re.compile(r"^([\w/]+\.py)::(test_\w+)$")
+
+
+def rules_of(page: str) -> dict[str, tuple[list[str], list[str]]]:
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    for name, text in _rule.findall(page):
+        _, kept, rest = text.partition("Kept by ")
+        keeps, attacked, attacks = rest.partition("Attacked by ")
+        assert kept, f"{name}: nothing is said to keep it"
+        assert attacked, f"{name}: nothing is said to attack it"
+        assert name not in found, f"{name} stands twice"
+        found[name] = _code.findall(keeps), _code.findall(attacks)
+    return found
+
+
+@cache
+def names(path: Path) -> frozenset[str]:
+    """Return the functions, classes and methods of a file, dotted; read, not imported."""
+    found: set[str] = set()
+
+    def walk(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(prefix + node.name)
+                if isinstance(node, ast.ClassDef):
+                    walk(node.body, f"{prefix}{node.name}.")
+
+    walk(ast.parse(path.read_text(encoding="utf-8")).body, "")
+    return frozenset(found)
+
+
+def missing(reference: str) -> bool:
+    """Say whether a reference to a function (``path: Name.method``) or a test (``path::test``) leads nowhere."""
+    found = _function.match(reference) or _test.match(reference)
+    if found is None:
+        return True
+    path = ROOT / found[1]
+    return not path.is_file() or found[2] not in {
+        name if ": " in reference else name.split(".")[-1] for name in names(path)
+    }
+
+
+def test_every_rule_has_its_place() -> None:
+    """P1 to P5, B1 to B16, O0 to O7, L1 to L12, S1 to S3, C1 to C8 and C10, in order, each once, none besides."""
+    assert list(rules_of(PROTOCOL.read_text(encoding="utf-8"))) == PROTOCOL_RULES
+
+
+@pytest.mark.parametrize("rule", PROTOCOL_RULES)
+def test_what_keeps_and_what_attacks_a_rule_exists(rule: str) -> None:
+    """At least one function of the product and one test, and all that are named."""
+    keeps, attacks = rules_of(PROTOCOL.read_text(encoding="utf-8"))[rule]
+    functions = [reference for reference in keeps if reference.startswith(("bridge/", "listeners/"))]
+    assert functions
+    assert [reference for reference in attacks if _test.match(reference)]
+    assert [reference for reference in keeps + attacks if missing(reference)] == []
+
+
+def test_every_other_reference_leads_somewhere() -> None:
+    page = PROTOCOL.read_text(encoding="utf-8")
+    references = [text for text in _code.findall(page) if ".py:" in text]
+    assert len(references) > 100
+    assert [reference for reference in references if missing(reference)] == []
+
+
+def test_the_wrong_turns_are_those_of_the_register() -> None:
+    """All 21, by the register's names, each with where it is planted."""
+    rows = _row.findall(PROTOCOL.read_text(encoding="utf-8"))
+    assert [name for name, _ in rows] == [turn.name for turn in WRONG_TURNS]
+    assert all(_code.findall(planted) for _, planted in rows)
+
+
+STORE_PAGES = ROOT / "docs" / "stores"
+ADDRESSES = {
+    "embedded": "http://127.0.0.1:8470",
+    "PostgreSQL": "postgres://user@host/database",
+    "Azure": "azure:",
+    "SQS": "sqs://eu-west-1",
+    "JetStream": "nats://host:4222",
+    "Redis": "redis://host:6379",
+}
+MEANING = {
+    "complete_receive": "an empty receive proves that nothing is due (L8)",
+    "exact_depth": "the depth is exact",
+    "zero_depth": "a depth of 0 and 0 that is not exact is none all the same",
+    "next_visible": "a receive tells when the next message is due",
+    "delayed_put": "puts may be delayed",
+    "update_body": "an extension may change the body",
+    "peek": "peek",
+    "time_to_live": "messages may expire",
+    "metadata": "metadata of a queue",
+    "pause": "pause and resume",
+    "batch_max": "messages a receive, at most",
+    "body_bytes_max": "bytes of a body, at most",
+    "resolution_ms": "leases and delays are rounded up to, ms (B2)",
+    "receive_s": "a receive may wait, s (L3)",
+    "short_batch_ends": "a short batch proves that nothing is left (L8)",
+    "ordered": "longest visible first, and not roughly",
+    "fenced": "only the newest receipt settles",
+    "put_receipts": "a put's receipt may delete it",
+    "atomic_put": "several messages go in together or not at all",
+    "delay_ms_max": "delay of a put, s at most",
+    "own_leases": "each lease lasts as long as it was asked for, and no longer",
+    "put_once": "a put with a key of its own is carried out once",
+    "oldest_age": "it tells how long the oldest message has waited",
+    "counts_leased": "it tells the leased apart from the delayed",
+    "joins_transaction": "a put can be part of a transaction of yours",
+    "uncounted_release": "a message may be given back uncounted",
+    "visibility_s_max": "lease, s at most",
+    "headers": "messages carry headers",
+}
+
+
+def said(field: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "**no**"
+    assert isinstance(value, int | float)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"{value // 1000 if field == 'delay_ms_max' else value:,}"
+
+
+def table() -> str:
+    each = [open_store(address).capabilities for address in ADDRESSES.values()]
+    lines = ["| | " + " | ".join(ADDRESSES) + " |", "|---|" + "---|" * len(ADDRESSES)]
+    for field in msgspec.structs.fields(Capabilities):
+        assert {type(getattr(one, field.name)) for one in each} == {type(field.default)}, field.name
+        values = [said(field.name, getattr(one, field.name)) for one in each]
+        lines.append(f"| {MEANING[field.name]} | " + " | ".join(values) + " |")
+    return "\n".join(lines)
+
+
+def test_the_table_is_what_the_stores_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every capability of every store stands in it, as the code has it."""
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
+    page = (STORE_PAGES / "README.md").read_text("utf-8")
+    assert table() in page, "docs/stores/README.md: the table of capabilities is to be\n\n" + table()
+
+
+def test_every_scheme_has_a_page_that_says_its_cost_and_its_bound() -> None:
+    """Each page is linked, names its schemes, and has the three answers."""
+    front = (STORE_PAGES / "README.md").read_text("utf-8")
+    linked = re.findall(r"^\| \[[^\]]+\]\((\w+\.md)\) \|", front, re.MULTILINE)
+    assert sorted(linked) == sorted(path.name for path in STORE_PAGES.glob("*.md") if path.name != "README.md")
+    pages = {name: (STORE_PAGES / name).read_text("utf-8") for name in linked}
+    for name, page in pages.items():
+        for heading in (r"[Ee]xact", r"What a quiet queue costs", r"[Bb]ound"):
+            assert re.search(rf"^## .*{heading}", page, re.MULTILINE), f"{name}: no section about {heading}"
+    for scheme in STORES.keys() - {"postgresql"}:
+        assert any(re.search(rf"`{scheme}:", page) for page in pages.values()), f"{scheme}: stands on no page"

@@ -32,7 +32,6 @@ ENVIRONMENT = {
 
 @asynccontextmanager
 async def program(*command: str, **variables: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Start a program with its output at hand; it is gone afterwards."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdout=asyncio.subprocess.PIPE,
@@ -60,7 +59,6 @@ async def lines_of(name: str, *arguments: str) -> list[str]:
 
 
 async def line_of(process: asyncio.subprocess.Process) -> str:
-    """Wait for a program's next line."""
     return (await process.stdout.readline()).decode().rstrip("\n")
 
 
@@ -96,9 +94,26 @@ def test_all_are_run() -> None:
     assert [path.name for path in EXAMPLES.iterdir() if path.is_file() and f'"{path.name}"' not in text] == []
 
 
-async def test_embedded() -> None:
-    """Producer, bridge and worker in one process handle all that is put, without any server."""
-    assert await lines_of("embedded.py", "5") == [f"charged order {number}" for number in range(1, 6)]
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["embedded.py", "5"], [f"charged order {number}" for number in range(1, 6)]),
+        (["blocking.py", "URL"], ["left: 1", "order 1: charged", "order 2: later"]),
+        (["ingestion.py", "URL", "2"], ["order 1: taken", "order 2: known", "order 2: taken"]),
+        (["typed_payload.py", "URL"], ["ada pays 12.50", "last pays 0.99"]),
+        (
+            ["supervisor.py", "URL"],
+            [
+                "to Ada: delivered, after 1 burial",
+                "to nowhere: money back, no such address",
+                "to the moon: reported, attempt 1 of 1: ConnectionError: no drone",
+            ],
+        ),
+    ],
+    ids=lambda each: each[0],
+)
+async def test_what_it_says_it_does(url: str, words: list[str], expected: list[str]) -> None:
+    assert sorted(await lines_of(*(url if word == "URL" else word for word in words))) == expected
 
 
 async def test_pools() -> None:
@@ -163,11 +178,6 @@ async def test_handler_test() -> None:
     async with program(sys.executable, *command) as tested:
         out, err = await tested.communicate()
         assert tested.returncode == 0 and "1 passed" in out.decode(), (out + err).decode()
-
-
-async def test_blocking_script(url: str) -> None:
-    """A script without an event loop puts, renews, gives back and deletes."""
-    assert await lines_of("blocking.py", url) == ["order 1: charged", "order 2: later", "left: 1"]
 
 
 async def test_flask_application(url: str) -> None:
@@ -235,20 +245,6 @@ async def test_retry_and_bury(url: str) -> None:
     assert "broken, attempt 2" not in lines
 
 
-async def test_supervisor(url: str) -> None:
-    """One buried message is compensated, one replayed and then delivered, and one reported in the end."""
-    assert sorted(await lines_of("supervisor.py", url)) == [
-        "to Ada: delivered, after 1 burial",
-        "to nowhere: money back, no such address",
-        "to the moon: reported, attempt 1 of 1: ConnectionError: no drone",
-    ]
-
-
-async def test_typed_payload(url: str) -> None:
-    """Bodies of the type are handled; the one that does not fit never reaches the handler."""
-    assert await lines_of("typed_payload.py", url) == ["ada pays 12.50", "last pays 0.99"]
-
-
 async def test_taskiq(url: str) -> None:
     """A worker of taskiq's does what the script puts and what the scheduler's minute puts, and SIGTERM ends it well."""
     app, path = Path("taskiq_app.py").stem, ("--app-dir", str(EXAMPLES))
@@ -269,12 +265,6 @@ async def test_batch_handler(url: str) -> None:
     counts = [int(line.split()[3]) for line in lines]
     assert sum(counts) == 40
     assert max(counts) > 1
-
-
-async def test_ingestion(url: str) -> None:
-    """What is sent again is known, also by another process."""
-    assert await lines_of("ingestion.py", url, "2") == ["order 1: taken", "order 2: taken", "order 2: known"]
-    assert await lines_of("ingestion.py", url, "2") == ["order 1: known", "order 2: known", "order 2: known"]
 
 
 @pytest.mark.parametrize("over_http", [False, True])

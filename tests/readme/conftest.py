@@ -12,6 +12,5 @@ from tests.support.processes import Processes
 
 @pytest_asyncio.fixture
 async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
-    """Start processes below the test's own folder, and end them all."""
     async with Processes(tmp_path) as running:
         yield running

@@ -19,20 +19,16 @@ _code = re.compile(r"`([^`\n]+)`")
 
 
 class Block(NamedTuple):
-    """A fenced block, and the paragraph before it."""
-
     language: str
     text: str
     before: str
 
     @property
     def lines(self) -> list[str]:
-        """Its lines that are not empty."""
         return [line for line in self.text.splitlines() if line.strip()]
 
 
 def blocks(path: Path = README) -> list[Block]:
-    """Return the fenced blocks of a document, in order."""
     text = path.read_text("utf-8")
     return [
         Block(found[1], found[2], text[: found.start()].rstrip().rpartition("\n\n")[2])
@@ -41,12 +37,10 @@ def blocks(path: Path = README) -> list[Block]:
 
 
 def links(path: Path) -> list[str]:
-    """Return where a document points to."""
     return _link.findall(_fence.sub("", path.read_text("utf-8")))
 
 
 def inline_code(path: Path) -> list[str]:
-    """Return the words of a document that are set as code, outside fenced blocks."""
     return _code.findall(_fence.sub("", path.read_text("utf-8")))
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib
 import importlib.util
-import inspect
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-import queuebell
 from bench.cost import cli as cost
 from queuebell.command.main import SUBCOMMANDS
-from tests.readme.documents import DOCUMENTS, README, TOUR, blocks, commands, inline_code, links
+from tests.readme.documents import DOCUMENTS, blocks, commands, inline_code, links
 from tests.simulation import command as simulation
 from tests.support.processes import ROOT
 
@@ -24,20 +21,17 @@ OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """Return the parser of one subcommand."""
     parser = argparse.ArgumentParser(prog=name, add_help=True)
     importlib.import_module(SUBCOMMANDS[name].module).add_arguments(parser)
     return parser
 
 
 def nested(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of a parser's own subcommands."""
     found = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     return dict(found[0]) if found else {}
 
 
 def options(parser: argparse.ArgumentParser) -> set[str]:
-    """Return all options, also those of subcommands."""
     own = {text for action in parser._actions for text in action.option_strings}
     return own.union(*(options(sub) for sub in nested(parser).values()))
 
@@ -94,7 +88,6 @@ def test_options_in_the_text() -> None:
 
 
 def test_make_targets() -> None:
-    """Every ``make ...`` of a document is a target."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for path in DOCUMENTS:
         shown = [
@@ -127,45 +120,3 @@ def test_paths_in_the_text() -> None:
         for text in inline_code(path):
             if re.fullmatch(r"(bench|bridge|docs|examples|listeners|tests)/[\w./-]*", text):
                 assert (ROOT / text).exists(), f"{path.name}: {text}"
-
-
-BLOCKS = [*blocks(README), *blocks(TOUR)]
-
-
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_names_in_code(number: int) -> None:
-    """What a Python block imports from here exists, and its calls have only keywords that are known."""
-    block = BLOCKS[number]
-    if block.language != "python":
-        assert block.language in {"", "sh"}
-        return
-    names: dict[str, object] = {}
-    for node in ast.walk(ast.parse(block.text)):
-        if isinstance(node, ast.ImportFrom):
-            assert node.module not in {"bridge", "listeners"}, "queuebell has all names"
-            if node.module == "queuebell":
-                for alias in node.names:
-                    assert alias.name in dir(queuebell), alias.name
-                    names[alias.name] = getattr(queuebell, alias.name)
-    for node in ast.walk(ast.parse(block.text)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
-            known = inspect.signature(names[node.func.id]).parameters  # type: ignore[arg-type]
-            assert {keyword.arg for keyword in node.keywords} <= known.keys()
-
-
-def test_names_in_the_text() -> None:
-    """Public names that the tour uses in passing exist and take what it says."""
-    shown = {text for text in inline_code(TOUR) if re.fullmatch(r"(raise )?[A-Z]\w+(\.\w+)?\(.*\)", text)}
-    assert shown >= {"raise Retry(after=60)", "Listener.state()"}
-    for text in shown:
-        call = ast.parse(text.removeprefix("raise "), mode="eval").body
-        assert isinstance(call, ast.Call)
-        name = ast.unparse(call.func).split(".")
-        value: object = getattr(queuebell, name[0])
-        for part in name[1:]:
-            value = getattr(value, part)
-        known = inspect.signature(value).parameters  # type: ignore[arg-type]
-        assert {keyword.arg for keyword in call.keywords} <= known.keys(), text
-    keywords = {text.partition("=")[0] for text in inline_code(TOUR) if re.fullmatch(r"[a-z_]+(=\w+)?", text)}
-    assert {"payload", "max_attempts"} <= keywords
-    assert {"payload", "max_attempts"} <= inspect.signature(queuebell.Listener).parameters.keys()

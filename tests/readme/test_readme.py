@@ -28,29 +28,23 @@ _OF_MAKE = {"MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS"}
 
 
 def block_with(text: str, language: str) -> Block:
-    """Return the one block that holds ``text``."""
     found = [block for block in BLOCKS if block.language == language and text in block.text]
     assert len(found) == 1, (text, len(found))
     return found[0]
 
 
 def file_of(block: Block) -> str:
-    """Return the name of the file that the text before a block says it is."""
     return str(re.findall(r"`(\w+\.py)`", block.before)[0])
 
 
 class Reader(User):
-    """A user of the README."""
-
     async def serve(self) -> Service:
-        """Start the bridge as the tour does."""
         text = block_with("queuebell serve\n", "sh").text
         # Without a shell in between, which Ctrl-C would end as well.
         service: Service = await self.start(text.replace("queuebell serve", "exec queuebell serve"), "serve")
         return service
 
     def write(self, block: Block) -> str:
-        """Save a program under the name that its page gives it."""
         return self.save(file_of(block), block.text)
 
 
@@ -145,13 +139,9 @@ async def test_in_one_sitting(processes: Processes, tmp_path: Path) -> None:
 
 
 class BrokerReader(Reader):
-    """The same user, at the page about brokers."""
-
-    async def begin(self, *, mqtt: bool) -> None:
-        """Start the bridge, the queue service elsewhere and the worker of the page; without MQTT if need be."""
+    async def begin(self) -> None:
         (serve,) = block_with("serve --nats", "sh").lines
-        assert serve.endswith(WITH_MQTT)
-        self.bridge: Service = await self.start(f"exec {serve if mqtt else serve.removesuffix(WITH_MQTT)}", "bridge")
+        self.bridge: Service = await self.start(f"exec {serve}", "bridge")
         await self.bridge.line(READY)
         elsewhere, listen = block_with("--data ./other-data", "sh").lines
         self.elsewhere: Service = await self.start(f"exec {elsewhere}", "elsewhere")
@@ -176,22 +166,9 @@ class BrokerReader(Reader):
         await self.worker.line("order 21", since=heard)
 
     async def end(self) -> None:
-        """Stop all as a user does, by Ctrl-C."""
         for program in (self.worker, self.elsewhere, self.bridge):
             program.interrupt()
             assert await program.ended() == 0, program.errors
-
-
-@pytest.mark.rest
-async def test_over_nats(processes: Processes, tmp_path: Path) -> None:
-    """The page's NATS server of the bridge's own, its worker, and its publish: each put is handled at once."""
-    reader = BrokerReader(processes, tmp_path)
-    await reader.begin(mqtt=False)
-    for _ in range(3):
-        await reader.order(reader.by_nats)
-    shown = "\n".join(await reader.run("queuebell explain billing/orders"))
-    assert re.search(r" nats +\d+ +yes ", shown), shown
-    await reader.end()
 
 
 @pytest.mark.system
@@ -201,7 +178,7 @@ async def test_over_mqtt_to_a_worker_on_nats(processes: Processes, tmp_path: Pat
     mosquitto = Mosquitto(tmp_path / "mosquitto")
     mosquitto.port = int(reader.ports["1883"])
     async with mosquitto:
-        await reader.begin(mqtt=True)
+        await reader.begin()
         await reader.order(reader.by_mqtt)
         await reader.order(reader.by_nats)
         for down in ("mqtt", "nats"):
@@ -219,17 +196,6 @@ async def test_over_mqtt_to_a_worker_on_nats(processes: Processes, tmp_path: Pat
 
 def _up_again(bridge: Service, bus: str) -> bool:
     return sum("a bus is up" in line and f"bus={bus}" in line for line in bridge.errors.splitlines()) == 2
-
-
-@pytest.mark.parametrize("path", ["/v1/listeners", "/v1/queues/ACCOUNT/QUEUE", "/metrics", "/livez", "/readyz"])
-async def test_what_you_can_see(processes: Processes, path: str) -> None:
-    """Every address of the tour answers."""
-    assert path in TOUR.read_text("utf-8")
-    bridge = await processes.serve()
-    await bridge.put("ACCOUNT/QUEUE", "x")
-    async with bridge.asking.get(bridge.url + path) as answer:
-        assert answer.status == 200
-        assert await answer.read()
 
 
 @pytest.mark.rest

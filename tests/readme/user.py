@@ -19,8 +19,8 @@ PORTS = (
 
 # What stands in for curl on a machine without it: the options of the README and no others.
 CURL = """#!{python}
-import sys, urllib.error, urllib.request
-words, headers, body, method, url, fails = sys.argv[1:], {{}}, None, None, None, True
+import ssl, sys, urllib.error, urllib.request
+words, headers, body, method, url, fails, trusted = sys.argv[1:], {{}}, None, None, None, True, None
 while words:
     word = words.pop(0)
     if word == "-H":
@@ -30,12 +30,14 @@ while words:
         body = words.pop(0).encode()
     elif word == "-X":
         method = words.pop(0)
+    elif word == "--cacert":
+        trusted = ssl.create_default_context(cafile=words.pop(0))
     elif word in ("-fsS", "-sS"):
         fails = word == "-fsS"
     else:
         url = word
 try:
-    with urllib.request.urlopen(urllib.request.Request(url, body, headers, method=method)) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers, method=method), context=trusted) as answer:
         sys.stdout.buffer.write(answer.read())
 except urllib.error.HTTPError as error:
     if fails:
@@ -111,7 +113,6 @@ class User:
         return list(program.lines)
 
     def save(self, name: str, text: str) -> str:
-        """Save a file under the name that a page gives it, and return that."""
         (self.folder / name).write_text(self.ported(text), encoding="utf-8")
         return name
 

@@ -439,7 +439,6 @@ _UNSTAMPED: Final = {"Bye": "Goodbye"}
 
 
 def described() -> Json:
-    """Return the description."""
     messages = _messages()
     made = WebSettings()
     return {

@@ -54,7 +54,6 @@ class Document:
         self._check_answer(operation["responses"], exchange)
 
     def resolve(self, part: Any) -> Any:
-        """Follow a reference within the document."""
         while "$ref" in part:
             found: Any = self.document
             for token in part["$ref"].removeprefix("#/").split("/"):

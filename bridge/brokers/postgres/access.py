@@ -24,10 +24,32 @@ CLIENT_OPTIONS: Final = frozenset(
 )
 """Options of the address that are for the client library."""
 SEARCH_PATH: Final = "search_path"
+DIRECT: Final = "direct"
+"""Names the hosts that are no pooler, where the address leads to one."""
 ATTRIBUTES: Final = "target_session_attrs"
 WRITES: Final = "read-write"
+_UNPREPARED: Final = frozenset({"26000", "42P05"})
+_PROTOCOL: Final = "08P01"
 _AUTHORITY: Final = re.compile(r"[/?#]")
 """What a server must be unless the address or the environment says otherwise: a queue on a standby is of no use."""
+
+
+def is_pooler(error: Exception) -> bool:
+    """Say whether this is how it shows that a pooler in transaction mode stands between us and the database.
+
+    It refuses settings of a session, or knows no statement that another connection has prepared: nothing was done.
+    """
+    state, text = getattr(error, "sqlstate", None), str(error)
+    return state in _UNPREPARED or (state == _PROTOCOL and "startup parameter" in text)
+
+
+def pooler(where: str) -> ConfigurationError:
+    """Return the error for an address that has to lead to the database itself."""
+    return ConfigurationError(
+        f"postgres: {where} leads to a connection pooler (PgBouncer in transaction mode), through which nobody can"
+        " listen. Puts and workers may use it, and messages are safe. Name the database itself as well:"
+        " postgres://USER@POOLER:6432/DATABASE?direct=HOST:5432"
+    )
 
 
 def client() -> Any:
@@ -43,8 +65,9 @@ class PostgresAccess:
     """``postgres://[USER[:PASSWORD]@][HOST[:PORT][,HOST[:PORT]...]]/DATABASE[?OPTION=VALUE&...]``, checked.
 
     Of several hosts the first that takes writes is connected to (``target_session_attrs``: ``read-write``).
-    Options are those of the client, ``search_path`` (the schema that holds the tables), and ``options`` of the caller,
-    which are kept from the client. An empty host is the local socket. ``text`` is the address without user, password
+    Options are those of the client, ``search_path`` (the schema that holds the tables), ``direct`` (HOST[:PORT] of the
+    database itself, commas between several, where the address leads to a pooler), and ``options`` of the caller; the
+    last two are kept from the client. An empty host is the local socket. ``text`` is the address without user, password
     and options, for logs; ``place`` is the same text for every way of writing one database and schema. Raises
     `ConfigurationError`; its message never repeats the address.
     """
@@ -65,6 +88,7 @@ class PostgresAccess:
                 "postgres: an address is postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE[?OPTION=VALUE]"
             )
         pairs = parse_qsl(parts.query, keep_blank_values=True)
+        options = {*options, DIRECT}
         known = {*CLIENT_OPTIONS, SEARCH_PATH, *options}
         for key, _ in pairs:
             if key not in known:
@@ -81,8 +105,16 @@ class PostgresAccess:
         wanted = self.options.get(ATTRIBUTES) or os.environ.get("PGTARGETSESSIONATTRS")
         self._attributes = wanted or WRITES
         self.writes = self._attributes == WRITES
-        kept = urlencode([pair for pair in pairs if pair[0] not in options])
-        self._dsn = urlunsplit(parts._replace(query=kept))
+        kept = [pair for pair in pairs if pair[0] not in options]
+        self._dsn = urlunsplit(parts._replace(query=urlencode(kept)))
+        self._pooled = urlunsplit(parts._replace(query=urlencode([pair for pair in kept if pair[0] != SEARCH_PATH])))
+        self.direct = self
+        """The same database, past a pooler."""
+        if DIRECT in self.options:
+            query = urlencode([pair for pair in pairs if pair[0] not in (DIRECT, "host", "port")])
+            netloc = f"{user}{at}{self.options[DIRECT]}"
+            self.direct = PostgresAccess(urlunsplit(parts._replace(netloc=netloc, query=query)), options=options)
+            self.place = self.direct.place
 
     def __repr__(self) -> str:
         return f"<PostgresAccess {self.text}>"
@@ -96,14 +128,24 @@ class PostgresAccess:
             raise ConfigurationError(f"postgres: {option} is a whole number from 1 to {most}")
         return int(text)
 
-    async def connect(self, *, within_s: float = CONNECT_S, settings: Mapping[str, str] | None = None) -> Any:
+    async def connect(
+        self, *, within_s: float = CONNECT_S, settings: Mapping[str, str] | None = None, pooled: bool = False
+    ) -> Any:
         """Return a new connection with these settings of the session.
+
+        A ``pooled`` one keeps nothing from one transaction to the next: no search path and no prepared statement. A
+        statement with arguments, or one that returns rows, needs a transaction there.
 
         Raises what the client raises: `OSError`, `TimeoutError`, and its own errors; `ConfigurationError` where the
         address names files or options that it cannot use.
         """
         asyncpg = client()
-        given = {"server_settings": {"application_name": "queuebell", **(settings or {})}}
+        given: dict[str, Any] = {"server_settings": {"application_name": "queuebell", **(settings or {})}}
+        dsn, attributes = self._dsn, self._attributes
+        if pooled:
+            # The pooler knows one server; which one that is it does not tell at the start.
+            dsn, attributes = self._pooled, "any"
+            given["statement_cache_size"] = 0
         # Each host has its share of the time: one that does not answer must not cost the others theirs.
         tries: list[dict[str, Any]] = [{"host": host, "port": port} for host, port in self._hosts if host]
         if self._attributes == "prefer-standby" and tries:
@@ -113,7 +155,7 @@ class PostgresAccess:
             for number, host in enumerate(tries, 1):
                 try:
                     return await asyncpg.connect(
-                        self._dsn, timeout=within_s / len(tries), target_session_attrs=self._attributes, **host, **given
+                        dsn, timeout=within_s / len(tries), target_session_attrs=attributes, **host, **given
                     )
                 except (
                     OSError,

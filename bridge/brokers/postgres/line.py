@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
 from bridge.brokers.ending import Ending
-from bridge.brokers.postgres.access import CHANNEL_BYTES_MAX, PostgresAccess, client
+from bridge.brokers.postgres.access import CHANNEL_BYTES_MAX, PostgresAccess, client, is_pooler, pooler
 from bridge.contract.errors import BusUnavailable, ConfigurationError
 
 INBOX: Final = "queuebell_inbox_"
@@ -28,6 +28,7 @@ _NOTIFY: Final = """
 SELECT pg_notify(said.channel, said.payload), current_setting('transaction_read_only') = 'on' AS read_only
 FROM unnest($1::text[], $2::text[]) AS said (channel, payload)
 """
+_PROCESS: Final = "SELECT pg_backend_pid()"
 _REFUSED: Final = ("28", "3D")
 
 
@@ -39,7 +40,7 @@ class PostgresLine:
     """The server keeps notifications for a slow reader; none is dropped on a connection that stands."""
 
     def __init__(self, url: str) -> None:
-        self._access = PostgresAccess(url, options=("pool_size",))  # it may be the address of a store
+        self._access = PostgresAccess(url, options=("pool_size",)).direct  # it may be the address of a store
         self._ending = Ending()
         self._probes = self._ending.room()
         self._numbers = itertools.count(1)
@@ -63,13 +64,33 @@ class PostgresLine:
         try:
             connection = self._connection = await self._access.connect(settings=_SETTINGS)
             connection.add_termination_listener(lambda _: self._ending.tell("the database closed the connection"))
+            await self._refuse_pooler()
             await self.listen(self._own, lambda payload: self._probes.settle(payload, ""))
         except asyncpg.PostgresError as error:
+            if is_pooler(error):
+                raise pooler(self.address) from error
             if str(error.sqlstate).startswith(_REFUSED):
                 raise ConfigurationError(f"the database does not let us in: {error}") from error
             raise BusUnavailable(str(error)) from error
         except (OSError, asyncpg.InterfaceError) as error:  # TimeoutError is an OSError
             raise BusUnavailable(f"no connection: {error or type(error).__name__}") from error
+
+    async def _refuse_pooler(self) -> None:
+        """Raise `ConfigurationError` where other connections use the same process of the server by turns.
+
+        Asked only where the process is not the one that we were told. A proxy that keeps one for each does no harm.
+        """
+        process = await self._connection.fetchval(_PROCESS)
+        if process == self._connection.get_server_pid():
+            return
+        other = await self._access.connect(pooled=True)
+        try:
+            async with other.transaction():
+                await other.fetchval(_PROCESS)
+                if await self._connection.fetchval(_PROCESS) != process:
+                    raise pooler(self.address)
+        finally:
+            other.terminate()
 
     async def listen(self, channel: str, hear: Callable[[str], object]) -> None:
         """Hear what is notified from now on; ``hear`` gets the payload, in order, on the loop's thread.

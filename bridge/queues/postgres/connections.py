@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, Final
 
-from bridge.brokers.postgres.access import CONNECT_S, PostgresAccess, client
-from bridge.contract.errors import ConfigurationError, NotPrepared, QueuebellError
+from bridge.brokers.postgres.access import CONNECT_S, PostgresAccess, client, is_pooler
+from bridge.contract.errors import ConfigurationError, NotPrepared, QueuebellError, StoreUnavailable
 from bridge.queues.connections import Connections
 from bridge.queues.postgres.errors import INIT_HINT, READ_ONLY, explain
 
@@ -29,6 +29,9 @@ SESSION: Final[dict[str, str]] = {
     "idle_in_transaction_session_timeout": "60s",
 }
 
+_PEERS: Final = frozenset({"default_transaction_isolation", "tcp_user_timeout"})
+"""Of them what a transaction says by itself, and what is for the network, whose other end is a pooler's."""
+_KEPT: Final = ("lock_timeout", "8s")
 _VERSION: Final = "SELECT version FROM queuebell_schema"
 
 
@@ -39,6 +42,7 @@ class PostgresConnections(Connections):
         super().__init__(size, key)
         self._access = access
         self._checked = False
+        self._pooled = False
 
     async def fetch(self, sql: str, args: tuple[object, ...], within_s: float) -> list[Any]:
         """Carry out one statement, a transaction of its own, and return its rows; never twice (L6).
@@ -56,6 +60,13 @@ class PostgresConnections(Connections):
     def _explained(self, error: Exception, *, connected: bool) -> tuple[QueuebellError, bool]:
         # What the server refused has left the connection as it was; what the client says has not.
         answered = getattr(error, "severity", None) is not None
+        if is_pooler(error):
+            # What is not prepared was not carried out. From now on nothing is expected to be there any more.
+            self._pooled = True
+            self._end_idle()
+            return StoreUnavailable(
+                f"{self._access.text}: a pooler stands before the database: {error}; try again"
+            ), False
         if answered and getattr(error, "sqlstate", None) == READ_ONLY:
             # Another server takes the writes now, and a new connection may lead there; this one never does.
             answered = False
@@ -63,7 +74,10 @@ class PostgresConnections(Connections):
         return explain(error, self._access.text, sent=connected), answered
 
     async def _connect(self) -> Any:
-        connection = await self._access.connect(within_s=CONNECT_S, settings=SESSION)
+        connection = None if self._pooled else await self._connect_for_long()
+        if connection is None:
+            self._pooled = True
+            connection = _Pooled(await self._access.connect(within_s=CONNECT_S, pooled=True), self._access.search_path)
         try:
             if not self._checked:
                 await self._check(connection)
@@ -71,6 +85,26 @@ class PostgresConnections(Connections):
             self._end(connection)
             raise
         return connection
+
+    async def _connect_for_long(self) -> Any:
+        """Return a connection whose settings last; None where the address leads to a pooler."""
+        try:
+            connection = await self._access.connect(within_s=CONNECT_S, settings=SESSION)
+        except client().PostgresError as error:
+            if is_pooler(error):
+                return None
+            raise
+        if self._checked:
+            return connection
+        try:
+            # Some poolers take settings, and forget them.
+            if await connection.fetchval(f"SHOW {_KEPT[0]}") == _KEPT[1]:
+                return connection
+        except BaseException:
+            self._end(connection)
+            raise
+        self._end(connection)
+        return None
 
     def _usable(self, connection: Any) -> bool:
         return not connection.is_closed() and self._access.suits(connection)
@@ -88,6 +122,42 @@ class PostgresConnections(Connections):
             kind = ConfigurationError if version > SCHEMA_VERSION else NotPrepared
             raise kind(f"{self._access.text}: {fault}")
         self._checked = True
+
+
+class _Pooled:
+    """A connection to a pooler: each statement is a transaction that brings its settings along, in four messages."""
+
+    def __init__(self, connection: Any, search_path: str | None) -> None:
+        self._connection = connection
+        said = [f"SET LOCAL {name} = '{value}'" for name, value in SESSION.items() if name not in _PEERS]
+        if search_path is not None:
+            said.append(search_in(search_path))
+        self._begin = "; ".join(["BEGIN ISOLATION LEVEL READ COMMITTED", *said])
+        self.is_closed, self.terminate = connection.is_closed, connection.terminate
+        self.get_settings, self.execute = connection.get_settings, connection.execute
+
+    async def fetch(self, sql: str, *args: object) -> list[Any]:
+        await self._connection.execute(self._begin)
+        try:
+            rows: list[Any] = await self._connection.fetch(sql, *args)
+        except client().PostgresError:
+            await self._connection.execute("ROLLBACK")
+            raise
+        await self._connection.execute("COMMIT")
+        return rows
+
+    async def fetchval(self, sql: str) -> Any:
+        return (await self.fetch(sql))[0][0]
+
+    def get_server_pid(self) -> int:
+        """Return a process that there is not: the server's is another with each transaction."""
+        return 0
+
+
+def search_in(search_path: str) -> str:
+    """Return the statement by which a transaction looks for tables there."""
+    quoted = search_path.replace("'", "''")
+    return f"SELECT set_config('search_path', '{quoted}', true)"
 
 
 def misfit(version: int) -> str | None:

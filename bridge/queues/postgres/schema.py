@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bridge.brokers.postgres.access import CHANNEL_BYTES_MAX, PostgresAccess, client
+from bridge.brokers.postgres.access import CHANNEL_BYTES_MAX, PostgresAccess, client, is_pooler
 from bridge.brokers.prefix import check_prefix
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED
 from bridge.contract.names import DEFAULT_PREFIX
-from bridge.queues.postgres.connections import SCHEMA_VERSION
+from bridge.queues.postgres.connections import SCHEMA_VERSION, search_in
 from bridge.queues.postgres.errors import explain
 from bridge.queues.postgres.voice import SILENCE, SPOKEN, outdated, speak
 
@@ -245,12 +245,17 @@ async def init(url: str, *, notify: bool | None = None, prefix: str = DEFAULT_PR
     ``search_path`` in the address is made too. Raises `ConfigurationError` for a database that a newer version has
     written, and what a store call raises.
     """
-    access = PostgresAccess(url, options=("pool_size",))
+    access = PostgresAccess(url, options=("pool_size",)).direct
     if len(prefix) > CHANNEL_BYTES_MAX:
         raise ConfigurationError(f"prefix: a channel of PostgreSQL is at most {CHANNEL_BYTES_MAX} bytes")
     check_prefix(prefix)
     try:
-        connection = await access.connect()
+        try:
+            connection = await access.connect()
+        except client().PostgresError as error:
+            if not is_pooler(error):
+                raise
+            connection = await access.connect(pooled=True)
     except (OSError, client().PostgresError, client().InterfaceError) as error:
         raise explain(error, access.text, sent=False) from error
     try:
@@ -273,6 +278,7 @@ async def _init(connection: Any, access: PostgresAccess, notify: bool | None, pr
         if await connection.fetchval("SELECT to_regnamespace($1) IS NULL", name):
             await connection.execute(f"CREATE SCHEMA {name}")
             done.append(f"schema {name} made")
+        await connection.execute(search_in(access.search_path))
     await connection.execute("CREATE TABLE IF NOT EXISTS queuebell_schema (version integer NOT NULL)")
     version = await connection.fetchval("SELECT version FROM queuebell_schema") or 0
     if version > len(MIGRATIONS):

@@ -98,9 +98,8 @@ class _Connections(PostgresConnections):
     async def _check(self, connection: Any) -> None:
         # Asked first: a user who may not make tables can use one that is there.
         if not await connection.fetchval(_THERE):
-            async with connection.transaction():
-                await connection.execute(_ONE_AT_A_TIME)
-                await connection.execute(_SCHEMA)
+            # Sent together they are one transaction, wherever that is carried out.
+            await connection.execute(f"{_ONE_AT_A_TIME};{_SCHEMA}")
         self._checked = True
 
 

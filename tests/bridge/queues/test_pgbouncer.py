@@ -1,0 +1,183 @@
+"""PostgreSQL behind PgBouncer in transaction mode: what goes through it, and what is told to go past it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from bridge.brokers.postgres.access import PostgresAccess
+from bridge.brokers.postgres.line import PostgresLine
+from bridge.contract.errors import BadInput, ConfigurationError
+from bridge.queues.base import Claim, Settlement
+from bridge.queues.postgres.schema import init
+from bridge.queues.postgres.store import PostgresStore
+from bridge.queues.postgres.transaction import put_in_transaction
+from listeners import Listener, Message
+from queuebell.assembly import assemble
+from queuebell.settings import Settings
+from tests.bridge.queues.postgres_rig import QUEUE, new, schema, server
+from tests.support.command import perform
+from tests.support.pgbouncer import Pgbouncer, connect, pooling
+from tests.support.postgres import PostgresServer, execute
+from tests.support.processes import PATIENCE_S, free_port, until
+
+__all__ = ["schema", "server"]
+
+_INSERT = "INSERT INTO queuebell_messages (queue, text) VALUES ($1, $2)"
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def pooler(server: PostgresServer) -> Iterator[Pgbouncer]:
+    """With two connections to the server, so that transactions change places all the time."""
+    with pooling(server, default_pool_size="2") as pooler:
+        yield pooler
+
+
+@pytest.fixture(scope="module")
+def forgetful(server: PostgresServer) -> Iterator[Pgbouncer]:
+    """One that takes settings of a session, and drops them."""
+    ignored = "default_transaction_isolation,enable_seqscan,enable_bitmapscan,jit,plan_cache_mode,lock_timeout"
+    more = "statement_timeout,tcp_user_timeout,idle_in_transaction_session_timeout,search_path,synchronous_commit"
+    with pooling(server, default_pool_size="2", ignore_startup_parameters=f"{ignored},{more}") as pooler:
+        yield pooler
+
+
+async def handled(url: str, count: int) -> list[bytes]:
+    """Put and take so many at once, on more connections than the pooler has, and return what was taken."""
+    async with PostgresStore(url) as store, PostgresStore(url.replace("?", "?pool_size=7&")) as other:
+        for number in range(count):
+            await store.put(QUEUE, new(b"%d" % number))
+
+        async def take(one: PostgresStore) -> list[bytes]:
+            taken = []
+            while received := (await one.receive(QUEUE, 2, visibility_s=30)).messages:
+                settling = await one.settle(QUEUE, Settlement([Claim(each.id, each.pop_receipt) for each in received]))
+                assert all(each.ok for each in settling.delete)
+                taken += [each.body for each in received]
+            return taken
+
+        bodies = [body for taken in await asyncio.gather(*(take(one) for one in (store, other) * 6)) for body in taken]
+        assert await store.depth(QUEUE) is not None and (await store.depth(QUEUE)).visible == 0  # type: ignore[union-attr]
+        return bodies
+
+
+async def refused(url: str) -> None:
+    line = PostgresLine(url)
+    with pytest.raises(ConfigurationError, match=r"pooler.*messages are safe.*\?direct=HOST:5432"):
+        await line.connect()
+    await line.close()
+
+
+async def test_many_workers_on_few_connections(pooler: Pgbouncer, schema: str) -> None:
+    """Each message is taken once, with the settings of each call in force whichever connection carries it out."""
+    url = pooler.url(search_path=schema)
+    assert await init(url)
+    assert sorted(await handled(url, 60), key=int) == [b"%d" % number for number in range(60)]
+    async with PostgresStore(url) as store:
+        assert (await store._fetch("SHOW lock_timeout"))[0][0] == "8s"  # the only way to see what a call runs with
+
+
+async def test_a_pooler_that_forgets_settings_is_known_by_them(forgetful: Pgbouncer, schema: str) -> None:
+    url = forgetful.url(search_path=schema)
+    assert await init(forgetful.url(search_path=schema, direct=True))
+    assert len(set(await handled(url, 30))) == 30
+    await refused(url)
+
+
+async def test_puts_in_transactions_of_the_caller(pooler: Pgbouncer, schema: str) -> None:
+    """By drivers that prepare nothing, as their own manuals say for a pooler; a rollback takes the put along."""
+    url = pooler.url(search_path=schema)
+    await init(url)
+    joined = await connect(pooler)
+    try:
+        async with PostgresStore(url) as store:
+            async with joined.transaction():
+                await store.put(QUEUE, new(b"kept"), connection=joined)
+            undone = joined.transaction()
+            await undone.start()
+            await store.put(QUEUE, new(b"gone"), connection=joined)
+            await undone.rollback()
+            with psycopg.connect(pooler.url(), prepare_threshold=None) as blocking:
+                put_in_transaction(blocking, QUEUE, ["blocking"], schema=schema)
+            bodies = [message.body for message in await store.peek(QUEUE, 5)]
+            assert bodies == [b"kept", b"blocking"]
+    finally:
+        await joined.close()
+
+
+async def test_nobody_listens_through_it_and_the_words_say_what_to_write(pooler: Pgbouncer) -> None:
+    await refused(pooler.url())
+    line = PostgresLine(pooler.url(direct=True))
+    try:
+        await line.connect()
+        assert await line.probe() < 2.0
+    finally:
+        await line.close()
+
+
+def test_the_commands_say_what_is_wrong_and_take_both_addresses(pooler: Pgbouncer, schema: str, tmp_path: Path) -> None:
+    """Tables are made and puts done through the pooler; `check` names what the bridge lacks, and is content with it."""
+    through, both = pooler.url(search_path=schema), pooler.url(direct=True, search_path=schema)
+    perform("queue", "init", through, "--notify")
+    perform("queue", "put", through, QUEUE, "order 1")
+    assert b"order 1" in perform("queue", "peek", through, QUEUE).stdout
+    env = {"QUEUEBELL_DATA": str(tmp_path), "QUEUEBELL_LISTEN": f"127.0.0.1:{free_port()}", "QUEUEBELL_STORE": through}
+    told = perform("check", "--live", env={**env, "QUEUEBELL_POSTGRES": through}, code=1).stdout.decode()
+    assert "leads to a connection pooler" in told and "?direct=HOST:5432" in told
+    env |= {"QUEUEBELL_STORE": both, "QUEUEBELL_POSTGRES": both}
+    told = perform("check", "--live", env=env).stdout.decode()
+    assert f"127.0.0.1:{pooler.port}/postgres: it answers" in told and "a notification to ourselves took" in told
+
+
+async def test_a_bridge_and_a_worker_on_one_address(pooler: Pgbouncer, server: PostgresServer, schema: str) -> None:
+    """The bridge listens past the pooler and keeps its queues through it; a plain INSERT wakes the worker."""
+    url = pooler.url(direct=True, search_path=schema)
+    await init(url, notify=True, prefix=schema)
+    settings = Settings(listen="127.0.0.1:0", store=url, prefix=schema)
+    made = assemble(settings, in_memory=True)
+    await made.service.start()
+    await made.web.start()
+    await made.brokers.start()
+    handled = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        assert message.text() == "plain"
+        handled.set()
+
+    listener = Listener(made.web.url, QUEUE, handle)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(listener.run(), name="worker")
+            await until(
+                lambda: made.service.listeners() and made.service.readiness().ready, "a session, and the database heard"
+            )
+            past = server.url(search_path=schema)
+            await execute(past, _INSERT, QUEUE, "plain")
+            async with asyncio.timeout(PATIENCE_S):
+                await handled.wait()
+            await listener.stop()
+    finally:
+        await made.brokers.stop()
+        await made.web.stop()
+        await made.service.stop()
+
+
+async def test_a_refused_call_leaves_its_connection_usable(pooler: Pgbouncer, schema: str) -> None:
+    url = pooler.url(search_path=schema)
+    await init(url)
+    async with PostgresStore(url.replace("?", "?pool_size=1&")) as store:
+        with pytest.raises(BadInput, match="division by zero"):
+            await store._fetch("SELECT 1 / 0")  # the database refuses nothing that the store's own calls let pass
+        await store.put(QUEUE, new(b"after"))
+
+
+def test_one_database_has_one_name_by_either_way(pooler: Pgbouncer, server: PostgresServer) -> None:
+    """A worker through the pooler and a bridge past it are of one mind about which queue is which (B11)."""
+    through, past = PostgresAccess(pooler.url(direct=True)), PostgresAccess(server.url())
+    assert through.place == past.place
+    assert through.text != past.text == through.direct.text

@@ -114,9 +114,10 @@ def _sqlalchemy_url(database: str, drivers: dict[str, str]) -> str:
 
 
 class SqlAlchemyRig(Rig):
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, **given: Any) -> None:
         self.outbox = Outbox(MetaData())
-        self.engine = sqlalchemy.create_engine(_sqlalchemy_url(database, {"postgres": "psycopg", "sqlite": "pysqlite"}))
+        url = _sqlalchemy_url(database, {"postgres": "psycopg", "sqlite": "pysqlite"})
+        self.engine = sqlalchemy.create_engine(url, connect_args=given)
 
     async def create(self) -> None:
         self.outbox.table.metadata.create_all(self.engine)
@@ -161,9 +162,10 @@ def _do(outbox: Outbox, session: Session, steps: Sequence[Step]) -> None:
 class AsyncSqlAlchemyRig(Rig):
     """With asyncpg and aiosqlite; `write` goes through `run_sync`, but for the one put that is all there is to do."""
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, **given: Any) -> None:
         self.outbox = Outbox(MetaData())
-        self.engine = create_async_engine(_sqlalchemy_url(database, {"postgres": "asyncpg", "sqlite": "aiosqlite"}))
+        url = _sqlalchemy_url(database, {"postgres": "asyncpg", "sqlite": "aiosqlite"})
+        self.engine = create_async_engine(url, connect_args=given)
 
     async def create(self) -> None:
         async with self.engine.begin() as connection:
@@ -260,7 +262,7 @@ def _django_settings(database: str) -> dict[str, Any]:
     }
 
 
-RIGS: dict[str, Callable[[str], Rig]] = {
+RIGS: dict[str, Callable[..., Rig]] = {
     "sqlalchemy": SqlAlchemyRig,
     "sqlalchemy-async": AsyncSqlAlchemyRig,
     "django": DjangoRig,
@@ -268,8 +270,8 @@ RIGS: dict[str, Callable[[str], Rig]] = {
 
 
 @asynccontextmanager
-async def opened(kind: str, database: str, create: bool = True) -> AsyncIterator[Rig]:
-    rig = RIGS[kind](database)
+async def opened(kind: str, database: str, create: bool = True, **given: Any) -> AsyncIterator[Rig]:
+    rig = RIGS[kind](database, **given)
     try:
         if create:
             await rig.create()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final
 
 from bridge.brokers.postgres.access import CONNECT_S, PostgresAccess, client, is_pooler
@@ -134,24 +134,32 @@ class _Pooled:
             said.append(search_in(search_path))
         self._begin = "; ".join(["BEGIN ISOLATION LEVEL READ COMMITTED", *said])
         self.is_closed, self.terminate = connection.is_closed, connection.terminate
-        self.get_settings, self.execute = connection.get_settings, connection.execute
+        self.get_settings = connection.get_settings
 
     async def fetch(self, sql: str, *args: object) -> list[Any]:
+        rows: list[Any] = await self._within(lambda: self._connection.fetch(sql, *args))
+        return rows
+
+    async def execute(self, script: str) -> None:
+        await self._within(lambda: self._connection.execute(script))
+
+    async def fetchval(self, sql: str) -> Any:
+        rows = await self.fetch(sql)
+        return rows[0][0] if rows else None
+
+    def get_server_pid(self) -> int:
+        """Return a process that there is not: the server's is another with each transaction."""
+        return -1
+
+    async def _within(self, call: Callable[[], Awaitable[Any]]) -> Any:
         await self._connection.execute(self._begin)
         try:
-            rows: list[Any] = await self._connection.fetch(sql, *args)
+            answer = await call()
         except client().PostgresError:
             await self._connection.execute("ROLLBACK")
             raise
         await self._connection.execute("COMMIT")
-        return rows
-
-    async def fetchval(self, sql: str) -> Any:
-        return (await self.fetch(sql))[0][0]
-
-    def get_server_pid(self) -> int:
-        """Return a process that there is not: the server's is another with each transaction."""
-        return 0
+        return answer
 
 
 def search_in(search_path: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,14 +15,17 @@ from bridge.brokers.postgres.access import PostgresAccess
 from bridge.brokers.postgres.line import PostgresLine
 from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.queues.base import Claim, Settlement
+from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.postgres.schema import init
 from bridge.queues.postgres.store import PostgresStore
 from bridge.queues.postgres.transaction import put_in_transaction
+from bridge.storage.tables import open_table
 from listeners import Listener, Message
 from queuebell.assembly import assemble
 from queuebell.settings import Settings
 from tests.bridge.queues.postgres_rig import QUEUE, new, schema, server
 from tests.support.command import perform
+from tests.support.outboxes import abandon, opened, put
 from tests.support.pgbouncer import Pgbouncer, connect, pooling
 from tests.support.postgres import PostgresServer, execute
 from tests.support.processes import PATIENCE_S, free_port, until
@@ -110,6 +115,41 @@ async def test_puts_in_transactions_of_the_caller(pooler: Pgbouncer, schema: str
         await joined.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("sqlalchemy", {"prepare_threshold": None}),
+        (
+            "sqlalchemy-async",
+            {
+                "statement_cache_size": 0,
+                "prepared_statement_cache_size": 0,
+                "prepared_statement_name_func": lambda: f"__asyncpg_{uuid.uuid4()}__",
+            },
+        ),
+        ("django", {}),
+    ],
+)
+async def test_an_outbox_is_written_and_relayed(
+    pooler: Pgbouncer, server: PostgresServer, kind: str, given: Any
+) -> None:
+    """With the settings of each driver that its own manual has for a pooler; the relay looks, for it hears nothing."""
+    database = f"d{uuid.uuid4().hex}"
+    await execute(server.url(), f"CREATE DATABASE {database}")
+    through = server.url(database).replace(str(server.port), str(pooler.port))
+    async with MemoryStore("outbox") as store, opened(kind, through, **given) as rig, rig.relay(store, sweep_s=0.1):
+        for number in range(8):
+            await rig.write(put(f"{number}", queue=QUEUE))
+        await rig.write(put("never", queue=QUEUE), abandon)
+
+        async def relayed() -> bool:
+            depth = await store.depth(QUEUE)
+            return depth is not None and depth.visible == 8
+
+        await until(relayed, "all were relayed")
+        assert await rig.count() == 0
+
+
 async def test_nobody_listens_through_it_and_the_words_say_what_to_write(pooler: Pgbouncer) -> None:
     await refused(pooler.url())
     line = PostgresLine(pooler.url(direct=True))
@@ -118,6 +158,16 @@ async def test_nobody_listens_through_it_and_the_words_say_what_to_write(pooler:
         assert await line.probe() < 2.0
     finally:
         await line.close()
+
+
+async def test_a_table_of_entities_is_made_in_its_schema(
+    pooler: Pgbouncer, server: PostgresServer, schema: str
+) -> None:
+    await execute(server.url(), f"CREATE SCHEMA {schema}")
+    async with open_table(pooler.url(search_path=schema)) as table:
+        await table.insert("p", "r", b"entity")
+    ((count,),) = await execute(server.url(), f"SELECT count(*) FROM {schema}.queuebell_entities")
+    assert count == 1
 
 
 def test_the_commands_say_what_is_wrong_and_take_both_addresses(pooler: Pgbouncer, schema: str, tmp_path: Path) -> None:

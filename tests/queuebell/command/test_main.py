@@ -69,6 +69,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["queue", "list", "--store", "sqlite:///x.db"], 78, "never opens a data file"),
         (["queue", "list", "--store", "nonsense"], 78, "store"),
         (["queue", "depth", "a"], 2, "(given: 'a')"),
+        (["queue", "depth", "Shop/Ordérs"], 2, "(given: 'Shop/Ordérs')"),
         (["queue", "depth", "a b\x1b[0m/" + "x" * 80], 2, f"(given: 'a b\\x1b[0m/{'x' * 52}...')"),
         (["queue", "depth", "http://me:hush@127.0.0.1:9/a"], 2, "(given: '127.0.0.1:9/a')"),
         (["queue", "depth", "a/q:0"], 2, "(given: 'a/q:0')"),

@@ -6,6 +6,7 @@ and the limits that are checked after decoding, stand in a table of `Words`, whi
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -42,7 +43,8 @@ def components(structs: Iterable[Any], words: Words, *, sent: bool = False) -> d
     _, found = msgspec.json.schema_components(kinds, ref_template=PLACE + "{name}")
     known = {kind.__name__: kind for kind in _structs(kinds)}
     for name, schema in found.items():
-        schema["description"] = _rules.sub("", schema.get("description", "")).replace("`", "")
+        # Up to 3.12 a docstring has the indentation of its code.
+        schema["description"] = _rules.sub("", inspect.cleandoc(schema.get("description", ""))).replace("`", "")
         del schema["title"]
         if sent:
             _as_sent(schema, known[name])

@@ -115,7 +115,8 @@ async def cluster(
         )
         if len(workers) == bridges:
             await until(lambda: site.calm(bridges), "and who is able", PATIENCE_S)
-        await until(site.settled, "nothing is owed", PATIENCE_S)
+        # A word that was said before everybody heard is made good when its time for an answer is over.
+        await until(site.settled, "nothing is owed", ack_s + PATIENCE_S)
         site.forget_facts()
         yield site
 

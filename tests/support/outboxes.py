@@ -196,7 +196,9 @@ class DjangoRig(Rig):
     def __init__(self, database: str) -> None:
         installed = "queuebell.frameworks.django"
         if not django.conf.settings.configured:
-            django.conf.settings.configure(INSTALLED_APPS=[installed], LOGGING_CONFIG=None)
+            # The default database is for other tests of this process, which fill it in (tests/support/transactions.py).
+            engine = {"default": {"ENGINE": "django.db.backends.postgresql"}}
+            django.conf.settings.configure(INSTALLED_APPS=[installed], DATABASES=engine, LOGGING_CONFIG=None)
             django.setup()
         if not apps.is_installed(installed):  # another test's settings
             apps.set_installed_apps([*(config.name for config in apps.get_app_configs()), installed])

@@ -33,7 +33,7 @@ REST = (
         "chaos/test_revocation.py",
         "chaos/test_long_run.py",
     ),
-    *("queuebell/command/test_completion.py", "queuebell/command/test_progress_bars.py", "listeners/test_types.py"),
+    *("queuebell/command/test_completion.py", "queuebell/command/test_progress_bars.py"),
 )
 """Files and folders whose tests are `rest` as a whole: they are not even collected for `make test`."""
 

@@ -31,14 +31,14 @@ class Pgbouncer:
 
 
 @contextlib.contextmanager
-def pooling(server: PostgresServer, **settings: str) -> Iterator[Pgbouncer]:
-    """Run one, and leave nothing behind."""
+def pooling(server: PostgresServer, port: int | None = None, **settings: str) -> Iterator[Pgbouncer]:
+    """Run one, on a ``port`` that another had if need be, and leave nothing behind."""
     program = shutil.which("pgbouncer")
     assert program, "no pgbouncer: see .ci/packages"
     # It refuses to be root; and where pytest keeps its folders nobody but this user may enter.
     folder = Path(tempfile.mkdtemp(prefix="queuebell-pgbouncer-", dir="/tmp"))
     folder.chmod(0o755)
-    port = free_port()
+    port = port or free_port()
     (folder / "users").write_text('"postgres" ""\n')
     given = {
         "listen_addr": "127.0.0.1", "listen_port": port, "unix_socket_dir": "", "auth_type": "trust",

@@ -28,19 +28,33 @@ DIRECT: Final = "direct"
 """Names the hosts that are no pooler, where the address leads to one."""
 ATTRIBUTES: Final = "target_session_attrs"
 WRITES: Final = "read-write"
-_UNPREPARED: Final = frozenset({"26000", "42P05"})
+_SHARED: Final = frozenset({"26000", "42P05"})
+"""A prepared statement is missing, or another client's has its name: connections to the server are shared."""
+_SESSION: Final = {"queuebell.session": "kept"}
+"""A setting that means nothing to the server: a connection that has lost it is not ours alone."""
+# Scripts, for they need no prepared statement, which a shared connection would keep for somebody else.
+_KEPT: Final = """DO $$ BEGIN
+    IF current_setting('queuebell.session', true) IS DISTINCT FROM 'kept' THEN
+        RAISE EXCEPTION 'the settings of a session are dropped' USING ERRCODE = '26000';
+    END IF;
+END $$"""
+_TAKES_WRITES: Final = """DO $$ BEGIN
+    IF current_setting('transaction_read_only') = 'on' THEN
+        RAISE EXCEPTION 'this server takes no writes' USING ERRCODE = '25006';
+    END IF;
+END $$"""
 _PROTOCOL: Final = "08P01"
 _AUTHORITY: Final = re.compile(r"[/?#]")
 """What a server must be unless the address or the environment says otherwise: a queue on a standby is of no use."""
 
 
 def is_pooler(error: Exception) -> bool:
-    """Say whether this is how it shows that a pooler in transaction mode stands between us and the database.
+    """Say whether an error of the client's means that the address leads to a pooler in transaction mode.
 
-    It refuses settings of a session, or knows no statement that another connection has prepared: nothing was done.
+    Such a pooler refuses the settings of a session, or takes and drops them, which `PostgresAccess.connect` finds out.
     """
-    state, text = getattr(error, "sqlstate", None), str(error)
-    return state in _UNPREPARED or (state == _PROTOCOL and "startup parameter" in text)
+    state = getattr(error, "sqlstate", None)
+    return state in _SHARED or (state == _PROTOCOL and "startup parameter" in str(error))
 
 
 def pooler(where: str) -> ConfigurationError:
@@ -111,6 +125,8 @@ class PostgresAccess:
         self.direct = self
         """The same database, past a pooler."""
         if DIRECT in self.options:
+            if not all(each.partition(":")[0] for each in self.options[DIRECT].split(",")):
+                raise ConfigurationError("postgres: direct names the database itself, past a pooler: direct=HOST:PORT")
             query = urlencode([pair for pair in pairs if pair[0] not in (DIRECT, "host", "port")])
             netloc = f"{user}{at}{self.options[DIRECT]}"
             self.direct = PostgresAccess(urlunsplit(parts._replace(netloc=netloc, query=query)), options=options)
@@ -134,16 +150,19 @@ class PostgresAccess:
         """Return a new connection with these settings of the session.
 
         A ``pooled`` one keeps nothing from one transaction to the next: no search path and no prepared statement. A
-        statement with arguments, or one that returns rows, needs a transaction there.
+        statement with arguments, or one that returns rows, needs a transaction there. Where settings are given and a
+        pooler refuses or drops them, it raises an error that `is_pooler` knows.
 
         Raises what the client raises: `OSError`, `TimeoutError`, and its own errors; `ConfigurationError` where the
         address names files or options that it cannot use.
         """
         asyncpg = client()
-        given: dict[str, Any] = {"server_settings": {"application_name": "queuebell", **(settings or {})}}
-        dsn, attributes = self._dsn, self._attributes
+        session = {**settings, **_SESSION} if settings else {}
+        given: dict[str, Any] = {"server_settings": {"application_name": "queuebell", **session}}
+        dsn, attributes, script = self._dsn, self._attributes, _KEPT if session else None
         if pooled:
-            # The pooler knows one server; which one that is it does not tell at the start.
+            # asyncpg would ask by a prepared statement whether the server takes writes.
+            script = _TAKES_WRITES if self.writes and len(self._hosts) > 1 else None
             dsn, attributes = self._pooled, "any"
             given["statement_cache_size"] = 0
         # Each host has its share of the time: one that does not answer must not cost the others theirs.
@@ -154,16 +173,25 @@ class PostgresAccess:
         try:
             for number, host in enumerate(tries, 1):
                 try:
-                    return await asyncpg.connect(
-                        dsn, timeout=within_s / len(tries), target_session_attrs=attributes, **host, **given
+                    share_s = within_s / len(tries)
+                    connection = await asyncpg.connect(
+                        dsn, timeout=share_s, target_session_attrs=attributes, **host, **given
                     )
+                    try:
+                        if script is not None:
+                            await connection.execute(script, timeout=share_s)
+                    except BaseException:
+                        connection.terminate()
+                        raise
+                    return connection
                 except (
                     OSError,
                     asyncpg.PostgresError,
                     asyncpg.InterfaceError,
                     asyncpg.TargetServerAttributeNotMatched,
-                ):
-                    if number == len(tries):
+                ) as error:
+                    # A pooler is told at once: all hosts are then tried as it needs it.
+                    if number == len(tries) or is_pooler(error):
                         raise
         except asyncpg.TargetServerAttributeNotMatched:
             raise ConnectionError(

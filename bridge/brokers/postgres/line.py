@@ -28,7 +28,6 @@ _NOTIFY: Final = """
 SELECT pg_notify(said.channel, said.payload), current_setting('transaction_read_only') = 'on' AS read_only
 FROM unnest($1::text[], $2::text[]) AS said (channel, payload)
 """
-_PROCESS: Final = "SELECT pg_backend_pid()"
 _REFUSED: Final = ("28", "3D")
 
 
@@ -64,7 +63,6 @@ class PostgresLine:
         try:
             connection = self._connection = await self._access.connect(settings=_SETTINGS)
             connection.add_termination_listener(lambda _: self._ending.tell("the database closed the connection"))
-            await self._refuse_pooler()
             await self.listen(self._own, lambda payload: self._probes.settle(payload, ""))
         except asyncpg.PostgresError as error:
             if is_pooler(error):
@@ -74,23 +72,6 @@ class PostgresLine:
             raise BusUnavailable(str(error)) from error
         except (OSError, asyncpg.InterfaceError) as error:  # TimeoutError is an OSError
             raise BusUnavailable(f"no connection: {error or type(error).__name__}") from error
-
-    async def _refuse_pooler(self) -> None:
-        """Raise `ConfigurationError` where other connections use the same process of the server by turns.
-
-        Asked only where the process is not the one that we were told. A proxy that keeps one for each does no harm.
-        """
-        process = await self._connection.fetchval(_PROCESS)
-        if process == self._connection.get_server_pid():
-            return
-        other = await self._access.connect(pooled=True)
-        try:
-            async with other.transaction():
-                await other.fetchval(_PROCESS)
-                if await self._connection.fetchval(_PROCESS) != process:
-                    raise pooler(self.address)
-        finally:
-            other.terminate()
 
     async def listen(self, channel: str, hear: Callable[[str], object]) -> None:
         """Hear what is notified from now on; ``hear`` gets the payload, in order, on the loop's thread.

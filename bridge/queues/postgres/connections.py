@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final
 
 from bridge.brokers.postgres.access import CONNECT_S, PostgresAccess, client, is_pooler
-from bridge.contract.errors import ConfigurationError, NotPrepared, QueuebellError, StoreUnavailable
+from bridge.contract.errors import ConfigurationError, NotPrepared, QueuebellError
 from bridge.queues.connections import Connections
 from bridge.queues.postgres.errors import INIT_HINT, READ_ONLY, explain
 
@@ -29,9 +29,8 @@ SESSION: Final[dict[str, str]] = {
     "idle_in_transaction_session_timeout": "60s",
 }
 
-_PEERS: Final = frozenset({"default_transaction_isolation", "tcp_user_timeout"})
-"""Of them what a transaction says by itself, and what is for the network, whose other end is a pooler's."""
-_KEPT: Final = ("lock_timeout", "8s")
+_NOT_LOCAL: Final = frozenset({"default_transaction_isolation", "tcp_user_timeout"})
+"""Settings that a transaction through a pooler does not make: BEGIN says the first, the other is for our own socket."""
 _VERSION: Final = "SELECT version FROM queuebell_schema"
 
 
@@ -60,13 +59,6 @@ class PostgresConnections(Connections):
     def _explained(self, error: Exception, *, connected: bool) -> tuple[QueuebellError, bool]:
         # What the server refused has left the connection as it was; what the client says has not.
         answered = getattr(error, "severity", None) is not None
-        if is_pooler(error):
-            # What is not prepared was not carried out. From now on nothing is expected to be there any more.
-            self._pooled = True
-            self._end_idle()
-            return StoreUnavailable(
-                f"{self._access.text}: a pooler stands before the database: {error}; try again"
-            ), False
         if answered and getattr(error, "sqlstate", None) == READ_ONLY:
             # Another server takes the writes now, and a new connection may lead there; this one never does.
             answered = False
@@ -74,9 +66,15 @@ class PostgresConnections(Connections):
         return explain(error, self._access.text, sent=connected), answered
 
     async def _connect(self) -> Any:
-        connection = None if self._pooled else await self._connect_for_long()
+        connection = None
+        if not self._pooled:
+            try:
+                connection = await self._access.connect(within_s=CONNECT_S, settings=SESSION)
+            except client().PostgresError as error:
+                if not is_pooler(error):
+                    raise
+                self._pooled = True
         if connection is None:
-            self._pooled = True
             connection = _Pooled(await self._access.connect(within_s=CONNECT_S, pooled=True), self._access.search_path)
         try:
             if not self._checked:
@@ -85,26 +83,6 @@ class PostgresConnections(Connections):
             self._end(connection)
             raise
         return connection
-
-    async def _connect_for_long(self) -> Any:
-        """Return a connection whose settings last; None where the address leads to a pooler."""
-        try:
-            connection = await self._access.connect(within_s=CONNECT_S, settings=SESSION)
-        except client().PostgresError as error:
-            if is_pooler(error):
-                return None
-            raise
-        if self._checked:
-            return connection
-        try:
-            # Some poolers take settings, and forget them.
-            if await connection.fetchval(f"SHOW {_KEPT[0]}") == _KEPT[1]:
-                return connection
-        except BaseException:
-            self._end(connection)
-            raise
-        self._end(connection)
-        return None
 
     def _usable(self, connection: Any) -> bool:
         return not connection.is_closed() and self._access.suits(connection)
@@ -129,7 +107,7 @@ class _Pooled:
 
     def __init__(self, connection: Any, search_path: str | None) -> None:
         self._connection = connection
-        said = [f"SET LOCAL {name} = '{value}'" for name, value in SESSION.items() if name not in _PEERS]
+        said = [f"SET LOCAL {name} = '{value}'" for name, value in SESSION.items() if name not in _NOT_LOCAL]
         if search_path is not None:
             said.append(search_in(search_path))
         self._begin = "; ".join(["BEGIN ISOLATION LEVEL READ COMMITTED", *said])

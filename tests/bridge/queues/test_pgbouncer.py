@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,14 +21,14 @@ from bridge.queues.postgres.schema import init
 from bridge.queues.postgres.store import PostgresStore
 from bridge.queues.postgres.transaction import put_in_transaction
 from bridge.storage.tables import open_table
-from listeners import Listener, Message
+from listeners import PULL_ONLY, Listener, Message
 from queuebell.assembly import assemble
 from queuebell.settings import Settings
 from tests.bridge.queues.postgres_rig import QUEUE, new, schema, server
-from tests.support.command import perform
+from tests.support.command import perform, run
 from tests.support.outboxes import abandon, opened, put
 from tests.support.pgbouncer import Pgbouncer, connect, pooling
-from tests.support.postgres import PostgresServer, execute
+from tests.support.postgres import PostgresServer, execute, running, take_no_writes
 from tests.support.processes import PATIENCE_S, free_port, until
 
 __all__ = ["schema", "server"]
@@ -45,10 +46,11 @@ def pooler(server: PostgresServer) -> Iterator[Pgbouncer]:
 
 @pytest.fixture(scope="module")
 def forgetful(server: PostgresServer) -> Iterator[Pgbouncer]:
-    """One that takes settings of a session, and drops them."""
+    """One that takes settings of a session, and drops them; with a single connection, which all its clients share."""
     ignored = "default_transaction_isolation,enable_seqscan,enable_bitmapscan,jit,plan_cache_mode,lock_timeout"
     more = "statement_timeout,tcp_user_timeout,idle_in_transaction_session_timeout,search_path,synchronous_commit"
-    with pooling(server, default_pool_size="2", ignore_startup_parameters=f"{ignored},{more}") as pooler:
+    dropped = f"queuebell.session,{ignored},{more}"
+    with pooling(server, default_pool_size="1", ignore_startup_parameters=dropped) as pooler:
         yield pooler
 
 
@@ -92,6 +94,72 @@ async def test_a_pooler_that_forgets_settings_is_known_by_them(forgetful: Pgboun
     assert await init(forgetful.url(search_path=schema, direct=True))
     assert len(set(await handled(url, 30))) == 30
     await refused(url)
+
+
+def test_one_process_after_the_other_puts(forgetful: Pgbouncer, server: PostgresServer, schema: str) -> None:
+    """None leaves a prepared statement behind that the next one meets."""
+    url = forgetful.url(search_path=schema)
+    perform("queue", "init", server.url(search_path=schema))
+    for number in range(3):
+        run("queue", "put", url, QUEUE, f"order {number}")
+    assert json.loads(perform("queue", "depth", url, QUEUE, "--json").stdout)["visible"] == 3
+
+
+async def test_of_several_poolers_the_one_is_used_whose_server_takes_writes(
+    pooler: Pgbouncer, server: PostgresServer, schema: str
+) -> None:
+    """Whichever stands first; one that is down, first or last, changes nothing."""
+    await init(server.url(search_path=schema))
+    down = f"127.0.0.1:{free_port()}"
+    with running() as standby, pooling(standby) as before:
+        await take_no_writes(standby)
+        live, read_only = (f"127.0.0.1:{each.port}" for each in (pooler, before))
+        for hosts in (f"{live},{down}", f"{down},{live}", f"{read_only},{live}", f"{live},{read_only}"):
+            async with PostgresStore(pooler.url(search_path=schema).replace(live, hosts)) as store:
+                await store.put(QUEUE, new(b"order"))
+    async with PostgresStore(pooler.url(search_path=schema)) as store:
+        assert len(await store.peek(QUEUE, 9)) == 4
+
+
+@pytest.mark.parametrize("given", ["", ":5432", "db:5432,"])
+def test_a_direct_host_that_is_empty_is_refused(given: str) -> None:
+    """It would be the local socket, and somebody else's database."""
+    with pytest.raises(ConfigurationError, match="direct=HOST:PORT"):
+        PostgresAccess(f"postgres://pooler:6432/jobs?direct={given}")
+
+
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+async def test_a_worker_goes_on_when_its_pooler_was_killed(server: PostgresServer, schema: str, mode: str) -> None:
+    """With -9, amid work, and started again: each message that was put is handled."""
+    handled: set[bytes] = set()
+    begun, going = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await going.wait()
+        handled.add(message.body)
+
+    await init(server.url(search_path=schema))
+    async with PostgresStore(server.url(search_path=schema)) as store:
+        await store.put(QUEUE, new(*(b"%d" % number for number in range(40))))
+    with pooling(server, pool_mode=mode) as pooler:
+        port = pooler.port
+        listener = Listener(
+            pooler.url(search_path=schema),
+            QUEUE,
+            handle,
+            bridge=PULL_ONLY,
+            visibility_timeout=2.0,
+            handle_signals=False,
+        )
+        running_listener = asyncio.create_task(listener.run(), name="worker")
+        async with asyncio.timeout(PATIENCE_S):
+            await begun.wait()
+    going.set()
+    with pooling(server, port, pool_mode=mode):
+        await until(lambda: len(handled) == 40, "all are handled")
+        await listener.stop()
+        await running_listener
 
 
 async def test_puts_in_transactions_of_the_caller(pooler: Pgbouncer, schema: str) -> None:

@@ -445,8 +445,10 @@ class QueueStoreConformance(
         with pytest.raises(asyncio.CancelledError):
             await task
         await store.put(QUEUE, new(b"y"))
-        found = await store.depth(QUEUE)
-        assert found.visible + found.invisible == 11
+        async with asyncio.timeout(10):
+            while (found := await store.depth(QUEUE)).visible + found.invisible != 11:
+                assert not store.capabilities.exact_depth  # others count a put a moment after it is acknowledged
+                await asyncio.sleep(0.01)
 
     async def test_fingerprints_name_one_queue(self, store: QueueStore) -> None:
         """A fingerprint is hex, the same each time, and another one for another queue."""

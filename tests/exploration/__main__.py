@@ -6,7 +6,6 @@ import sys
 import time
 
 from tests.exploration.configurations import WILD
-from tests.exploration.plan import REACHED
 from tests.exploration.walk import CHAOS_STEPS, walks
 
 
@@ -24,8 +23,6 @@ def main(arguments: list[str]) -> None:
         sys.stdout.write(
             f"{plan.name}: {told.stories} stories hold, {told.steps} steps, {time.monotonic() - began:.1f} s\n"
         )
-    for race, times in sorted(REACHED.items()):
-        sys.stdout.write(f"{times:9d}  {race}\n")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from listeners.core.lease import lease_report
 from listeners.core.liveness import DEAD_AFTER_BEATS, Liveness
 from listeners.core.scaling import DepthScaling
 from listeners.core.table import Mode, State
-from tests.exploration.plan import ACCEPT_S, BEAT_S, BEGINNING_S, REACHED, Plan, Violation
+from tests.exploration.plan import ACCEPT_S, BEAT_S, BEGINNING_S, Plan, Violation
 from tests.exploration.store import Request
 
 D_S = DEAD_AFTER_BEATS * BEAT_S
@@ -196,7 +196,6 @@ class Node:
         """Give up a bridge that shows no sign of life: close, and poll (L9)."""
         if self.liveness is None or not self.liveness.dead(now):
             return
-        REACHED["a listener degrades"] += 1
         if self.link is not None:
             self.link.node_open = False
             self.link.down = []
@@ -255,10 +254,6 @@ class Node:
         controller = self.controllers[queue]
         for command in commands:
             if isinstance(command, StartReceive):
-                if len(controller.receives) > 1:
-                    REACHED["two receives of one listener are in flight"] += 1
-                if controller.mode is Mode.DEGRADED:
-                    REACHED["a look without a bridge"] += 1
                 self._ask("receive", queue, now, plan, rid=command.rid, limit=command.limit)
             elif (frame := frame_of(command, queue, own=controller.own)) is not None:
                 self.say(frame)
@@ -343,7 +338,6 @@ class Node:
 
     def _lose(self, held: Held, now: float, plan: Plan) -> None:
         """The lease is gone, and the handler is cancelled."""
-        REACHED["a lease was lost while its handler ran"] += 1
         self.held.remove(held)
         held.lost = True
         queue = held.queue
@@ -404,8 +398,6 @@ class Node:
         for queue, controller in self.controllers.items():
             at = controller.deadline()
             if at is not None and at <= now:
-                if controller.available <= 0 and any(end <= now for end in controller.waits.returns()):
-                    REACHED["a lease of nobody ends at a full listener"] += 1
                 self.perform(controller.tick(now), queue, now, plan)
         if self.beat_at is not None and self.beat_at <= now and self.link is not None and self.welcomed:
             self.beat(now, plan)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import msgspec
 
 from bridge.core.bell import Bell
@@ -115,7 +113,3 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def gives_up_after_s(self) -> float:
         """Return when a listener gives up a receive."""
         return self.periods.store_call_s if self.call_s is None else self.call_s
-
-
-REACHED: Counter[str] = Counter()
-"""Which races the stories of this process have met."""

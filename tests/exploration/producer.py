@@ -9,7 +9,7 @@ import msgspec
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.producer.publication import Publication, Sending
 from tests.exploration.options import Step
-from tests.exploration.plan import REACHED, Plan
+from tests.exploration.plan import Plan
 from tests.exploration.store import Call
 
 
@@ -71,7 +71,6 @@ class Producer:
             granted = None if message.delay_s else self.bell.own.grant(self.now, message.queue, 1)
             if granted is not None:
                 call.session, call.granted, call.lease_s = granted
-                REACHED["a put is granted to a session"] += 1
             self.store.calls.append(call)
             return
         if self.plan.publish_first:
@@ -81,8 +80,6 @@ class Producer:
         if self.publication is None:
             self.triggers.append((message.queue, message.delay_s))
             return
-        if self.publishes:
-            REACHED["a put while a publish is in flight"] += 1
         self.publication.owe(self.now, self._event(message.queue, message.delay_s))
 
     def _appear(self, number: int) -> None:
@@ -106,7 +103,6 @@ class Producer:
     def _publish_fails(self, i: int) -> None:
         assert self.publication is not None
         publish = self.publishes.pop(i)
-        REACHED["an acknowledgement of a publish is lost" if publish.marked else "a publish is lost"] += 1
         self.publication.failed(publish.batch, self.now, lambda: 0.5)
 
     def _trigger(self, _: int) -> None:
@@ -121,7 +117,6 @@ class Producer:
         )
 
     def _mark(self, event: CloudQueueWorkDetected) -> None:
-        self.before_mark(event.queue)
         self.bell.trigger(self.now, event, "test")
 
     def _putting(self, message: int) -> bool:

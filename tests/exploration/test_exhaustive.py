@@ -39,37 +39,6 @@ def test_no_wake_is_lost_in_any_interleaving(plan: Plan) -> None:
     assert saw_all(Exploration(plan, states_max=20_000).run(), LEAST_STATES.get(plan.name, 40))
 
 
-class _AtOnce(Exploration):
-    """Ends before it has looked anywhere."""
-
-    def run(self) -> Explored:
-        return self.result
-
-
-class _Early(Exploration):
-    """Takes no step from any moment after the first ten."""
-
-    def _expand(self, *where: object) -> None:
-        if self.result.expanded < 10:
-            super()._expand(*where)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "cut_off",
-    [
-        lambda plan: _AtOnce(plan),
-        lambda plan: Exploration(plan, states_max=0),
-        lambda plan: Exploration(plan, states_max=100),
-        lambda plan: _Early(plan),
-    ],
-    ids=["at once", "no states", "a hundred states", "early, and unsaid"],
-)
-def test_a_search_that_was_cut_off_is_no_proof(cut_off: type[Exploration]) -> None:
-    """Cut off anywhere, a world is not said to hold."""
-    plan = next(plan for plan in EXPLORED if plan.name == "own, two messages")
-    assert not saw_all(cut_off(plan).run(), LEAST_STATES[plan.name])
-
-
 if os.environ.get("QUEUEBELL_PROVE"):
 
     @pytest.mark.timeout(36_000)

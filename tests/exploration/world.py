@@ -14,17 +14,16 @@ from bridge.contract.wire import (
     Wake,
 )
 from bridge.core.commands import End, Flush, Reclaim, Reread
-from bridge.observe.facts import AuditFound, HandedBack, OwnerStuck, StartMissed
+from bridge.observe.facts import AuditFound
 from tests.exploration.faults import Faults
 from tests.exploration.node import Held, Link, Node, half
 from tests.exploration.options import Options, Step
-from tests.exploration.plan import BEGINNING_S, QUEUES, REACHED, Plan, Violation
+from tests.exploration.plan import BEGINNING_S, QUEUES, Plan, Violation
 from tests.exploration.producer import Producer
-from tests.exploration.races import Races
 from tests.exploration.store import GONE, LEASED, VISIBLE, Call, Message, Outcome, Request, Store
 
 
-class World(Options, Faults, Producer, Races):
+class World(Options, Faults, Producer):
     """Everything there is, at one moment."""
 
     def __init__(self, plan: Plan) -> None:
@@ -126,7 +125,6 @@ class World(Options, Faults, Producer, Races):
         self._collect()
         bell_at = self.bell.deadline()
         if bell_at is not None and bell_at <= now:
-            self.before_tick()
             self.bell.tick(now)
         self._drive()
         if self.store.own and not plan.split_hear:
@@ -144,11 +142,9 @@ class World(Options, Faults, Producer, Races):
     def _up(self, i: int) -> None:
         link = self.links[i]
         frame = link.up.pop(0)
-        self.before_frame(link, frame)
         queue = getattr(frame, "queue", None)
         before = {name: debt.gen for name, debt in self.bell.ledger.debts.items() if debt.dirty}
         self.bell.frame(self.now, link.number, frame)
-        self.after_frame(link, frame)
         for name, gen in before.items():
             debt = self.bell.ledger.debts[name]
             if debt.dirty:
@@ -158,7 +154,6 @@ class World(Options, Faults, Producer, Races):
                 continue
             beat = frame.queues.get(name) if isinstance(frame, ListenerHeartbeat) else None
             if beat is not None and beat.covered is not None and beat.covered >= gen:
-                REACHED["a heartbeat repeats a cover that was lost"] += 1
                 continue
             raise Violation("I3", f"{frame} cleared {name} at generation {gen}")
 
@@ -167,7 +162,6 @@ class World(Options, Faults, Producer, Races):
         frame = link.down.pop(0)
         node = self.nodes[link.node]
         if isinstance(frame, Wake):
-            self.before_wake(node, frame)
             for carried in frame.messages or ():
                 self.messages[int(carried.id)].seen += 1
         node.hear(frame, self.now, self.plan)
@@ -189,12 +183,7 @@ class World(Options, Faults, Producer, Races):
             self.store.calls.append(Call(request.kind, request.queue, request))
             return
         self.store.execute(request, self.now)
-        self._executed(request)
         request.status = "answered"
-
-    def _executed(self, request: Request) -> None:
-        if request.abandoned and request.taken:
-            REACHED["a receive that nobody waits for took a message"] += 1
 
     def _answer(self, number: int) -> None:
         request = self._request(number)
@@ -218,13 +207,10 @@ class World(Options, Faults, Producer, Races):
                 )
                 for m, receipt, count in hand.messages
             ]  # fmt: skip
-            if self.bell.sessions.get(hand.session) is None and carried:
-                REACHED["handed to a session that has ended"] += 1
             self.bell.own.handed(self.now, hand.queue, hand.session, hand.granted, carried, hand.visible)
         self._hear_levels(outcome.levels)
         for request in outcome.requests:
             request.status = "answered"
-            self._executed(request)
 
     def _hear_levels(self, levels: list) -> None:  # type: ignore[type-arg]
         for level in levels:
@@ -241,16 +227,11 @@ class World(Options, Faults, Producer, Races):
         link.flush = False
         for wake in self.bell.take(self.now, link.number):
             self.wakes += 1
-            if wake.messages:
-                REACHED["a wake carries messages"] += 1
-            if link.deaf:
-                REACHED["a wake to a deaf session"] += 1
-            elif not link.cut:
+            if not link.cut and not link.deaf:
                 link.down.append(wake)
 
     def _lost(self, i: int) -> None:
         link = self.links[i]
-        self.before_end(link)
         link.bridge_open = False
         link.flush = False
         link.up = []
@@ -312,9 +293,6 @@ class World(Options, Faults, Producer, Races):
                     self.store.calls.append(Call("reread", command.queue))
                 elif isinstance(command, Reclaim):
                     claims = [(int(m), int(receipt)) for m, receipt in command.claims]
-                    REACHED["messages are reclaimed"] += 1
-                    if any(r.kind == "extend" and (r.message, r.receipt) in claims for r in self.requests):
-                        REACHED["reclaim races with extend"] += 1
                     self.store.calls.append(Call("reclaim", command.queue, claims=claims, uncount=command.uncount))
                 elif (i := by_number.get(command.session)) is None:
                     continue
@@ -334,10 +312,6 @@ class World(Options, Faults, Producer, Races):
         for fact in self.bell.facts():
             if isinstance(fact, AuditFound):
                 raise Violation("O4", "the audit found visible work that nobody was on")
-            if isinstance(fact, StartMissed | OwnerStuck | HandedBack):
-                REACHED[type(fact).__name__] += 1
-                if isinstance(fact, HandedBack) and any(seat.deaf for seat in self.bell.ledger.debts[fact.queue].seats):
-                    REACHED["a session that takes nothing up is passed over"] += 1
         self.links = [link for link in self.links if link.node_open or link.bridge_open]
 
     # -- properties --------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@
   python -m tests.simulation --auth           a bridge with keys, which are revoked, replaced and expire
   python -m tests.simulation --bridges 3      three bridges that take turns
   python -m tests.simulation --scalers 1      listeners that a scaler starts and stops
-  python -m tests.simulation --costs          the cost of a trigger with 1, 2, 3 and 5 bridges
 
 A run is a function of its options and its seed: the same seed gives the same trace on any machine. The exit code is 0
 if every rule held, 1 if not, 2 for a wrong option.
@@ -24,14 +23,13 @@ from typing import Any, Final
 import msgspec
 
 from queuebell.command.progress import Progress
-from tests.simulation import costs
 from tests.simulation.checks import rule_of
 from tests.simulation.fault import ACCESS_KINDS, CLUSTER_KINDS, SCALE_KINDS, Fault, check_kinds, draw_faults
 from tests.simulation.jobs import Job, Played, play, play_one
 from tests.simulation.kernel import Kernel
 from tests.simulation.plan import PRESETS, Plan, check
 from tests.simulation.run import run
-from tests.simulation.total_queue import Numbers
+from tests.support.total_queue import Numbers
 
 SEEDS: Final = 1000
 BRIDGES: Final = (1, 2, 3, 5)
@@ -59,8 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(problem)
     progress = Progress.on(sys.stdout, plainly=True)
     try:
-        if args.costs:
-            return _costs(args, progress)
         if args.seed is not None:
             return _replay(args, progress)
         return _campaign(args, progress)
@@ -83,7 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bridges", type=int, choices=BRIDGES, default=1, help="bridges in front of one store")
     parser.add_argument("--scalers", type=int, choices=(0, 1, 2, 3), default=0, help="scalers that start the listeners")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: cores)")
-    parser.add_argument("--costs", action="store_true", help="measure the cost of a trigger instead")
 
 
 def plan_of(args: argparse.Namespace, seed: int) -> Plan:
@@ -207,16 +202,3 @@ def _replay(args: argparse.Namespace, progress: Progress) -> int:
         progress.line(line)
     progress.heading("held" if outcome.ok else "FAILED")
     return 0 if outcome.ok else 1
-
-
-def _costs(args: argparse.Namespace, progress: Progress) -> int:
-    sizes = BRIDGES if args.bridges == 1 else (1, args.bridges)
-    jobs = costs.jobs(sizes, args.first)
-    played: dict[int, list[Played]] = {size: [] for size in sizes}
-    for done, each in enumerate(play(jobs, args.jobs), 1):
-        played[each.job.plan.bridges].append(each)
-        progress.now("costs", f"{done} of {len(jobs)} runs", share=done / len(jobs))
-    rows = costs.table(played)
-    for line in costs.tell(rows):
-        progress.line(line)
-    return 1 if any(row.violations for row in rows) else 0

@@ -37,8 +37,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether triggers name their publish; a producer of bare ones publishes one without a body after each put."""
     every_s: float = 0.0
     """Each producer puts one message so often, from `LOAD_FROM_S` on; 0 draws the times."""
-    ring_per_s: float = 0.0
-    """Triggers a second that each producer publishes besides, for no message at all, all on the first queue."""
     workers: int = 3
     """Listeners that run for good; with scalers, how many each of these starts at most."""
     scalers: int = 0
@@ -129,7 +127,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 _LEAST: Final[dict[str, tuple[float, float]]] = {
     "bridges": (1, BRIDGES_MAX),
     "every_s": (0, 3600),
-    "ring_per_s": (0, 100_000),
     "workers": (1, 10_000),
     "producers": (1, 1000),
     "queues": (1, 1000),

@@ -7,12 +7,7 @@ nothing that differs between processes (no addresses, no hashes, no order of set
 from __future__ import annotations
 
 import hashlib
-import types
-from collections.abc import Callable
-from operator import attrgetter
-from typing import Any, Final, Union, get_origin
-
-import msgspec
+from typing import Final
 
 from tests.simulation.events import Event
 
@@ -58,32 +53,11 @@ class Story:
             self._batch = []
 
 
-_tellers: dict[type[Event], Callable[[Event], str]] = {}
-
-
 def tell(event: Event) -> str:
     """Return one event as a line: seconds, what happened, and its fields in the order of their definition."""
     kind = type(event)
-    teller = _tellers.get(kind)
-    if teller is None:
-        teller = _tellers[kind] = _make_teller(kind)
-    return teller(event)
-
-
-def _make_teller(kind: type[Event]) -> Callable[[Event], str]:
-    """Make the function that tells events of this kind; made once, for a run has tens of thousands of events."""
-    fields = msgspec.structs.fields(kind)[1:]
-    template = f"%12.6f {kind.__name__}" + "".join(
-        f" {field.name}=" + ("%.6f" if field.type is float else "%s") for field in fields
-    )
-    names = [field.name for field in fields]
-    if any(get_origin(field.type) in (types.UnionType, Union) for field in fields):
-        # A time that may be absent has no one form.
-        return lambda event: template % (event.at, *(_text(getattr(event, name)) for name in names))
-    if not names:
-        return lambda event: template % event.at
-    values: Callable[[Any], tuple[Any, ...]] = attrgetter("at", *names)
-    return lambda event: template % values(event)
+    fields = "".join(f" {name}={_text(getattr(event, name))}" for name in kind.__struct_fields__[1:])
+    return f"{event.at:12.6f} {kind.__name__}{fields}"
 
 
 def _text(value: object) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -9,7 +11,6 @@ from bridge.core.bell import Bell
 from bridge.core.cluster.turns import Turns
 from bridge.triggers.republishing import Republisher
 from tests.exploration.cluster import mutants
-from tests.simulation import costs
 from tests.simulation.fault import CLUSTER_KINDS, Fault, draw_faults
 from tests.simulation.kernel import Kernel
 from tests.simulation.plan import PRESETS, Plan
@@ -110,17 +111,31 @@ def test_w9_what_one_alone_heard_and_tells_nobody_waits_for_a_timer(monkeypatch:
     assert any(longest(seed) >= 20.0 for seed in range(4))
 
 
+WAIT_MOST_S = 0.25
+"""Calm, nobody ever waits for another's turn: the first place behind another is A and this much."""
+
+
+def calm(bridges: int, **changes: Any) -> Plan:
+    """Return a plan in which nothing goes wrong: a trigger a second."""
+    return msgspec.structs.replace(
+        PRESETS["cluster-elsewhere-broker"],
+        bridges=bridges, producers=1, every_s=1.0, handler_s=(0.01, 0.05), handler_failure_share=0.0, faults=(),
+        # A lease that its listener settles soon is no reason to look at its end.
+        next_visible=False,
+        **{"workers": 6, **changes},
+    )  # fmt: skip
+
+
 def longest_wait(bell: type[Bell]) -> float:
     """Return how long a message waited at most, calm, with three bridges and one worker."""
-    plan = msgspec.structs.replace(costs.jobs((3,), 0)[0].plan, workers=1, messages=20, queues=4, hours=90.0 / 3600)
-    outcome = run(plan, 0, [], bell=bell)
+    outcome = run(calm(3, workers=1, messages=20, queues=4, hours=90.0 / 3600), 0, [], bell=bell)
     assert not outcome.violations
     return max(outcome.figures.worst_gap_s.values())
 
 
 def test_w8_who_waits_for_a_member_without_a_worker_waits_for_nothing() -> None:
     """C3: with one worker and three bridges, a trigger is looked at at once, whoever comes first in the order."""
-    assert longest_wait(Bell) <= costs.WAIT_MOST_S
+    assert longest_wait(Bell) <= WAIT_MOST_S
     assert longest_wait(with_turns(mutants.TakesUnknownForAble)) >= 2.0
 
 
@@ -144,13 +159,16 @@ def test_the_first_in_order_is_killed_and_others_look() -> None:
         assert max(outcome.figures.worst_gap_s.values()) <= 2.5 + 2.0 + 10.0
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["named", "bare"])
 @pytest.mark.parametrize(
     "size", [1, pytest.param(2, marks=pytest.mark.rest), 3, pytest.param(5, marks=pytest.mark.rest)]
 )
-def test_calm_turns_cost_what_one_bridge_costs(size: int) -> None:
-    """Triggers with ids cost one receive each, and one word between bridges, whatever their number."""
-    plan = msgspec.structs.replace(costs.jobs((size,), 0)[0].plan, messages=100, hours=250.0 / 3600)
-    figures = run(plan, 0, []).figures
+def test_calm_turns_cost_what_one_bridge_costs(size: int, named: bool) -> None:
+    """A trigger with an id costs one receive, one without two at most; one word between bridges, and no waiting."""
+    outcome = run(calm(size, messages=100, hours=250.0 / 3600, named=named), 0, [])
+    figures = outcome.figures
+    assert outcome.ok, outcome.violations
     assert figures.triggers == 100
-    assert figures.load_receives <= costs.NAMED_MOST * 100
-    assert figures.words.get("covered", 0) <= (size > 1) * 102
+    assert figures.load_receives <= (1.02 if named else 2.0) * 100
+    assert figures.words.get("covered", 0) <= (size > 1) * (102 if named else 202)
+    assert max(figures.worst_gap_s.values()) <= WAIT_MOST_S

@@ -19,7 +19,7 @@ from tests.simulation.plan import PRESETS
 from tests.simulation.process import Host, Process
 from tests.simulation.run import run
 from tests.simulation.test_cluster import with_turns
-from tests.simulation.total_queue import Numbers, TotalQueue
+from tests.support.total_queue import Numbers, TotalQueue
 
 
 def test_callbacks_due_together_run_in_the_order_in_which_they_were_asked_for() -> None:

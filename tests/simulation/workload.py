@@ -7,7 +7,6 @@ import random
 from typing import TYPE_CHECKING, NamedTuple
 
 from bridge.contract.errors import Closed, StoreError, UnknownOutcome
-from bridge.contract.event import CloudQueueWorkDetected, encode_event
 from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import Capabilities, NewMessage, PutReceipt, QueueStore
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 SERVER_TIMEOUT_S = 30.0
-RING_S = 0.001
-"""How often triggers without a message are published, as many at once as are due."""
 _PREFIX = "queuebell"
 
 
@@ -134,7 +131,6 @@ class Producer:
         self._world = world
         self._process = process
         self._ringer: SimulatedBroker | None = None
-        self._ringing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Put what is left to put."""
@@ -143,11 +139,9 @@ class Producer:
         store = RemoteStore(world, process, where, capabilities_of(world))
         publisher: Publisher | None = None
         queue: PublishingQueue | None = None
-        if plan.ring_per_s or not plan.named:
+        if not plan.named:
             self._ringer = SimulatedBroker(world, process)
             await self._ringer.connect()
-            if plan.ring_per_s:
-                self._ringing = asyncio.get_running_loop().create_task(self._ring(self._ringer), name="ring")
         if plan.store == "elsewhere" and not plan.doors and plan.named:
             # Of several bridges one alone hears what comes by HTTP, and every second producer knows no other way.
             wire = plan.channel == "wire" if plan.bridges == 1 else self.number % 2 == 1
@@ -194,22 +188,6 @@ class Producer:
     def _rings(self, broker: SimulatedBroker, queue: str, body: bytes) -> None:
         broker.publish((_PREFIX, "trigger", *queue.split("/")), body)
         self._world.emit(Published(self._world.kernel.now, self.number, queue, 1))
-
-    async def _ring(self, broker: SimulatedBroker) -> None:
-        """Publish so many triggers a second, without a pause and without a message, until faults would end."""
-        world, plan = self._world, self._world.plan
-        queue, number = world.queues[0], 0
-        account, name = queue.split("/")
-        await asyncio.sleep(max(0.0, LOAD_FROM_S - world.kernel.now))
-        while world.kernel.now < plan.faulty_s:
-            for _ in range(round(plan.ring_per_s * (world.kernel.now - LOAD_FROM_S)) - number):
-                number += 1
-                body = b""
-                if plan.named:
-                    event = CloudQueueWorkDetected(account, name, id=str(number), source=f"producer-{self.number}")
-                    body = encode_event(event)
-                self._rings(broker, queue, body)
-            await asyncio.sleep(RING_S)
 
     def acknowledged(self) -> None:
         """The put under way was acknowledged."""

@@ -168,6 +168,35 @@ def test_each_private_name_that_is_used_is_told_of_with_its_reason() -> None:
     assert sorted(used()) == sorted(told(ROOT))
 
 
+THEIRS = {"_Frame", "_SubParsersAction", "_actions", "_ask", "_deliver", "_give_back", "_run", "_when"}
+"""Of the standard library, and of tests, under a name that the product has, too."""
+
+
+def kept_private() -> set[str]:
+    """Return the private names that the product keeps its state and its ways under."""
+    return {
+        name
+        for package in OURS
+        for file in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for name in (getattr(node, "attr", "") if isinstance(node, ast.Attribute) else getattr(node, "name", "") or "",)
+        if is_private(name) and name not in PUBLIC
+    }
+
+
+def test_each_test_that_reads_what_is_private_says_why() -> None:
+    """Beside its imports: ``# Private: `_name`: the reason.``."""
+    ours = kept_private()
+    silent = []
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        reasons = "".join(re.findall(r"^# Private: .*(?:\n# .*)*", text, re.MULTILINE))
+        for name in sorted({*private_names(ast.parse(text))} & ours):
+            if f"`{name}`" not in reasons and name not in THEIRS:
+                silent.append(f"{file.relative_to(ROOT)}: {name}")
+    assert silent == []
+
+
 CASES = {
     "leaked": ("asyncio.create_task(asyncio.sleep(100), name='x')\n    await asyncio.sleep(0)", "left tasks running"),
     "unseen": ("asyncio.create_task(fail(), name='x')\n    await asyncio.sleep(0.001)", "that nobody saw"),

@@ -12,6 +12,8 @@ from bridge.queues.base import QueueStore
 from bridge.queues.http import HttpStore
 from bridge.service.bridge import Bridge
 
+# Private: `_engines`: what each store heard of its bridge, for all of them.
+
 JSON = {"Content-Type": "application/json"}
 
 

@@ -38,6 +38,8 @@ from tests.support.actuators import (
 )
 from tests.support.processes import PATIENCE_S
 
+# Private: `_mending`: that nothing more is to be told. `_call`: the real program, without its daemon.
+
 HURRIED: dict[str, float] = {"within_s": 0.2}
 HURRIED_UNITS: dict[str, float] = {"within_s": 2.0}
 """That it gives up is what is shown."""

@@ -25,6 +25,8 @@ from tests.support.brokers import Mosquitto, NatsServer
 from tests.support.processes import until
 from tests.support.tcp_proxy import TcpProxy
 
+# Private: `_echo_topic`: a subscription that a broker would keep.
+
 Make = Callable[..., MqttBroker]
 
 

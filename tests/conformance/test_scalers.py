@@ -29,6 +29,8 @@ from listeners.scaling.actuators.base import Actuator
 from tests.support.actuators import KINDS, OfProcesses, OfUnits, World, world_of
 from tests.support.processes import PATIENCE_S
 
+# Private: `_scaled`: that a pause was taken, not a try in vain.
+
 QUEUE = "billing/orders"
 
 

@@ -13,6 +13,8 @@ from queuebell.settings import Settings
 from tests.readme.test_form import nested, parser_of
 from tests.support.processes import ROOT
 
+# Private: `_collector`, `_guards`: all figures, also those that a run does not make.
+
 FOLDER = ROOT / "docs" / "reference"
 SECTIONS = (
     ("For workers", ("Listener", "run", "lifespan", "Message", "batch", "Retry", "Bury", "Replay", "Done")),

@@ -32,6 +32,8 @@ from tests.exploration.node import Held, Node
 from tests.exploration.store import Message, Request
 from tests.exploration.world import World
 
+# Private: `_buckets`, `_evidence`, `_when`: two moments are the same only if all that the rules keep is.
+
 TIME, GEN, GEN_TIME, GEN_COUNT, SKIP, HEAP, NAMES = "time", "gen", "gen, time", "gen, count", "skip", "heap", "names"
 
 SPECS: dict[type, dict[str, str]] = {

@@ -25,6 +25,8 @@ from tests.exploration.cluster.world import World as Bridges
 from tests.support.bells import QUEUE, Rig
 from tests.support.growth import Work, counted
 
+# Private: `_engine`: what is put beneath the store before it is counted.
+
 POISON = f"{QUEUE}-poison"
 NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 _names = itertools.count()

@@ -26,6 +26,8 @@ from tests.conformance.headers import LARGEST
 from tests.listeners.rig import POISON, QUEUE
 from tests.support.processes import ROOT, environment
 
+# Private: `_size`: memory that is given back.
+
 PROGRAM = """
 import asyncio, logging, sys
 from listeners import PULL_ONLY, Listener, run

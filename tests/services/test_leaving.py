@@ -14,6 +14,8 @@ from bridge.observe.facts import SessionClosed
 from tests.services.test_turns import EVENT, PATIENCE_S, QUEUE, Site, cluster, patient, put, working
 from tests.support.processes import until
 
+# Private: `_broker`: a flush that is not acknowledged stands there.
+
 __all__ = ["patient"]
 
 

@@ -21,6 +21,8 @@ from listeners import Listener, Message
 from tests.support.brokers import NatsCluster, NatsServer
 from tests.support.processes import until
 
+# Private: `_api`: which server leads a stream.
+
 QUEUE = "billing/orders"
 USER = "me:se%2Ccret@"
 PATIENCE_S = 100.0

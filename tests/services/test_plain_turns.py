@@ -25,6 +25,8 @@ from tests.support.hooks import hook
 from tests.support.hooks import receiver as receiving
 from tests.support.processes import until
 
+# Private: `_broker`: what leaves by it. `_cluster`: a member that goes without a word.
+
 __all__ = ["patient"]
 
 QUEUE = "billing/orders"

@@ -22,6 +22,8 @@ from listeners import Listener, Message
 from tests.support.brokers import NatsServer
 from tests.support.processes import until
 
+# Private: `_cluster`: a member that goes without a word.
+
 QUEUE = "billing/orders"
 PATIENCE_S = 60.0
 EVENT = CloudQueueWorkDetected("billing", "orders")

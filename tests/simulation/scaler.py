@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
+# Private: `_scaled`: the truth, against which it is judged.
+
 LOOK_S: Final = 1.0
 SAY_S: Final = 0.0005
 """What a word takes from a worker to its scaler, and the end of either to the other."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.simulation.process import Host
     from tests.simulation.world import World
 
+# Private: `_queues`: the truth, against which a word is judged.
+
 _BORN = (0, False)
 """How a queue stands that was only heard of."""
 

@@ -11,6 +11,8 @@ from listeners.scaling.actuators.base import Hears
 from listeners.work.starter import BUSY, READY, Link, Starter
 from tests.support.processes import PATIENCE_S
 
+# Private: `_dequeues`, `_starts`: a worker in this process, which a scaler would start in another.
+
 _numbers = itertools.count(1)
 
 

@@ -13,6 +13,8 @@ from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.embedded.tally import Tally
 
+# Private: `_engine`: what lies beneath a store. `_due`, `_expiring`: what a tally counts, against the rows.
+
 
 def engine_of(store: OwnStore) -> Engine:
     """Return what is beneath an open store: its statements and counts are nobody's business but these tests'."""

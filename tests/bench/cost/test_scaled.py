@@ -19,6 +19,8 @@ from listeners.core.commands import Command
 from listeners.core.processes import Processes
 from listeners.core.scaled_queue import ScaledQueue
 
+# Private: `_take_waiting`: where the fault is planted.
+
 IDLE_S = 60.0
 FROM_ZERO = [name for name, policy in POLICIES.items() if policy.from_zero]
 BURST = Day(600.0, 2.0, (Burst(100.0, 320),), start_s=1.5)

@@ -37,6 +37,8 @@ from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMo
 from tests.bridge.core.test_own import hand, message
 from tests.support.bells import BOOT, QUEUE, Rig
 
+# Private: `_lanes`, `_waiting`: memory that is given back.
+
 
 def ledger(limit: int = 9) -> tuple[Ledger, list[str]]:
     """Return a ledger, and the names that it forgets."""

@@ -21,6 +21,8 @@ from bridge.core.commands import Reclaim
 from bridge.observe.facts import AuditFound, HandedBack
 from tests.support.bells import BOOT, QUEUE, Rig
 
+# Private: `_agenda`: that a sweep is due, without an hour of frames.
+
 
 def message(name: str) -> CarriedMessage:
     """Return a message as a wake carries it."""

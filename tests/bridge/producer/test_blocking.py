@@ -43,6 +43,8 @@ from tests.support.buses import RecordingBus
 from tests.support.command import environment, serving
 from tests.support.processes import PATIENCE_S
 
+# Private: `_after_fork`, `_parents`: what the interpreter calls in a child. `_life`, `_lock`: that they are new there.
+
 QUEUE = "billing/orders"
 
 

@@ -14,6 +14,8 @@ from bridge.producer.publisher import BlockingPublisher, Publisher, PublisherSta
 from tests.support.buses import RecordingBus
 from tests.support.processes import PATIENCE_S
 
+# Private: `_carry`, `_loop`, `_thread`: a fault of the publisher itself is planted there. `_task`: that it is over.
+
 
 async def test_publish_returns_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """P4: a bus that does not answer holds nobody up, and what was meant to be sent is told on leaving."""

@@ -25,6 +25,8 @@ from tests.bridge.queues.scripted_server import Answering, HangUp, ScriptedServe
 from tests.support.processes import free_port
 from tests.support.web import serving
 
+# Private: `_runner`: the bridge goes without a word.
+
 QUEUE = "billing/orders"
 PUT = b'{"messages": [{"id": "1", "pop_receipt": "p", "visible_in_ms": 0}]}'
 RECEIVED = b'{"messages": [], "depth": {"visible": 0, "invisible": 0}, "next_visible_in_ms": null}'

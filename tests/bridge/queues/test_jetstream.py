@@ -47,6 +47,10 @@ from bridge.queues.jetstream.wire import Answers
 from tests.support.brokers import NatsServer, nats_that_says
 from tests.support.processes import PATIENCE_S
 
+# Private: `_api`, `_broker`, `_probe`, `_pull`, `_put_consumer`, `_wire`: a server that is silent, late or wrong
+# stands there.
+# `_fit`: what a store has seen of a server.
+
 QUEUE = "shop/orders"
 LONG = 30.0
 NAMES = Names.of("queuebell", QUEUE)

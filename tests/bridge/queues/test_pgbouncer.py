@@ -31,6 +31,8 @@ from tests.support.pgbouncer import Pgbouncer, connect, pooling
 from tests.support.postgres import PostgresServer, execute, running, take_no_writes
 from tests.support.processes import PATIENCE_S, free_port, until
 
+# Private: `_fetch`: a statement that none of the store's calls makes.
+
 __all__ = ["schema", "server"]
 
 _INSERT = "INSERT INTO queuebell_messages (queue, text) VALUES ($1, $2)"

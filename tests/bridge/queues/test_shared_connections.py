@@ -12,6 +12,8 @@ from bridge.contract.errors import Closed, QueuebellError, StoreUnavailable
 from bridge.queues import connections
 from bridge.queues.connections import Connections
 
+# Private: `_pools`: that nothing is left open.
+
 
 class Line:
     """A connection that ends when it is told to."""

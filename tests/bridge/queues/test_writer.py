@@ -27,6 +27,8 @@ from bridge.queues.embedded.reserve import Reserve
 from bridge.queues.embedded.sqlite import SqliteStore
 from tests.support.writers import engine_of
 
+# Private: `_committer`, `_reserve`: a disk that fails stands there.
+
 Q = "billing/orders"
 
 

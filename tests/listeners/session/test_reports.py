@@ -15,6 +15,8 @@ from listeners.session.sessions import SUBSCRIPTION_BYTES
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import simulated
 
+# Private: `_add_reports`: to the byte, where a session would take hours.
+
 
 def session_of(ports: dict[str, Any]) -> Session:
     """A session with these queues, over a channel that is not asked for."""

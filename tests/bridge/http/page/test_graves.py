@@ -19,6 +19,8 @@ from bridge.service.access.watch import AccessWatch
 from tests.support.access import written
 from tests.support.web import JSON, Served, serving
 
+# Private: `_graves`, `_under_way`: the task that the test cancels.
+
 NOW = datetime.datetime.now(datetime.UTC)
 POISON = "pay/orders-poison"
 

@@ -41,6 +41,8 @@ from tests.support.outboxes import QUEUE, Rig, SqlAlchemyRig, put
 from tests.support.processes import Processes, until
 from tests.support.sim_loop import pass_time, simulated
 
+# Private: `_behind`: a fault of the relay itself is planted there.
+
 
 class FakeStore:
     """A store that keeps what it is given, and does to each put what it is told to."""

@@ -31,6 +31,8 @@ from tests.support.ear import Ear
 from tests.support.memory_broker import MemoryServer
 from tests.support.sim_loop import pass_time, simulated
 
+# Private: `_agenda`, `_of_queue`, `_targets`: memory that is given back.
+
 CROSSED = {
     "own queue": "an_own_queue_from_the_put_to_the_last_delete",
     "own queue whose workers read elsewhere": "a_queue_of_the_bridge_whose_workers_read_elsewhere",

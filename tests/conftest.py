@@ -8,6 +8,7 @@ import functools
 import gc
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -99,9 +100,31 @@ def _is_rest(path: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out `REST` where its mark is deselected, unless it is asked for by its path."""
-    named = any(_is_rest(Path(config.invocation_params.dir, word.partition("::")[0])) for word in config.args)
-    return True if "not rest" in config.option.markexpr and _is_rest(collection_path) and not named else None
+    """Leave out `REST` where its mark is deselected, and files without a mark that is asked for; not what is named."""
+    expression = config.option.markexpr
+    if collection_path in {Path(config.invocation_params.dir, word.partition("::")[0]) for word in config.args}:
+        return None
+    if "not rest" in expression and _is_rest(collection_path):
+        named = any(_is_rest(Path(config.invocation_params.dir, word.partition("::")[0])) for word in config.args)
+        return None if named else True
+    wanted = expression.partition(" ")[0]
+    if wanted not in MARKS or collection_path.suffix != ".py" or (wanted == "rest" and _is_rest(collection_path)):
+        return None
+    return None if _has_mark(collection_path, wanted) else True
+
+
+MARKS = ("system", "rest", "long")
+
+
+@functools.cache
+def _has_mark(path: Path, mark: str) -> bool:
+    """Say whether a file has tests with a mark, or takes some from a module of tests that it imports."""
+    text = path.read_text(encoding="utf-8")
+    if f"mark.{mark}" in text:
+        return True
+    modules = re.findall(r"^from (tests\.[\w.]+) import", text, re.MULTILINE)
+    files = (HERE.parent / f"{module.replace('.', '/')}.py" for module in modules)
+    return any(file.is_file() and _has_mark(file, mark) for file in files)
 
 
 @pytest.hookimpl(tryfirst=True)

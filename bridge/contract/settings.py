@@ -31,6 +31,9 @@ _NO_SETTINGS = CHILD_VARIABLES | {
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+_REFUSED: Final = 0.8
+"""How alike a variable is to a key that it must have been meant to be."""
+
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
     """Return the tables of a file; raises `ConfigurationError` that names ``source`` and the line."""
@@ -70,7 +73,7 @@ def resolve(
         key = variable.removeprefix(ENV_PREFIX).lower()
         if key in fields:
             values[key] = _convert(_split(text, fields[key]), fields[key], f"environment {variable}", strict=False)
-        elif near := difflib.get_close_matches(key, fields, n=1, cutoff=0.8):
+        elif near := difflib.get_close_matches(key, fields, n=1, cutoff=_REFUSED):
             raise ConfigurationError(f"environment: unknown {variable}; did you mean {ENV_PREFIX}{near[0].upper()}?")
     for key, value in (options or {}).items():
         if key in fields and value is not None:
@@ -90,6 +93,8 @@ def doubtful(kind: type[msgspec.Struct], environment: Mapping[str, Any]) -> list
         key = variable.removeprefix(ENV_PREFIX).lower()
         if not variable.startswith(ENV_PREFIX) or variable in _NO_SETTINGS or key in keys:
             continue
+        if difflib.get_close_matches(key, keys, n=1, cutoff=_REFUSED):
+            continue  # `resolve` says so, and refuses it
         if near := difflib.get_close_matches(key, keys, n=1, cutoff=0.6):
             meant = f"{ENV_PREFIX}{near[0].upper()}"
             lines.append(f"environment: {variable} is no setting and changes nothing; did you mean {meant}?")

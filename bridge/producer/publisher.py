@@ -235,7 +235,10 @@ class Publisher:
         self._failures += 1
         if not self._away:  # one line for each change of state
             self._away = True
-            log.warning("the bridge does not take triggers; they are kept: %s", str(error) or type(error).__name__)
+            log.warning(
+                "the bridge does not take triggers; they are kept while this process runs: %s",
+                str(error) or type(error).__name__,
+            )
 
 
 class BlockingPublisher:

@@ -25,7 +25,7 @@ def missing(queue: str, names: Iterable[str]) -> QueueNotFound:
     meant = f" Did you mean {' or '.join(found)}?" if found else ""
     return QueueNotFound(
         f"there is no queue {queue}, and nothing was put.{meant} Make it (queuebell queue create), or let the put make "
-        "it (without create=False, without --existing)"
+        "it: leave out create=False, or --existing on the command line"
     )
 
 

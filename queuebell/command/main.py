@@ -9,6 +9,7 @@ import argparse
 import difflib
 import importlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -91,6 +92,7 @@ def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
     # Intermixed: `listen STORE QUEUE --bridge URL MODULE:FUNCTION` has an option between its operands.
     args = parser.parse_args(rest) if subcommand.nested else parser.parse_intermixed_args(rest)
     try:
+        _check_addresses(args)
         code: int = module.run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -102,6 +104,19 @@ def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
     except (errors.QueuebellError, OSError) as error:
         return _told(name, error)
     return code
+
+
+_BARE_ADDRESS: Final = re.compile(r"(?:[^@/\s]*@)?((?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5})(?:/\S*)?").fullmatch
+
+
+def _check_addresses(args: argparse.Namespace) -> None:
+    """Refuse HOST:PORT where an address is asked for, or what comes first may be one; a queue never looks like it."""
+    for name in ("address", "store", "bridge", "url", "queue"):
+        given = getattr(args, name, None)
+        if isinstance(given, str) and (bare := _BARE_ADDRESS(given)) is not None:
+            raise errors.BadInput(
+                "bad_parameter", f"{bare[1]}: an address begins with its scheme; did you mean http://{bare[1]}?"
+            )
 
 
 _CODES: Final[list[tuple[type[Exception], int]]] = [

@@ -163,7 +163,11 @@ def _take_address(args: argparse.Namespace) -> None:
         if first is not None and hasattr(args, "bodies"):
             args.bodies, args.queue = [args.queue, *args.bodies], first
         elif first is not None:
-            raise BadInput("bad_parameter", f"{args.action} takes one queue, and before it the address of a store")
+            raise BadInput(
+                "bad_parameter",
+                f"{args.action} takes one queue, and before it the address of a store, as in http://HOST:PORT (given: "
+                f"{first})",
+            )
         return
     if args.store is not None:
         raise BadInput("bad_parameter", "the store is named twice: as the first operand, and by --store")
@@ -182,7 +186,8 @@ async def _with_store(url: str, args: argparse.Namespace) -> int:
                 "other; the key of a message is written nowhere, so only its partition is known",
             )
         code: int = await args.call(store, args)
-        if args.action in _PUTS and args.warns and not await _triggers(store):
+        told = args.action not in _PUTS or not args.warns or code != 0 or getattr(args, "nothing", False)
+        if not told and not await queue_transfer.triggers(store):
             # A sleeping worker would otherwise find it at the next sweep.
             print(
                 "queuebell queue: no trigger was sent: a sleeping worker may find this a minute later; name the bridge "
@@ -198,17 +203,11 @@ async def _with_store(url: str, args: argparse.Namespace) -> int:
     except NoQueueService as error:
         raise StoreUnavailable(f"{error}. Is the address right? queuebell serve says its own when it starts") from None
     except StoreUnavailable as error:
-        if url.startswith("http"):  # other addresses may hold a secret
+        if url.startswith("http") and url not in str(error):  # other addresses may hold a secret
             error.add_note(f"at {url}")
         raise
     finally:
         await store.close()
-
-
-async def _triggers(store: QueueStore) -> bool:
-    """Return whether a put in this store is a trigger by itself, as with the NOTIFY of `queue init --notify`."""
-    asks = getattr(store, "triggers_puts", None)
-    return asks is not None and bool(await asks())
 
 
 class _OneQueue:

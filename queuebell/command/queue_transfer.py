@@ -86,6 +86,7 @@ async def put(store: QueueStore, args: argparse.Namespace) -> int:
         else:
             async for lines in _arriving_lines(sys.stdin.fileno()):
                 count += await send.all([_given(line, args) for line in lines])
+    args.nothing = not count
     if args.json:
         print_json({"queue": args.queue, "put": count})
     else:
@@ -229,6 +230,7 @@ async def import_(store: QueueStore, args: argparse.Namespace) -> int:
                     count += new
                 else:
                     count += await send.all([message for _, message in batch])
+    args.nothing = not count
     left_out = f"; {known} were put before" if known else ""
     left_out += f"; {expired} had expired" if expired else ""
     print(f"{args.queue}: imported {count}{left_out}", file=sys.stderr)
@@ -308,6 +310,18 @@ async def putting(
         queue = PublishingQueue(store, publisher)
         yield queue
         await queue.close()
+    if publisher.state().unsent and not await triggers(store):
+        print(
+            "queuebell queue: the messages are safe, but no bridge took the trigger: a sleeping worker may find them a "
+            "minute later. Once the bridge is reachable, run 'queuebell publish'",
+            file=sys.stderr,
+        )
+
+
+async def triggers(store: QueueStore) -> bool:
+    """Return whether a put in this store is a trigger by itself, as with the NOTIFY of `queue init --notify`."""
+    asks = getattr(store, "triggers_puts", None)
+    return asks is not None and bool(await asks())
 
 
 async def _of_each(args: argparse.Namespace, take: Callable[[str, int], Awaitable[int]]) -> None:

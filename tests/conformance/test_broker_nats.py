@@ -17,6 +17,7 @@ from nats.aio.client import Client
 from bridge.brokers.address import Host
 from bridge.brokers.base import ANY, Incoming
 from bridge.brokers.nats.broker import NatsBroker
+from bridge.brokers.nats.jetstream import Durable
 from bridge.contract.errors import BusUnavailable, ConfigurationError
 from tests.conformance.broker import Ear, publish_all
 from tests.support.brokers import NatsServer
@@ -284,3 +285,19 @@ async def test_durable_without_stream_or_consumer(server: NatsServer, bare: Clie
     await bare.jsm().delete_consumer("triggers", "mine")
     async with asyncio.timeout(20):
         assert "mine" in await broker.broken()
+
+
+async def test_a_consumer_that_is_deleted_between_two_requests_breaks_the_connection(
+    server: NatsServer, bare: Client, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server then answers each request alike: nobody is there."""
+    asks: list[Durable] = []
+    broker = make(f"{at(server.port)}?stream=triggers&durable=mine")
+    await broker.connect()
+    await bare.jetstream().add_stream(name="triggers", subjects=["t.>"])
+    with monkeypatch.context() as before:
+        before.setattr(Durable, "pull", lambda durable: asks.append(durable))
+        await broker.subscribe(("t", ANY), Ear(), at_least_once=True)
+    await bare.jsm().delete_consumer("triggers", "mine")
+    asks[0].pull()
+    assert "nobody answers for the consumer mine" in await broker.broken()

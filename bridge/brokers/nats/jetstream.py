@@ -22,6 +22,8 @@ BATCH: Final = 512
 EXPIRES_S: Final = 30
 HEARTBEAT_S: Final = 5
 UNACKNOWLEDGED_MAX: Final = 10_000
+UNANSWERED_MAX: Final = 3
+"""So many requests in a row that nobody answers: a consumer that is only moved has a leader again by then."""
 _GONE = ("consumer deleted", "consumer not found", "stream deleted")
 
 
@@ -45,6 +47,7 @@ class Durable:
         self._number = 0
         self._left = 0
         self._heard = False
+        self._unanswered = 0
         self._timer: asyncio.TimerHandle | None = None
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
         self.inbox = f"{base}.*"
@@ -113,12 +116,16 @@ class Durable:
         headers = msg.headers or {}
         if msg.subject.rpartition(".")[2] != str(self._number):
             return  # of a request given up before
+        self._unanswered = self._unanswered + 1 if headers.get("Status") == "503" else 0
         if headers.get("Status") == "100":
             self._expect()
             return
         description = headers.get("Description", "").lower()
         if any(words in description for words in _GONE):
             self._ending.tell(f"JetStream: {description}: {self._durable} of stream {self._stream}")
+        elif self._unanswered >= UNANSWERED_MAX:
+            # Deleted between two requests: nobody is left who would say so.
+            self._ending.tell(f"JetStream: nobody answers for the consumer {self._durable} of stream {self._stream}")
         elif headers.get("Status") in {"404", "408"}:
             self.pull()
         else:  # 409 and 503: the server is moving or stopping the consumer; ask again, but not at once

@@ -251,7 +251,8 @@ async def init(url: str, *, notify: bool | None = None, prefix: str = DEFAULT_PR
     check_prefix(prefix)
     try:
         try:
-            connection = await access.connect()
+            # A setting of the session has a pooler tell itself: else it would keep our prepared statements for others.
+            connection = await access.connect(settings={"idle_in_transaction_session_timeout": "60s"})
         except client().PostgresError as error:
             if not is_pooler(error):
                 raise

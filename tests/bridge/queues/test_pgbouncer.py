@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 
@@ -89,6 +90,22 @@ async def test_many_workers_on_few_connections(pooler: Pgbouncer, schema: str) -
     assert sorted(await handled(url, 60), key=int) == [b"%d" % number for number in range(60)]
     async with PostgresStore(url) as store:
         assert (await store._fetch("SHOW lock_timeout"))[0][0] == "8s"  # the only way to see what a call runs with
+
+
+async def test_tables_are_made_without_options_and_again(pooler: Pgbouncer, server: PostgresServer) -> None:
+    """An address that asks for nothing that the pooler refuses: no statement of ours is left there for others."""
+    await execute(server.url(), "CREATE DATABASE fresh")
+    url = f"{pooler.url().removesuffix('postgres')}fresh"
+    assert await init(url, notify=True)
+    assert await init(url, notify=True) and not await init(url)
+    for _ in range(4):
+        asked = await asyncpg.connect(url, statement_cache_size=0)
+        async with asked.transaction():
+            left = await asked.fetch(
+                "SELECT statement FROM pg_prepared_statements WHERE statement ~ 'queuebell_schem[a]'"
+            )
+            assert left == []
+        await asked.close()
 
 
 async def test_a_pooler_that_forgets_settings_is_known_by_them(forgetful: Pgbouncer, schema: str) -> None:

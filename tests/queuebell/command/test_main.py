@@ -30,6 +30,26 @@ def test_help_names_every_subcommand(capsys: pytest.CaptureFixture[str]) -> None
     assert main([]) == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "bare"),
+    [
+        (("queue", "put", "127.0.0.1:8470", "a/b", "x"), "127.0.0.1:8470"),
+        (("queue", "depth", "a/b", "--store", "user:secret@db.example:5432/jobs"), "db.example:5432"),
+        (("queue", "init", "postgres@[::1]:5432/jobs"), "[::1]:5432"),
+        (("listen", "localhost:8470", "a/b", "m:f"), "localhost:8470"),
+        (("scale", "localhost:8470", "a/b", "--", "true"), "localhost:8470"),
+        (("publish", "a/b", "--bridge", "localhost:8470"), "localhost:8470"),
+        (("status", "--bridge", "localhost:8470"), "localhost:8470"),
+    ],
+)
+def test_an_address_without_a_scheme_is_mended_in_the_refusal(
+    words: tuple[str, ...], bare: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(list(words)) == 2
+    said = capsys.readouterr().err
+    assert f"{bare}: an address begins with its scheme; did you mean http://{bare}?" in said and "secret" not in said
+
+
 @pytest.mark.system
 def test_the_first_process_of_a_container_ends_by_sigterm() -> None:
     """Without an init, and before the command has set a handler of its own; here it waits for a bridge's answer."""

@@ -12,6 +12,7 @@ from queuebell.command.main import main
 from tests.queuebell.command.test_key import created
 from tests.support.command import Serving, perform, serving
 from tests.support.postgres import PostgresServer, running
+from tests.support.processes import free_port
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +204,9 @@ def test_tables_are_made_once_and_used(server: PostgresServer) -> None:
     assert perform("queue", "get", url, "a/b").stdout == b"hello\n"
     perform("queue", "init", url, "--no-notify")
     assert b"no trigger was sent" in perform("queue", "put", "a/b", "--store", url, stdin=b"x").stderr
+    assert perform("queue", "put", "a/b", "--store", url, stdin=b"").stderr == b""
+    gone = perform("queue", "put", url, "a/b", "x", "--bridge", f"http://127.0.0.1:{free_port()}").stderr
+    assert b"the messages are safe, but no bridge took the trigger" in gone and b"queuebell publish" in gone
 
 
 def test_get_and_peek_go_through_all_partitions(bridge: Serving) -> None:

@@ -12,6 +12,7 @@ from tests.chaos.catalogue import ROWS
 from tests.chaos.row import Needs, Row, run
 from tests.chaos.site import Site
 
+# With keys and without them every row is run by `make test-long`; a submission runs each of them once, half with keys.
 FEW = {"F4", "F7a", "F10a", "F17", "F24a", "F34", "F38a"}
 """Of all tests, some of each room; the rest are for `make test-rest`."""
 FEW_WITH_KEYS = {"F6", "F10a"}
@@ -19,6 +20,16 @@ FEW_WITH_KEYS = {"F6", "F10a"}
 KEYS_ELSEWHERE = {"F49a", "F49b", "F49c", "F49e"}
 """What is shown there of keys, F49d shows."""
 HERE = [row for row in ROWS if row.needs is Needs.NOTHING]
+KEYED = {row.number for row in HERE[::2] if row.number not in KEYS_ELSEWHERE}
+
+
+def mark(row: Row, *, auth: bool) -> pytest.MarkDecorator | tuple[()]:
+    """Return when a row is run."""
+    if row.number in (FEW_WITH_KEYS if auth else FEW):
+        return ()
+    return pytest.mark.rest if auth == (row.number in KEYED) else pytest.mark.long
+
+
 SYSTEM = [row for row in ROWS if row.needs is Needs.SYSTEM]
 
 
@@ -28,9 +39,7 @@ async def holds(row: Row, folder: Path, *, auth: bool = False) -> None:
     assert measurement.faults() == []
 
 
-@pytest.mark.parametrize(
-    "row", [pytest.param(row, id=row.number, marks=() if row.number in FEW else pytest.mark.rest) for row in HERE]
-)
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.number, marks=mark(row, auth=False)) for row in HERE])
 async def test_a_fault_loses_nothing_and_keeps_its_bound(row: Row, tmp_path: Path) -> None:
     """Lost = 0, unexpected = 0, and the longest wait is within the promise of its row."""
     await holds(row, tmp_path)
@@ -38,11 +47,7 @@ async def test_a_fault_loses_nothing_and_keeps_its_bound(row: Row, tmp_path: Pat
 
 @pytest.mark.parametrize(
     "row",
-    [
-        pytest.param(row, id=row.number, marks=() if row.number in FEW_WITH_KEYS else pytest.mark.rest)
-        for row in HERE
-        if row.number not in KEYS_ELSEWHERE
-    ],
+    [pytest.param(row, id=row.number, marks=mark(row, auth=True)) for row in HERE if row.number not in KEYS_ELSEWHERE],
 )
 async def test_a_fault_is_no_worse_with_authentication(row: Row, tmp_path: Path) -> None:
     """The same where bridges ask for keys, and every process has one."""

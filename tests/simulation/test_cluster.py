@@ -20,7 +20,7 @@ CLUSTERS = [name for name in sorted(PRESETS) if PRESETS[name].bridges > 1]
 SIZES = (3, 2, 5)
 DIRECT = PRESETS["cluster-elsewhere-wire"]
 CHUNK = 24
-PROVED = 52
+PROVED = 28
 """So many seeds by `make test-rest`; the rest are for `make test-long`."""
 
 

@@ -33,7 +33,7 @@ from tests.support.command import ROOT, environment
 SEEDS = 1008
 DEAF = 53
 """Of exceptions alone: a seed whose exceptions meet a batch with the flush of a session."""
-PROVED = 192
+PROVED = 96
 """So many by `make test-rest`; the rest are for `make test-long`."""
 CHUNK = 24
 PLANS = sorted(name for name, plan in PRESETS.items() if plan.bridges == 1)

@@ -38,7 +38,7 @@ TWO = {"two messages": (lambda: World(1, Budget(puts=2)), 1)}
 WORLDS |= SERVED
 
 
-@pytest.mark.rest
+@pytest.mark.long
 def test_every_order_with_two_messages_ends_well() -> None:
     """The same with a second put at any moment."""
     make, ticks = TWO["two messages"]

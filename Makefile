@@ -42,7 +42,7 @@ test: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 test-system: $(VENV)/dev.stamp
-	@$(BIN)/python -m pytest $(SPREAD) -m "system and not long" $(ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) --numprocesses 6 -m "system and not long" $(ARGS)
 
 # Documents, examples, the demonstration, the bench, the workers of frameworks, long stories: not for every change, but for
 # every submission (`.ci/run`).

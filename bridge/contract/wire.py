@@ -389,6 +389,7 @@ class _Tag(msgspec.Struct):
 
 _tag = msgspec.json.Decoder(_Tag)
 _store = re.compile(r"[0-9A-Fa-f]{1,128}").fullmatch
+_hex = re.compile(r"[0-9a-f]{32}").fullmatch
 _kind = re.compile(r"[a-z]{0,20}", re.ASCII).fullmatch
 _UP_TYPES = frozenset({"hello", "started", "cover", "more", "room", "heartbeat", "bye"})
 _DOWN_TYPES = frozenset({"welcome", "wake", "heartbeat", "drain", "bye", "error"})
@@ -489,7 +490,7 @@ def _check_leases(leases: dict[str, list[int]]) -> None:
 
 
 def _check_hex(text: str, name: str) -> None:
-    if len(text) != 32 or not all(c in "0123456789abcdef" for c in text):
+    if _hex(text) is None:
         raise BadInput("bad_parameter", f"{name} is 32 hex digits")
 
 

@@ -124,6 +124,9 @@ class FactLog:
 
     def __call__(self, fact: facts.Fact) -> None:
         """Write one line, or none."""
+        # Most facts are only counted; each put has six.
+        if (found := _WORDS.get(type(fact))) is None:
+            return
         if isinstance(fact, facts.SessionOpened):
             self._refused.pop(fact.listener, None)
         elif isinstance(fact, facts.SessionRefused):
@@ -132,8 +135,8 @@ class FactLog:
             self._refused[fact.listener] = fact.code
             if len(self._refused) > self.REFUSED_MAX:
                 self._refused.popitem(last=False)
-        words, level = _WORDS.get(type(fact), ("", logging.DEBUG))
-        if words and self._log.isEnabledFor(level):
+        words, level = found
+        if self._log.isEnabledFor(level):
             self._log.log(level, words, extra=msgspec.structs.asdict(fact))
 
 

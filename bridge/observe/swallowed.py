@@ -60,10 +60,10 @@ class swallowing:  # noqa: N801 - reads as what it is, like contextlib.suppress
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if isinstance(error, Exception):
-            swallow(self._what, error)
-            return True
-        return False
+        if error is None or not isinstance(error, Exception):
+            return False
+        swallow(self._what, error)
+        return True
 
 
 class StrayCancellation(RuntimeError):

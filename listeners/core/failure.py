@@ -21,6 +21,8 @@ from bridge.contract.errors import BlobNotFound, QueuebellError, Unsupported, sa
 class Failure(enum.Enum):
     """What an exception says about the next attempt."""
 
+    __hash__ = object.__hash__  # an enumeration's own is a call of Python's for each look-up
+
     TRANSIENT = "transient"
     PERMANENT = "permanent"
     UNCLEAR = "unclear"

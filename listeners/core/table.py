@@ -22,6 +22,8 @@ from typing import Final
 class State(enum.Enum):
     """Where the machine of one queue stands."""
 
+    __hash__ = object.__hash__  # an enumeration's own is a call of Python's for each look-up
+
     IDLE = "idle"
     DRAINING = "draining"
     FULL = "full"
@@ -32,6 +34,8 @@ class State(enum.Enum):
 
 class Event(enum.Enum):
     """What can happen to it."""
+
+    __hash__ = object.__hash__  # an enumeration's own is a call of Python's for each look-up
 
     WAKE = "wake"
     RECEIVED = "received"
@@ -46,6 +50,8 @@ class Event(enum.Enum):
 
 class Mode(enum.Enum):
     """How wakes come."""
+
+    __hash__ = object.__hash__  # an enumeration's own is a call of Python's for each look-up
 
     CONNECTING = "connecting"
     PUSH = "push"

@@ -15,6 +15,8 @@ from bridge.queues.base import StoredMessage
 class Act(enum.Enum):
     """What to do with a message held."""
 
+    __hash__ = object.__hash__  # an enumeration's own is a call of Python's for each look-up
+
     DELETE = "delete"
     RELEASE = "release"
     EXTEND = "extend"

@@ -26,6 +26,9 @@ class BoundedSelector(selectors.EpollSelector):
 
     def __init__(self, most: int = TURN, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
+        # What the standard library keeps to itself: epoll, and the key of each file.
+        inside = cast(Any, self)
+        self._epoll, self._keys = inside._selector, inside._fd_to_key
         self.most = most
         self._clock = clock
         self._caught_up = self._since = clock()
@@ -37,12 +40,11 @@ class BoundedSelector(selectors.EpollSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait until a file is ready, ``timeout`` seconds at most, for ever where it is None."""
         # What the standard library does, but for the number and the clock.
-        inside = cast(Any, self)
         # epoll counts in milliseconds; rounded up, so that no timer comes early.
         wait = -1.0 if timeout is None else math.ceil(timeout * 1e3) * 1e-3 if timeout > 0 else 0.0
         asked = self._clock()
         try:
-            told = inside._selector.poll(wait, self.most)
+            told = self._epoll.poll(wait, self.most)
         except InterruptedError:
             return []
         now = self._clock()
@@ -51,9 +53,8 @@ class BoundedSelector(selectors.EpollSelector):
         if len(told) < self.most:
             self._caught_up = now
         ready = []
-        keys = self.get_map()
         for file, event in told:
-            key = keys.get(file)
+            key = self._keys.get(file)
             if key is not None:
                 events = (selectors.EVENT_WRITE if event & ~select.EPOLLIN else 0) | (
                     selectors.EVENT_READ if event & ~select.EPOLLOUT else 0

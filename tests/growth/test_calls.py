@@ -1,0 +1,109 @@
+"""What one idle put, wake, handler and delete cost, counted in calls of functions, whatever the machine does meanwhile.
+
+Idle latency is cold code: each call counts, and none shows under load. A number that rises by more than 3 % fails until
+somebody writes the new one here, with the reason in the commit. A number that has fallen is written here, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from bridge.queues.http import HttpStore
+from tests.support.processes import PATIENCE_S, environment, free_port
+
+RECORDED = {"producer": 499, "bridge": 1365, "worker": 1018}
+"""Calls a put, on Python 3.11; later versions make fewer."""
+MORE = 1.03
+FIRST, LAST = 100, 300
+"""Between these puts is counted: all that is made once is made by then."""
+
+COUNTED = f"""
+import asyncio, cProfile, sys
+profile, seen = cProfile.Profile(), 0
+
+def count():
+    global seen
+    seen += 1
+    if seen == 1:
+        print("begun", flush=True)
+    elif seen == {FIRST}:
+        profile.enable()
+    elif seen == {LAST}:
+        profile.disable()
+        print(sum(row.callcount for row in profile.getstats()), flush=True)
+"""
+BRIDGE = """
+from bridge.observe.facts import QueueMoved
+from bridge.service.bridge import Bridge
+from queuebell.command.main import main
+
+start = Bridge.start
+
+async def watched(self):
+    self.observe(lambda fact: count() if type(fact) is QueueMoved and fact.put else None)
+    await start(self)
+
+Bridge.start = watched
+sys.exit(main(["serve", "--listen", f"127.0.0.1:{sys.argv[1]}", "--data", sys.argv[2], "--log-level", "warning"]))
+"""
+WORKER = """
+from queuebell import Listener
+
+async def work():
+    async def handle(message):
+        count()
+    await Listener(f"http://127.0.0.1:{sys.argv[1]}", "shop/orders", handle).run()
+
+asyncio.run(work())
+"""
+PRODUCER = f"""
+from queuebell import open_store
+
+async def produce():
+    async with open_store(f"http://127.0.0.1:{{sys.argv[1]}}") as store:
+        for number in range({LAST} + 50):
+            await store.put("shop/orders", [b"x"])
+            count()
+            await asyncio.sleep(0.01)
+
+asyncio.run(produce())
+"""
+
+
+async def begin(program: str, *words: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", COUNTED + program, *words, stdout=asyncio.subprocess.PIPE, env=environment()
+    )
+
+
+async def line(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE_S):
+        return (await process.stdout.readline()).decode()
+
+
+async def test_a_put_costs_no_more_calls_than_it_did(tmp_path: Path) -> None:
+    port = str(free_port())
+    running = [await begin(BRIDGE, port, str(tmp_path))]
+    try:
+        assert "ready" in await line(running[0])
+        running.append(await begin(WORKER, port))
+        async with HttpStore(f"http://127.0.0.1:{port}") as store:
+            await store.put("shop/orders", [b"first"])
+        for process in running:
+            assert "begun" in await line(process)
+        running.append(await begin(PRODUCER, port))
+        assert "begun" in await line(running[2])
+        told = {
+            role: await line(process) for role, process in zip(("bridge", "worker", "producer"), running, strict=True)
+        }
+    finally:
+        for process in running:
+            if process.returncode is None:
+                process.kill()
+        for process in running:
+            await process.communicate()
+    found = {role: round(int(calls) / (LAST - FIRST)) for role, calls in told.items()}
+    assert {role: calls for role, calls in found.items() if calls > MORE * RECORDED[role]} == {}, found

@@ -163,9 +163,13 @@ class SqliteStore(OwnStore):
         return None if self._committer is None else self._committer.engine
 
     def _submit(self, call: Call) -> None:
-        if not self._turn:
-            self._look_soon()
+        first = not self._turn
         self._turn.append(call)
+        if first and self._together <= 1 and not self._under_way:
+            # They came one by one lately: to wait for others costs a turn of the loop, and nobody comes.
+            self._give()
+        elif first:
+            self._look_soon()
 
     def _look_soon(self) -> None:
         if not self._looking:

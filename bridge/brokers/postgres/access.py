@@ -61,9 +61,8 @@ def pooler(where: str) -> ConfigurationError:
     """Return the error for an address that has to lead to the database itself."""
     return ConfigurationError(
         f"postgres: {where} leads to a connection pooler (PgBouncer in transaction mode). Bridges listen, and "
-        "publishers listen for their answers, which a pooler does not pass on. Puts and workers may use it, and messages are safe. "
-        "Name the database itself as well:"
-        " postgres://USER@POOLER:6432/DATABASE?direct=HOST:5432"
+        "publishers listen for their answers, which a pooler does not pass on. Puts and workers may use it, and "
+        "messages are safe. Name the database itself as well: postgres://USER@POOLER:6432/DATABASE?direct=HOST:5432"
     )
 
 

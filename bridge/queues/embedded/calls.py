@@ -148,6 +148,10 @@ class Committer:
             error = self._attempt((call,), short=True)
         return error
 
+    def is_receive(self, call: Call) -> bool:
+        """Say whether `find_nothing` might answer it."""
+        return call.operation in self._receives
+
     def find_nothing(self, calls: Sequence[Call]) -> Commit | None:
         """Carry out receives that find nothing; None, and nothing done, where that is not so of all of ``calls``.
 

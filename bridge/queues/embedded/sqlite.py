@@ -165,7 +165,7 @@ class SqliteStore(OwnStore):
     def _submit(self, call: Call) -> None:
         first = not self._turn
         self._turn.append(call)
-        if first and self._together <= 1 and not self._under_way:
+        if first and self._together <= 1 and not self._under_way and not self._answers_here(call):
             # They came one by one lately: to wait for others costs a turn of the loop, and nobody comes.
             self._give()
         elif first:
@@ -208,6 +208,10 @@ class SqliteStore(OwnStore):
         self._under_way += len(calls)
         for first in range(0, len(calls), _GROUP_MAX):
             self._calls.put(calls[first : first + _GROUP_MAX])
+
+    def _answers_here(self, call: Call) -> bool:
+        """Say whether `_found_nothing` might answer it, which tells the observers: not from within the caller."""
+        return self._committer is None or self._committer.is_receive(call)
 
     def _found_nothing(self, calls: list[Call]) -> bool:
         """Answer receives that find nothing here, without the writer, and say whether that was done.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bridge.contract.wire import Hello, Subscription, encode_frame
+from bridge.service.channels.websocket import text_frame
 from tests.support.web import Client, Reply, Served, request
 
 TEXT, BINARY, CLOSE = 1, 2, 8
@@ -73,3 +74,17 @@ async def test_frames_with_masks_pass_in_any_pieces(served: Served, step: int) -
         frames, code = await heard(client)
         assert frames[0]["type"] == "welcome"
         assert code is not None and code != 1002
+
+
+@pytest.mark.parametrize(
+    ("size", "head"),
+    [
+        (125, b"\x81\x7d"),
+        (126, b"\x81\x7e\x00\x7e"),
+        (65535, b"\x81\x7e\xff\xff"),
+        (65536, b"\x81\x7f" + struct.pack("!Q", 65536)),
+    ],
+)
+def test_a_frame_names_its_size_in_the_shortest_form(size: int, head: bytes) -> None:
+    """RFC 6455 5.2: in 7, 16 or 64 bits."""
+    assert text_frame(b"x" * size) == head + b"x" * size

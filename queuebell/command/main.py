@@ -106,7 +106,9 @@ def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
     return code
 
 
-_BARE_ADDRESS: Final = re.compile(r"(?:[^@/\s]*@)?((?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5})(?:/\S*)?").fullmatch
+_BARE_ADDRESS: Final = re.compile(
+    r"(?!(?:memory|sqlite|azure):)(?:[^@/\s]*@)?((?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5})(?:/\S*)?"
+).fullmatch
 
 
 def _check_addresses(args: argparse.Namespace) -> None:

@@ -50,6 +50,11 @@ def test_an_address_without_a_scheme_is_mended_in_the_refusal(
     assert f"{bare}: an address begins with its scheme; did you mean http://{bare}?" in said and "secret" not in said
 
 
+def test_a_file_whose_name_is_a_number_is_no_host(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["queue", "depth", "a/b", "--store", "sqlite:2024"]) == 78
+    assert "never opens a data file" in capsys.readouterr().err
+
+
 @pytest.mark.system
 def test_the_first_process_of_a_container_ends_by_sigterm() -> None:
     """Without an init, and before the command has set a handler of its own; here it waits for a bridge's answer."""

@@ -20,8 +20,13 @@ FIRST, LAST = 100, 300
 """Between these puts is counted: all that is made once is made by then."""
 
 COUNTED = f"""
-import asyncio, cProfile, sys
-profile, seen = cProfile.Profile(), 0
+import asyncio, sys
+calls = seen = 0
+
+def called(frame, event, argument):
+    # Of this thread alone; cProfile counts those of all from 3.12 on.
+    global calls
+    calls += event == "call" or event == "c_call"
 
 def count():
     global seen
@@ -29,10 +34,10 @@ def count():
     if seen == 1:
         print("begun", flush=True)
     elif seen == {FIRST}:
-        profile.enable()
+        sys.setprofile(called)
     elif seen == {LAST}:
-        profile.disable()
-        print(sum(row.callcount for row in profile.getstats()), flush=True)
+        sys.setprofile(None)
+        print(calls, flush=True)
 """
 BRIDGE = """
 from bridge.observe.facts import QueueMoved

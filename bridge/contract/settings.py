@@ -32,7 +32,7 @@ _NO_SETTINGS = CHILD_VARIABLES | {
 T = TypeVar("T", bound=msgspec.Struct)
 
 _REFUSED: Final = 0.8
-"""How alike a variable is to a key that it must have been meant to be."""
+"""From this similarity to a key on, an unknown variable is rejected as a misspelling."""
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def doubtful(kind: type[msgspec.Struct], environment: Mapping[str, Any]) -> list
         if not variable.startswith(ENV_PREFIX) or variable in _NO_SETTINGS or key in keys:
             continue
         if difflib.get_close_matches(key, keys, n=1, cutoff=_REFUSED):
-            continue  # `resolve` says so, and refuses it
+            continue  # `resolve` rejects it and names the key
         if near := difflib.get_close_matches(key, keys, n=1, cutoff=0.6):
             meant = f"{ENV_PREFIX}{near[0].upper()}"
             lines.append(f"environment: {variable} is no setting and changes nothing; did you mean {meant}?")

@@ -24,6 +24,8 @@ STORES: Final[dict[str, tuple[str, str]]] = {
     "rediss": ("bridge.queues.redis.store", "RedisStore"),
 }
 """Scheme to the module and the class that serve it."""
+WITHOUT_HOST: Final = frozenset({"memory", "sqlite", "azure"})
+"""The schemes whose addresses have no ``//HOST``."""
 
 
 def open_store(url: str | Sequence[str], **options: Any) -> QueueStore:

@@ -16,8 +16,6 @@ from bridge.queues.base import BATCH_MAX, Capabilities, QueueStore
 from listeners.session.channels.base import Channel
 from listeners.work.events import Announces
 
-_WITHOUT_HOST: Final = frozenset({"memory", "sqlite", "azure"})
-
 
 class PullOnly(enum.Enum):
     """What a listener is given for a bridge where it is to poll alone."""
@@ -51,7 +49,7 @@ def check_store(given: object) -> None:
     """
     if not isinstance(given, str):
         return
-    from bridge.queues import STORES
+    from bridge.queues import STORES, WITHOUT_HOST
 
     scheme, colon, rest = given.partition(":")
     known = ", ".join(f"{known}:" for known in STORES)
@@ -59,7 +57,7 @@ def check_store(given: object) -> None:
         raise ConfigurationError(
             f"store: it comes before the queue, and is a URL whose scheme is one of {known} as in http://127.0.0.1:8470"
         )
-    if scheme.lower() not in _WITHOUT_HOST and not rest.startswith("//"):
+    if scheme.lower() not in WITHOUT_HOST and not rest.startswith("//"):
         raise ConfigurationError(f"store: a URL of this scheme begins with {scheme.lower()}://")
     if is_http(given):
         http_addresses(given, "store")

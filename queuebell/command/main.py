@@ -106,19 +106,20 @@ def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
     return code
 
 
-_BARE_ADDRESS: Final = re.compile(
-    r"(?!(?:memory|sqlite|azure):)(?:[^@/\s]*@)?((?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5})(?:/\S*)?"
-).fullmatch
+_BARE_ADDRESS: Final = re.compile(r"(?:[^@/\s]*@)?((\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5})(?:/\S*)?").fullmatch
 
 
 def _check_addresses(args: argparse.Namespace) -> None:
-    """Refuse HOST:PORT where an address is asked for, or what comes first may be one; a queue never looks like it."""
+    """Reject HOST:PORT where an address is expected, or as first operand; a queue never has that form."""
     for name in ("address", "store", "bridge", "url", "queue"):
         given = getattr(args, name, None)
         if isinstance(given, str) and (bare := _BARE_ADDRESS(given)) is not None:
-            raise errors.BadInput(
-                "bad_parameter", f"{bare[1]}: an address begins with its scheme; did you mean http://{bare[1]}?"
-            )
+            from bridge.queues import WITHOUT_HOST
+
+            if bare[2] not in WITHOUT_HOST:
+                raise errors.BadInput(
+                    "bad_parameter", f"{bare[1]}: an address begins with its scheme; did you mean http://{bare[1]}?"
+                )
 
 
 _CODES: Final[list[tuple[type[Exception], int]]] = [

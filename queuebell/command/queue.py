@@ -152,7 +152,9 @@ def run(args: argparse.Namespace) -> int:
     url = settings.bridge if unnamed and settings.bridge.startswith("http") else settings.store
     if url.startswith(_LOCAL_SCHEMES):
         raise ConfigurationError("store: this command never opens a data file: run 'queuebell serve' and name its URL")
-    args.warns = args.bridge is None and not url.startswith("http") and not getattr(args, "dry_run", 0)
+    args.warns = args.action in _PUTS and args.bridge is None and not url.startswith("http")
+    args.warns = args.warns and not getattr(args, "dry_run", 0)
+    args.nothing = False  # whether there was nothing to put
     return asyncio.run(_with_store(url, args))
 
 
@@ -186,8 +188,7 @@ async def _with_store(url: str, args: argparse.Namespace) -> int:
                 "other; the key of a message is written nowhere, so only its partition is known",
             )
         code: int = await args.call(store, args)
-        told = args.action not in _PUTS or not args.warns or code != 0 or getattr(args, "nothing", False)
-        if not told and not await queue_transfer.triggers(store):
+        if args.warns and code == 0 and not args.nothing and not await queue_transfer.triggers(store):
             # A sleeping worker would otherwise find it at the next sweep.
             print(
                 "queuebell queue: no trigger was sent: a sleeping worker may find this a minute later; name the bridge "

@@ -22,6 +22,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+# Private: `_Frame`: the frame class of the standard library's tracing types.
+
 
 def on_signal(act: Callable[[], None]) -> None:
     """Have SIGUSR1 do something."""

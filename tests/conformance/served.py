@@ -12,7 +12,7 @@ from bridge.queues.base import QueueStore
 from bridge.queues.http import HttpStore
 from bridge.service.bridge import Bridge
 
-# Private: `_engines`: what each store heard of its bridge, for all of them.
+# Private: `_engines`: what each store learned from its bridge.
 
 JSON = {"Content-Type": "application/json"}
 

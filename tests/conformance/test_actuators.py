@@ -38,7 +38,7 @@ from tests.support.actuators import (
 )
 from tests.support.processes import PATIENCE_S
 
-# Private: `_mending`: that nothing more is to be told. `_call`: the real program, without its daemon.
+# Private: `_mending`: no command is pending. `_call`: runs the real program without its daemon.
 
 HURRIED: dict[str, float] = {"within_s": 0.2}
 HURRIED_UNITS: dict[str, float] = {"within_s": 2.0}

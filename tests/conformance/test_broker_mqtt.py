@@ -25,7 +25,7 @@ from tests.support.brokers import Mosquitto, NatsServer
 from tests.support.processes import until
 from tests.support.tcp_proxy import TcpProxy
 
-# Private: `_echo_topic`: a subscription that a broker would keep.
+# Private: `_echo_topic`: the broker would keep this subscription.
 
 Make = Callable[..., MqttBroker]
 

@@ -29,7 +29,7 @@ from listeners.scaling.actuators.base import Actuator
 from tests.support.actuators import KINDS, OfProcesses, OfUnits, World, world_of
 from tests.support.processes import PATIENCE_S
 
-# Private: `_scaled`: that a pause was taken, not a try in vain.
+# Private: `_scaled`: the scaler pauses and does not retry.
 
 QUEUE = "billing/orders"
 

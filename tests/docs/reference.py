@@ -13,7 +13,8 @@ from queuebell.settings import Settings
 from tests.readme.test_form import nested, parser_of
 from tests.support.processes import ROOT
 
-# Private: `_collector`, `_guards`: all figures, also those that a run does not make.
+# Private: `_collector`, `_guards`: all metrics, including those without samples. `_SubParsersAction`, `_actions`:
+# argparse lists its options no other way.
 
 FOLDER = ROOT / "docs" / "reference"
 SECTIONS = (

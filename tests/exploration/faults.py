@@ -6,6 +6,8 @@ from typing import Any
 
 from tests.exploration.store import LEASED, Call, Request
 
+# Private: `_ask`, `_give_back`: of this room's own `Node`.
+
 
 class Faults:
     """The part of `World` that does harm."""

@@ -32,7 +32,7 @@ from tests.exploration.node import Held, Node
 from tests.exploration.store import Message, Request
 from tests.exploration.world import World
 
-# Private: `_buckets`, `_evidence`, `_when`: two moments are the same only if all that the rules keep is.
+# Private: `_buckets`, `_evidence`, `_when`: two states are equal only if all fields of the rules are.
 
 TIME, GEN, GEN_TIME, GEN_COUNT, SKIP, HEAP, NAMES = "time", "gen", "gen, time", "gen, count", "skip", "heap", "names"
 

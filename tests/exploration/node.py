@@ -25,7 +25,7 @@ from listeners.core.table import Mode, State
 from tests.exploration.plan import ACCEPT_S, BEAT_S, BEGINNING_S, Plan, Violation
 from tests.exploration.store import Request
 
-# Private: `_alive_at`: the heartbeats are timed here, not by a connection.
+# Private: `_alive_at`: heartbeats are timed here, not by a connection.
 
 D_S = DEAD_AFTER_BEATS * BEAT_S
 

@@ -1,7 +1,7 @@
-"""What one idle put, wake, handler and delete cost, counted in calls of functions, whatever the machine does meanwhile.
+"""The cost of one idle put, wake, handler and delete, as a number of function calls: the same on a busy machine.
 
-Idle latency is cold code: each call counts, and none shows under load. A number that rises by more than 3 % fails until
-somebody writes the new one here, with the reason in the commit. A number that has fallen is written here, too.
+Idle latency is cold code, so each call counts. The test fails if a number rises by more than 3 %. Then record the new
+number here and give the reason in the commit. Record a lower number, too.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from bridge.queues.http import HttpStore
 from tests.support.processes import PATIENCE_S, environment, free_port
 
 RECORDED = {"producer": 499, "bridge": 1303, "worker": 1018}
-"""Calls a put, on Python 3.11; later versions make fewer."""
+"""Calls per put on Python 3.11; later versions make fewer."""
 MORE = 1.03
 FIRST, LAST = 100, 300
-"""Between these puts is counted: all that is made once is made by then."""
+"""Calls are counted between these puts, after all one-time work."""
 
 COUNTED = f"""
 import asyncio, sys
 calls = seen = 0
 
 def called(frame, event, argument):
-    # Of this thread alone; cProfile counts those of all from 3.12 on.
+    # On this thread only; from Python 3.12 on cProfile counts all threads.
     global calls
     calls += event == "call" or event == "c_call"
 
@@ -89,7 +89,7 @@ async def line(process: asyncio.subprocess.Process) -> str:
         return (await process.stdout.readline()).decode()
 
 
-async def test_a_put_costs_no_more_calls_than_it_did(tmp_path: Path) -> None:
+async def test_a_put_makes_no_more_calls_than_recorded(tmp_path: Path) -> None:
     port = str(free_port())
     running = [await begin(BRIDGE, port, str(tmp_path))]
     try:

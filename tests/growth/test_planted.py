@@ -22,7 +22,7 @@ from tests.growth.test_names import test_a_queue_takes_little_memory_and_gives_i
 from tests.growth.worlds import Plain, Rules, Store
 from tests.listeners.session.test_sessions import test_a_share_is_what_one_frame_can_name as fits_a_frame
 
-# Private: `_by_queue`, `_flush`, `_reference`: where the faults are planted.
+# Private: `_by_queue`, `_flush`, `_reference`: the test plants faults there.
 
 
 async def test_slots_that_are_sorted_before_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:

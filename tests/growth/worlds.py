@@ -25,7 +25,7 @@ from tests.exploration.cluster.world import World as Bridges
 from tests.support.bells import QUEUE, Rig
 from tests.support.growth import Work, counted
 
-# Private: `_engine`: what is put beneath the store before it is counted.
+# Private: `_engine`: rows inserted before the count. `_deliver`: of this room's own `Rules`.
 
 POISON = f"{QUEUE}-poison"
 NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)

@@ -26,7 +26,7 @@ from tests.conformance.headers import LARGEST
 from tests.listeners.rig import POISON, QUEUE
 from tests.support.processes import ROOT, environment
 
-# Private: `_size`: memory that is given back.
+# Private: `_size`: released memory, visible nowhere else.
 
 PROGRAM = """
 import asyncio, logging, sys

@@ -17,6 +17,8 @@ from tests.readme.documents import DOCUMENTS, blocks, commands, inline_code, lin
 from tests.simulation import command as simulation
 from tests.support.processes import ROOT
 
+# Private: `_SubParsersAction`, `_actions`: argparse lists its options no other way.
+
 OPTION = re.compile(r"--[a-z][a-z-]*")
 
 

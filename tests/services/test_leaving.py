@@ -14,7 +14,7 @@ from bridge.observe.facts import SessionClosed
 from tests.services.test_turns import EVENT, PATIENCE_S, QUEUE, Site, cluster, patient, put, working
 from tests.support.processes import until
 
-# Private: `_broker`: a flush that is not acknowledged stands there.
+# Private: `_broker`: replaced by a flush that is not acknowledged.
 
 __all__ = ["patient"]
 

@@ -21,7 +21,7 @@ from listeners import Listener, Message
 from tests.support.brokers import NatsCluster, NatsServer
 from tests.support.processes import until
 
-# Private: `_api`: which server leads a stream.
+# Private: `_api`, `_ask`: find the server that leads a stream.
 
 QUEUE = "billing/orders"
 USER = "me:se%2Ccret@"

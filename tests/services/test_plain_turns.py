@@ -25,7 +25,7 @@ from tests.support.hooks import hook
 from tests.support.hooks import receiver as receiving
 from tests.support.processes import until
 
-# Private: `_broker`: what leaves by it. `_cluster`: a member that goes without a word.
+# Private: `_broker`: subscribes to everything it sends. `_cluster`: a member that stops without a farewell.
 
 __all__ = ["patient"]
 

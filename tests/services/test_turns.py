@@ -22,7 +22,7 @@ from listeners import Listener, Message
 from tests.support.brokers import NatsServer
 from tests.support.processes import until
 
-# Private: `_cluster`: a member that goes without a word.
+# Private: `_cluster`: a member that stops without a farewell.
 
 QUEUE = "billing/orders"
 PATIENCE_S = 60.0

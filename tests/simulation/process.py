@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from tests.simulation.kernel import Kernel
 
+# Private: `_run`, `_when`: asyncio's handles, which this loop runs in virtual time.
+
 TURN_S: Final = 0.002
 """What a turn of a loop takes at most."""
 PROMPT: Final = 0.8

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-# Private: `_scaled`: the truth, against which it is judged.
+# Private: `_scaled`: the true state, for the checks.
 
 LOOK_S: Final = 1.0
 SAY_S: Final = 0.0005

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Host
     from tests.simulation.world import World
 
-# Private: `_queues`: the truth, against which a word is judged.
+# Private: `_queues`: the true state, for the checks.
 
 _BORN = (0, False)
 """How a queue stands that was only heard of."""

@@ -11,7 +11,7 @@ from listeners.scaling.actuators.base import Hears
 from listeners.work.starter import BUSY, READY, Link, Starter
 from tests.support.processes import PATIENCE_S
 
-# Private: `_dequeues`, `_starts`: a worker in this process, which a scaler would start in another.
+# Private: `_dequeues`, `_starts`: runs a worker in this process instead of another.
 
 _numbers = itertools.count(1)
 

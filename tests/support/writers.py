@@ -13,7 +13,7 @@ from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.embedded.tally import Tally
 
-# Private: `_engine`: what lies beneath a store. `_due`, `_expiring`: what a tally counts, against the rows.
+# Private: `_engine`: the engine of a store. `_due`, `_expiring`: a tally's counts, compared with the rows.
 
 
 def engine_of(store: OwnStore) -> Engine:

@@ -22,8 +22,11 @@ BATCH: Final = 512
 EXPIRES_S: Final = 30
 HEARTBEAT_S: Final = 5
 UNACKNOWLEDGED_MAX: Final = 10_000
-UNANSWERED_MAX: Final = 3
-"""So many requests in a row that nobody answers: a consumer that is only moved has a leader again by then."""
+AGAIN_S: Final = 1.0
+"""The pause before a request that the server could not serve is repeated."""
+UNANSWERED_MAX: Final = 15
+"""How many requests in a row may find no consumer. Servers elect a new leader in less time; the connection also carries
+sessions, so it must not end for that."""
 _GONE = ("consumer deleted", "consumer not found", "stream deleted")
 
 
@@ -124,12 +127,12 @@ class Durable:
         if any(words in description for words in _GONE):
             self._ending.tell(f"JetStream: {description}: {self._durable} of stream {self._stream}")
         elif self._unanswered >= UNANSWERED_MAX:
-            # Deleted between two requests: nobody is left who would say so.
-            self._ending.tell(f"JetStream: nobody answers for the consumer {self._durable} of stream {self._stream}")
+            # The consumer was deleted between two requests, so the server reports no deletion.
+            self._ending.tell(f"JetStream: the consumer {self._durable} of stream {self._stream} no longer answers")
         elif headers.get("Status") in {"404", "408"}:
             self.pull()
         else:  # 409 and 503: the server is moving or stopping the consumer; ask again, but not at once
-            self._expect(1.0)
+            self._expect(AGAIN_S)
 
     def _expect(self, within_s: float = 2.5 * HEARTBEAT_S) -> None:
         """Ask again when nothing has come for so long, not even a heartbeat."""

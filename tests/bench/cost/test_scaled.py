@@ -19,7 +19,7 @@ from listeners.core.commands import Command
 from listeners.core.processes import Processes
 from listeners.core.scaled_queue import ScaledQueue
 
-# Private: `_take_waiting`: where the fault is planted.
+# Private: `_take_waiting`: the test plants a fault there.
 
 IDLE_S = 60.0
 FROM_ZERO = [name for name, policy in POLICIES.items() if policy.from_zero]

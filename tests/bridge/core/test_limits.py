@@ -37,7 +37,7 @@ from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMo
 from tests.bridge.core.test_own import hand, message
 from tests.support.bells import BOOT, QUEUE, Rig
 
-# Private: `_lanes`, `_waiting`: memory that is given back.
+# Private: `_lanes`, `_waiting`: released memory, visible nowhere else.
 
 
 def ledger(limit: int = 9) -> tuple[Ledger, list[str]]:

@@ -21,7 +21,7 @@ from bridge.core.commands import Reclaim
 from bridge.observe.facts import AuditFound, HandedBack
 from tests.support.bells import BOOT, QUEUE, Rig
 
-# Private: `_agenda`: that a sweep is due, without an hour of frames.
+# Private: `_agenda`: the sweep is due, without an hour of frames.
 
 
 def message(name: str) -> CarriedMessage:

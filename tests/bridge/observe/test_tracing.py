@@ -17,7 +17,7 @@ from bridge.observe.tracing import Tracing
 from tests.support.processes import ROOT, environment
 from tests.support.spans import Spans, said, spans
 
-# Private: `_begin`: the library's way, taken by every span.
+# Private: `_begin`: the one function that starts every span.
 
 QUEUE = "billing/orders"
 

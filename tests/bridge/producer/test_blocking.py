@@ -43,7 +43,7 @@ from tests.support.buses import RecordingBus
 from tests.support.command import environment, serving
 from tests.support.processes import PATIENCE_S
 
-# Private: `_after_fork`, `_parents`: what the interpreter calls in a child. `_life`, `_lock`: that they are new there.
+# Private: `_after_fork`, `_parents`: the interpreter calls it in a child. `_life`, `_lock`: new in a child.
 
 QUEUE = "billing/orders"
 

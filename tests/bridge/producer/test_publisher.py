@@ -14,7 +14,7 @@ from bridge.producer.publisher import BlockingPublisher, Publisher, PublisherSta
 from tests.support.buses import RecordingBus
 from tests.support.processes import PATIENCE_S
 
-# Private: `_carry`, `_loop`, `_thread`: a fault of the publisher itself is planted there. `_task`: that it is over.
+# Private: `_carry`, `_loop`, `_thread`: the test plants a fault of the publisher there. `_task`: it has ended.
 
 
 async def test_publish_returns_at_once(caplog: pytest.LogCaptureFixture) -> None:

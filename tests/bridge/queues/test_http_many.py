@@ -25,7 +25,7 @@ from tests.bridge.queues.scripted_server import Answering, HangUp, ScriptedServe
 from tests.support.processes import free_port
 from tests.support.web import serving
 
-# Private: `_runner`: the bridge goes without a word.
+# Private: `_runner`: stops the bridge without a farewell.
 
 QUEUE = "billing/orders"
 PUT = b'{"messages": [{"id": "1", "pop_receipt": "p", "visible_in_ms": 0}]}'

@@ -47,9 +47,9 @@ from bridge.queues.jetstream.wire import Answers
 from tests.support.brokers import NatsServer, nats_that_says
 from tests.support.processes import PATIENCE_S
 
-# Private: `_api`, `_broker`, `_probe`, `_pull`, `_put_consumer`, `_wire`: a server that is silent, late or wrong
-# stands there.
-# `_fit`: what a store has seen of a server.
+# Private: `_api`, `_broker`, `_probe`, `_pull`, `_put_consumer`, `_wire`: replaced by a server that is silent, late
+# or wrong.
+# `_fit`: the streams that a store has checked.
 
 QUEUE = "shop/orders"
 LONG = 30.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import pytest_asyncio
@@ -493,3 +493,24 @@ async def test_any_call_may_be_the_first(
     if opened:
         await store.open()
     assert await call(store, claim) == told
+
+
+async def test_observers_hear_of_a_receive_outside_of_its_caller(make: Make) -> None:
+    """Also of one that finds nothing and is answered in memory: an observer may call the store again."""
+    store, _ = await filled(make)
+
+    class Outside(Ear):
+        callers: ClassVar[list[object]] = []
+
+        def committed(self, levels: Sequence[Level], handed: Sequence[Handed]) -> None:
+            self.callers.append(asyncio.current_task())
+            super().committed(levels, handed)
+
+    await store.clear(Q)
+    ear = Outside()
+    store.observe(ear)
+    for _ in range(3):
+        assert (await store.receive(Q)).messages == []
+        await store.put(Q, [NewMessage(b"x")])
+        await store.clear(Q)
+    assert len(ear.callers) >= 9 and set(ear.callers) == {None}

@@ -32,7 +32,7 @@ from tests.support.pgbouncer import Pgbouncer, connect, pooling
 from tests.support.postgres import PostgresServer, execute, running, take_no_writes
 from tests.support.processes import PATIENCE_S, free_port, until
 
-# Private: `_fetch`: a statement that none of the store's calls makes.
+# Private: `_fetch`: runs a statement of the test's own.
 
 __all__ = ["schema", "server"]
 

@@ -12,7 +12,7 @@ from bridge.contract.errors import Closed, QueuebellError, StoreUnavailable
 from bridge.queues import connections
 from bridge.queues.connections import Connections
 
-# Private: `_pools`: that nothing is left open.
+# Private: `_pools`: nothing is left open.
 
 
 class Line:

@@ -37,7 +37,7 @@ from bridge.queues.sqs.store import IN_FLIGHT_MAX, SqsStore
 from tests.bridge.queues.scripted_server import ScriptedServer
 from tests.support.moto import KEYS, give_keys
 
-# Private: `_urls`: what a store has seen of a queue.
+# Private: `_urls`: the queues that a store has looked up.
 
 QUEUE = "shop/orders"
 ACCOUNT = "sqs://eu-central-1?account=shop"

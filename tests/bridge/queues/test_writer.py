@@ -27,7 +27,7 @@ from bridge.queues.embedded.reserve import Reserve
 from bridge.queues.embedded.sqlite import SqliteStore
 from tests.support.writers import engine_of
 
-# Private: `_committer`, `_reserve`: a disk that fails stands there.
+# Private: `_committer`, `_reserve`: the test makes the disk fail there.
 
 Q = "billing/orders"
 

@@ -28,7 +28,7 @@ from tests.support.processes import PATIENCE_S, until
 from tests.support.sim_loop import pass_time, simulated
 from tests.support.web import Served, serving
 
-# Private: `_dequeues`, `_agenda`: what a worker believes of its store; it shows only in what is not asked.
+# Private: `_dequeues`, `_agenda`: what a worker assumes about its store, visible only in missing requests.
 
 QUEUE = "billing/orders"
 

@@ -25,7 +25,7 @@ from tests.exploration.cluster.world import ANYWHERE, QUEUE, SILENT, World
 from tests.exploration.key import Keys
 
 # Private: `_due_at`, `_duplicates`, `_early`, `_full_since`, `_heard_self`, `_needs`, `_queues`, `_reported_at`,
-# `_said_at`, `_seen`, `_turns`: two moments are the same only if all that the rules keep is.
+# `_said_at`, `_seen`, `_turns`: two states are equal only if all fields of the rules are.
 
 START_ACK_S = SILENT.start_ack_s
 OLD_S = -12.0

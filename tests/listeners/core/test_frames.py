@@ -53,7 +53,7 @@ from listeners.core.jobs import BOOTS_MAX, EXTRA_BYTES, JobCounts
 from listeners.core.scaling import DepthScaling
 from tests.listeners.core.world import BOOT
 
-# Private: `_told_to`: memory that is given back.
+# Private: `_told_to`: released memory, visible nowhere else.
 
 QUEUE = "billing/orders"
 

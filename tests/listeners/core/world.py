@@ -18,8 +18,8 @@ from listeners.core.controller import Controller
 from listeners.core.scaling import DepthScaling
 from listeners.core.table import Mode, State
 
-# Private: `_evidence`, `_more_stands`, `_out`, `_returns`, `_started_owed`, `_told_empty`: two moments are the
-# same only if all that the rules keep is.
+# Private: `_evidence`, `_more_stands`, `_out`, `_returns`, `_started_owed`, `_told_empty`: two states are equal
+# only if all fields of the rules are.
 
 BOOT = "b" * 32
 LEASE_S = 30.0

@@ -20,7 +20,7 @@ from tests.listeners.rig import QUEUE, Store, listening, settled
 from tests.support.fake_bridge import FakeBridge, FakeLink
 from tests.support.sim_loop import pass_time, simulated
 
-# Private: `_consumed`, `_dequeues`, `_duration`, `_events`: where one exception is planted.
+# Private: `_consumed`, `_dequeues`, `_duration`, `_events`: the test plants one exception there.
 
 
 def fails(*_: object, **__: object) -> NoReturn:

@@ -15,7 +15,7 @@ from listeners.session.sessions import SUBSCRIPTION_BYTES
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import simulated
 
-# Private: `_add_reports`: to the byte, where a session would take hours.
+# Private: `_add_reports`: tested to the byte; a whole session would take hours.
 
 
 def session_of(ports: dict[str, Any]) -> Session:

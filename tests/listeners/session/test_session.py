@@ -43,8 +43,8 @@ from tests.listeners.rig import QUEUE, Store, hanging, listening, settled
 from tests.support.fake_bridge import FakeBridge, FakeLink
 from tests.support.sim_loop import elapse, simulated
 
-# Private: `_add_reports`, `_fit_failures`: to the byte, where a session would take hours.
-# `_liveness`, `_patience`, `_tick`: two deadlines in one turn of the loop.
+# Private: `_add_reports`, `_fit_failures`: tested to the byte; a whole session would take hours.
+# `_liveness`, `_patience`, `_tick`: two deadlines in one iteration of the loop.
 
 ONE, TWO, UNKNOWN = "a/one", "a/two", "a/unknown"
 

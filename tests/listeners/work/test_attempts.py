@@ -27,7 +27,7 @@ from tests.listeners.work.test_holding import Site, message
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulated
 
-# Private: `_lingering`, `_lose`: a thread that outlives its message, which no test can have without a stuck thread.
+# Private: `_lingering`, `_lose`: a thread that outlives its message, without a real stuck thread.
 
 WHOLE = Partitions("billing/orders", 2)
 ROUNDS = 3

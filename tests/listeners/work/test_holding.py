@@ -41,7 +41,7 @@ from tests.listeners.rig import POISON, QUEUE, listening
 from tests.listeners.work.test_settlements import NOON, Scripted, now
 from tests.support.sim_loop import pass_time, simulate, simulated
 
-# Private: `_lingering`, `_threads`: a thread that outlives its message, which no test can have without a stuck thread.
+# Private: `_lingering`, `_threads`: a thread that outlives its message, without a real stuck thread.
 
 
 async def hang(_: Message) -> None:

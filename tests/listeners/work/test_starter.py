@@ -39,7 +39,7 @@ from tests.listeners.rig import QUEUE, Store, listening
 from tests.support.processes import PATIENCE_S
 from tests.support.sim_loop import pass_time, simulated
 
-# Private: `_socket`: the test's own to close.
+# Private: `_socket`: the test closes it.
 
 
 @pytest.mark.parametrize("text", ["", "3", "x:y", "3:", ":5", "-1:5:1", "99999:1:1", "0:1:x", "9" * 30 + ":1:1"])

@@ -23,7 +23,7 @@ from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig
 from tests.support.words import words
 
-# Private: `_before`, `_early`, `_queues`, `_told`, `_waiting`: what is kept in memory shows nowhere else.
+# Private: `_before`, `_early`, `_queues`, `_told`, `_waiting`: a bound on memory, visible nowhere else.
 
 ONE, TWO = ("producer", "1"), ("producer", "2")
 PRODUCTION, STAGING = "aa", "bb"

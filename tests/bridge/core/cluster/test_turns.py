@@ -19,8 +19,8 @@ from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, Me
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig, boot
 
-# Private: `_held`: how long it is kept decides over minutes. `_abilities`, `_queues`, `_reported_at`: memory that is
-# given back.
+# Private: `_held`: a deadline minutes away. `_abilities`, `_queues`, `_reported_at`: released memory,
+# visible nowhere else.
 
 OTHER = "billing/refunds"
 

@@ -41,7 +41,7 @@ from tests.support.outboxes import QUEUE, Rig, SqlAlchemyRig, put
 from tests.support.processes import Processes, until
 from tests.support.sim_loop import pass_time, simulated
 
-# Private: `_behind`: a fault of the relay itself is planted there.
+# Private: `_behind`: the test plants a fault of the relay there.
 
 
 class FakeStore:

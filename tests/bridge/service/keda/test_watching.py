@@ -31,7 +31,7 @@ from tests.support.ear import Ear
 from tests.support.memory_broker import MemoryServer
 from tests.support.sim_loop import pass_time, simulated
 
-# Private: `_agenda`, `_of_queue`, `_targets`: memory that is given back.
+# Private: `_agenda`, `_of_queue`, `_targets`: released memory, visible nowhere else.
 
 CROSSED = {
     "own queue": "an_own_queue_from_the_put_to_the_last_delete",

@@ -35,7 +35,7 @@ from tests.support.access import NOW, written
 from tests.support.memory_broker import SERVERS, MemoryBroker, MemoryServer, NamedBroker
 from tests.support.sim_loop import pass_time, simulate, simulated
 
-# Private: `_broker`: which of two connections is full.
+# Private: `_broker`: selects which of two connections is full.
 
 INSTANCE = "1" * 32
 

@@ -113,6 +113,8 @@ async def test_deletes_of_one_commit_share_a_statement(store: SqliteStore) -> No
     await store.put("billing/other", [NewMessage(b"x")])
     held = [Claim(message.id, message.pop_receipt) for message in (await store.receive(Q, 8)).messages]
     (other,) = (await store.receive("billing/other")).messages
+    # Calls that came together lately are waited for; the first of those that came one by one would be alone.
+    await asyncio.gather(*(store.receive("billing/other") for _ in range(9)))
 
     def deleting(queue: str, *claims: Claim) -> asyncio.Task[Settling]:
         return asyncio.create_task(store.settle(queue, Settlement(delete=claims)), name="settle")

@@ -29,7 +29,7 @@ async def triggers(request: web.Request) -> web.Response:
 
 async def sessions(request: web.Request) -> web.WebSocketResponse:
     """Hold a WebSocket, and answer each text with one."""
-    socket = web.WebSocketResponse(protocols=("queuebell.v1",), compress=False, max_msg_size=65536)
+    socket = web.WebSocketResponse(protocols=("queuebell.v2",), compress=False, max_msg_size=65536)
     await socket.prepare(request)
     _sockets[socket] = None
     while True:

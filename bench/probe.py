@@ -107,7 +107,7 @@ async def main(broker: str, bridge: str) -> None:
     probe = Probe(wire)
     async with (
         aiohttp.ClientSession() as client,
-        client.ws_connect(bridge + "/v1/sessions", protocols=("queuebell.v1",), compress=0) as socket,
+        client.ws_connect(bridge + "/v1/sessions", protocols=("queuebell.v2",), compress=0) as socket,
     ):
         tasks = [asyncio.create_task(probe.listen(socket), name="listen")]
         tasks.append(asyncio.create_task(probe.beat(socket), name="beat"))

@@ -87,6 +87,8 @@ class Session(asyncio.Protocol):
     def heard(self, frame: bytes) -> None:
         """Take a frame: only its welcome is read."""
         fleet = self._fleet
+        if frame.startswith(b'{"type":"ready"'):
+            return
         fleet.frames += 1
         if frame.startswith(b'{"type":"wake"'):
             fleet.wakes += 1
@@ -120,7 +122,7 @@ class Fleet:
         self.handshake = (
             f"GET /v1/sessions HTTP/1.1\r\nHost: {self._where.netloc}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
-            "Sec-WebSocket-Protocol: queuebell.v1\r\n\r\n"
+            "Sec-WebSocket-Protocol: queuebell.v2\r\n\r\n"
         ).encode()
         self.sessions: list[Session] = []
         self.frames = 0

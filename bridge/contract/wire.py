@@ -20,7 +20,7 @@ from bridge.contract.names import parse_reference
 from bridge.contract.trace_context import Traces
 
 FRAME_BYTES_MAX = 64 * 1024
-SUBPROTOCOL = "queuebell.v1"
+SUBPROTOCOL = "queuebell.v2"
 SUBSCRIPTIONS_MAX = 1000
 LEASES_MAX = 10_000
 CAPACITY_MAX = 1_000_000
@@ -374,12 +374,40 @@ class ErrorFrame(_Frame, frozen=True, tag="error"):
     retry_after_s: int | None = None
 
 
+class Ready(_Frame, frozen=True, tag="ready", omit_defaults=False):
+    """Bridge → client, first on every wire: calls and one session may come now.
+
+    ``window`` is how many calls may be unanswered, ``able`` what this bridge can do that others cannot, by name, and
+    ``boot`` that of a bridge with queues of its own.
+    """
+
+    window: int
+    boot: str | None = None
+    able: list[str] = []
+
+
+class Ended(_Frame, frozen=True, tag="ended", omit_defaults=False):
+    """Bridge → listener: the session has ended, as a WebSocket is closed; the wire goes on, and so do its calls."""
+
+    code: int
+    reason: str
+
+
+class Goaway(_Frame, frozen=True, tag="goaway", omit_defaults=False):
+    """Bridge → client: calls up to ``last`` are answered, later ones were not carried out; then the wire is closed."""
+
+    last: int
+
+
 Report = Started | Cover | More | Room
 UpFrame = Hello | Report | ListenerHeartbeat | Bye
 DownFrame = Welcome | Wake | BridgeHeartbeat | Drain | Bye | ErrorFrame
+WireFrame = Ready | Ended | Goaway
+"""What a bridge says about a wire itself."""
 
 _up = msgspec.json.Decoder(UpFrame)
 _down = msgspec.json.Decoder(DownFrame)
+_wire = msgspec.json.Decoder(DownFrame | WireFrame)
 _encoder = msgspec.json.Encoder()
 
 
@@ -393,9 +421,10 @@ _hex = re.compile(r"[0-9a-f]{32}").fullmatch
 _kind = re.compile(r"[a-z]{0,20}", re.ASCII).fullmatch
 _UP_TYPES = frozenset({"hello", "started", "cover", "more", "room", "heartbeat", "bye"})
 _DOWN_TYPES = frozenset({"welcome", "wake", "heartbeat", "drain", "bye", "error"})
+_WIRE_TYPES = _DOWN_TYPES | {"ready", "ended", "goaway"}
 
 
-def encode_frame(frame: UpFrame | DownFrame) -> bytes:
+def encode_frame(frame: UpFrame | DownFrame | WireFrame) -> bytes:
     """Encode one frame as JSON."""
     return _encoder.encode(frame)
 
@@ -417,6 +446,11 @@ def decode_down(data: bytes | str) -> DownFrame | None:
     Raises `BadInput` (``bad_json``, ``bad_parameter``, ``too_large``).
     """
     return _decode(data, _down, _DOWN_TYPES)  # type: ignore[return-value]
+
+
+def decode_wire(data: bytes | str) -> DownFrame | WireFrame | None:
+    """Decode a frame that came over a wire; as `decode_down`."""
+    return _decode(data, _wire, _WIRE_TYPES)  # type: ignore[return-value]
 
 
 def _decode(data: bytes | str, decoder: msgspec.json.Decoder[object], types: frozenset[str]) -> object | None:

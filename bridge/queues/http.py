@@ -1,28 +1,29 @@
 """The store behind ``http://host:port``: the queue service of a bridge, in any other process.
 
-No retry of any kind at one address (L6): aiohttp's client would repeat GET, PUT and DELETE after a connection that was
-dropped before the answer, and a repeated ``DELETE .../messages`` removes what was put in between. Of several equal
-bridges the next is asked where the one before did nothing for certain, or where asking twice is as good as once.
+Calls go over the wire of the process, large ones and those to whom no wire can be opened over HTTP. No retry of any
+kind at one address (L6): a repeated ``DELETE .../messages`` removes what was put in between. Of several equal bridges
+the next is asked where the one before did nothing for certain, or where asking twice is as good as once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import io
 import logging
 import random
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from bridge.brokers.credential import ApiKey, Credential
-from bridge.brokers.ending import why_unreachable
+from bridge.brokers.wire.wire import NotSent, NoWire, Unanswered
+from bridge.brokers.wire.wires import WireUser
 from bridge.contract.address import HttpAddress, http_addresses, in_one_text
 from bridge.contract.backoff import Draw
+from bridge.contract.calls import CALL_BYTES_MAX, JSON, TARGET_MAX
 from bridge.contract.errors import (
     STATUS_BY_CODE,
     BadInput,
@@ -83,7 +84,7 @@ from bridge.queues.missing import missing_from
 from bridge.queues.sending import sent
 
 if TYPE_CHECKING:
-    import aiohttp
+    from bridge.queues.http_session import Fallback
 
 log = logging.getLogger("queuebell.store")
 
@@ -105,17 +106,32 @@ _BETWEEN = (408, 429, 500, 502, 503, 504)
 """What a proxy says for a service that is away or busy."""
 MESSAGE_TYPE: Final = "application/vnd.queuebell.message+json"
 """Of a put under a key whose body is no message as it is, but one in JSON as a put of several has it."""
-_JSON = {"Content-Type": "application/json"}
-_BYTES = {"Content-Type": "application/octet-stream"}
+_BYTES: Final = "application/octet-stream"
 _EXISTING = "create=false"
 _of_queue = re.compile(r"/v1/queues/([A-Za-z0-9_-]+/[A-Za-z0-9_-]+)", re.ASCII).match
 _PAGE = 1000
-_WHOLE_BYTES_MAX = 1 << 20
 
 T = TypeVar("T")
 
 
 SERVICE: Final = Capabilities(put_once=True, uncounted_release=True, oldest_age=True, counts_leased=True, headers=True)
+
+
+class Limits(NamedTuple):
+    """How long one request may take, and how long it may take to be connected where that is less; seconds."""
+
+    total_s: float
+    connect_s: float | None = None
+
+
+class _Exchanged(NamedTuple):
+    """What was answered, by whichever way; header names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    boot: str | None
+    able: Sequence[str]
 
 
 class _Older(Unsupported):
@@ -148,7 +164,9 @@ class HttpStore(PutOnceStore):
         self._credential = Credential.of(addresses, api_key)
         self._failover = Failover(addresses, draw)
         self._timeout = timeout
-        self._session: aiohttp.ClientSession | None = None
+        self._wires = WireUser(self._credential)
+        self._fallback: Fallback | None = None
+        """What goes over HTTP, once something has to."""
         self._closed = False
         self._known: set[HttpAddress] = set()
         """Who has answered as a queue service does."""
@@ -202,7 +220,7 @@ class HttpStore(PutOnceStore):
         async def put(messages: list[NewMessage]) -> list[PutReceipt]:
             raw = encode(PutRequest([put_item(message) for message in messages]))
             carries = any(message.headers for message in messages)
-            return decode(PUT, (await self._put(queue, "POST", path, raw, _JSON, carries))[1]).messages
+            return decode(PUT, (await self._put(queue, "POST", path, raw, JSON, carries))[1]).messages
 
         return await sent(self, queue, messages, put)
 
@@ -230,7 +248,7 @@ class HttpStore(PutOnceStore):
             raw, kind = message.body, _BYTES
             if message.headers:
                 # A request has less room for headers of its own than a message has.
-                raw, kind = encode(PutItem(*body_fields(raw), headers=message.headers)), {"Content-Type": MESSAGE_TYPE}
+                raw, kind = encode(PutItem(*body_fields(raw), headers=message.headers)), MESSAGE_TYPE
             carries = bool(message.headers)
             status, answer = await self._put(queue, "PUT", path, raw, kind, carries, repeatable=True)
             return None if status == 204 else decode(PUT, answer).messages[0]
@@ -344,9 +362,9 @@ class HttpStore(PutOnceStore):
     async def close(self) -> None:
         """Close the connections; may be called twice."""
         self._closed = True
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._wires.close()
+        if self._fallback is not None:
+            await self._fallback.close()
 
     # The request itself
 
@@ -362,14 +380,14 @@ class HttpStore(PutOnceStore):
         method: str,
         path: str,
         raw: bytes,
-        headers: Mapping[str, str],
+        media: str,
         carries: bool,
         *,
         repeatable: bool = False,
     ) -> tuple[int, bytes]:
         try:
             return await self._request(
-                method, path, raw, headers, repeatable=repeatable, carries=queue if carries else ""
+                method, path, raw, media, repeatable=repeatable, carries=queue if carries else ""
             )
         except QueueNotFound:  # only of a put that makes no queue
             raise await missing_from(self, queue) from None
@@ -379,7 +397,7 @@ class HttpStore(PutOnceStore):
         method: str,
         path: str,
         raw: bytes = b"",
-        headers: Mapping[str, str] = _JSON,
+        media: str = JSON,
         *,
         repeatable: bool = False,
         carries: str = "",
@@ -390,9 +408,7 @@ class HttpStore(PutOnceStore):
         """
         if not self._failover.several:
             (where,) = self._failover.round(0.0)
-            return await self._ask(where, method, path, raw, headers, {}, carries)
-        from aiohttp import ClientTimeout
-
+            return await self._ask(where, method, path, raw, media, Limits(self._timeout), carries)
         repeatable = repeatable or method == "GET"
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
@@ -405,8 +421,7 @@ class HttpStore(PutOnceStore):
             if limit <= 0:
                 break
             try:
-                options = {"timeout": ClientTimeout(total=limit, connect=TRY_S)}
-                answer = await self._ask(where, method, path, raw, headers, options, carries)
+                answer = await self._ask(where, method, path, raw, media, Limits(limit, TRY_S), carries)
             except _Older as error:
                 told = weightier(told, error)  # It answers, and is as good as before for all else.
             except (StoreError, ConfigurationError) as error:
@@ -449,48 +464,19 @@ class HttpStore(PutOnceStore):
         method: str,
         path: str,
         raw: bytes,
-        headers: Mapping[str, str],
-        options: dict[str, Any],
+        media: str,
+        limits: Limits,
         carries: str = "",
     ) -> tuple[int, bytes]:
         if self._closed:
             raise Closed("the store is closed")
         if carries and where not in self._carrying:
-            await self._require_headers(where, carries, options)
-        session = self._session or self._open()
-        base = self._base if not options else where.url
-        # Late, for nothing but this module may load aiohttp.
-        from aiohttp import ClientConnectorError, ClientError, ConnectionTimeoutError, InvalidURL
-        from yarl import URL
-
-        try:
-            async with session.request(
-                method,
-                URL(where.url + path, encoded=True),
-                # aiohttp warns of larger bytes, which it would copy in one go.
-                data=(raw or None) if len(raw) <= _WHOLE_BYTES_MAX else io.BytesIO(raw),
-                headers={**self._credential.headers(), **(headers if raw else {})},
-                ssl=self._credential.tls() or True,
-                allow_redirects=False,
-                **options,
-            ) as answer:
-                body = await answer.read()
-                boot, engine = answer.headers.get(BOOT_HEADER), answer.headers.get(STORE_HEADER)
-                differs = answer.headers.get(ABLE_HEADER, "{}")
-                carrying = CARRIES in answer.headers.get(SERVICE_ABLE_HEADER, "").replace(" ", "").split(",")
-                status = answer.status
-                retry_after = retry_after_s(answer.headers.get("Retry-After"))
-        except (ClientConnectorError, ConnectionTimeoutError, InvalidURL) as error:
-            why = why_unreachable(error)
-            raise StoreUnavailable(f"{base}: the queue service cannot be reached: {why}") from error
-        except (ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
-            why = why_unreachable(error)
-            raise UnknownOutcome(f"{base}: the queue service did not answer: {why}") from error
-        except RuntimeError as error:
-            # What aiohttp raises when the session was closed under a call.
-            if self._closed:
-                raise Closed("the store was closed") from error
-            raise
+            await self._require_headers(where, carries, limits)
+        answer = await self._exchange(where, method, path, raw, media, limits)
+        base, status, body = self._shown(where), answer.status, answer.body
+        engine, differs = answer.headers.get(STORE_HEADER.lower()), answer.headers.get(ABLE_HEADER.lower(), "{}")
+        boot, carrying = answer.boot, CARRIES in answer.able
+        retry_after = retry_after_s(answer.headers.get("retry-after"))
         problem = None if status < 300 else problem_in(body)
         known = where in self._known
         if (problem is None and (known or body[:1] in _OURS)) or (problem and problem.code in STATUS_BY_CODE):
@@ -518,10 +504,44 @@ class HttpStore(PutOnceStore):
             return status, body
         raise refusal(status, problem, retry_after)
 
-    async def _require_headers(self, where: HttpAddress, queue: str, options: dict[str, Any]) -> None:
+    def _shown(self, where: HttpAddress) -> str:
+        return where.url if self._failover.several else self._base
+
+    async def _exchange(
+        self, where: HttpAddress, method: str, path: str, raw: bytes, media: str, limits: Limits
+    ) -> _Exchanged:
+        """Ask over the wire, or over HTTP what is large or where there is no wire.
+
+        Raises `StoreUnavailable` where nothing was sent, and `UnknownOutcome` where no answer came.
+        """
+        base = self._shown(where)
+        if len(raw) <= CALL_BYTES_MAX and len(path) <= TARGET_MAX and self._wires.worth_asking(where):
+            try:
+                answer, ready = await self._wires.call(
+                    where, method, path, raw, media, within_s=limits.total_s, connect_s=limits.connect_s
+                )
+            except NotSent as error:
+                raise StoreUnavailable(f"{base}: the queue service cannot be reached: {error}") from error
+            except Unanswered as error:
+                raise UnknownOutcome(f"{base}: the queue service did not answer: {error}") from error
+            except NoWire as error:
+                if error.status in (401, 403):
+                    return _Exchanged(error.status, error.headers, error.body, None, ())
+            else:
+                return _Exchanged(answer.status, answer.headers, answer.body, ready.boot, ready.able)
+        if self._fallback is None:
+            # Late, for nothing but this needs aiohttp.
+            from bridge.queues.http_session import Fallback
+
+            self._fallback = Fallback(self._credential, KEEPALIVE_S)
+        headers, status, body = await self._fallback.ask(where, method, path, raw, media, limits, base)
+        able = headers.get(SERVICE_ABLE_HEADER.lower(), "").replace(" ", "").split(",")
+        return _Exchanged(status, headers, body, headers.get(BOOT_HEADER.lower()), able)
+
+    async def _require_headers(self, where: HttpAddress, queue: str, limits: Limits) -> None:
         """Ask an address that has not said that it keeps headers, by a short list; raise `_Older` where it does not."""
         try:
-            await self._ask(where, "GET", f"/v1/queues?prefix={queue}&limit=1", b"", _JSON, options)
+            await self._ask(where, "GET", f"/v1/queues?prefix={queue}&limit=1", b"", JSON, limits)
         except UnknownOutcome as error:
             raise StoreUnavailable(f"{error}; nothing was put") from error
         except NotAllowed as error:
@@ -550,19 +570,6 @@ class HttpStore(PutOnceStore):
                     found[1],
                 )
             self._engines[found[1]] = engine
-
-    def _open(self) -> aiohttp.ClientSession:
-        from aiohttp import ClientTimeout
-
-        from bridge.queues.http_session import open_session
-
-        session = open_session(
-            KEEPALIVE_S,
-            timeout=ClientTimeout(total=self._timeout),
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-        )
-        self._session = session
-        return session
 
 
 def differences(engine: Capabilities) -> str:

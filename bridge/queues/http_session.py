@@ -1,12 +1,35 @@
-"""HTTP sessions that send each request once. Imports aiohttp: itself imported by what is in use."""
+"""HTTP requests that are sent once. Imports aiohttp: itself imported by what is in use."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from aiohttp import ClientSession, DummyCookieJar, TCPConnector
+from aiohttp import (
+    ClientConnectorError,
+    ClientError,
+    ClientSession,
+    ClientTimeout,
+    ConnectionTimeoutError,
+    DummyCookieJar,
+    InvalidURL,
+    TCPConnector,
+)
+from yarl import URL
 
+from bridge.brokers.ending import why_unreachable
+from bridge.contract.errors import Closed, StoreUnavailable, UnknownOutcome
 from bridge.queues.aiohttp_private.client import try_once
+
+if TYPE_CHECKING:
+    from bridge.brokers.credential import Credential
+    from bridge.contract.address import HttpAddress
+    from bridge.queues.http import Limits
+
+# aiohttp warns of larger bytes, which it would copy in one go.
+_WHOLE_BYTES_MAX = 1 << 20
 
 
 def open_session(keepalive_s: float, **options: Any) -> ClientSession:
@@ -23,3 +46,52 @@ def open_session(keepalive_s: float, **options: Any) -> ClientSession:
     )
     try_once(session)
     return session
+
+
+class Fallback:
+    """Requests of one store to a queue service, where they do not go over a wire.
+
+    aiohttp's client would repeat GET, PUT and DELETE after a connection that was dropped before the answer: ours does
+    not.
+    """
+
+    def __init__(self, credential: Credential, keepalive_s: float) -> None:
+        self._credential = credential
+        self._session = open_session(keepalive_s, skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"))
+        self._closed = False
+
+    async def ask(
+        self, where: HttpAddress, method: str, path: str, raw: bytes, media: str, limits: Limits, base: str
+    ) -> tuple[Mapping[str, str], int, bytes]:
+        """Send one request, and return what was answered: headers by names in lower case, status and body.
+
+        Raises `StoreUnavailable` where nothing was sent, and `UnknownOutcome` where no answer came.
+        """
+        try:
+            async with self._session.request(
+                method,
+                URL(where.url + path, encoded=True),
+                data=(raw or None) if len(raw) <= _WHOLE_BYTES_MAX else io.BytesIO(raw),
+                headers={**self._credential.headers(), **({"Content-Type": media} if raw else {})},
+                ssl=self._credential.tls() or True,
+                allow_redirects=False,
+                timeout=ClientTimeout(total=limits.total_s, connect=limits.connect_s),
+            ) as answer:
+                body = await answer.read()
+                return {name.lower(): value for name, value in answer.headers.items()}, answer.status, body
+        except (ClientConnectorError, ConnectionTimeoutError, InvalidURL) as error:
+            why = why_unreachable(error)
+            raise StoreUnavailable(f"{base}: the queue service cannot be reached: {why}") from error
+        except (ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            why = why_unreachable(error)
+            raise UnknownOutcome(f"{base}: the queue service did not answer: {why}") from error
+        except RuntimeError as error:
+            # What aiohttp raises when the session was closed under a call.
+            if self._closed:
+                raise Closed("the store was closed") from error
+            raise
+
+    async def close(self) -> None:
+        """Close the connections; may be called twice."""
+        self._closed = True
+        await self._session.close()

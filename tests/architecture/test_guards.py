@@ -190,7 +190,7 @@ UPGRADE = {
     "Upgrade": "websocket",
     "Sec-WebSocket-Version": "13",
     "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-    "Sec-WebSocket-Protocol": "queuebell.v1",
+    "Sec-WebSocket-Protocol": "queuebell.v2",
 }
 HEADS: list[dict[str, str]] = [{}, UPGRADE]
 

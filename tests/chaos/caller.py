@@ -203,7 +203,7 @@ class Caller:
             say("asked", way="websocket", began=began, status=error.status)
             return
         await session.send_str(encode_frame(self._hello()).decode())
-        welcomed = False
+        welcomed, code = False, 4000
         async with self._beating(lambda frame: session.send_str(encode_frame(frame).decode())):
             async for message in session:
                 type_ = json.loads(message.data)["type"]
@@ -212,10 +212,16 @@ class Caller:
                     say("asked", way="websocket", began=began, status=200)
                 elif type_ == "heartbeat":
                     say("heard", way="websocket")
+                elif type_ == "ended":
+                    # The wire goes on; of it nothing more is asked here.
+                    code = json.loads(message.data)["code"]
+                    await session.close()
+            else:
+                code = code if code != 4000 else session.close_code or 4000
         if welcomed:
-            say("ended", way="websocket", how=str(session.close_code))
+            say("ended", way="websocket", how=str(code))
         else:
-            say("asked", way="websocket", began=began, status=(session.close_code or 4000) - 4000)
+            say("asked", way="websocket", began=began, status=code - 4000)
 
     async def stream(self) -> None:
         """Follow wakes until the bridge ends that."""

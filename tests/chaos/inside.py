@@ -78,9 +78,9 @@ def wrong_clock(step_s: float) -> None:
 
 def tomorrow() -> None:
     """Speak as a later version may."""
+    from bridge.brokers.wire import wire as listeners
     from bridge.contract import framing, wire
-    from bridge.service.channels import websocket as bridges
-    from listeners.session.channels import websocket as listeners
+    from bridge.http.wire import wire as bridges
 
     def encode(frame: Any) -> bytes:
         # A key that nobody knows, with a value of a shape that no field has.
@@ -89,7 +89,7 @@ def tomorrow() -> None:
     for module in (bridges, framing, listeners):
         assert hasattr(module, "encode_frame"), module
         module.encode_frame = encode
-    sends = (bridges.WebSocketOutlet, "send"), (listeners.WebSocketLink, "send")
+    sends = (bridges.Wire, "send"), (listeners.Wire, "send")
     for owner, name in sends:
         _with_strangers(owner, name, wire)
 
@@ -105,7 +105,7 @@ def _with_strangers(owner: Any, name: str, wire: Any) -> None:
 
     def send(self: Any, frame: Any) -> None:
         # Nothing may come before a hello or a welcome.
-        if not isinstance(frame, wire.Hello | wire.Welcome):
+        if not isinstance(frame, wire.Hello | wire.Welcome | wire.Ready):
             real(self, Stranger())
         real(self, frame)
 

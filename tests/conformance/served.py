@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
+from bridge.contract.calls import JSON
 from bridge.contract.errors import Closed
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
@@ -13,8 +14,6 @@ from bridge.queues.http import HttpStore
 from bridge.service.bridge import Bridge
 
 # Private: `_engines`: what each store learned from its bridge.
-
-JSON = {"Content-Type": "application/json"}
 
 
 class Turns(HttpStore):
@@ -31,7 +30,7 @@ class Turns(HttpStore):
         method: str,
         path: str,
         raw: bytes = b"",
-        headers: Mapping[str, str] = JSON,
+        media: str = JSON,
         *,
         repeatable: bool = False,
         carries: str = "",
@@ -42,7 +41,7 @@ class Turns(HttpStore):
         self.asked[turn] += 1
         store = self._stores[turn]
         try:
-            return await store._request(method, path, raw, headers, repeatable=repeatable, carries=carries)
+            return await store._request(method, path, raw, media, repeatable=repeatable, carries=carries)
         finally:
             self.boot = store.boot
             self._engines.update(store._engines)

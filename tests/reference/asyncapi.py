@@ -32,6 +32,7 @@ from bridge.contract.wire import (
     DownFrame,
     UpFrame,
     Wake,
+    WireFrame,
 )
 from bridge.http.api.lasting import EVENT_STREAM
 from bridge.http.api.openapi.document import VERSION
@@ -276,6 +277,21 @@ FRAME_WORDS: Final[Words] = {
         "due_ms": said("To a scaler: when a message put for later is due, or a lease ends, as the bridge knows."),
     },
     "Drain": {"": said("The bridge is stopping: say `bye` unless a receive is in flight, and connect again after it.")},
+    "Ready": {
+        "": said("First on every WebSocket: calls and a session may come."),
+        "window": said("How many calls may be unanswered; settlements are not counted."),
+        "boot": said("Which run of the bridge, where it has queues of its own; null where they are in another store."),
+        "able": said("What this bridge can do that older ones cannot, by name: `headers` of messages are kept."),
+    },
+    "Ended": {
+        "": said("The session has ended; the WebSocket goes on, and so do its calls. A new hello begins another one."),
+        "code": said("Why, as a WebSocket close code."),
+        "reason": said("The same for a person."),
+    },
+    "Goaway": {
+        "": said("The bridge is stopping: calls with greater numbers were not carried out; the rest are answered."),
+        "last": said("The number of the last call that is carried out; -1 for none."),
+    },
     "ErrorFrame": {
         "": said("What was wrong with a frame; the session ends, unless it only said too much."),
         "code": said("A stable word for programs.", enum=list(STATUS_BY_CODE)),
@@ -363,6 +379,8 @@ FRAME_WORDS: Final[Words] = {
 
 UP: Final[tuple[type[msgspec.Struct], ...]] = get_args(UpFrame)
 DOWN: Final[tuple[type[msgspec.Struct], ...]] = get_args(DownFrame)
+WIRE: Final[tuple[type[msgspec.Struct], ...]] = get_args(WireFrame)
+"""Those about a WebSocket itself: over brokers they do not go."""
 CLUSTER: Final[tuple[type[msgspec.Struct], ...]] = get_args(cluster.Word)
 
 _MESSAGE: Final = {
@@ -403,6 +421,9 @@ EXAMPLES: Final[dict[str, list[Json]]] = {
         }
     ],
     "Drain": [{"type": "drain"}],
+    "Ready": [{"type": "ready", "window": 32, "boot": BOOT, "able": ["headers"]}],
+    "Ended": [{"type": "ended", "code": 1012, "reason": "the bridge is stopping"}],
+    "Goaway": [{"type": "goaway", "last": 17}],
     "ErrorFrame": [{"type": "error", "code": "bad_json", "message": "a frame is one JSON object in UTF-8"}],
     "Member": [
         {
@@ -483,7 +504,7 @@ not retained).
 
 def _schemas() -> dict[str, Json]:
     up = components(UP, _words(components(UP, {})))
-    down = components(DOWN, _words(components(DOWN, {})), sent=True)
+    down = components(DOWN + WIRE, _words(components(DOWN + WIRE, {})), sent=True)
     ours = {"CloudQueueWorkDetected": WORDS["CloudQueueWorkDetected"], "Bridged": FRAME_WORDS["Bridged"]}
     ours["Traces"] = WORDS["Traces"]
     schemas = {
@@ -537,6 +558,8 @@ def _messages() -> dict[str, Json]:
             examples = [{**example, **ways} for example in EXAMPLES[name]]
             over_broker = f"{_UNSTAMPED[name] if frames is DOWN and name in _UNSTAMPED else name}OverBroker"
             found[over_broker] = _message(over_broker, stamped, examples)
+    for frame in WIRE:
+        found[frame.__name__] = _message(frame.__name__, reference(frame), EXAMPLES[frame.__name__])
     for word in CLUSTER:
         found[word.__name__] = _message(word.__name__, reference(word), EXAMPLES[word.__name__])
     headers = {f"ce-{name}": {"type": "string"} for name in ("specversion", "type", "id", "source", "subject", "time")}
@@ -654,6 +677,7 @@ _TRIGGER_MESSAGES: Final = (
 )  # fmt: skip
 _UP_MESSAGES: Final = tuple(frame.__name__ for frame in UP)
 _DOWN_MESSAGES: Final = tuple(frame.__name__ for frame in DOWN)
+_WIRE_MESSAGES: Final = (*_DOWN_MESSAGES, *(frame.__name__ for frame in WIRE))
 _DOWN_OVER_BROKER: Final = tuple(f"{_UNSTAMPED.get(name, name)}OverBroker" for name in _DOWN_MESSAGES)
 _UP_OVER_BROKER: Final = tuple(f"{name}OverBroker" for name in _UP_MESSAGES if name != "Hello")
 
@@ -684,12 +708,15 @@ CHANNELS: Final[dict[str, tuple[str, str, str, tuple[str, ...]]]] = {
     ),
     "sessionUp": (
         "websocket", "/v1/sessions",
-        (f"A WebSocket that offers the subprotocol {SUBPROTOCOL}; one frame is one JSON text message. Closed with 1003 "
-        "for binary, 1007 for what is not UTF-8, 1008 after an error frame, 1009 for what is too large, 4401 once its "
-        "key is revoked or has expired, 4403 once less is granted than it takes, 4408 where no hello comes within 5 s, "
-        "and 1012 when the bridge stops. From a worker."), _UP_MESSAGES,
+        (f"A WebSocket that offers the subprotocol {SUBPROTOCOL}. Text messages are the frames of one session, each "
+        "one JSON object; binary messages are calls and their answers (docs/channels.md). A session that ends is told "
+        "so in a frame with the codes 1008 and 1009 after an error, 4403 once less is granted than it takes, 1013 to "
+        "come again later, and 1012 when the bridge stops; the WebSocket goes on. It is closed with 1007 for text that "
+        "is not UTF-8, 1008 for a call without a readable head or too many at once, 1009 for what is too large, 4401 "
+        "once its key is revoked or has expired, 1000 after 90 s in which nothing came, and 1012 when the bridge "
+        "stops. From a worker."), _UP_MESSAGES,
     ),
-    "sessionDown": ("websocket", "/v1/sessions", "The same WebSocket, to a worker.", _DOWN_MESSAGES),
+    "sessionDown": ("websocket", "/v1/sessions", "The same WebSocket, to a worker.", _WIRE_MESSAGES),
     "eventStream": (
         "http", "/v1/wakes",
         (f"Server-sent events ({EVENT_STREAM}), asked for by GET with ?queue=account/queue; resumed by Last-Event-ID. "

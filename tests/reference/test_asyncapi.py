@@ -19,7 +19,7 @@ from bridge.contract.cluster import Word, decode_word, encode_word
 from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.framing import encode_down, encode_up, read_stamp
-from bridge.contract.wire import DownFrame, UpFrame, decode_down, decode_up, encode_frame
+from bridge.contract.wire import DownFrame, UpFrame, WireFrame, decode_down, decode_up, encode_frame
 from bridge.service.bridge import Bridge
 from bridge.triggers.attachment import Attachments, BusSettings
 from bridge.triggers.cluster import _SUBJECTS
@@ -91,7 +91,7 @@ def test_frames_are_those_of_the_code() -> None:
     """Every type of frame stands on its channel, and no other."""
     for channel, union, but in (
         ("sessionUp", UpFrame, set()),
-        ("sessionDown", DownFrame, set()),
+        ("sessionDown", DownFrame | WireFrame, set()),
         ("natsSessionUp", UpFrame, {"Hello"}),
         ("mqttSessionDown", DownFrame, set()),
     ):
@@ -269,7 +269,7 @@ async def test_what_goes_over_a_web_socket_is_in_it() -> None:
     """From hello to the error that ends it, with a message carried inside a wake."""
     heard: list[str] = []
     async with serving() as served, aiohttp.ClientSession() as client:
-        async with client.ws_connect(f"{served.server.url}/v1/sessions", protocols=["queuebell.v1"]) as session:
+        async with client.ws_connect(f"{served.server.url}/v1/sessions", protocols=["queuebell.v2"]) as session:
 
             async def hear(kind: str) -> dict[str, Any]:
                 async with asyncio.timeout(100):
@@ -293,7 +293,8 @@ async def test_what_goes_over_a_web_socket_is_in_it() -> None:
             await hear("drain")
             await session.send_json({"type": "started"})
             await hear("error")
-    assert heard[0] == "welcome"
+            await hear("ended")
+    assert heard[:2] == ["ready", "welcome"]
 
 
 async def test_what_an_event_stream_sends_is_in_it() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from bridge.contract.errors import STATUS_BY_CODE, QueuebellError
-from bridge.core.grants import Verb
 from bridge.http.api.health import HealthRoutes
-from bridge.http.api.ingress import TriggerIngress, refuse_while_draining
+from bridge.http.api.ingress import TriggerIngress
 from bridge.http.api.queues import QueueRoutes
 from bridge.http.api.routes import Routes, refusal_of
 from bridge.http.api.sse import EventStreams
@@ -26,13 +25,13 @@ from bridge.http.server.guard import Guard
 from bridge.http.server.http_server import HttpServer
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
+from bridge.http.wire.wires import Wires
 from bridge.queues.http import CARRIES, SERVICE_ABLE_HEADER
 from bridge.queues.served import ServedStore
 
 if TYPE_CHECKING:
-    from aiohttp.web import BaseRequest, Request, StreamResponse
+    from aiohttp.web import BaseRequest
 
-    from bridge.http.server.connection import Connection
     from bridge.service.access.watch import AccessWatch
     from bridge.service.bridge import Bridge
 
@@ -51,7 +50,7 @@ class WebServer(HttpServer):
         access: AccessWatch | None = None,
         tls: Tls = None,
     ) -> None:
-        super().__init__(settings or WebSettings(), boot=bridge.named_boot, gate=bridge.gate, tls=tls)
+        super().__init__(settings or WebSettings(), boot=bridge.named_boot, tls=tls)
         self._bridge = bridge
         self._door = Doorkeeper(access, bridge.tell)
         self.plain: list[Rows] = []
@@ -64,9 +63,12 @@ class WebServer(HttpServer):
         self._streams: EventStreams | None = None
         self._feed: Feed | None = None
         self._graves: GraveRoutes | None = None
+        self._wires: Wires | None = None
 
     async def stop(self) -> None:
-        """End the event streams, and the server after them."""
+        """End the event streams and wires, and the server after them."""
+        if self._wires is not None:
+            self._wires.stop()
         for answers in (self._streams, self._feed):
             if answers is not None:
                 answers.close()
@@ -78,9 +80,6 @@ class WebServer(HttpServer):
 
     def _prepare(self, server: ConnectionServer) -> None:
         server.fixed_headers += f"{SERVICE_ABLE_HEADER}: {CARRIES}\r\n".encode("ascii")
-        if server.shed is not None:
-            server.shed.knows = self._door.knows
-            server.shed.fixed_headers = server.fixed_headers
         guard = Guard(self.settings, asyncio.get_running_loop().time, "http" if self._tls is None else "https")
         door = self._door
         routes = Routes(guard, door)
@@ -97,11 +96,15 @@ class WebServer(HttpServer):
         PageRoutes().add_to(routes)
         LoginRoutes(door.access, self._bridge.tell).add_to(routes)
         HealthRoutes(self._bridge).add_to(routes)
-        routes.add("GET", "/v1/sessions", Verb.TAKE, self._session)
+        wires = self._wires = Wires(self._bridge, routes, door, self._told)
+        wires.add_to(routes)
         routes.add("GET", "/openapi.json", None, self._described)
         self._serve = routes.serve
 
     def _refused(self, request: BaseRequest, error: Exception) -> Answer:
+        return self._told(error)
+
+    def _told(self, error: Exception) -> Answer:
         refusal = refusal_of(error)
         if refusal is None:
             refusal = self._failed(error)
@@ -113,24 +116,6 @@ class WebServer(HttpServer):
     async def _described(self, request: BaseRequest, _: str) -> Answer:
         # Made once, and beside the loop: it takes a while for which no wake should wait.
         return Answer(200, await asyncio.to_thread(_description))
-
-    async def _session(self, request: BaseRequest, _: str) -> StreamResponse | Answer:
-        refuse_while_draining(self._bridge)
-        self._door.connect(request)
-        # Imported late: only a server that is asked for sessions needs the channel.
-        from bridge.service.channels.websocket import serve_session
-
-        # Our requests are aiohttp's base class, which is all that its WebSockets use.
-        try:
-            return await serve_session(
-                cast("Request", request),
-                self._bridge,
-                lambda end: self._door.leave(request, Verb.TAKE, end),
-                cast("Connection", request.protocol).rest,
-            )
-        except QueuebellError:
-            self._door.disconnect(request)
-            raise
 
 
 def _description() -> bytes:

@@ -13,8 +13,7 @@ from bridge.http.server.answer import Answer
 from bridge.observe.slices import between_others
 
 if TYPE_CHECKING:
-    from aiohttp.web import BaseRequest
-
+    from bridge.http.server.call import Caller
     from bridge.service.bridge import Bridge
 
 _ALIVE = b'{"alive":true}'
@@ -30,14 +29,14 @@ class HealthRoutes:
         """Put the routes into the table."""
         routes.add("GET", "/livez", None, self.alive)
         routes.add("GET", "/healthz", None, self.alive)
-        routes.add("GET", "/readyz", None, self.ready)
+        routes.add("GET", "/readyz", None, self.ready, call=True)
         routes.add("GET", "/metrics", Verb.OPERATE, self.metrics)
 
-    async def alive(self, request: BaseRequest, _: str) -> Answer:
+    async def alive(self, request: Caller, _: str) -> Answer:
         """Answer at all: the loop runs."""
         return Answer(200, _ALIVE)
 
-    async def ready(self, request: BaseRequest, _: str) -> Answer:
+    async def ready(self, request: Caller, _: str) -> Answer:
         """Say whether everything that a site requires works."""
         readiness = self._bridge.readiness()
         answer = Answer(200 if readiness.ready else 503, msgspec.json.encode(readiness))
@@ -45,7 +44,7 @@ class HealthRoutes:
             answer.add_header("Retry-After", "1")
         return answer
 
-    async def metrics(self, request: BaseRequest, _: str) -> Answer:
+    async def metrics(self, request: Caller, _: str) -> Answer:
         """Give the metrics in Prometheus's text format."""
         # Read in slices and written as text beside the loop: thousands of queues take longer than a wake should wait.
         metrics = self._bridge.metrics

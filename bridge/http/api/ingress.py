@@ -21,8 +21,7 @@ from bridge.http.server.guard import Guard
 from bridge.http.server.problem import Refusal
 
 if TYPE_CHECKING:
-    from aiohttp.web import BaseRequest
-
+    from bridge.http.server.call import Caller
     from bridge.service.bridge import Bridge
 
 BUS = "http"
@@ -41,10 +40,10 @@ class TriggerIngress:
 
     def add_to(self, routes: Routes) -> None:
         """Put the two routes into the table."""
-        routes.add("POST", TRIGGERS, Verb.RING, self.triggers)
-        routes.add("POST", TRIGGERS + "/{queue}", Verb.RING, self.one)
+        routes.add("POST", TRIGGERS, Verb.RING, self.triggers, call=True)
+        routes.add("POST", TRIGGERS + "/{queue}", Verb.RING, self.one, call=True)
 
-    async def triggers(self, request: BaseRequest, _: str) -> Answer:
+    async def triggers(self, request: Caller, _: str) -> Answer:
         """Take one trigger, or an array of them: all or nothing."""
         refuse_while_draining(self._bridge)
         if _VERSION in request.headers or not is_json(request):
@@ -52,7 +51,7 @@ class TriggerIngress:
         events = decode_events(await read_body(request, REQUEST_BYTES_MAX))
         return self._accept(request, events)
 
-    async def _cloud_events(self, request: BaseRequest) -> Answer:
+    async def _cloud_events(self, request: Caller) -> Answer:
         """Take CloudEvents: structured or a batch by their content type, binary by the header of their version."""
         headers = request.headers
         media = headers.get(hdrs.CONTENT_TYPE)
@@ -61,7 +60,7 @@ class TriggerIngress:
             require_json(request)
         return self._accept(request, decode_http(headers, await read_body(request, REQUEST_BYTES_MAX)))
 
-    async def one(self, request: BaseRequest, queue: str) -> Answer:
+    async def one(self, request: Caller, queue: str) -> Answer:
         """Take one trigger that is all address, for use by hand."""
         refuse_while_draining(self._bridge)
         size = number(query_of(request), "size", 1, PAYLOAD_SIZE_MAX, 1)
@@ -71,7 +70,7 @@ class TriggerIngress:
         account, name = split_reference(queue)
         return self._accept(request, [CloudQueueWorkDetected(account, name, size)])
 
-    def _accept(self, request: BaseRequest, events: Sequence[CloudQueueWorkDetected]) -> Answer:
+    def _accept(self, request: Caller, events: Sequence[CloudQueueWorkDetected]) -> Answer:
         # All or nothing, as with everything else that is wrong with one of them.
         if self._door.asks:
             self._door.require(request, Verb.RING, (event.queue for event in events))

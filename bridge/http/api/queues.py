@@ -25,8 +25,9 @@ from bridge.service.content import now_counted
 from bridge.service.state import QueueState
 
 if TYPE_CHECKING:
-    from aiohttp.web import BaseRequest, StreamResponse
+    from aiohttp.web import StreamResponse
 
+    from bridge.http.server.call import Caller
     from bridge.service.bridge import Bridge
 
 BULK_BYTES_MAX = 3 * 1024 * 1024
@@ -63,11 +64,11 @@ class QueueRoutes:
             ("POST", queue + "/pause", Verb.MANAGE, self.pause),
             ("POST", queue + "/resume", Verb.MANAGE, self.resume),
         ):
-            routes.add(method, path, verb, self._limited(route))
+            routes.add(method, path, verb, self._limited(route), call=True)
 
     def _limited(self, route: Route) -> Route:
-        async def within_rate(request: BaseRequest, queue: str) -> Answer | StreamResponse:
-            if wait := self._guard.seconds_to_wait(request):
+        async def within_rate(request: Caller, queue: str) -> Answer | StreamResponse:
+            if not getattr(request, "settles", False) and (wait := self._guard.seconds_to_wait(request)):
                 if route in (self.put, self.put_once):
                     self._gate.count("rate")
                 raise Refusal("too_many_requests", "slow down", retry_after=wait, close=has_body(request))
@@ -79,7 +80,7 @@ class QueueRoutes:
 
         differs = differences(self._bridge.store.capabilities)
 
-        async def named(request: BaseRequest, queue: str) -> Answer | StreamResponse:
+        async def named(request: Caller, queue: str) -> Answer | StreamResponse:
             answer = await limited(request, queue)
             if queue and isinstance(answer, Answer):
                 answer.add_header(STORE_HEADER, self._bridge.store.fingerprint(queue))
@@ -89,11 +90,11 @@ class QueueRoutes:
 
         return named
 
-    def _waiting(self, request: BaseRequest, most: int) -> AbstractContextManager[None]:
+    def _waiting(self, request: Caller, most: int) -> AbstractContextManager[None]:
         principal = self._door.principal(request)
         return self._within.waiting(principal, 0 if principal is None else announced(request, most))
 
-    async def put(self, request: BaseRequest, queue: str) -> Answer:
+    async def put(self, request: Caller, queue: str) -> Answer:
         """Put messages; that is its own trigger."""
         refuse_while_draining(self._bridge)
         query = only_query_of(request, "create")
@@ -111,7 +112,7 @@ class QueueRoutes:
             self._gate.end(ticket)
             return Answer(201, made)
 
-    async def put_once(self, request: BaseRequest, queue: str) -> Answer:
+    async def put_once(self, request: Caller, queue: str) -> Answer:
         """Put the one message that the path names, unless it was put before."""
         refuse_while_draining(self._bridge)
         key = key_of(request)
@@ -139,50 +140,50 @@ class QueueRoutes:
         answer.add_header("Location", f"/v1/queues/{queue}/messages/{key}")
         return answer
 
-    async def receive(self, request: BaseRequest, queue: str) -> Answer:
+    async def receive(self, request: Caller, queue: str) -> Answer:
         """Take messages."""
         return Answer(200, await self._api.receive(queue, await _optional_json(request)))
 
-    async def settle(self, request: BaseRequest, queue: str) -> Answer:
+    async def settle(self, request: Caller, queue: str) -> Answer:
         """Delete, release and extend."""
         require_json(request)
         return Answer(200, await self._api.settle(queue, await read_body(request, BULK_BYTES_MAX)))
 
-    async def peek(self, request: BaseRequest, queue: str) -> Answer:
+    async def peek(self, request: Caller, queue: str) -> Answer:
         """Look without taking."""
         return Answer(200, await self._api.peek(queue, query_of(request)))
 
-    async def clear(self, request: BaseRequest, queue: str) -> Answer:
+    async def clear(self, request: Caller, queue: str) -> Answer:
         """Remove all messages."""
         await self._api.clear(queue)
         return Answer(204)
 
-    async def pause(self, request: BaseRequest, queue: str) -> Answer:
+    async def pause(self, request: Caller, queue: str) -> Answer:
         """Give nothing out from now on."""
         await self._api.pause(queue, await _optional_json(request), True)
         return Answer(204)
 
-    async def resume(self, request: BaseRequest, queue: str) -> Answer:
+    async def resume(self, request: Caller, queue: str) -> Answer:
         """Give out again, and wake whoever waits."""
         await self._api.pause(queue, await _optional_json(request), False)
         return Answer(204)
 
-    async def create(self, request: BaseRequest, queue: str) -> Answer:
+    async def create(self, request: Caller, queue: str) -> Answer:
         """Make a queue."""
         raw = await _optional_json(request)
         async with self._within.making(self._door.principal(request), queue):
             return Answer(201 if await self._api.create(queue, raw) else 204, media="")
 
-    async def delete(self, request: BaseRequest, queue: str) -> Answer:
+    async def delete(self, request: Caller, queue: str) -> Answer:
         """Remove a queue."""
         await self._api.delete(queue)
         return Answer(204)
 
-    async def list(self, request: BaseRequest, _: str) -> Answer:
+    async def list(self, request: Caller, _: str) -> Answer:
         """List queues, one page: of those that the sender may see."""
         return Answer(200, await self._api.queues(query_of(request), self._door.seen(request)))
 
-    async def describe(self, request: BaseRequest, queue: str) -> Answer:
+    async def describe(self, request: Caller, queue: str) -> Answer:
         """Say how a queue stands."""
         store = self._bridge.store
         described = self._bridge.describe(queue, lambda name: self._door.sees(request, name))
@@ -208,7 +209,7 @@ class QueueRoutes:
         return Answer(200, _encode(described))
 
 
-async def _optional_json(request: BaseRequest) -> bytes:
+async def _optional_json(request: Caller) -> bytes:
     # `curl -X POST` without a body means the defaults, whatever Content-Type it says.
     if not has_body(request):
         return b""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, unquote
 
 from aiohttp.web import HTTPException, RequestPayloadError
@@ -38,8 +38,10 @@ from bridge.queues.limits import KEY_FORM
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
 
-Route = Callable[["BaseRequest", str], Awaitable["Answer | StreamResponse"]]
-Methods = dict[str, tuple[Route, Verb | None]]
+    from bridge.http.server.call import Call, Caller
+
+Route = Callable[[Any, str], Awaitable["Answer | StreamResponse"]]
+Methods = dict[str, tuple[Route, Verb | None, bool]]
 
 TRIGGERS = "/v1/triggers"
 
@@ -58,8 +60,8 @@ class Routes:
         # (what stands before the reference, what stands after it) -> methods
         self._of_queues: dict[tuple[str, str], Methods] = {}
 
-    def add(self, method: str, path: str, verb: Verb | None, route: Route) -> None:
-        """Serve ``method`` at ``path`` for whoever has ``verb``; None is for everybody.
+    def add(self, method: str, path: str, verb: Verb | None, route: Route, *, call: bool = False) -> None:
+        """Serve ``method`` at ``path`` for whoever has ``verb``; None is for everybody. ``call``: over wires as well.
 
         ``{queue}`` in it stands for the two tokens of a reference, ``{id}`` at its end for what `key_of` reads.
         """
@@ -68,20 +70,30 @@ class Routes:
             methods = self._of_queues.setdefault((head.split("/")[2], tail.strip("/")), {})
         else:
             methods = self._fixed.setdefault(path, {})
-        methods[method] = (route, verb)
+        methods[method] = (route, verb, call)
         if method == "GET" and path != "/v1/sessions":
-            methods["HEAD"] = (route, verb)
+            methods["HEAD"] = (route, verb, False)
 
     async def serve(self, request: BaseRequest) -> Answer | StreamResponse:
         """Serve one request; raises `Refusal`, and whatever `refusal_of` knows."""
         self._guard.check(request)
+        return await self._serve(request)
+
+    async def serve_call(self, call: Call) -> Answer:
+        """Serve one call of a wire, whose handshake has passed the guard; raises as `serve` does."""
+        return cast("Answer", await self._serve(call, called=True))
+
+    async def _serve(self, request: Caller, *, called: bool = False) -> Answer | StreamResponse:
         methods, queue = self._find(request.raw_path)
         found = methods.get(request.method)
-        if found is None:
-            raise Refusal("method_not_allowed", "the method is not allowed here", allow=", ".join(sorted(methods)))
+        if called and not any(call for _, _, call in methods.values()):
+            raise Refusal("not_found", "there is no call at this address; it is served over HTTP")
+        if found is None or (called and not found[2]):
+            allowed = sorted(method for method, (_, _, call) in methods.items() if call or not called)
+            raise Refusal("method_not_allowed", "the method is not allowed here", allow=", ".join(allowed))
         if queue is None:
             queue = _reference(request.raw_path)
-        route, verb = found
+        route, verb, _ = found
         if verb is None or not self._asks:
             return await route(request, queue)
         waits = self._door.admit(request, verb, queue)
@@ -137,12 +149,12 @@ def refusal_of(error: Exception) -> Refusal | None:
     return None
 
 
-def query_of(request: BaseRequest) -> dict[str, str]:
+def query_of(request: Caller) -> dict[str, str]:
     """Decode the query string; of equal names the last counts, and what is not known is for the caller to judge."""
     return dict(query_pairs(request, 64))
 
 
-def only_query_of(request: BaseRequest, *known: str) -> dict[str, str]:
+def only_query_of(request: Caller, *known: str) -> dict[str, str]:
     """Decode the query string where one that is misspelt would change what is done; refuses all but the ``known``."""
     query = query_of(request)
     if not query.keys() <= set(known):
@@ -152,7 +164,7 @@ def only_query_of(request: BaseRequest, *known: str) -> dict[str, str]:
     return query
 
 
-def key_of(request: BaseRequest) -> str:
+def key_of(request: Caller) -> str:
     """Return the key that ends a path, its percent signs decoded; refuses what cannot be one."""
     text = path_of(request).rpartition("/")[2]
     if "%" in text and _encoded(text) is not None:
@@ -163,7 +175,7 @@ def key_of(request: BaseRequest) -> str:
     return text
 
 
-def query_pairs(request: BaseRequest, limit: int) -> list[tuple[str, str]]:
+def query_pairs(request: Caller, limit: int) -> list[tuple[str, str]]:
     """Decode the query string into at most ``limit`` pairs, in its order."""
     text = origin_form(request.raw_path).partition("?")[2]
     if not text:
@@ -174,7 +186,7 @@ def query_pairs(request: BaseRequest, limit: int) -> list[tuple[str, str]]:
         raise Refusal("bad_parameter", "the query string cannot be read") from None
 
 
-def path_of(request: BaseRequest) -> str:
+def path_of(request: Caller) -> str:
     """Return the path of a request, as it was written."""
     return _path_of(request.raw_path)
 

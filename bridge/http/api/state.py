@@ -20,8 +20,7 @@ from bridge.service.state import Listeners, ListenerState, Subject
 from bridge.service.status import findings, with_webhooks
 
 if TYPE_CHECKING:
-    from aiohttp.web import BaseRequest
-
+    from bridge.http.server.call import Caller
     from bridge.service.bridge import Bridge
 
 
@@ -40,13 +39,13 @@ class StateRoutes:
 
     def add_to(self, routes: Routes) -> None:
         """Put the routes into the table."""
-        routes.add("GET", "/v1/listeners", Verb.OPERATE, self.listeners)
-        routes.add("GET", "/v1/findings", Verb.OPERATE, self.findings)
-        routes.add("GET", "/v1/cluster", Verb.OPERATE, self.cluster)
-        routes.add("POST", "/v1/queues/{queue}/forget", Verb.OPERATE, self.forget)
-        routes.add("GET", "/v1/queues/{queue}/explain", Verb.LOOK, self.explain)
+        routes.add("GET", "/v1/listeners", Verb.OPERATE, self.listeners, call=True)
+        routes.add("GET", "/v1/findings", Verb.OPERATE, self.findings, call=True)
+        routes.add("GET", "/v1/cluster", Verb.OPERATE, self.cluster, call=True)
+        routes.add("POST", "/v1/queues/{queue}/forget", Verb.OPERATE, self.forget, call=True)
+        routes.add("GET", "/v1/queues/{queue}/explain", Verb.LOOK, self.explain, call=True)
 
-    async def findings(self, request: BaseRequest, _: str) -> Answer:
+    async def findings(self, request: Caller, _: str) -> Answer:
         """Give what a person should know of, also of webhooks."""
         found = await between_others(
             findings(
@@ -58,7 +57,7 @@ class StateRoutes:
         )
         return Answer(200, msgspec.json.encode(with_webhooks(found, self._rows())))
 
-    async def explain(self, request: BaseRequest, queue: str) -> Answer:
+    async def explain(self, request: Caller, queue: str) -> Answer:
         """Say who would get a trigger now, of sessions and of plain subscribers; 404 for a queue never heard of."""
         explained = explaining.of(self._bridge, queue)
         if explained is None:
@@ -66,16 +65,16 @@ class StateRoutes:
         subjects = [subject for tell in self._subjects for subject in tell()]
         return Answer(200, msgspec.json.encode(explaining.plain(explained, self._rows(), subjects)))
 
-    async def forget(self, request: BaseRequest, queue: str) -> Answer:
+    async def forget(self, request: Caller, queue: str) -> Answer:
         """Forget a queue elsewhere that is gone; 404 for one never heard of, 409 where it stands or has listeners."""
         self._bridge.forget(queue)
         return Answer(204)
 
-    async def cluster(self, request: BaseRequest, _: str) -> Answer:
+    async def cluster(self, request: Caller, _: str) -> Answer:
         """Give the cluster as this bridge sees it; one without a name for a bridge without others."""
         return Answer(200, msgspec.json.encode(self._bridge.cluster()))
 
-    async def listeners(self, request: BaseRequest, _: str) -> Answer:
+    async def listeners(self, request: Caller, _: str) -> Answer:
         """Give one object per session and plain subscriber."""
         return Answer(200, msgspec.json.encode(Listeners(self._bridge.listeners() + self._rows())))
 

@@ -63,6 +63,7 @@ class XmlAnswer(Answer):
         self._body = body
         media = "Content-Type: application/xml\r\n" if body else ""
         self._head = f"HTTP/1.1 {status} {reason(status)}\r\n{media}{lines}".encode("latin-1")
+        self._added = b""
         self._protocol = None
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from aiohttp import ClientConnectionResetError, HttpVersion10
 
+from bridge.contract.calls import encode_answer
 from bridge.http.server.problem import PROBLEM_TYPE, Refusal, problem_body, reason
 
 if TYPE_CHECKING:
@@ -54,18 +55,19 @@ class Peer(Protocol):
 class Answer:
     """One answer with its whole body; ``close`` ends the connection after it."""
 
-    __slots__ = ("_body", "_close", "_head", "_protocol", "keep_alive", "status")
+    __slots__ = ("_added", "_body", "_close", "_head", "_protocol", "keep_alive", "status")
 
     def __init__(self, status: int, body: bytes = b"", media: str = JSON_TYPE, *, close: bool = False) -> None:
         self.status = status
         self._close = close
         self._body = body
         self._head = _heads.get((status, media)) or _make_head(status, media)
+        self._added = b""
         self._protocol: Peer | None = None
 
     def add_header(self, name: str, value: str) -> None:
         """Add a header; ``value`` is ours, never the peer's."""
-        self._head += f"{name}: {value}\r\n".encode("ascii")
+        self._added += f"{name}: {value}\r\n".encode("ascii")
 
     async def prepare(self, request: BaseRequest) -> None:
         """Write head and body; raises `ConnectionResetError` where the peer is gone."""
@@ -94,6 +96,7 @@ class Answer:
             return
         other = protocol.refuse(Refusal("too_many_requests", UNREAD, status=503, retry_after=UNREAD_RETRY_S))
         self.status, self._head, self._body, self._close = other.status, other._head, other._body, other._close
+        self._added = other._added
 
     def whole(self, extra: bytes) -> bytes:
         """Put it together with its body, for a request other than HEAD."""
@@ -103,7 +106,12 @@ class Answer:
         """Put the answer together as it goes over the wire; ``extra`` is whole header lines."""
         # 204 carries neither a body nor a length (RFC 9110 8.6).
         length = b"" if self.status == 204 else b"Content-Length: %d\r\n" % len(self._body)
-        return b"%b%b%b%b\r\n%b" % (self._head, _date(), length, extra, body)
+        return b"%b%b%b%b%b\r\n%b" % (self._head, self._added, _date(), length, extra, body)
+
+    def framed(self, n: int, protocol: Peer) -> bytes:
+        """Put the answer to call ``n`` together as it goes over a wire."""
+        self._find_room(protocol)
+        return encode_answer(n, self.status, self._added.replace(b"\r", b""), self._body)
 
     async def write_eof(self) -> None:
         """Wait until the peer has taken what was written; the connection's write time-out bounds that."""

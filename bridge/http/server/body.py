@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
     from bridge.core.admission import Ticket
+    from bridge.http.server.call import Caller
     from bridge.http.server.connection import Connection
     from bridge.service.put_gate import PutGate
 
@@ -26,7 +27,7 @@ _UNREAD_MAX = 64 * 1024
 _JSON_EXACT = frozenset({"application/json", "application/json; charset=utf-8", "application/json;charset=utf-8"})
 
 
-def is_json(request: BaseRequest) -> bool:
+def is_json(request: Caller) -> bool:
     """Say whether the body claims to be ``application/json``; parameters do not matter, JSON is always UTF-8."""
     media = request.headers.get(hdrs.CONTENT_TYPE)
     if media is None:
@@ -34,35 +35,35 @@ def is_json(request: BaseRequest) -> bool:
     return media in _JSON_EXACT or media_type(request) == "application/json"
 
 
-def media_type(request: BaseRequest) -> str:
+def media_type(request: Caller) -> str:
     """Return what the body claims to be, in lower case and without parameters; empty where it claims nothing."""
     return request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip(" \t").lower()
 
 
-def require_json(request: BaseRequest) -> None:
+def require_json(request: Caller) -> None:
     """Refuse a body that does not claim to be JSON (S8)."""
     if not is_json(request):
         # Not read before it is refused, so the connection cannot be used again.
         raise Refusal("unsupported_media_type", "the body has to be application/json", close=has_body(request))
 
 
-def has_body(request: BaseRequest) -> bool:
+def has_body(request: Caller) -> bool:
     """Say whether a body was announced; a chunked one may still turn out empty."""
     return request.body_exists
 
 
-def unread(request: BaseRequest) -> bool:
+def unread(request: Caller) -> bool:
     """Say whether some of the body has not come yet: whoever refuses the request then closes the connection."""
     return request.body_exists and not request.content.is_eof()
 
 
-def announced(request: BaseRequest, limit: int) -> int:
+def announced(request: Caller, limit: int) -> int:
     """Return how large a body says it is, and ``limit`` where it says more or nothing."""
     length = request.headers.get(hdrs.CONTENT_LENGTH)
     return 0 if not request.body_exists else limit if length is None else min(int(length), limit)
 
 
-async def admitted_body(request: BaseRequest, limit: int, gate: PutGate) -> tuple[bytes, Ticket]:
+async def admitted_body(request: Caller, limit: int, gate: PutGate) -> tuple[bytes, Ticket]:
     """Read the body of a put as `read_body` does, once the gate has let it in; whoever gets the ticket ends it.
 
     Refuses with ``too_many_requests`` before the body is read. The connection stays open where that costs little.
@@ -72,12 +73,6 @@ async def admitted_body(request: BaseRequest, limit: int, gate: PutGate) -> tupl
     whole = payload.is_eof()
     size = announced(request, limit)
     connection = cast("Connection", request.protocol)
-    if (ticket := connection.take_ticket()) is not None:
-        try:
-            return await read_body(request, limit, ticket), ticket
-        except BaseException:
-            gate.drop(ticket)
-            raise
     try:
         ticket = gate.admit(size, arriving=not whole)
     except Overloaded as error:
@@ -93,7 +88,7 @@ async def admitted_body(request: BaseRequest, limit: int, gate: PutGate) -> tupl
     return raw, ticket
 
 
-async def read_body(request: BaseRequest, limit: int, ticket: Ticket | None = None) -> bytes:
+async def read_body(request: Caller, limit: int, ticket: Ticket | None = None) -> bytes:
     """Read the whole body, at most ``limit`` bytes.
 
     Refuses with ``too_large`` before reading what is announced to be more, and with 408 what does not come within the
@@ -101,18 +96,19 @@ async def read_body(request: BaseRequest, limit: int, ticket: Ticket | None = No
     all connections, in the order in which they came, and is refused with 503 where there is none within that time.
     One with a ticket may have to give way, and is refused with ``too_many_requests`` then.
     """
-    payload = request.content
     if not request.body_exists:
         return b""
     length = request.headers.get(hdrs.CONTENT_LENGTH)
     if length is not None and int(length) > limit:
         raise _too_large(limit)
-    if payload.is_eof():
+    if request.content.is_eof():
         # The usual case: it came in the same segment as the headers.
-        data = payload.read_nowait()
+        data = request.content.read_nowait()
         if len(data) > limit:
             raise _too_large(limit)
         return data
+    request = cast("BaseRequest", request)
+    payload = request.content
     connection = cast("Connection", request.protocol)
     outside = ticket is None
     if outside and length is not None and int(length) > SMALL_BYTES:

@@ -20,7 +20,6 @@ from bridge.contract.address import is_loopback, sender_of
 from bridge.http.server.answer import CLOSE, Answer, refuse
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.overload.body_room import BodyRoom
-from bridge.http.server.overload.shed import Shed
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.http.server.unsent import tell_of_every_byte, unsent_bytes
@@ -28,10 +27,8 @@ from bridge.queues.aiohttp_private.server import Fault, HttpProtocol, Overlong
 from bridge.service.access.shown import certificate_of
 
 if TYPE_CHECKING:
-    from bridge.core.admission import Ticket
     from bridge.core.sans import Certificate
     from bridge.http.server.quiet import QuietLog
-    from bridge.service.put_gate import PutGate
 
 # Parsers stop here by themselves; the exact limits of the settings are checked once a head is complete. Lines are
 # allowed more than `uri_bytes`, so that the refusal can tell a long address from a long header.
@@ -62,11 +59,11 @@ class Connection(HttpProtocol):
         "_served_at",
         "_stall",
         "_stall_size",
-        "_ticket",
         "_wire",
         "arrived",
         "certificate",
         "counted",
+        "drained_hook",
         "ending",
         "fixed_headers",
         "hung_up",
@@ -98,6 +95,8 @@ class Connection(HttpProtocol):
         """Set while an answer has no end of its own: called when the peer has gone, or has nothing more to say."""
         self.certificate: Certificate | None = None
         """What the peer proved by TLS who it is by, None where nothing."""
+        self.drained_hook: Callable[[], None] | None = None
+        """Set by a wire: called when the peer has taken all that was written."""
         self.counted: Callable[[], None] | None = None
         """Set once the connection counts as a session or stream of somebody: called when it has ended."""
         self._address = ""
@@ -116,7 +115,6 @@ class Connection(HttpProtocol):
         self._body: StreamReader = EMPTY_PAYLOAD
         self._stall: asyncio.TimerHandle | None = None
         self._stall_size = 0
-        self._ticket: Ticket | None = None
         self._room_taken = 0
         # Nothing is read: so many requests wait for their turn, the answer to one is held, or what came was too much.
         self._crowded = False
@@ -154,7 +152,6 @@ class Connection(HttpProtocol):
             self._rest = None
         self._wire = self._below = None
         self.server.unread.release(self)
-        self._void_ticket()
         if self._refused:
             self.server.turned_away -= 1
             self.forget_server()
@@ -217,13 +214,6 @@ class Connection(HttpProtocol):
             return
         count = self.parsed
         in_head = self._body.is_eof()
-        shed = self.server.shed
-        if shed is not None and in_head and self._rests:
-            looked = shed.look(data)
-            if isinstance(looked, bytes):
-                self._answer_at_once(looked)
-                return
-            self._ticket = looked
         super().data_received(data)
         if self.parsed == count:
             if data and in_head and not self.ends:
@@ -247,11 +237,6 @@ class Connection(HttpProtocol):
             self._body = payload
         self._head = b""
 
-    def take_ticket(self) -> Ticket | None:
-        """Return the ticket of the put that is being served, if it got one on arrival; whoever takes it ends it."""
-        ticket, self._ticket = self._ticket, None
-        return ticket
-
     async def take_room(self, size: int) -> None:
         """Wait for room for a large body; it is given back once the request is answered, for so long it may be held."""
         taken = await self.server.room.take(size)
@@ -270,7 +255,6 @@ class Connection(HttpProtocol):
     def request_ended(self) -> None:
         """Give back what was held for the request."""
         self._served_at = self._loop.time()
-        self._void_ticket()
         if self._crowded and self.pipelined <= _PIPELINED_MAX:
             self._crowded = False
             self._read_on()
@@ -280,8 +264,6 @@ class Connection(HttpProtocol):
 
     async def hold(self, seconds: float) -> None:
         """Wait before the answer to a request, and read nothing meanwhile: whoever floods has to wait as well."""
-        # A put that is refused is no longer one that waits for its commit.
-        self._void_ticket()
         self._held = True
         self._read_no_more()
         try:
@@ -312,24 +294,6 @@ class Connection(HttpProtocol):
     def _read_on(self) -> None:
         if self._wire is not None and not (self._held or self._rest or self._crowded or self.reading_paused):
             self._wire.resume_reading()
-
-    def _void_ticket(self) -> None:
-        """End a ticket that no route took: what it was given for was refused, or its sender is gone."""
-        ticket = self.take_ticket()
-        if ticket is not None and self.server.shed is not None:
-            self.server.shed.gate.drop(ticket)
-
-    @property
-    def _rests(self) -> bool:
-        """Whether nothing is under way in either direction, and the next byte begins a request."""
-        return self.resting and not (self._head or self.ending)
-
-    def _answer_at_once(self, answer: bytes) -> None:
-        """Answer a whole request that the parser never sees; the connection is kept as after any other."""
-        self._cancel_deadline()
-        if self._wire is not None:
-            self._wire.write(answer)
-        self.keep_open()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Resume what was paused; aiohttp calls this for every body read, and feeds its parser anew each time."""
@@ -403,6 +367,8 @@ class Connection(HttpProtocol):
             if self._stall is not None:
                 self._stall.cancel()
                 self._stall = None
+            if self.drained_hook is not None:
+                self.drained_hook()
 
     # Told by TLS, either says no more than that there may be something new.
     resume_writing = pause_writing
@@ -485,13 +451,11 @@ class ConnectionServer(Server):
         boot: str | None,
         quiet: QuietLog,
         loop: asyncio.AbstractEventLoop,
-        gate: PutGate | None = None,
     ) -> None:
         super().__init__(handler, loop=loop)
         self.settings = settings
         self.quiet = quiet
         self.fixed_headers = b"" if boot is None else f"Queuebell-Boot: {boot}\r\n".encode("ascii")
-        self.shed = None if gate is None else Shed(gate, self.fixed_headers)
         self.room = BodyRoom()
         self.unread = AnswerRoom(loop.time)
         self.open: set[Connection] = set()

@@ -12,6 +12,7 @@ from bridge.core.grants import EVERYTHING, Principal, Reach, Verb
 from bridge.core.jwks import Mistimed
 from bridge.core.keys import PREFIX, Identity
 from bridge.http.server.body import unread
+from bridge.http.server.call import Call
 from bridge.http.server.problem import Refusal
 from bridge.observe.facts import AccessRefused, Administered, Fact
 from bridge.service.access.watch import AccessWatch, End, Leave
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from aiohttp.web import BaseRequest
 
+    from bridge.http.server.call import Caller
     from bridge.http.server.connection import Connection
 
 T = TypeVar("T")
@@ -50,24 +52,10 @@ class Doorkeeper:
         self.access: Final = access
         self._tell = tell
 
-    @property
-    def knows(self) -> Callable[[str], bool] | None:
-        """What says whether a key is somebody's who may put now; None where nobody is asked for one.
-
-        It counts nothing: `admit` does. Whoever is past its rate takes the place of others no more than a stranger.
-        """
-        access = self.access
-        if access is None:
-            return None
-
-        def known(key: str) -> bool:
-            identity = access.identify(key)
-            return identity is not None and not access.allowance(identity.principal).wait(access.clock(), put=True)
-
-        return known
-
-    def admit(self, request: BaseRequest, verb: Verb, queue: str) -> Awaitable[None] | None:
+    def admit(self, request: Caller, verb: Verb | None, queue: str) -> Awaitable[None] | None:
         """Raise `Refusal` unless the sender may ``verb`` the queue, within its limits; for "", any queue at all.
+
+        None asks for no more than a sender who is known here.
 
         Returns what has to be waited for, and does the same, where that has to be asked elsewhere. A trigger past its
         sender's rate is let in, and `triggered` tells.
@@ -75,6 +63,8 @@ class Doorkeeper:
         access = self.access
         if access is None:
             return None
+        if isinstance(request, Call):
+            return self._told(request, self._judge(access, request, request.identity, verb, queue))
         given = request.headers.getall(hdrs.AUTHORIZATION, None)
         if given is None:
             certificate = cast("Connection", request.protocol).certificate
@@ -87,7 +77,9 @@ class Doorkeeper:
         identity = access.identify(secret) if scheme.lower() == "bearer" else None
         return self._told(request, self._judge(access, request, identity, verb, queue))
 
-    async def _admit_token(self, access: AccessWatch, request: BaseRequest, token: str, verb: Verb, queue: str) -> None:
+    async def _admit_token(
+        self, access: AccessWatch, request: Caller, token: str, verb: Verb | None, queue: str
+    ) -> None:
         identity, why = None, ""
         try:
             identity = await access.identify_token(token)
@@ -100,21 +92,28 @@ class Doorkeeper:
     def _judge(
         self,
         access: AccessWatch,
-        request: BaseRequest,
+        request: Caller,
         identity: Identity | None,
-        verb: Verb,
+        verb: Verb | None,
         queue: str,
         why: str = "",
     ) -> Refusal | None:
         address = request.remote or ""
         if identity is None:
-            self._tell(AccessRefused("unauthenticated", "", verb.value, queue, address, why))
+            wanted = "connect" if verb is None else verb.value
+            self._tell(AccessRefused("unauthenticated", "", wanted, queue, address, why))
             return _unknown(request, why, close=unread(request))
         request[_IDENTITY] = identity
         principal = identity.principal
         now = access.clock()
         allowance = access.allowance(principal)
-        wait = allowance.request(now)
+        # Messages that are given back are never kept waiting: their leases would lapse.
+        wait = 0 if isinstance(request, Call) and request.settles else allowance.request(now)
+        if verb is None:
+            if wait:
+                self._tell_limit(request, Verb.TAKE, queue)
+                return Refusal("too_many_requests", _PAST_RATE, retry_after=wait, close=unread(request))
+            return None
         if not principal.may(verb, queue):
             return self._forbidden(request, verb, queue)
         if not wait and verb is Verb.PUT:
@@ -128,7 +127,7 @@ class Doorkeeper:
             self._tell(Administered(principal.name, verb.value, queue, address, request.method))
         return None
 
-    def _told(self, request: BaseRequest, refusal: Refusal | None) -> Awaitable[None] | None:
+    def _told(self, request: Caller, refusal: Refusal | None) -> Awaitable[None] | None:
         """Raise a refusal, or return what does so later where there were too many."""
         if refusal is None:
             return None
@@ -141,11 +140,11 @@ class Doorkeeper:
             return _later(request, refusal, held)
         raise refusal
 
-    def principal(self, request: BaseRequest) -> Principal | None:
+    def principal(self, request: Caller) -> Principal | None:
         """Return the sender, who was admitted; None where nobody is asked."""
         return None if self.access is None else request[_IDENTITY].principal
 
-    def put(self, request: BaseRequest, messages: int) -> None:
+    def put(self, request: Caller, messages: int) -> None:
         """Count the messages of a put that was admitted as one."""
         if messages > 1 and self.access is not None:
             self.access.allowance(request[_IDENTITY].principal).put_more(self.access.clock(), messages - 1)
@@ -166,11 +165,11 @@ class Doorkeeper:
             connection.counted()
             connection.counted = None
 
-    def past_rate(self, request: BaseRequest) -> bool:
+    def past_rate(self, request: Caller) -> bool:
         """Say whether a trigger, which was admitted, is past the rate of its sender."""
         return _WAIT in request
 
-    async def attend(self, request: BaseRequest, verb: Verb, queue: str, route: Awaitable[T]) -> T:
+    async def attend(self, request: Caller, verb: Verb, queue: str, route: Awaitable[T]) -> T:
         """Carry out what was admitted.
 
         Refuses it where its key is revoked while its body is still on the way, or its sender uses as much as it may; a
@@ -196,14 +195,16 @@ class Doorkeeper:
             await waits
         raise refusal
 
-    async def _watched(self, request: BaseRequest, verb: Verb, queue: str, route: Awaitable[T]) -> T:
+    async def _watched(self, request: Caller, verb: Verb, queue: str, route: Awaitable[T]) -> T:
         assert self.access is not None
         over = ""
 
         def end(code: str) -> None:
             nonlocal over
             over = code
-            request.content.set_exception(RequestPayloadError("its sender may not do this any more"))
+            cast("BaseRequest", request).content.set_exception(
+                RequestPayloadError("its sender may not do this any more")
+            )
 
         leave = self.access.leave(request[_IDENTITY], verb, end)
         leave.queues = frozenset({queue} - {""})
@@ -220,7 +221,7 @@ class Doorkeeper:
         finally:
             leave.close()
 
-    def require(self, request: BaseRequest, verb: Verb, queues: Iterable[str]) -> None:
+    def require(self, request: Caller, verb: Verb, queues: Iterable[str]) -> None:
         """Raise `Refusal` unless the sender, who was admitted, may ``verb`` each of these queues."""
         if self.access is not None:
             identity = request[_IDENTITY]
@@ -228,38 +229,38 @@ class Doorkeeper:
                 if not identity.principal.may(verb, queue):
                     raise self._forbidden(request, verb, queue)
 
-    def sees(self, request: BaseRequest, queue: str) -> bool:
+    def sees(self, request: Caller, queue: str) -> bool:
         """Say whether the sender, who was admitted, may know that a queue is there."""
         if self.access is None:
             return True
         identity = request[_IDENTITY]
         return identity.principal.may(Verb.LOOK, queue)
 
-    def seen(self, request: BaseRequest) -> Reach:
+    def seen(self, request: Caller) -> Reach:
         """Return the queues that the sender, who was admitted, may know of."""
         return EVERYTHING if self.access is None else request[_IDENTITY].principal.reach(Verb.LOOK)
 
-    def leave(self, request: BaseRequest, verb: Verb, end: End) -> Leave | None:
+    def leave(self, request: BaseRequest, verb: Verb | None, end: End) -> Leave | None:
         """Return what ends with the sender's grants; None where nothing does."""
         return None if self.access is None else self.access.leave(request[_IDENTITY], verb, end)
 
-    def _tell_limit(self, request: BaseRequest, verb: Verb, queue: str) -> None:
+    def _tell_limit(self, request: Caller, verb: Verb, queue: str) -> None:
         name = request[_IDENTITY].principal.name
         self._tell(AccessRefused("limit", name, verb.value, queue, request.remote or ""))
 
-    def _forbidden(self, request: BaseRequest, verb: Verb, queue: str) -> Refusal:
+    def _forbidden(self, request: Caller, verb: Verb, queue: str) -> Refusal:
         identity = request[_IDENTITY]
         self._tell(AccessRefused("forbidden", identity.principal.name, verb.value, queue, request.remote or ""))
         # The queue's name was checked before, and its sender knows it.
         return Refusal("forbidden", f"'{verb.value}' is not granted on {queue or 'any queue'}", close=unread(request))
 
 
-def _unknown(request: BaseRequest, why: str = "", *, close: bool) -> Refusal:
+def _unknown(request: Caller, why: str = "", *, close: bool) -> Refusal:
     detail, challenge = _NOT_GIVEN, CHALLENGE
     if why:
         # Where a client sees no body, as of a WebSocket's handshake, it has the challenge (RFC 6750 3).
         detail, challenge = why, CHALLENGE + f', error="invalid_token", error_description="{why}"'
-    elif request.headers.get(hdrs.AUTHORIZATION, "").lower().startswith("bearer "):
+    elif isinstance(request, Call) or request.headers.get(hdrs.AUTHORIZATION, "").lower().startswith("bearer "):
         # Which of the reasons it is, is not told: neither a form nor a date is for strangers to learn.
         detail, challenge = _NOT_KNOWN, CHALLENGE + ', error="invalid_token"'
     elif cast("Connection", request.protocol).certificate is not None:
@@ -267,6 +268,6 @@ def _unknown(request: BaseRequest, why: str = "", *, close: bool) -> Refusal:
     return Refusal("unauthenticated", detail, challenge=challenge, close=close)
 
 
-async def _later(request: BaseRequest, refusal: Refusal, held: float) -> None:
+async def _later(request: Caller, refusal: Refusal, held: float) -> None:
     await cast("Connection", request.protocol).hold(held)
     raise refusal

@@ -17,6 +17,7 @@ from bridge.http.server.settings import WebSettings
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
+    from bridge.http.server.call import Caller
 # A reg-name or an address, or an IPv6 address in brackets, and perhaps a port (RFC 9110 7.2).
 _authority = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{0,5}))?").fullmatch
 
@@ -142,7 +143,7 @@ class Guard:
         """Whether there is any rate to keep."""
         return self._buckets is not None
 
-    def seconds_to_wait(self, request: BaseRequest) -> int:
+    def seconds_to_wait(self, request: Caller) -> int:
         """Count the request towards its address's rate: 0, or the seconds after which it may come again (S13)."""
         if self._buckets is None:
             return 0

@@ -19,8 +19,6 @@ from bridge.http.server.sockets import default_connections, listen, local_url
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
 
-    from bridge.service.put_gate import PutGate
-
 
 class HttpServer:
     """One server on one port; an async context manager. What it answers is for a class of its own to say.
@@ -38,13 +36,10 @@ class HttpServer:
     _serve: Callable[[BaseRequest], Awaitable[Answer | StreamResponse]]
     """Answers one request; what it raises, `_refused` tells."""
 
-    def __init__(
-        self, settings: WebSettings, *, boot: str | None, gate: PutGate | None = None, tls: Tls = None
-    ) -> None:
+    def __init__(self, settings: WebSettings, *, boot: str | None, tls: Tls = None) -> None:
         check_settings(settings)
         self.settings = settings
         self._boot = boot
-        self._gate = gate
         self._tls = tls
         self._quiet: QuietLog | None = None
         self._server: ConnectionServer | None = None
@@ -98,7 +93,6 @@ class HttpServer:
             boot=self._boot,
             quiet=self._quiet,
             loop=loop,
-            gate=self._gate,
         )
         self._prepare(server)
         self._listening, self._port = await listen(

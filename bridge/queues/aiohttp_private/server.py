@@ -44,16 +44,6 @@ class HttpProtocol(web.RequestHandler):
         return bool(self._messages) or self._waiter is None
 
     @property
-    def resting(self) -> bool:
-        """Whether nothing is under way in either direction and the connection goes on."""
-        waiter = self._waiter
-        return (
-            waiter is not None
-            and not waiter.done()
-            and not (self._messages or self._paused or self._close or self._force_close)
-        )
-
-    @property
     def upgraded(self) -> bool:
         """Whether what comes is no HTTP any more."""
         return self._upgraded or self._payload_parser is not None
@@ -102,13 +92,6 @@ class HttpProtocol(web.RequestHandler):
         """Undo that the server was told of this connection, where it never was."""
         self._manager = None
 
-    def keep_open(self) -> None:
-        """Count the time in which nothing comes from now on, as after an answer of aiohttp's."""
-        self._keepalive = True
-        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
-        if self._keepalive_handle is None:
-            self._keepalive_handle = self._loop.call_at(self._next_keepalive_close_time, self._process_keepalive)
-
     async def drained(self) -> None:
         """Wait until writing is not paused; raises `ConnectionResetError` where the peer is gone."""
         await self._drain_helper()
@@ -129,14 +112,17 @@ class HttpProtocol(web.RequestHandler):
             self.request_ended()
 
 
+_FRAMES = frozenset({WSMsgType.TEXT, WSMsgType.BINARY})
+
+
 class Inbox(WebSocketDataQueue):
-    """aiohttp's queue of messages, which hands texts over as they are parsed, once somebody hears them.
+    """aiohttp's queue of messages, which hands frames over as they are parsed, once somebody hears them.
 
     Through the queue each frame would cost a future, a turn of the loop and the resumption of a stack of coroutines:
     for ten thousand idle sessions a third of their heartbeats' cost.
     """
 
-    hear: Callable[[str], None] | None = None
+    hear: Callable[[str | bytes], None] | None = None
 
     @property
     def empty(self) -> bool:
@@ -146,7 +132,7 @@ class Inbox(WebSocketDataQueue):
     def feed_data(self, data: Any, size: int) -> None:
         """Take one message from the parser."""
         hear = self.hear
-        if hear is not None and data[0] is WSMsgType.TEXT:
+        if hear is not None and data[0] in _FRAMES:
             hear(data[1])
         else:
             super().feed_data(data, size)

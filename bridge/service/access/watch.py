@@ -42,7 +42,7 @@ class Leave:
 
     __slots__ = ("_watch", "end", "identity", "queues", "verb")
 
-    def __init__(self, watch: AccessWatch, identity: Identity, verb: Verb, end: End) -> None:
+    def __init__(self, watch: AccessWatch, identity: Identity, verb: Verb | None, end: End) -> None:
         self._watch = watch
         self.identity = identity
         self.verb = verb
@@ -54,6 +54,7 @@ class Leave:
         """Take ``queues`` for what it is about from now on, or return the first that is not granted."""
         wanted = frozenset(queues)
         for queue in wanted:
+            assert self.verb is not None
             if not self.identity.principal.may(self.verb, queue):
                 return queue
         self.queues = wanted
@@ -96,7 +97,8 @@ class AccessWatch(Looking):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = pathlib.Path(path)
-        self._wall = wall
+        self.wall = wall
+        """Seconds of the wall's clock, by which keys expire."""
         self.clock = clock
         """Seconds that do not go back, for limits."""
         self._seen = self._stamp()
@@ -117,11 +119,11 @@ class AccessWatch(Looking):
 
     def identify(self, secret: str) -> Identity | None:
         """Return who a secret proves somebody to be now, None where it proves nothing."""
-        return self._access.identify(secret, self._wall())
+        return self._access.identify(secret, self.wall())
 
     def identify_certificate(self, certificate: Certificate) -> Identity | None:
         """Return who a verified certificate proves somebody to be now, None where it proves nothing here."""
-        return self._access.certified(certificate, self._wall())
+        return self._access.certified(certificate, self.wall())
 
     def allowance(self, principal: Principal) -> Allowance:
         """Return what somebody uses of the limits that hold now."""
@@ -151,7 +153,7 @@ class AccessWatch(Looking):
         if self._tokens is None:
             return None
         verified = await self._tokens.verify(token)
-        return None if verified is None else self._access.named(verified.principal, verified.until, self._wall())
+        return None if verified is None else self._access.named(verified.principal, verified.until, self.wall())
 
     async def __aenter__(self) -> Self:
         if self._tokens is not None:
@@ -171,12 +173,12 @@ class AccessWatch(Looking):
         """Return who is called so by the list as it is now, None where nobody is."""
         return self._access.principal(name)
 
-    def leave(self, identity: Identity, verb: Verb, end: End) -> Leave:
-        """Have ``end`` called once its holder may not do that any more, within a second."""
+    def leave(self, identity: Identity, verb: Verb | None, end: End) -> Leave:
+        """Have ``end`` called once its holder may not do that any more, within a second; None: has no key any more."""
         given = Leave(self, identity, verb, end)
         self.leaves[given] = None
         # Between a request's admission and this the list may have been read anew, and would not be again.
-        again = self._access.again(identity, self._wall())
+        again = self._access.again(identity, self.wall())
         self._next_end = min(self._next_end, -math.inf if again is None or again != identity else identity.until)
         return given
 
@@ -185,7 +187,7 @@ class AccessWatch(Looking):
         stamp = self._stamp()
         if stamp == self._seen and not self._again:
             # Of ten thousand sessions none is asked about while nothing can have ended.
-            if self._wall() >= self._next_end:
+            if self.wall() >= self._next_end:
                 self._end_what_is_over()
         else:
             # Until it is read, whatever keeps us from it.
@@ -213,12 +215,12 @@ class AccessWatch(Looking):
         return access_file.read(self.path)
 
     def _end_what_is_over(self) -> None:
-        now = self._wall()
+        now = self.wall()
         for given in list(self.leaves):
             again = self._access.again(given.identity, now)
             if again is not None:
                 given.identity = again
-                if given.refused(given.queues) is None and again.principal.may(given.verb):
+                if given.verb is None or (given.refused(given.queues) is None and again.principal.may(given.verb)):
                     continue
             self.leaves.pop(given, None)
             try:

@@ -1,4 +1,4 @@
-"""Sessions over WebSocket: ``GET {bridge}/v1/sessions``, subprotocol ``queuebell.v1``, JSON text frames.
+"""Sessions over the wire to a bridge: ``GET {bridge}/v1/sessions``, subprotocol ``queuebell.v2``, JSON text frames.
 
 Of several equal bridges with one at a time: the first that lets a session in, and the next when that has ended.
 """
@@ -11,19 +11,17 @@ import re
 from collections import deque
 from collections.abc import Callable
 
-import aiohttp
-
 from bridge.brokers.credential import ApiKey, Credential
-from bridge.brokers.ending import why_unreachable
+from bridge.brokers.wire.wire import NotSent, NoWire, SessionHearer, Wire
+from bridge.brokers.wire.wires import WireUser
 from bridge.contract.address import HttpAddress, http_addresses, in_one_text
 from bridge.contract.backoff import Draw
-from bridge.contract.errors import BadInput, ChannelLost
+from bridge.contract.errors import ChannelLost
 from bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
-from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL, DownFrame, UpFrame, decode_down, encode_frame
+from bridge.contract.wire import SUBPROTOCOL, DownFrame, UpFrame
 from listeners.session.channels.base import Link
 
 CONNECT_WITHIN_S = 5.0
-CLOSE_WITHIN_S = 1.0
 _REFUSAL = "application/problem+json"
 _NOT_ALLOWED = {
     401: "the bridge knows no such key, or none was given (api_key, QUEUEBELL_API_KEY, QUEUEBELL_API_KEY_FILE)",
@@ -35,74 +33,62 @@ _BETWEEN = (408, 429, 500, 502, 503, 504)
 """What a proxy says for a bridge that is away or busy."""
 
 
-class WebSocketLink:
-    """One connection. One task writes, so that frames leave in order and `send` never waits.
+class WebSocketLink(SessionHearer):
+    """One session. ``where`` is its bridge; ``gone`` hears once that whoever wants a session needs another one."""
 
-    ``where`` is the address of its bridge; ``over`` hears once that whoever wants a session needs another one.
-    """
-
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, where: str, over: Callable[[], object]) -> None:
-        self._socket = socket
+    def __init__(self, where: str, gone: Callable[[], object]) -> None:
+        self.wire: Wire | None = None
         self._where = where
-        self._over: Callable[[], object] | None = over
-        self._outbox: deque[bytes] = deque()
-        self._something = asyncio.Event()
-        self._ending = False
-        self._writer = asyncio.create_task(self._write(), name="websocket-writer")
+        self._gone: Callable[[], object] | None = gone
+        self._inbox: deque[DownFrame] = deque()
+        self._ended: str | None = None
+        self._waiter: asyncio.Future[None] | None = None
 
     def __str__(self) -> str:
         return self._where
 
     def send(self, frame: UpFrame) -> None:
         """Put one frame on its way; after a break it is dropped."""
-        if not self._ending and not self._writer.done():
-            self._outbox.append(encode_frame(frame))
-            self._something.set()
+        if self.wire is not None and self._ended is None:
+            self.wire.send(frame)
+
+    def hear(self, frame: DownFrame) -> None:
+        """Take one frame of the bridge."""
+        self._inbox.append(frame)
+        self._wake()
+
+    def over(self, code: int | None, why: str) -> None:
+        """Hear that the session, or its wire, has ended."""
+        if self._ended is None:
+            self._ended = why if code is None and why else _ended(code)
+        self._wake()
 
     async def receive(self) -> DownFrame:
-        """Wait for the next frame of a type this version knows. Raises `ChannelLost` once the connection is over."""
-        while True:
-            message = await self._socket.receive()
-            if message.type is aiohttp.WSMsgType.TEXT:
-                try:
-                    frame = decode_down(message.data)
-                except BadInput as error:
-                    raise ChannelLost(f"the bridge sent a frame that cannot be read: {error}") from error
-                if frame is not None:
-                    return frame
-            elif message.type is not aiohttp.WSMsgType.BINARY:
-                # The frame's own code first: aiohttp's is 1006 as soon as its reply to the frame cannot be sent.
-                code = message.data if message.type is aiohttp.WSMsgType.CLOSE else self._socket.close_code
-                raise ChannelLost(_ended(code))
+        """Wait for the next frame of a type this version knows. Raises `ChannelLost` once the session is over."""
+        while not self._inbox:
+            if self._ended is not None:
+                raise ChannelLost(self._ended)
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._inbox.popleft()
 
     async def close(self) -> None:
-        """Send what was handed over, then close; takes at most about a second."""
-        over, self._over = self._over, None
-        if over is not None:
-            over()
-        self._ending = True
-        self._something.set()
-        try:
-            async with asyncio.timeout(CLOSE_WITHIN_S):
-                if not self._writer.done():
-                    await asyncio.wait([self._writer])
-                await self._socket.close()
-        except TimeoutError:
-            pass  # the peer is gone or does not read: the connection is dropped with the session below it
-        finally:
-            self._writer.cancel()
+        """End the session; what was handed over was written. The wire goes on."""
+        gone, self._gone = self._gone, None
+        if gone is not None:
+            gone()
+        if self._ended is None:
+            self._ended = "the session was closed"
+            if self.wire is not None:
+                self.wire.detach(self)
+            self._wake()
 
-    async def _write(self) -> None:
-        while True:
-            while self._outbox:
-                try:
-                    await self._socket.send_frame(self._outbox.popleft(), aiohttp.WSMsgType.TEXT)
-                except (ConnectionError, aiohttp.ClientError):
-                    return  # `receive` tells
-            if self._ending:
-                return
-            self._something.clear()
-            await self._something.wait()
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class WebSocketChannel:
@@ -111,16 +97,15 @@ class WebSocketChannel:
     def __init__(self, url: str, *, api_key: ApiKey = None, draw: Draw = random.random) -> None:
         addresses = http_addresses(url, "bridge")
         self._where = in_one_text(addresses)
-        self._credential = Credential.of(addresses, api_key)
+        self._wires = WireUser(Credential.of(addresses, api_key))
         self._failover = Failover(addresses, draw)
         self._within_s = TRY_S if len(addresses) > 1 else CONNECT_WITHIN_S
-        self._client: aiohttp.ClientSession | None = None
 
     def __str__(self) -> str:
         return self._where
 
     async def connect(self) -> Link:
-        """Open a connection. Raises `ChannelLost` when none can be made within 5 s, or not with a bridge.
+        """Open a session. Raises `ChannelLost` when none can be made within 5 s, or not with a bridge.
 
         Several are tried in turn, 2 s each. The one that refuses us is told of, and the next one tried the next time.
         """
@@ -128,14 +113,15 @@ class WebSocketChannel:
         told: list[str] = []
         for where in self._failover.round(loop.time()):
             outcome, retry_after = Outcome.UNKNOWN, None
+            link = WebSocketLink(where.url, self._lost(where))
             try:
-                link = await self._open(where)
-            except aiohttp.WSServerHandshakeError as error:
+                link.wire = await self._wires.link(where, link, self._within_s)
+            except NoWire as error:
                 outcome = Outcome.REFUSED if _refuses(error) else Outcome.NOT_DONE
-                retry_after = None if error.headers is None else retry_after_s(error.headers.get("Retry-After"))
+                retry_after = retry_after_s(error.headers.get("retry-after"))
                 told.append(_unwelcome(error))
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                told.append(f"no session: {why_unreachable(error)}")
+            except NotSent as error:
+                told.append(f"no session: {error}")
             except asyncio.CancelledError:
                 self._failover.tell(where, Outcome.UNKNOWN, loop.time())
                 raise
@@ -148,28 +134,13 @@ class WebSocketChannel:
                 break
         raise ChannelLost("; ".join(told))
 
-    async def _open(self, where: HttpAddress) -> WebSocketLink:
-        if self._client is None:
-            self._client = aiohttp.ClientSession()
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self._within_s):
-            # Heartbeats of our own say more than pings would: they prove that the bridge hears us (L9).
-            socket = await self._client.ws_connect(
-                f"{where.url}/v1/sessions",
-                headers=self._credential.headers(),
-                ssl=self._credential.tls() or True,
-                protocols=(SUBPROTOCOL,),
-                compress=0,
-                max_msg_size=2 * FRAME_BYTES_MAX,
-                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_WITHIN_S),
-            )
-        return WebSocketLink(socket, where.url, lambda: self._failover.tell(where, Outcome.UNKNOWN, loop.time()))
+    def _lost(self, where: HttpAddress) -> Callable[[], object]:
+        now = asyncio.get_running_loop().time
+        return lambda: self._failover.tell(where, Outcome.UNKNOWN, now())
 
     async def close(self) -> None:
-        """Close the client and whatever connection is left."""
-        if self._client is not None:
-            client, self._client = self._client, None
-            await client.close()
+        """Let go of the wires, which close where nobody else uses them."""
+        await self._wires.close()
 
 
 def _ended(code: int | None) -> str:
@@ -179,20 +150,22 @@ def _ended(code: int | None) -> str:
     return _NOT_ALLOWED.get(code - 4000, f"the connection was closed ({code})")
 
 
-def _refuses(error: aiohttp.WSServerHandshakeError) -> bool:
+def _refuses(error: NoWire) -> bool:
     """Say whether a bridge wants no session with us, as an equal one would not."""
-    kind = "" if error.headers is None else error.headers.get("Content-Type", "")
-    return error.status in _NOT_ALLOWED and kind.startswith(_REFUSAL)
+    return error.status in _NOT_ALLOWED and error.headers.get("content-type", "").startswith(_REFUSAL)
 
 
-def _unwelcome(error: aiohttp.WSServerHandshakeError) -> str:
-    """Say what an answer means that opens no session: a bridge refuses in its own words, and a proxy waits for one."""
-    kind = "" if error.headers is None else error.headers.get("Content-Type", "")
+def _unwelcome(error: NoWire) -> str:
+    """Say what an answer means that opens no wire: a bridge refuses in its own words, and a proxy waits for one."""
     if _refuses(error):
-        said = None if error.headers is None else _described(error.headers.get("WWW-Authenticate", ""))
+        said = _described(error.headers.get("www-authenticate", ""))
         return f"no session: {said[1] if said else _NOT_ALLOWED[error.status]}"
-    if kind.startswith(_REFUSAL):
+    if error.headers.get("content-type", "").startswith(_REFUSAL):
+        if error.status == 400:
+            return f"no session: the bridge is of another version, which does not speak {SUBPROTOCOL}; upgrade it"
         return f"no session: the bridge answers {error.status}"
     if error.status in _BETWEEN:
         return f"no session: it answers {error.status}, as a proxy does while its bridge is away"
+    if not error.status:
+        return f"no session: {error}"
     return f"what answers there is no bridge: it answers {error.status}, and not as one does; is the address right?"

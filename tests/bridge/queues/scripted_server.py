@@ -1,4 +1,4 @@
-"""An HTTP server that answers as a test says, counts what it was asked, and can hang up instead of answering."""
+"""A server that answers as a test says, over HTTP or over wires, and can hang up instead of answering."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from types import TracebackType
 from typing import Self
 
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+
+from bridge.contract.calls import WINDOW, decode_call, encode_answer
+from bridge.contract.wire import SUBPROTOCOL, Ready, encode_frame
+from bridge.queues.http import CARRIES
 
 
 class HangUp(Exception):
@@ -17,10 +22,15 @@ Answering = Callable[[web.Request, bytes], web.Response]
 
 
 class ScriptedServer:
-    """One server on a free port; an async context manager. ``asked`` holds method and path of every request."""
+    """One server on a free port; an async context manager. ``asked`` holds method and path of every request.
 
-    def __init__(self, answering: Answering) -> None:
+    With ``wire`` it opens wires and is asked over them; else it opens none, or has ``sessions`` answered as well.
+    """
+
+    def __init__(self, answering: Answering, *, wire: bool = False, sessions: bool = False) -> None:
         self._answering = answering
+        self._wire = wire
+        self._sessions = sessions
         self.asked: list[tuple[str, str]] = []
         self.url = ""
 
@@ -42,7 +52,9 @@ class ScriptedServer:
         application.router.add_route("*", "/{path:.*}", self._answer)
         return application
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if request.path == "/v1/sessions" and not self._sessions:
+            return await self._calls(request) if self._wire else web.Response(status=404)
         body = await request.read()
         self.asked.append((request.method, request.path))
         try:
@@ -50,3 +62,23 @@ class ScriptedServer:
         except HangUp:
             request.transport.abort()
             return web.Response()
+
+    async def _calls(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(protocols=(SUBPROTOCOL,))
+        await socket.prepare(request)
+        await socket.send_str(encode_frame(Ready(WINDOW, None, [CARRIES])).decode())
+        async for message in socket:
+            call = decode_call(message.data)
+            assert call is not None
+            asked = make_mocked_request(call.method, call.target, {"Content-Type": call.media})
+            self.asked.append((asked.method, asked.path))
+            try:
+                answer = self._answering(asked, call.body)
+            except HangUp:
+                assert request.transport is not None
+                request.transport.abort()
+                break
+            lines = "".join(f"{name}: {value}\n" for name, value in answer.headers.items())
+            body = answer.body if isinstance(answer.body, bytes) else b""
+            await socket.send_bytes(encode_answer(call.n, answer.status, lines.encode(), body))
+        return socket

@@ -83,11 +83,13 @@ REPEATABLE = {"put_once", "peek", "depth", "queues"}
 
 
 @contextlib.asynccontextmanager
-async def among(*answers: Answering | None) -> AsyncIterator[tuple[HttpStore, list[ScriptedServer]]]:
+async def among(
+    *answers: Answering | None, wire: bool = False
+) -> AsyncIterator[tuple[HttpStore, list[ScriptedServer]]]:
     """Give a store over servers that answer so, begun with the first; nobody listens where it is None."""
     async with contextlib.AsyncExitStack() as stack:
         servers = [
-            ScriptedServer(well) if each is None else await stack.enter_async_context(ScriptedServer(each))
+            ScriptedServer(well) if each is None else await stack.enter_async_context(ScriptedServer(each, wire=wire))
             for each in answers
         ]
         urls = [server.url or f"http://127.0.0.1:{free_port()}" for server in servers]
@@ -96,10 +98,11 @@ async def among(*answers: Answering | None) -> AsyncIterator[tuple[HttpStore, li
         yield store, servers
 
 
+@pytest.mark.parametrize("wire", [True, False])
 @pytest.mark.parametrize("call", CALLS)
-async def test_only_what_may_be_done_twice_is_asked_of_the_next_where_no_answer_came(call: str) -> None:
+async def test_only_what_may_be_done_twice_is_asked_of_the_next_where_no_answer_came(call: str, wire: bool) -> None:
     """A put without a key, a receive or a settlement that may have been done is its caller's to judge, as ever."""
-    async with among(hanging_up, well) as (store, (first, second)):
+    async with among(hanging_up, well, wire=wire) as (store, (first, second)):
         if call in REPEATABLE:
             await CALLS[call](store)
         else:
@@ -110,6 +113,7 @@ async def test_only_what_may_be_done_twice_is_asked_of_the_next_where_no_answer_
         assert (len(first.asked), len(second.asked)) == (1, 1)
 
 
+@pytest.mark.parametrize("wire", [True, False])
 @pytest.mark.parametrize(
     ("status", "code", "raised"),
     [
@@ -118,20 +122,21 @@ async def test_only_what_may_be_done_twice_is_asked_of_the_next_where_no_answer_
     ],
 )  # fmt: skip
 async def test_what_is_refused_for_itself_is_refused_everywhere(
-    status: int, code: str, raised: type[Exception]
+    status: int, code: str, raised: type[Exception], wire: bool
 ) -> None:
     """That is an answer: no other is asked, now or the next time."""
-    async with among(refusing(status, code), well) as (store, (first, second)):
+    async with among(refusing(status, code), well, wire=wire) as (store, (first, second)):
         for _ in range(3):
             with pytest.raises(raised):
                 await store.receive(QUEUE)
         assert (len(first.asked), len(second.asked)) == (3, 0)
 
 
-async def test_what_may_have_been_done_at_one_is_never_told_as_not_done() -> None:
+@pytest.mark.parametrize("wire", [True, False])
+async def test_what_may_have_been_done_at_one_is_never_told_as_not_done(wire: bool) -> None:
     """Although the last that was asked cannot be reached."""
     for last in (None, refusing(503, "draining"), refusing(401, "unauthenticated"), strange):
-        async with among(hanging_up, last) as (store, _servers):
+        async with among(hanging_up, last, wire=wire) as (store, _servers):
             with pytest.raises(UnknownOutcome):
                 await store.put_once(QUEUE, "k", b"x")
 

@@ -123,8 +123,9 @@ async def test_a_worker_that_the_bridge_rejects_is_named(tmp_path: pathlib.Path)
     """Two workers name two stores for one queue: check, status, explain, the metrics and the page's list say so."""
     with serving(tmp_path / "data") as bridge:
         async with aiohttp.ClientSession(bridge.url) as client:
-            sessions = [await client.ws_connect("/v1/sessions", protocols=("queuebell.v1",)) for _ in range(2)]
+            sessions = [await client.ws_connect("/v1/sessions", protocols=("queuebell.v2",)) for _ in range(2)]
             for session, store, told in zip(sessions, ("aa11", "bb22"), ("welcome", "error"), strict=True):
+                assert (await session.receive_json())["type"] == "ready"
                 await session.send_str(hello(store))
                 assert (await session.receive_json())["type"] == told
             async with client.get("/metrics") as answer:

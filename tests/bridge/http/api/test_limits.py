@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import json
 import pathlib
+import secrets
 import time
 from collections.abc import AsyncIterator
 
@@ -35,6 +36,9 @@ from tests.support.web import JSON, Reply, Served, request, serving
 
 MIB = 1024 * 1024
 EVERYTHING = {verb: ["a/*"] for verb in ("ring", "put", "take", "look", "manage")}
+
+
+HELLO = {"type": "hello", "listener": "l", "queues": []}
 
 
 class Limited:
@@ -70,11 +74,12 @@ class Limited:
         """Open a session that is not closed in order, but cut off."""
         headers = {"Authorization": f"Bearer {self.secrets[who]}"}
         async with aiohttp.ClientSession(headers=headers) as client:
-            session = await client.ws_connect(f"{self.served.server.url}/v1/sessions", protocols=("queuebell.v1",))
+            session = await client.ws_connect(f"{self.served.server.url}/v1/sessions", protocols=("queuebell.v2",))
+            assert (await session.receive_json())["type"] == "ready"
             yield session
 
     @contextlib.asynccontextmanager
-    async def open(self, kind: str, who: str = "greedy") -> AsyncIterator[tuple[int, str | None]]:
+    async def open(self, kind: str, who: str = "greedy") -> AsyncIterator[tuple[object, object]]:
         """Open a session or a stream, and give its status and what it was told to wait."""
         headers = {"Authorization": f"Bearer {self.secrets[who]}"}
         url = self.served.server.url
@@ -83,13 +88,11 @@ class Limited:
                 async with client.get(f"{url}/v1/wakes?queue=a/x") as answer:
                     yield answer.status, answer.headers.get("Retry-After")
                 return
-            try:
-                async with client.ws_connect(f"{url}/v1/sessions", protocols=("queuebell.v1",)):
-                    yield 200, None
-                    return
-            except aiohttp.WSServerHandshakeError as error:
-                refused = error.status, (error.headers or {}).get("Retry-After")
-            yield refused
+            async with self.session(who) as session:
+                await session.send_json({**HELLO, "instance": secrets.token_hex(16)})
+                frame = await session.receive_json()
+                welcomed = frame["type"] == "welcome"
+                yield (200, None) if welcomed else (frame["code"], frame["retry_after_s"])
 
 
 @contextlib.asynccontextmanager
@@ -151,7 +154,6 @@ async def test_puts_a_second(limited: Limited) -> None:
 
 async def test_frames_past_the_rate_are_read_later(limited: Limited) -> None:
     """All of them are answered in the end, and nobody else waits."""
-    hello = {"type": "hello", "instance": "1" * 32, "listener": "l", "queues": []}
 
     async def beats(session: aiohttp.ClientWebSocketResponse, count: int) -> None:
         for number in range(count):
@@ -159,7 +161,7 @@ async def test_frames_past_the_rate_are_read_later(limited: Limited) -> None:
 
     async with limited.session() as mine, limited.session("other") as others:
         for session in (mine, others):
-            await session.send_json(hello)
+            await session.send_json({**HELLO, "instance": secrets.token_hex(16)})
             assert (await session.receive_json())["type"] == "welcome"
         limited.watch.clock = time.monotonic
         limited.limit(requests_per_second=500)
@@ -185,7 +187,7 @@ async def test_connections(limited: Limited, kind: str, beside: str) -> None:
         limited.limit(connections=1)
         assert first[0] == 200
         async with limited.open(kind) as refused, limited.open(kind, "other") as others:
-            assert (refused, others[0]) == ((429, "5"), 200)
+            assert (refused, others[0]) == ((429, "5") if kind == "stream" else ("too_many_requests", 5), 200)
         assert (await limited.ask("GET", "/v1/queues")).status == 200
     async with asyncio.timeout(100):
         while True:

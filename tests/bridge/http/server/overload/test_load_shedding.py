@@ -14,7 +14,6 @@ import pytest
 from bridge.contract.errors import Overloaded
 from bridge.core.admission import PUT_BYTES, SLOW_AFTER_S
 from bridge.http.api.app import WebServer
-from bridge.http.server.overload.shed import _KNOWN_MAX, _known, whole_put
 from bridge.http.server.settings import WebSettings
 from bridge.queues.base import NewMessage
 from bridge.queues.http import HttpStore
@@ -194,18 +193,3 @@ async def azure_client(front: Front) -> AsyncIterator[Client]:
 async def gone(front: Front) -> None:
     """Take the message that was put all the same."""
     assert len(await front.get("orders")) == 1
-
-
-PUT = "/v1/queues/billing/orders/messages/a"
-PLAIN = request("PUT", PUT, b"x", media="text/plain")
-
-
-def test_known_head_goes_with_the_body_that_it_announces() -> None:
-    """A head that was seen before is not read again; the body's length and the request line still are."""
-    assert whole_put(PLAIN) == 1
-    for other in (PLAIN + b"x", PLAIN[:-1], PLAIN.replace(b"PUT", b"GET"), PLAIN.replace(b"1.1", b"1.0")):
-        assert whole_put(other) is None
-    assert whole_put(PLAIN) == 1
-    for number in range(2 * _KNOWN_MAX):
-        assert whole_put(PLAIN.replace(b"Host", b"X-A: %d\r\nHost" % number)) == 1
-    assert len(_known) <= _KNOWN_MAX

@@ -1,0 +1,79 @@
+"""The binary frames of a wire: calls to the bridge, and their answers (docs/channels.md).
+
+A call is ``n METHOD path``, perhaps a line with its content type, an empty line, and the body as HTTP has it. Its
+answer is ``n status``, the few headers that matter to a client, an empty line, and the body. ``n`` rises with every
+call of a connection; an answer names the call that it belongs to, and answers come in any order.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+WINDOW: Final = 32
+"""Calls that one connection may have unanswered; settlements are not counted."""
+CALL_BYTES_MAX: Final = 64 * 1024
+"""The largest body of a call; a larger one goes over HTTP."""
+HEAD_BYTES_MAX: Final = 4096
+"""The largest head of a call."""
+TARGET_MAX: Final = 2048
+"""The longest path and query of a call."""
+JSON: Final = "application/json"
+_N_MAX: Final = 2**53
+
+_call = re.compile(
+    rb"([0-9]{1,16}) ([A-Z]{1,10}) (/[!-~]{0,2047})(?:\ncontent-type: ([ -~]{1,200}))?\n\n", re.ASCII
+).match
+_answer = re.compile(rb"([0-9]{1,16}) ([1-5][0-9]{2})\n((?:[!-9;-~]+: [ -~]*\n)*)\n", re.ASCII).match
+_NO_HEADERS: Final[dict[str, str]] = {}
+
+
+class CallFrame(NamedTuple):
+    """One call; ``media`` is the type of its body."""
+
+    n: int
+    method: str
+    target: str
+    media: str
+    body: bytes
+
+
+class AnswerFrame(NamedTuple):
+    """The answer to call ``n``; header names are in lower case."""
+
+    n: int
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def encode_call(n: int, method: str, target: str, body: bytes, media: str = JSON) -> bytes:
+    """Encode one call; ``target`` is a path and a query, percent-encoded."""
+    kind = "" if media == JSON or not body else f"\ncontent-type: {media}"
+    return f"{n} {method} {target}{kind}\n\n".encode("ascii") + body
+
+
+def decode_call(data: bytes) -> CallFrame | None:
+    """Decode one call; None where its head cannot be read, so that there is no number to answer it by."""
+    found = _call(data)
+    if found is None or (n := int(found[1])) > _N_MAX:
+        return None
+    media = JSON if found[4] is None else found[4].decode("ascii")
+    return CallFrame(n, found[2].decode("ascii"), found[3].decode("ascii"), media, data[found.end() :])
+
+
+def encode_answer(n: int, status: int, headers: bytes, body: bytes) -> bytes:
+    """Encode one answer; ``headers`` are whole lines, each with its line feed."""
+    return b"%d %d\n%b\n%b" % (n, status, headers, body)
+
+
+def decode_answer(data: bytes) -> AnswerFrame | None:
+    """Decode one answer; None where it is none."""
+    found = _answer(data)
+    if found is None:
+        return None
+    headers = _NO_HEADERS
+    if found[3]:
+        lines = [line.partition(": ") for line in found[3].decode("ascii").splitlines()]
+        headers = {name.lower(): value for name, _, value in lines}
+    return AnswerFrame(int(found[1]), int(found[2]), headers, data[found.end() :])

@@ -1,0 +1,1 @@
+"""Wires: WebSockets of clients, each with their calls and at most one session."""

@@ -1,0 +1,484 @@
+"""One client's WebSocket: its calls, and at most one session (RFC 6455; docs/channels.md).
+
+Calls are binary frames, frames of the session are text. Neither ends the other: a session that is refused leaves the
+calls alone, a call that is refused leaves the session alone. Frames are written straight to the transport, whole and
+unmasked (RFC 6455 section 5.2): sending never blocks, needs no task, and one slow reader delays nobody (I5). Reading,
+fragments, pings and the closing handshake stay with aiohttp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+from aiohttp import WSMsgType
+
+from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_call
+from bridge.contract.errors import BadInput
+from bridge.contract.wire import (
+    DownFrame,
+    Ended,
+    ErrorFrame,
+    Goaway,
+    Hello,
+    UpFrame,
+    WireFrame,
+    decode_up,
+    encode_frame,
+)
+from bridge.core.grants import Verb
+from bridge.http.server.call import Call
+from bridge.http.server.problem import Refusal
+from bridge.observe.facts import AccessRefused
+from bridge.observe.swallowed import swallow
+from bridge.service.access.within import PastLimit
+from bridge.service.channels.base import FORBIDDEN, OVER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bridge.core.keys import Identity
+    from bridge.core.sans import Certificate
+    from bridge.http.server.answer import Answer, Peer
+    from bridge.http.server.connection import Connection
+    from bridge.http.wire.wires import Wires
+    from bridge.queues.aiohttp_private.server import Socket
+    from bridge.service.access.watch import Leave
+    from bridge.service.sessions import BridgeSession
+
+log = logging.getLogger("queuebell.bridge")
+
+WRITE_BUFFER_MAX: Final = 64 * 1024
+"""Above this much unsent, wakes stay in their slots. The kernel's own buffer (some MiB on loopback) comes on top."""
+WRITE_BUFFER_ABORT: Final = 1024 * 1024
+"""Answers to frames of a session are not in slots: a peer that sends and never reads could grow them for ever."""
+UNSENT_MAX: Final = 32 * 1024
+"""Above this much unsent, calls wait to be carried out: their answers would delay wakes."""
+SETTLE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of settlements that are not answered; their number has no limit."""
+CLOSE_TIMEOUT_S: Final = 1.0
+IDLE_S: Final = 90.0
+"""A wire without a session ends so long after its last call; clients end theirs after 30 s."""
+RESTART: Final = 1012
+_POLICY: Final = 1008
+_TOO_BIG: Final = 1009
+_LATER: Final = 1013
+_TEXT: Final = 0x81
+_BINARY: Final = 0x82
+# A task that begins at once spares a turn of the loop.
+_AT_ONCE: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+
+
+def ws_frame(payload: bytes, first: int = _TEXT) -> bytes:
+    """Return ``payload`` as one unmasked frame (RFC 6455 section 5.2)."""
+    size = len(payload)
+    if size < 126:
+        return bytes((first, size)) + payload
+    if size < 65536:
+        return struct.pack("!BBH", first, 126, size) + payload
+    return struct.pack("!BBQ", first, 127, size) + payload
+
+
+class Wire:
+    """The bridge's end of one wire."""
+
+    __slots__ = (
+        "_answers_unsent",
+        "_calls",
+        "_closing",
+        "_ended_at",
+        "_gone",
+        "_idle",
+        "_last",
+        "_loop",
+        "_over",
+        "_settle_bytes",
+        "_transport",
+        "_used_at",
+        "_waiting",
+        "_wires",
+        "_ws",
+        "address",
+        "connection",
+        "had_session",
+        "leave",
+        "session",
+    )
+
+    def __init__(
+        self, wires: Wires, ws: Socket, transport: asyncio.Transport, connection: Connection, address: str
+    ) -> None:
+        self._wires = wires
+        self._ws = ws
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self.connection = connection
+        self.address = address
+        self.leave: Leave | None = None
+        """What ends with the key of the wire; None where nobody is asked for one."""
+        self.session: WireSession | None = None
+        self.had_session = False
+        """Whether there was one: what its listener said before it heard of the end is no fault."""
+        self._calls: dict[asyncio.Task[None], int] = {}
+        """Those being carried out, and how much each takes of the window."""
+        self._waiting: deque[Call] = deque()
+        """Those that wait until the answers before them have been read."""
+        self._over = 0
+        """How many came past the window since it was full."""
+        self._settle_bytes = 0
+        self._answers_unsent = 0
+        self._last = -1
+        """The number of the newest call."""
+        self._ended_at: int | None = None
+        """The number after which no call is carried out any more."""
+        self._gone = False
+        self._closing: asyncio.Task[bool] | None = None
+        self._used_at = self._loop.time()
+        self._idle: asyncio.TimerHandle | None = self._loop.call_later(IDLE_S, self._check_idle)
+        connection.drained_hook = self._drained
+
+    # What a call asks of its connection
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """What the peer proved by TLS."""
+        return self.connection.certificate
+
+    @property
+    def turn_came(self) -> float:
+        """When the newest call came."""
+        return self._used_at
+
+    @property
+    def ending(self) -> bool:
+        """Whether no more calls are carried out."""
+        return self._ended_at is not None
+
+    async def hold(self, seconds: float) -> None:
+        """Wait before a refusal is answered; meanwhile it takes its place in the window."""
+        await asyncio.sleep(seconds)
+
+    def identity(self) -> Identity | None:
+        """Return who holds the key of the wire, None once it is void."""
+        leave = self.leave
+        if leave is None or self._wires.void(leave.identity):
+            return None
+        return leave.identity
+
+    # Reading
+
+    async def read(self) -> None:
+        """Read until the connection ends."""
+        ws = self._ws
+        while True:
+            if ws.inbox.empty:
+                # What came before was read: from here on there is nothing to overtake.
+                ws.inbox.hear = self.hear
+            message = await ws.receive()
+            if self._closing is not None:
+                break
+            if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
+                self.hear(message.data)
+            elif message.type is WSMsgType.PING:
+                self._count()
+                await ws.pong(message.data)
+            elif message.type is WSMsgType.PONG:
+                self._count()
+            else:
+                # CLOSE, CLOSING, CLOSED, or an ERROR for which aiohttp has sent the code itself (1002, 1007, 1009).
+                break
+
+    def hear(self, data: str | bytes) -> None:
+        """Take one message of the peer."""
+        if self._gone:
+            return
+        try:
+            if isinstance(data, str):
+                self._hear_frame(data)
+            else:
+                self._hear_call(data)
+        except Exception as error:  # noqa: BLE001 - it costs this message
+            swallow("a message of a wire", error)
+
+    def _hear_call(self, data: bytes) -> None:
+        frame = decode_call(data)
+        if frame is None or frame.n <= self._last:
+            self.close(_POLICY, "a call begins with a rising number, a method and a path")
+            return
+        if self._ended_at is not None:
+            # Its sender was told that it is not carried out.
+            return
+        self._last = frame.n
+        self._used_at = self._loop.time()
+        call = Call(self, frame)
+        if call.content.size > CALL_BYTES_MAX:
+            self._answer(call, self._wires.refused(Refusal("too_large", f"a call has {CALL_BYTES_MAX} bytes at most")))
+        elif call.settles:
+            self._settle_bytes += call.content.size
+            if self._settle_bytes > SETTLE_BYTES_MAX:
+                self.close(_POLICY, "too many settlements at once")
+                return
+            self._carry_out(call)
+        elif sum(self._calls.values()) + len(self._waiting) >= WINDOW:
+            self._over += 1
+            if self._over > WINDOW:
+                self.close(_POLICY, f"more than {2 * WINDOW} calls at once")
+                return
+            refusal = Refusal("too_many_requests", f"at most {WINDOW} calls of a connection at once", retry_after=1)
+            self._answer(call, self._wires.refused(refusal))
+        elif self._transport.get_write_buffer_size() > UNSENT_MAX:
+            self._waiting.append(call)
+        else:
+            self._carry_out(call)
+
+    def _carry_out(self, call: Call) -> None:
+        task = asyncio.Task(self._run(call), loop=self._loop, name="a call over a wire", **_AT_ONCE)
+        if not task.done():
+            self._calls[task] = 0 if call.settles else 1
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._calls.pop(task, None)
+        self._over = 0
+        if self._ended_at is not None and not self._calls and not self._waiting:
+            self.close(RESTART, "the bridge is stopping")
+
+    async def _run(self, call: Call) -> None:
+        try:
+            try:
+                answer = await self._wires.routes.serve_call(call)
+            except Exception as error:  # noqa: BLE001 - every call is answered
+                answer = self._wires.refused(error)
+            except asyncio.CancelledError:
+                unknown = "the outcome is unknown: it may have been carried out"
+                self._answer(call, self._wires.refused(Refusal("internal", unknown, status=500)))
+                raise
+            self._answer(call, answer)
+        finally:
+            if call.settles:
+                self._settle_bytes -= call.content.size
+
+    def _answer(self, call: Call, answer: Answer) -> None:
+        transport = self._transport
+        if transport.is_closing():
+            return
+        framed = answer.framed(call.n, cast("Peer", self.connection))
+        transport.write(ws_frame(framed, _BINARY))
+        if transport.get_write_buffer_size():
+            self._answers_unsent += len(framed)
+
+    def _drained(self) -> None:
+        """The peer has taken all that was written: what waited is carried out, until that much is unsent again."""
+        self._answers_unsent = 0
+        while self._waiting and self._transport.get_write_buffer_size() <= UNSENT_MAX:
+            self._carry_out(self._waiting.popleft())
+
+    # The session
+
+    def _hear_frame(self, text: str) -> None:
+        session = self.session
+        try:
+            frame = decode_up(text)
+        except BadInput as error:
+            self._wires.bridge.unreadable(None if session is None else session.inner, error)
+            self._refuse(_TOO_BIG if error.code == "too_large" else _POLICY, error.code, str(error))
+            return
+        self._count()
+        if frame is None:
+            return
+        if session is None:
+            if isinstance(frame, Hello):
+                session = self._begin()
+            elif not self.had_session:
+                self._refuse(_POLICY, "bad_parameter", "a session begins with a hello")
+            if session is None:
+                return
+        session.feed(frame)
+
+    def _begin(self) -> WireSession | None:
+        bridge, leave = self._wires.bridge, self.leave
+        counted: Callable[[], None] | None = None
+        try:
+            if leave is not None:
+                counted = self._wires.connect(leave.identity.principal)
+            session = WireSession(self, counted)
+            session.inner = bridge.connect(session)
+        except PastLimit as error:
+            self._refuse(_LATER, "too_many_requests", str(error), error.retry_after_s)
+            return None
+        except BadInput as error:
+            if counted is not None:
+                counted()
+            self._refuse(_LATER, error.code, str(error), 1)
+            return None
+        self.session = session
+        if leave is not None:
+            session.leave = self._wires.leave(leave.identity, session.lose)
+        return session
+
+    def _refuse(self, code: int, name: str, text: str, retry_after_s: int | None = None) -> None:
+        self.send(ErrorFrame(name, text, retry_after_s))
+        if self.session is not None:
+            self.session.end(code, name, name)
+        else:
+            self.send(Ended(code, name))
+
+    def _count(self) -> None:
+        if self.leave is not None and (wait := self.leave.request_more()):
+            self.connection.rest(wait)
+
+    # Writing
+
+    def writable(self) -> bool:
+        """Whether little enough is unsent for a wake to be written."""
+        return self._transport.get_write_buffer_size() < WRITE_BUFFER_MAX
+
+    def send(self, frame: DownFrame | WireFrame) -> None:
+        """Write one frame; a peer that lets a whole MiB pile up beside its answers is cut off."""
+        transport = self._transport
+        if self._gone or transport.is_closing():
+            return
+        transport.write(ws_frame(encode_frame(frame)))
+        if transport.get_write_buffer_size() > WRITE_BUFFER_ABORT + self._answers_unsent:
+            log.warning("a connection was cut off: its listener does not read; it will reconnect and nothing is lost")
+            transport.abort()
+
+    # The end
+
+    def go_away(self) -> None:
+        """Carry out what came, refuse what comes, and close."""
+        if self._ended_at is None and not self._gone:
+            self.send(Goaway(self._last))
+            self._ended_at = self._last
+            if not self._calls and not self._waiting:
+                self.close(RESTART, "the bridge is stopping")
+
+    def close(self, code: int, reason: str) -> None:
+        """End session and connection: start the closing handshake, and cut the connection after a second."""
+        if self._gone:
+            return
+        self._gone = True
+        if self.session is not None:
+            self.session.over(reason)
+        if self._closing is None and not self._ws.closed and not self._transport.is_closing():
+            self._closing = self._loop.create_task(self._close(code, reason), name="closing a wire")
+
+    async def _close(self, code: int, reason: str) -> bool:
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                return await self._ws.close(code=code, message=reason.encode()[:120])
+        except TimeoutError:
+            self._transport.abort()
+            return False
+
+    async def closed(self) -> None:
+        """Let go of everything once nothing comes any more; calls that are under way are finished."""
+        self._gone = True
+        self._ws.inbox.hear = None
+        self.connection.drained_hook = None
+        self._waiting.clear()
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if self.leave is not None:
+            self.leave.close()
+        if self.session is not None:
+            self.session.over("connection closed")
+        try:
+            if self._closing is not None:
+                await self._closing
+            if self._calls:
+                await asyncio.wait(list(self._calls))
+        finally:
+            # Only where the server cannot wait for them any longer.
+            for task in list(self._calls):
+                task.cancel()
+
+    def _check_idle(self) -> None:
+        left = self._used_at + IDLE_S - self._loop.time()
+        if self.session is None and not self._calls and not self._waiting and left <= 0:
+            self._idle = None
+            self.close(1000, "idle")
+            return
+        self._idle = self._loop.call_later(left if left > 0 else IDLE_S, self._check_idle)
+
+
+class WireSession:
+    """The bridge's end of the session on a wire."""
+
+    __slots__ = ("_counted", "_wire", "inner", "leave")
+
+    kind = "websocket"
+
+    def __init__(self, wire: Wire, counted: Callable[[], None] | None) -> None:
+        self._wire = wire
+        self._counted = counted
+        self.inner: BridgeSession = cast("BridgeSession", None)
+        self.leave: Leave | None = None
+
+    def feed(self, frame: UpFrame) -> None:
+        """Take a frame of the listener, within what its key grants."""
+        leave = self.leave
+        if leave is not None and isinstance(frame, Hello):
+            # What else a session says is about the queues of its hello, or about none that it has a seat at.
+            queue = leave.refused(each.queue for each in frame.queues)
+            if queue is not None:
+                self._forbid(leave, frame, queue)
+                return
+            frame = msgspec.structs.replace(frame, instance=leave.instance(frame.instance))
+        self.inner.feed(frame)
+
+    def _forbid(self, leave: Leave, frame: Hello, queue: str) -> None:
+        bridge = self._wire._wires.bridge
+        bridge.tell(AccessRefused(FORBIDDEN, leave.identity.principal.name, Verb.TAKE.value, queue, self._wire.address))
+        why = f"'take' is not granted on {queue}"
+        queues, instance = [each.queue for each in frame.queues], leave.instance(frame.instance)
+        bridge.bell.rejections.add(bridge.now(), queues, frame.listener, FORBIDDEN, why, instance=instance)
+        self._wire.send(ErrorFrame(FORBIDDEN, why))
+        self.end(OVER[FORBIDDEN].close_code, FORBIDDEN, FORBIDDEN)
+
+    def lose(self, code: str) -> None:
+        """End it, for its key grants less now."""
+        self.end(OVER[code].close_code, code, OVER[code].why)
+
+    def end(self, code: int, name: str, text: str) -> None:
+        """End it at once, and not when the peer has answered: until then work would be handed to it."""
+        self.close(code, text)
+        self.inner.ended(name)
+
+    def over(self, reason: str) -> None:
+        """Its wire is gone; may be called twice."""
+        if self._wire.session is self:
+            self._let_go()
+            self.inner.ended(reason)
+
+    def _let_go(self) -> None:
+        self._wire.session = None
+        self._wire.had_session = True
+        if self.leave is not None:
+            self.leave.close()
+        if self._counted is not None:
+            self._counted()
+
+    # As the rules see it: an `Outlet`.
+
+    def writable(self) -> bool:
+        """Whether little enough is unsent."""
+        return self._wire.writable()
+
+    def send(self, frame: DownFrame) -> None:
+        """Write one frame."""
+        if self._wire.session is self:
+            self._wire.send(frame)
+
+    def close(self, code: int, reason: str) -> None:
+        """Tell the listener that it is over; the wire goes on."""
+        wire = self._wire
+        if wire.session is self:
+            wire.send(Ended(code, reason))
+            self._let_go()

@@ -19,6 +19,16 @@ HEAD_BYTES_MAX: Final = 4096
 TARGET_MAX: Final = 2048
 """The longest path and query of a call."""
 JSON: Final = "application/json"
+BOOT_HEADER: Final = "Queuebell-Boot"
+"""Of a bridge with queues of its own: which run of it answers."""
+STORE_HEADER: Final = "Queuebell-Store"
+"""The fingerprint of the queue in the engine that the service works on, where it has one (B11)."""
+ABLE_HEADER: Final = "Queuebell-Store-Able"
+"""In what that engine's `Capabilities` differ from those of a queue service, as JSON; absent where they do not."""
+SERVICE_ABLE_HEADER: Final = "Queuebell-Able"
+"""What this bridge can do and older ones cannot, as names between commas."""
+CARRIES: Final = "headers"
+"""The name for keeping the headers of messages; an older bridge drops them and answers as if all were well."""
 _N_MAX: Final = 2**53
 
 _call = re.compile(

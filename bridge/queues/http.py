@@ -12,18 +12,17 @@ import functools
 import logging
 import random
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from bridge.brokers.credential import ApiKey, Credential
-from bridge.brokers.wire.wire import NotSent, NoWire, Unanswered
-from bridge.brokers.wire.wires import WireUser
+from bridge.brokers.wire.wire import NotSent, Unanswered
 from bridge.contract.address import HttpAddress, http_addresses, in_one_text
 from bridge.contract.backoff import Draw
-from bridge.contract.calls import CALL_BYTES_MAX, JSON, TARGET_MAX
+from bridge.contract.calls import ABLE_HEADER, CARRIES, JSON, STORE_HEADER
 from bridge.contract.errors import (
     STATUS_BY_CODE,
     BadInput,
@@ -78,28 +77,15 @@ from bridge.queues.http_answers import (
     whole,
     whole_seconds,
 )
+from bridge.queues.http_requests import Limits, Requests
 from bridge.queues.http_shapes import PutItem, PutRequest, ReceiveRequest, ReleaseItem, SettleRequest
 from bridge.queues.limits import check_key, check_put
 from bridge.queues.missing import missing_from
 from bridge.queues.sending import sent
 
-if TYPE_CHECKING:
-    from bridge.queues.http_session import Fallback
-
 log = logging.getLogger("queuebell.store")
 
 REQUEST_TIMEOUT_S = 10.0
-BOOT_HEADER = "Queuebell-Boot"
-STORE_HEADER = "Queuebell-Store"
-"""The fingerprint of the queue in the engine that the service works on, where it has one (B11)."""
-ABLE_HEADER = "Queuebell-Store-Able"
-"""In what that engine's `Capabilities` differ from those of a queue service, as JSON; absent where they do not."""
-SERVICE_ABLE_HEADER = "Queuebell-Able"
-"""What this bridge can do and older ones cannot, as names between commas."""
-CARRIES: Final = "headers"
-"""The name for keeping the headers of messages; an older bridge drops them and answers as if all were well."""
-# Below the 75 s after which the server closes an idle connection: a request never meets a connection just closed.
-KEEPALIVE_S = 30.0
 _OURS = (b"{", b"")
 """How the body of every answer begins that is no refusal."""
 _BETWEEN = (408, 429, 500, 502, 503, 504)
@@ -115,23 +101,6 @@ T = TypeVar("T")
 
 
 SERVICE: Final = Capabilities(put_once=True, uncounted_release=True, oldest_age=True, counts_leased=True, headers=True)
-
-
-class Limits(NamedTuple):
-    """How long one request may take, and how long it may take to be connected where that is less; seconds."""
-
-    total_s: float
-    connect_s: float | None = None
-
-
-class _Exchanged(NamedTuple):
-    """What was answered, by whichever way; header names in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    boot: str | None
-    able: Sequence[str]
 
 
 class _Older(Unsupported):
@@ -164,9 +133,7 @@ class HttpStore(PutOnceStore):
         self._credential = Credential.of(addresses, api_key)
         self._failover = Failover(addresses, draw)
         self._timeout = timeout
-        self._wires = WireUser(self._credential)
-        self._fallback: Fallback | None = None
-        """What goes over HTTP, once something has to."""
+        self._requests = Requests(self._credential)
         self._closed = False
         self._known: set[HttpAddress] = set()
         """Who has answered as a queue service does."""
@@ -362,9 +329,7 @@ class HttpStore(PutOnceStore):
     async def close(self) -> None:
         """Close the connections; may be called twice."""
         self._closed = True
-        await self._wires.close()
-        if self._fallback is not None:
-            await self._fallback.close()
+        await self._requests.close()
 
     # The request itself
 
@@ -472,8 +437,14 @@ class HttpStore(PutOnceStore):
             raise Closed("the store is closed")
         if carries and where not in self._carrying:
             await self._require_headers(where, carries, limits)
-        answer = await self._exchange(where, method, path, raw, media, limits)
-        base, status, body = self._shown(where), answer.status, answer.body
+        base = self._shown(where)
+        try:
+            answer = await self._requests.ask(where, method, path, raw, limits, media)
+        except NotSent as error:
+            raise StoreUnavailable(f"{base}: the queue service cannot be reached: {error}") from error
+        except Unanswered as error:
+            raise UnknownOutcome(f"{base}: the queue service did not answer: {error}") from error
+        status, body = answer.status, answer.body
         engine, differs = answer.headers.get(STORE_HEADER.lower()), answer.headers.get(ABLE_HEADER.lower(), "{}")
         boot, carrying = answer.boot, CARRIES in answer.able
         retry_after = retry_after_s(answer.headers.get("retry-after"))
@@ -506,37 +477,6 @@ class HttpStore(PutOnceStore):
 
     def _shown(self, where: HttpAddress) -> str:
         return where.url if self._failover.several else self._base
-
-    async def _exchange(
-        self, where: HttpAddress, method: str, path: str, raw: bytes, media: str, limits: Limits
-    ) -> _Exchanged:
-        """Ask over the wire, or over HTTP what is large or where there is no wire.
-
-        Raises `StoreUnavailable` where nothing was sent, and `UnknownOutcome` where no answer came.
-        """
-        base = self._shown(where)
-        if len(raw) <= CALL_BYTES_MAX and len(path) <= TARGET_MAX and self._wires.worth_asking(where):
-            try:
-                answer, ready = await self._wires.call(
-                    where, method, path, raw, media, within_s=limits.total_s, connect_s=limits.connect_s
-                )
-            except NotSent as error:
-                raise StoreUnavailable(f"{base}: the queue service cannot be reached: {error}") from error
-            except Unanswered as error:
-                raise UnknownOutcome(f"{base}: the queue service did not answer: {error}") from error
-            except NoWire as error:
-                if error.status in (401, 403):
-                    return _Exchanged(error.status, error.headers, error.body, None, ())
-            else:
-                return _Exchanged(answer.status, answer.headers, answer.body, ready.boot, ready.able)
-        if self._fallback is None:
-            # Late, for nothing but this needs aiohttp.
-            from bridge.queues.http_session import Fallback
-
-            self._fallback = Fallback(self._credential, KEEPALIVE_S)
-        headers, status, body = await self._fallback.ask(where, method, path, raw, media, limits, base)
-        able = headers.get(SERVICE_ABLE_HEADER.lower(), "").replace(" ", "").split(",")
-        return _Exchanged(status, headers, body, headers.get(BOOT_HEADER.lower()), able)
 
     async def _require_headers(self, where: HttpAddress, queue: str, limits: Limits) -> None:
         """Ask an address that has not said that it keeps headers, by a short list; raise `_Older` where it does not."""

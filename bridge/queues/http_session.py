@@ -20,13 +20,14 @@ from aiohttp import (
 from yarl import URL
 
 from bridge.brokers.ending import why_unreachable
-from bridge.contract.errors import Closed, StoreUnavailable, UnknownOutcome
+from bridge.brokers.wire.wire import NotSent, Unanswered
+from bridge.contract.errors import Closed
 from bridge.queues.aiohttp_private.client import try_once
 
 if TYPE_CHECKING:
     from bridge.brokers.credential import Credential
     from bridge.contract.address import HttpAddress
-    from bridge.queues.http import Limits
+    from bridge.queues.http_requests import Limits
 
 # aiohttp warns of larger bytes, which it would copy in one go.
 _WHOLE_BYTES_MAX = 1 << 20
@@ -61,11 +62,11 @@ class Fallback:
         self._closed = False
 
     async def ask(
-        self, where: HttpAddress, method: str, path: str, raw: bytes, media: str, limits: Limits, base: str
-    ) -> tuple[Mapping[str, str], int, bytes]:
-        """Send one request, and return what was answered: headers by names in lower case, status and body.
+        self, where: HttpAddress, method: str, path: str, raw: bytes, limits: Limits, media: str
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Send one request, and return what was answered: status, headers by names in lower case, and body.
 
-        Raises `StoreUnavailable` where nothing was sent, and `UnknownOutcome` where no answer came.
+        Raises `NotSent` where nothing was sent, `Unanswered` where no answer came, and `Closed`.
         """
         try:
             async with self._session.request(
@@ -78,13 +79,11 @@ class Fallback:
                 timeout=ClientTimeout(total=limits.total_s, connect=limits.connect_s),
             ) as answer:
                 body = await answer.read()
-                return {name.lower(): value for name, value in answer.headers.items()}, answer.status, body
+                return answer.status, {name.lower(): value for name, value in answer.headers.items()}, body
         except (ClientConnectorError, ConnectionTimeoutError, InvalidURL) as error:
-            why = why_unreachable(error)
-            raise StoreUnavailable(f"{base}: the queue service cannot be reached: {why}") from error
+            raise NotSent(why_unreachable(error)) from error
         except (ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
-            why = why_unreachable(error)
-            raise UnknownOutcome(f"{base}: the queue service did not answer: {why}") from error
+            raise Unanswered(why_unreachable(error)) from error
         except RuntimeError as error:
             # What aiohttp raises when the session was closed under a call.
             if self._closed:

@@ -22,9 +22,9 @@ from bridge.brokers.credential import Credential
 from bridge.brokers.ending import why_unreachable
 from bridge.brokers.prefix import with_prefix
 from bridge.contract.address import HttpAddress, http_addresses
+from bridge.contract.calls import BOOT_HEADER
 from bridge.contract.errors import STATUS_BY_CODE, BusUnavailable, NotAllowed
 from bridge.contract.failover import TRY_S, Failover
-from bridge.queues.http import BOOT_HEADER
 from queuebell.command.progress import coloured
 from queuebell.command.table import laid_out
 from queuebell.settings import DEFAULT_BRIDGE, Settings, load

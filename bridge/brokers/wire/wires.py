@@ -21,8 +21,15 @@ if TYPE_CHECKING:
 
 WITHOUT_S: Final = 60.0
 """So long HTTP is used where no wire was opened."""
-_OPEN_WITHIN_S: Final = 10.0
 Key = tuple[str, str | None, ssl.SSLContext | None]
+
+
+class _Opening:
+    """A wire that is being opened, for those who wait for it; it ends with the last of them."""
+
+    def __init__(self, task: asyncio.Task[Wire]) -> None:
+        self.task = task
+        self.waiting = 0
 
 
 class _Wires:
@@ -30,7 +37,7 @@ class _Wires:
 
     def __init__(self) -> None:
         self.open: dict[Key, Wire] = {}
-        self.opening: dict[Key, asyncio.Task[Wire]] = {}
+        self.opening: dict[Key, _Opening] = {}
         self.without: dict[str, float] = {}
         """Until when no wire is asked for, by address."""
 
@@ -125,11 +132,13 @@ class WireUser:
         loop = asyncio.get_running_loop()
         opening = wires.opening.get(key)
         if opening is None:
-            opening = wires.opening[key] = loop.create_task(_open(wires, key, where), name="opening a wire")
-            opening.add_done_callback(_looked_at)
+            opening = _Opening(loop.create_task(_open(wires, key, where), name="opening a wire"))
+            opening.task.add_done_callback(_looked_at)
+            wires.opening[key] = opening
+        opening.waiting += 1
         try:
             async with asyncio.timeout(within_s):
-                return await asyncio.shield(opening)
+                return await asyncio.shield(opening.task)
         except TimeoutError:
             raise NotSent("time-out") from None
         except OSError as error:
@@ -138,6 +147,11 @@ class WireUser:
             if error.status not in (401, 403):
                 wires.without[where.url] = loop.time() + WITHOUT_S
             raise
+        finally:
+            opening.waiting -= 1
+            if not opening.waiting and not opening.task.done():
+                wires.opening.pop(key, None)
+                opening.task.cancel()
 
     async def close(self) -> None:
         """Fail this user's calls, and close the wires that nobody else uses; may be called twice."""
@@ -154,10 +168,11 @@ class WireUser:
 
 async def _open(wires: _Wires, key: Key, where: HttpAddress) -> Wire:
     try:
-        async with asyncio.timeout(_OPEN_WITHIN_S):
-            wire = await _dial(where, key[1], key[2])
+        wire = await _dial(where, key[1], key[2])
     finally:
-        wires.opening.pop(key, None)
+        mine = wires.opening.get(key)
+        if mine is not None and mine.task is asyncio.current_task():
+            del wires.opening[key]
     wires.open[key] = wire
     for other in [other for other, each in wires.open.items() if not each.open]:
         del wires.open[other]
@@ -166,8 +181,10 @@ async def _open(wires: _Wires, key: Key, where: HttpAddress) -> Wire:
 
 async def _dial(where: HttpAddress, authorization: str | None, tls: ssl.SSLContext | None) -> Wire:
     loop = asyncio.get_running_loop()
+    # A name may have addresses that lead nowhere. (Cancelled meanwhile, asyncio may leave a socket to the collector.)
+    delay = 0.25 if where.host.strip("0123456789.:[]") else None
     _, wire = await loop.create_connection(
-        lambda: Wire(where, authorization), where.host, where.port, ssl=tls, happy_eyeballs_delay=0.25
+        lambda: Wire(where, authorization), where.host, where.port, ssl=tls, happy_eyeballs_delay=delay
     )
     try:
         await wire.ready

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from bridge.contract.calls import CARRIES, SERVICE_ABLE_HEADER
 from bridge.contract.errors import STATUS_BY_CODE, QueuebellError
 from bridge.http.api.health import HealthRoutes
 from bridge.http.api.ingress import TriggerIngress
@@ -26,7 +27,6 @@ from bridge.http.server.http_server import HttpServer
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.http.wire.wires import Wires
-from bridge.queues.http import CARRIES, SERVICE_ABLE_HEADER
 from bridge.queues.served import ServedStore
 
 if TYPE_CHECKING:

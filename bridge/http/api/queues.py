@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from bridge.contract.calls import ABLE_HEADER, STORE_HEADER
 from bridge.contract.errors import StoreError, Unsupported
 from bridge.core.grants import Verb
 from bridge.http.api.ingress import refuse_while_draining
@@ -19,7 +20,7 @@ from bridge.http.server.guard import Guard
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.problem import Refusal
 from bridge.queues.base import BODY_BYTES_MAX, NewMessage
-from bridge.queues.http import ABLE_HEADER, MESSAGE_TYPE, STORE_HEADER, differences
+from bridge.queues.http import MESSAGE_TYPE, differences
 from bridge.service.access.within import Within
 from bridge.service.content import now_counted
 from bridge.service.state import QueueState

@@ -13,7 +13,9 @@ import msgspec
 from bridge.brokers.client_certificate import open_to_all
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import is_token
-from bridge.http.azure.address import SECONDARY
+
+SECONDARY = "-secondary"
+"""How the name of an account ends at its second, read-only address."""
 
 log = logging.getLogger("queuebell.access")
 

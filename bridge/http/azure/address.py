@@ -7,11 +7,11 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
+from bridge.http.azure.accounts import SECONDARY
 from bridge.http.azure.errors import AzureError
 from bridge.http.azure.naming import check_queue_name
 from bridge.http.server.guard import origin_form
 
-SECONDARY = "-secondary"
 QUERY_FIELDS_MAX = 64
 
 

@@ -14,8 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from bridge.http.azure import sas
-from bridge.http.azure.accounts import Accounts
-from bridge.http.azure.address import SECONDARY
+from bridge.http.azure.accounts import SECONDARY, Accounts
 from bridge.http.azure.errors import AzureError
 from bridge.http.azure.exchange import Request
 from bridge.http.azure.moments import read_http_date

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from bridge.contract.calls import CALL_BYTES_MAX, HEAD_BYTES_MAX, WINDOW
+from bridge.contract.calls import CALL_BYTES_MAX, CARRIES, HEAD_BYTES_MAX, WINDOW
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import SUBPROTOCOL, Ready
 from bridge.core.grants import Principal, Verb
@@ -12,7 +12,6 @@ from bridge.http.api.ingress import refuse_while_draining
 from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.wire.wire import CLOSE_TIMEOUT_S, Wire
 from bridge.queues.aiohttp_private.server import Socket
-from bridge.queues.http import CARRIES
 from bridge.service.channels.base import OVER
 
 if TYPE_CHECKING:

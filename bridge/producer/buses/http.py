@@ -7,34 +7,29 @@ import logging
 import random
 from collections.abc import Sequence
 
-import aiohttp
 import msgspec
 
 from bridge.brokers.credential import ApiKey, Credential
-from bridge.brokers.ending import why_unreachable
+from bridge.brokers.wire.wire import NotSent, Unanswered
 from bridge.contract.address import HttpAddress, http_addresses
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, BusUnavailable, Closed, KeyUnavailable
 from bridge.contract.event import CloudQueueWorkDetected, encode_events
 from bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
+from bridge.queues.http_answers import problem_in
+from bridge.queues.http_requests import Limits, Requests
 
 log = logging.getLogger("queuebell.publisher")
 
 REQUEST_TIMEOUT_S = 10.0
-_ANSWER_BYTES_MAX = 4096
 # What the bridge says of the content itself: sending it again cannot help. Everything else may pass.
 _REFUSALS = frozenset({400, 413, 415})
 _BETWEEN = frozenset({408, 429, 500, 502, 503, 504})
 """What a proxy says for a bridge that is away or busy."""
 
 
-class _Problem(msgspec.Struct):
-    code: str = ""
-    detail: str = ""
-
-
 class HttpBus:
-    """Carries triggers to the bridge at ``url``, over one kept-alive connection.
+    """Carries triggers to the bridge at ``url``, over the wire of the process.
 
     ``http://A:PORT,B:PORT`` are equal bridges: the first that answers is kept, and the next asked when it is gone. A
     trigger is sent to one after the other until one has marked it: a duplicate costs a receive at most (I7).
@@ -47,7 +42,7 @@ class HttpBus:
         self._try_s = TRY_S if len(addresses) > 1 else None
         # Several share the time, as far as they are within the time that each needs.
         self._limit_s = max(TRY_S, REQUEST_TIMEOUT_S / len(addresses))
-        self._session: aiohttp.ClientSession | None = None
+        self._requests = Requests(self._credential)
         self._closed = False
 
     async def publish(self, events: Sequence[CloudQueueWorkDetected]) -> None:
@@ -86,30 +81,19 @@ class HttpBus:
         self, where: HttpAddress, events: Sequence[CloudQueueWorkDetected]
     ) -> tuple[Outcome, BusUnavailable | None, float | None]:
         """Send them to one bridge, and return what became of it; raises `BadInput` where it refuses the content."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(keepalive_timeout=30.0),
-                timeout=aiohttp.ClientTimeout(total=self._limit_s, connect=self._try_s),
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
         try:
-            async with self._session.post(
-                where.url + "/v1/triggers",
-                data=encode_events(list(events)),
-                headers={"Content-Type": "application/json", **self._credential.headers()},
-                ssl=self._credential.tls() or True,
-                allow_redirects=False,
-            ) as answer:
-                if answer.status == 202:
-                    return Outcome.ANSWERED, None, None
-                problem = _problem(await answer.content.read(_ANSWER_BYTES_MAX))
+            limits = Limits(self._limit_s, self._try_s)
+            answer = await self._requests.ask(where, "POST", "/v1/triggers", encode_events(list(events)), limits)
         except KeyUnavailable as error:
             return Outcome.NOT_DONE, BusUnavailable(str(error)), None
-        except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
-            gone = BusUnavailable(f"no bridge answers at {where.url}: {why_unreachable(error)}")
+        except (NotSent, Unanswered) as error:
+            gone = BusUnavailable(f"no bridge answers at {where.url}: {error}")
             gone.__cause__ = error
             return Outcome.UNKNOWN, gone, None
-        retry_after = retry_after_s(answer.headers.get("Retry-After"))
+        if answer.status == 202:
+            return Outcome.ANSWERED, None, None
+        problem = problem_in(answer.body)
+        retry_after = retry_after_s(answer.headers.get("retry-after"))
         if not problem.code and answer.status not in _BETWEEN:
             # Whoever it is has not refused the trigger: it is kept until there is a bridge.
             strange = f"what answers at {where.url} is no bridge: it answers {answer.status}, and not as one does"
@@ -124,8 +108,7 @@ class HttpBus:
     async def close(self) -> None:
         """Close the connection; may be called twice."""
         self._closed = True
-        if self._session is not None:
-            await self._session.close()
+        await self._requests.close()
 
 
 def _later(events: Sequence[CloudQueueWorkDetected], passed_s: float) -> Sequence[CloudQueueWorkDetected]:
@@ -139,10 +122,3 @@ def _later(events: Sequence[CloudQueueWorkDetected], passed_s: float) -> Sequenc
         else event
         for event in events
     ]
-
-
-def _problem(body: bytes) -> _Problem:
-    try:
-        return msgspec.json.decode(body, type=_Problem)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _Problem()

@@ -9,9 +9,8 @@ from typing import Self
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from bridge.contract.calls import WINDOW, decode_call, encode_answer
+from bridge.contract.calls import CARRIES, WINDOW, decode_call, encode_answer
 from bridge.contract.wire import SUBPROTOCOL, Ready, encode_frame
-from bridge.queues.http import CARRIES
 
 
 class HangUp(Exception):

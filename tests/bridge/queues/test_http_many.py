@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from bridge.contract.calls import CARRIES, SERVICE_ABLE_HEADER
 from bridge.contract.errors import (
     BadInput,
     NotAllowed,
@@ -20,7 +21,7 @@ from bridge.contract.errors import (
     Unsupported,
 )
 from bridge.queues.base import Claim, NewMessage, Settlement
-from bridge.queues.http import CARRIES, SERVICE_ABLE_HEADER, HttpStore
+from bridge.queues.http import HttpStore
 from tests.bridge.queues.scripted_server import Answering, HangUp, ScriptedServer
 from tests.support.processes import free_port
 from tests.support.web import serving

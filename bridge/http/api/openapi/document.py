@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from bridge.contract.calls import ABLE_HEADER, BOOT_HEADER, CARRIES, SERVICE_ABLE_HEADER, STORE_HEADER
 from bridge.contract.names import TOKEN
 from bridge.http.api.openapi.operations import ANSWERS, EVENT_SCHEMAS, OPERATIONS, QUEUE, REQUESTS, Operation
 from bridge.http.api.openapi.refusals import OF_QUEUE, OF_VERB, by_status, codes, examples, name, refusal
@@ -19,7 +20,6 @@ from bridge.http.api.openapi.schemas import Json, components
 from bridge.http.api.openapi.words import WORDS
 from bridge.http.server.problem import Problem
 from bridge.http.server.settings import WebSettings
-from bridge.queues.http import ABLE_HEADER, BOOT_HEADER, CARRIES, SERVICE_ABLE_HEADER, STORE_HEADER
 
 VERSION: Final = "1"
 """Of the interface, as in ``/v1`` and in the sessions' subprotocol; not of a release."""

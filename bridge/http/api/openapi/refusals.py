@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
+from bridge.contract.calls import BOOT_HEADER, SERVICE_ABLE_HEADER
 from bridge.contract.errors import STATUS_BY_CODE
 from bridge.http.api.openapi.schemas import Json, reference
 from bridge.http.server.problem import PROBLEM_TYPE, Problem, reason
-from bridge.queues.http import BOOT_HEADER, SERVICE_ABLE_HEADER
 
 MEANINGS: Final[dict[str, str]] = {
     "bad_json": "The body is not one JSON document in UTF-8.",

@@ -1,0 +1,410 @@
+"""Wires from the client's side: who shares one, what becomes of calls when it ends, and when HTTP is used instead."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import os
+import pathlib
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from aiohttp import web
+
+from bridge.brokers.wire import wire as wire_module
+from bridge.brokers.wire import wires
+from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_call, encode_answer
+from bridge.contract.errors import ChannelLost, Closed, NotAllowed, StoreUnavailable, UnknownOutcome
+from bridge.contract.wire import Ended, Goaway, Hello, Ready, Welcome, encode_frame
+from bridge.http.api import queues
+from bridge.http.wire.wire import _BINARY as BINARY
+from bridge.http.wire.wire import ws_frame
+from bridge.queues.base import Claim, NewMessage, Settlement
+from bridge.queues.http import HttpStore
+from bridge.service.access.watch import AccessWatch
+from listeners.session.channels.websocket import WebSocketChannel
+from tests.bridge.queues.scripted_server import ScriptedServer
+from tests.bridge.queues.test_http_many import hanging_up, refusing, strange, well
+from tests.support.access import written
+from tests.support.processes import environment
+from tests.support.web import Served, serving
+
+# Private: `_wires`, `_calls`: what the bridge has open; `_BINARY`: its frames; `_of_loops`: what the client has open.
+
+QUEUE = "billing/orders"
+PATIENCE_S = 60
+PUT = b'{"messages": [{"id": "1", "pop_receipt": "p", "visible_in_ms": 0}]}'
+HELLO = Hello("a" * 32, "test", [])
+
+
+def open_at(served: Served) -> int:
+    """Return how many wires the bridge has."""
+    assert served.server._wires is not None
+    return len(served.server._wires.open)
+
+
+async def until(true: Callable[[], bool], served: Served) -> None:
+    """Wait for something at the bridge."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not true():
+            assert (await served.ask("GET", "/livez")).status == 200
+
+
+async def test_a_process_has_one_wire_to_its_bridge(served: Served) -> None:
+    """Stores and a session share it; a second session has its own, and a wire ends with the last who uses it."""
+    one, two = HttpStore(served.server.url), HttpStore(served.server.url)
+    await asyncio.gather(*(store.put(QUEUE, [b"x"]) for store in (one, two) * 5))
+    channels = [WebSocketChannel(served.server.url) for _ in range(2)]
+    first = await channels[0].connect()
+    assert open_at(served) == 1
+    second = await channels[1].connect()
+    assert open_at(served) == 2
+    for link in (first, second):
+        link.send(HELLO if link is first else Hello("b" * 32, "test", []))
+        assert isinstance(await link.receive(), Welcome)
+    await one.close()
+    await one.close()
+    assert (await two.depth(QUEUE)).visible == 10  # type: ignore[union-attr]
+    await second.close()
+    await until(lambda: len(served.bridge.listeners()) == 1, served)
+    third = await channels[1].connect()
+    third.send(Hello("c" * 32, "test", []))
+    assert isinstance(await third.receive(), Welcome)
+    await first.close()
+    # The session ended; its wire has calls to carry.
+    assert (await two.depth(QUEUE)).visible == 10  # type: ignore[union-attr]
+    await two.close()
+    for channel in channels:
+        await channel.close()
+    await until(lambda: open_at(served) == 0, served)
+
+
+async def test_closing_fails_the_calls_of_ones_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those of nobody else on the same wire."""
+    go = asyncio.Event()
+    real = queues.NativeApi.receive
+
+    async def receive(api: queues.NativeApi, queue: str, raw: bytes) -> bytes:
+        await go.wait()
+        return await real(api, queue, raw)
+
+    monkeypatch.setattr(queues.NativeApi, "receive", receive)
+    one, two = HttpStore(served.server.url), HttpStore(served.server.url)
+    await one.put(QUEUE, [b"x"])
+    calls = [asyncio.create_task(store.receive(QUEUE), name="receive") for store in (one, two)]
+    (end,) = served.server._wires.open  # type: ignore[union-attr]
+    await until(lambda: len(end._calls) == 2, served)
+    await one.close()
+    with pytest.raises(Closed):
+        await calls[0]
+    with pytest.raises(Closed):
+        await one.put(QUEUE, [b"x"])
+    go.set()
+    await calls[1]
+    await two.close()
+
+
+async def test_a_window_of_calls_and_settlements_before_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bridge never has more than it announced; the others wait here, and a settlement waits for none of them."""
+    go, most = asyncio.Event(), 0
+    real = queues.NativeApi.receive
+
+    async def receive(api: queues.NativeApi, queue: str, raw: bytes) -> bytes:
+        nonlocal most
+        (end,) = served.server._wires.open  # type: ignore[union-attr]
+        most = max(most, len(end._calls))
+        await go.wait()
+        return await real(api, queue, raw)
+
+    monkeypatch.setattr(queues.NativeApi, "receive", receive)
+    async with HttpStore(served.server.url) as store:
+        (receipt,) = await store.put(QUEUE, [b"x"])
+        calls = [asyncio.create_task(store.receive(QUEUE), name="receive") for _ in range(3 * WINDOW)]
+        (end,) = served.server._wires.open  # type: ignore[union-attr]
+        await until(lambda: len(end._calls) == WINDOW, served)
+        cancelled = calls.pop()
+        cancelled.cancel()
+        settled = await store.settle(QUEUE, Settlement(delete=[Claim(receipt.id, receipt.pop_receipt)]))
+        assert settled.delete[0].ok and len(end._calls) == WINDOW
+        go.set()
+        await asyncio.gather(*calls)
+        assert most <= WINDOW and cancelled.cancelled()
+
+
+Speaking = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def bridge(speak: Speaking) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """Serve wires by hand: after the handshake ``speak`` is called; yields the address, and the heads of requests."""
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            heads.append(head)
+            if b"/v1/sessions" in head:
+                key = head.split(b"Sec-WebSocket-Key: ")[1].split(b"\r\n")[0]
+                accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+                writer.write(
+                    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                    b"Sec-WebSocket-Protocol: queuebell.v2\r\nSec-WebSocket-Accept: " + accept + b"\r\n\r\n"
+                )
+                await speak(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heads
+    finally:
+        server.close()
+
+
+async def called(reader: asyncio.StreamReader) -> int:
+    """Read one frame of a client, and return the number of the call in it."""
+    _, length = await reader.readexactly(2)
+    length &= 0x7F
+    if length >= 126:
+        length = int.from_bytes(await reader.readexactly(2 if length == 126 else 8), "big")
+    mask, masked = await reader.readexactly(4), await reader.readexactly(length)
+    call = decode_call(bytes(byte ^ mask[place % 4] for place, byte in enumerate(masked)))
+    assert call is not None
+    return call.n
+
+
+READY = ws_frame(encode_frame(Ready(WINDOW, "b" * 32, ["headers"])))
+ANSWER = ws_frame(encode_answer(1, 201, b"", PUT), BINARY)
+
+
+async def test_a_wire_that_ends_at_any_byte() -> None:
+    """A put whose answer did not come whole is of unknown outcome, and nothing is sent twice."""
+    for cut in range(len(ANSWER) + 1):
+        sent = 0
+
+        async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: int = cut) -> None:
+            nonlocal sent
+            writer.write(READY)
+            await called(reader)
+            sent += 1
+            writer.write(ANSWER[:cut])
+            await writer.drain()
+
+        async with bridge(speak) as (url, heads), HttpStore(url) as store:
+            if cut == len(ANSWER):
+                assert [each.id for each in await store.put(QUEUE, [b"x"])] == ["1"]
+            else:
+                with pytest.raises(UnknownOutcome, match="did not answer"):
+                    await store.put(QUEUE, [b"x"])
+            assert (sent, len(heads)) == (1, 1)
+
+
+async def test_a_wire_that_ends_before_it_is_ready_is_http() -> None:
+    """Nothing was sent over it yet."""
+    for cut in range(len(READY)):
+
+        async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: int = cut) -> None:
+            writer.write(READY[:cut])
+            await writer.drain()
+
+        async with bridge(speak) as (url, heads), HttpStore(url) as store:
+            with pytest.raises(UnknownOutcome):
+                await store.put(QUEUE, [b"x"])
+            assert [b"/messages" in head for head in heads] == [False, True]
+
+
+async def test_an_answer_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call is of unknown outcome; a wire on which nothing comes is given up, one that answers others is not."""
+    answering = False
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(READY)
+        while True:
+            n = await called(reader)
+            if answering and n != 2:
+                writer.write(ws_frame(encode_answer(n, 201, b"", PUT), BINARY))
+
+    async with bridge(speak) as (url, heads), HttpStore(url, timeout=0.05) as store:
+        with pytest.raises(UnknownOutcome, match="time-out"):
+            await store.put(QUEUE, [b"x"])
+        answering = True
+        await store.put(QUEUE, [b"x"])
+        assert len(heads) == 2
+        late = asyncio.create_task(store.put(QUEUE, [b"x"]), name="put")
+        await asyncio.sleep(0)
+        await store.put(QUEUE, [b"x"])
+        with pytest.raises(UnknownOutcome, match="time-out"):
+            await late
+        await store.put(QUEUE, [b"x"])
+        assert len(heads) == 2
+
+
+async def test_a_bridge_that_goes_says_what_it_did() -> None:
+    """Later calls were not done and go elsewhere; those before are answered."""
+
+    async def leaving(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(READY)
+        first, _ = await called(reader), await called(reader)
+        writer.write(ws_frame(encode_frame(Goaway(first))))
+        writer.write(ws_frame(encode_answer(first, 201, b"", PUT), BINARY))
+        await reader.read()
+
+    async with bridge(leaving) as (url, heads), HttpStore(url) as store:
+        done, not_done = await asyncio.gather(*(store.put(QUEUE, [b"x"]) for _ in range(2)), return_exceptions=True)
+        assert isinstance(done, list) and isinstance(not_done, StoreUnavailable)
+        assert len(heads) == 1
+    async with bridge(leaving) as (url, _), serving() as other:
+        async with HttpStore(f"{url},{other.server.url}", draw=lambda: 0.999) as store:
+            await asyncio.gather(*(store.put(QUEUE, [b"x"]) for _ in range(2)))
+        depth = await other.bridge.store.depth(QUEUE)
+        assert depth is not None and depth.visible == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(503, "draining"), (429, "too_many_requests"), (404, ""), (400, "bad_parameter")]
+)
+async def test_where_no_wire_is_opened_http_is_used(status: int, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silently, and for a minute."""
+    now = 1000.0
+
+    def answer(request: web.Request, body: bytes) -> web.Response:
+        refused = strange if not code else refusing(status, code)
+        return (refused if request.path == "/v1/sessions" else well)(request, body)
+
+    async with ScriptedServer(answer, sessions=True) as server, HttpStore(server.url) as store:
+        loop = asyncio.get_running_loop()
+        real = loop.time
+        monkeypatch.setattr(loop, "time", lambda: real() + now)
+        for _ in range(3):
+            await store.put(QUEUE, [b"x"])
+        assert [path for _, path in server.asked].count("/v1/sessions") == 1
+        now += wires.WITHOUT_S
+        await store.put(QUEUE, [b"x"])
+        assert [path for _, path in server.asked].count("/v1/sessions") == 2
+
+
+async def test_a_key_that_is_refused_is_told_and_asked_again() -> None:
+    """It may be good the next time."""
+    answers = {"now": refusing(401, "unauthenticated")}
+    async with ScriptedServer(lambda *given: answers["now"](*given), sessions=True) as server:
+        async with HttpStore(server.url) as store:
+            for _ in range(2):
+                with pytest.raises(NotAllowed):
+                    await store.put(QUEUE, [b"x"])
+            assert server.asked == [("GET", "/v1/sessions")] * 2
+    async with ScriptedServer(hanging_up, sessions=True) as server, HttpStore(server.url) as store:
+        with pytest.raises(UnknownOutcome):
+            await store.put(QUEUE, [b"x"])
+
+
+async def test_each_key_has_its_wire(tmp_path: pathlib.Path) -> None:
+    """A key that rotates gets a new one, and the old one ends when it is idle."""
+    secrets = written(tmp_path / "access.json", {"one": {"put": ["*"]}, "two": {"put": ["*"], "look": ["*"]}})
+    key = secrets["one"]
+    async with AccessWatch(tmp_path / "access.json") as watch, serving(access=watch) as served:
+        async with HttpStore(served.server.url, api_key=lambda: key) as store:
+            await store.put(QUEUE, [b"x"])
+            with pytest.raises(NotAllowed):
+                await store.depth(QUEUE)
+            assert open_at(served) == 1
+            key = secrets["two"]
+            assert (await store.depth(QUEUE)).visible == 1  # type: ignore[union-attr]
+            assert open_at(served) == 2
+        await until(lambda: open_at(served) == 0, served)
+
+
+async def test_an_idle_wire_ends_and_the_next_call_opens_another(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with a session does not."""
+    monkeypatch.setattr(wire_module, "IDLE_S", 0.05)
+    async with HttpStore(served.server.url) as store:
+        await store.put(QUEUE, [b"x"])
+        await until(lambda: open_at(served) == 0, served)
+        channel = WebSocketChannel(served.server.url)
+        link = await channel.connect()
+        link.send(HELLO)
+        assert isinstance(await link.receive(), Welcome)
+        waiting = asyncio.create_task(link.receive(), name="receive")
+        await asyncio.wait([waiting], timeout=0.09)
+        assert open_at(served) == 1
+        await store.put(QUEUE, [b"x"])
+        waiting.cancel()
+        await channel.close()
+
+
+async def test_large_calls_go_over_http(served: Served) -> None:
+    """And their answers are the same."""
+    async with HttpStore(served.server.url) as store:
+        await store.put(QUEUE, [NewMessage(b"x" * 60_000)] * 2)
+        assert open_at(served) == 0
+        received = await store.receive(QUEUE, 2)
+        assert open_at(served) == 1 and [len(message.body) for message in received.messages] == [60_000] * 2
+        assert CALL_BYTES_MAX < 2 * 60_000
+
+
+async def test_a_session_that_ends_leaves_the_calls(served: Served) -> None:
+    """What the bridge still sends to it is nobody's; the next session of the channel is another one."""
+    store, channel = HttpStore(served.server.url), WebSocketChannel(served.server.url)
+    await store.put(QUEUE, [b"x"])
+    link = await channel.connect()
+    link.send(HELLO)
+    assert isinstance(await link.receive(), Welcome)
+    other = WebSocketChannel(served.server.url)
+    replacing = await other.connect()
+    replacing.send(HELLO)
+    assert isinstance(await replacing.receive(), Welcome)
+    with pytest.raises(ChannelLost):
+        await link.receive()
+    await store.put(QUEUE, [b"x"])
+    await link.close()
+    again = await channel.connect()
+    again.send(HELLO)
+    assert isinstance(await again.receive(), Welcome)
+    assert open_at(served) == 2
+    await channel.close()
+    await other.close()
+    await store.close()
+
+
+async def test_a_child_process_forgets_the_wires_of_its_parent(served: Served) -> None:
+    """It closes none of them, and opens its own."""
+    async with HttpStore(served.server.url) as store:
+        await store.put(QUEUE, [b"x"])
+        assert len(wires._of_loops) >= 1
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if len(wires._of_loops) == 0 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        await store.put(QUEUE, [b"x"])
+        assert open_at(served) == 1
+
+
+LIGHT = """
+import asyncio, sys
+from queuebell import open_store
+
+async def main():
+    store = open_store(sys.argv[1])
+    await store.put("billing/orders", [b"x"])
+    await store.close()
+    print("aiohttp" in sys.modules)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_put_loads_no_aiohttp(served: Served) -> None:
+    """It takes most of the time that a first put would take."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", LIGHT, served.server.url, stdout=asyncio.subprocess.PIPE, env=environment()
+    )
+    out, _ = await process.communicate()
+    assert (out.decode().strip(), process.returncode) == ("False", 0)
+
+
+def test_a_frame_that_ends_a_session_has_a_code() -> None:
+    """As a WebSocket's."""
+    assert encode_frame(Ended(1012, "x")) == b'{"type":"ended","code":1012,"reason":"x"}'

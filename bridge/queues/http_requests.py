@@ -67,7 +67,7 @@ class Requests:
             from bridge.queues.http_session import Fallback
 
             self._fallback = Fallback(self._credential, KEEPALIVE_S)
-        status, headers, body = await self._fallback.ask(where, method, path, raw, limits, media)
+        status, headers, body = await self._fallback.ask(where, method, path, raw, media, *limits)
         able = headers.get(SERVICE_ABLE_HEADER.lower(), "").replace(" ", "").split(",")
         return Exchanged(status, headers, body, headers.get(BOOT_HEADER.lower()), able)
 

@@ -27,7 +27,6 @@ from bridge.queues.aiohttp_private.client import try_once
 if TYPE_CHECKING:
     from bridge.brokers.credential import Credential
     from bridge.contract.address import HttpAddress
-    from bridge.queues.http_requests import Limits
 
 # aiohttp warns of larger bytes, which it would copy in one go.
 _WHOLE_BYTES_MAX = 1 << 20
@@ -62,7 +61,14 @@ class Fallback:
         self._closed = False
 
     async def ask(
-        self, where: HttpAddress, method: str, path: str, raw: bytes, limits: Limits, media: str
+        self,
+        where: HttpAddress,
+        method: str,
+        path: str,
+        raw: bytes,
+        media: str,
+        total_s: float,
+        connect_s: float | None,
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Send one request, and return what was answered: status, headers by names in lower case, and body.
 
@@ -76,7 +82,7 @@ class Fallback:
                 headers={**self._credential.headers(), **({"Content-Type": media} if raw else {})},
                 ssl=self._credential.tls() or True,
                 allow_redirects=False,
-                timeout=ClientTimeout(total=limits.total_s, connect=limits.connect_s),
+                timeout=ClientTimeout(total=total_s, connect=connect_s),
             ) as answer:
                 body = await answer.read()
                 return answer.status, {name.lower(): value for name, value in answer.headers.items()}, body

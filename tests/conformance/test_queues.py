@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from bridge.brokers.base import Incoming
+from bridge.brokers.wire.wires import WireUser
 from bridge.contract.errors import StoreUnavailable, UnknownOutcome
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
@@ -107,7 +108,7 @@ class TestSqliteStore(QueueStoreConformance):
 
 
 class TestHttpStore(QueueStoreConformance):
-    """The same questions through the queue service, over a socket; what is said there is in the OpenAPI file."""
+    """The same questions through the queue service, over a wire; what is said there is in the OpenAPI file."""
 
     @pytest.fixture
     def wall(self, clock: FakeClock) -> Callable[[], float]:
@@ -127,6 +128,14 @@ class TestHttpStore(QueueStoreConformance):
             store = HttpStore(server.url)
             yield store
             await store.close()
+
+
+class TestHttpStoreWithoutAWire(TestHttpStore):
+    """Where a proxy lets no WebSocket through."""
+
+    @pytest.fixture(autouse=True)
+    def no_wire(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(WireUser, "worth_asking", lambda *_: False)
 
 
 class TestSqsStore(QueueStoreConformance):

@@ -30,7 +30,6 @@ class Room(msgspec.Struct, frozen=True):
 
 EXCEPT: Final = {
     "queuebell/demo/**/*.py": "a demonstration, which a test runs as a whole",
-    "bridge/http/server/overload/shed.py": "goes with the change of the wire",
     "bridge/brokers/embedded/die_with_parent.py": "starts without any package, that of the tool too",
     "queuebell/frameworks/django/migrations/**/*.py": "tables of data, which Django reads",
 }
@@ -140,6 +139,7 @@ ROOMS: Final = (
         "bridge/http/api bridge/http/server bridge/service bridge/queues/test_http.py reference/test_openapi.py",
         f"{_QUEUES}::TestHttpStore",
     ),
+    _room("wire", "bridge/http/wire/*.py bridge/contract/calls.py", "bridge/http/wire bridge/brokers/wire"),
     _room("page", "bridge/http/page/*.py", "bridge/http/page bridge/http/api/test_access.py"),
     _room(
         "server",

@@ -13,7 +13,9 @@ import aiohttp
 import jsonschema_rs
 import pytest
 
+from bridge.brokers.wire.wires import WireUser
 from bridge.http.api.openapi.document import described
+from bridge.http.server.problem import PROBLEM_TYPE
 
 
 class Exchange(NamedTuple):
@@ -116,7 +118,7 @@ DOCUMENT: Final = Document(described())
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, document: Document) -> list[Exchange]:
-    """Hold all that is asked by clients of aiohttp against a document, and return it as it comes.
+    """Hold all that is asked by clients of aiohttp and over wires against a document, and return it as it comes.
 
     What is not in the document fails in the call itself.
     """
@@ -147,4 +149,22 @@ def watch(monkeypatch: pytest.MonkeyPatch, document: Document) -> list[Exchange]
         make(self, *args, **{**options, "trace_configs": [*options.get("trace_configs", ()), tracing]})
 
     monkeypatch.setattr(aiohttp.ClientSession, "__init__", making)
+    call = WireUser.call
+
+    async def calling(
+        self: WireUser, where: Any, method: str, target: str, body: bytes, media: str, **more: Any
+    ) -> Any:
+        answer, ready = await call(self, where, method, target, body, media, **more)
+        asked = {"content-type": media} if body else {}
+        told = {"queuebell-able": ",".join(ready.able), **answer.headers}
+        if ready.boot is not None:
+            told["queuebell-boot"] = ready.boot
+        if answer.body:
+            told["content-type"] = PROBLEM_TYPE if answer.status >= 400 else "application/json"
+        exchange = Exchange(method, target, asked, body, answer.status, told, answer.body)
+        document.check(exchange)
+        seen.append(exchange)
+        return answer, ready
+
+    monkeypatch.setattr(WireUser, "call", calling)
     return seen

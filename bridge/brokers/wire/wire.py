@@ -22,7 +22,6 @@ from bridge.brokers.ending import why_unreachable
 from bridge.contract.calls import WINDOW, AnswerFrame, decode_answer, encode_call
 from bridge.contract.errors import BadInput, Closed
 from bridge.contract.wire import SUBPROTOCOL, Bye, DownFrame, Ended, Goaway, Ready, UpFrame, decode_wire, encode_frame
-from bridge.observe.swallowed import swallow
 
 if TYPE_CHECKING:
     from bridge.contract.address import HttpAddress
@@ -375,8 +374,8 @@ class Wire(asyncio.Protocol):
         for event in self._socket.events_received():
             try:
                 self._take(event)
-            except Exception as error:  # noqa: BLE001 - it costs this frame
-                swallow("a frame from the bridge", error)
+            except Exception:  # noqa: BLE001 - it costs this frame
+                _log.exception("a frame of the bridge at %s could not be taken; the others are", self._where.url)
         if self._socket.writes:
             self._write()
         if self._socket.state is State.CLOSING and self._transport is not None:

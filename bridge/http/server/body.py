@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from aiohttp import hdrs
 
 from bridge.contract.errors import Overloaded
+from bridge.http.server.call import Call
 from bridge.http.server.overload.body_room import SMALL_BYTES
 from bridge.http.server.problem import Refusal
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from bridge.http.server.connection import Connection
     from bridge.service.put_gate import PutGate
 
+REST_S = 1.0
+"""How long the connection of a refused put is not read: less than the shortest `Retry-After`, which is 1 s."""
 # The rest of a refused body up to this is read and thrown away; above it the connection costs less than the bytes.
 _UNREAD_MAX = 64 * 1024
 
@@ -78,6 +81,9 @@ async def admitted_body(request: Caller, limit: int, gate: PutGate) -> tuple[byt
     except Overloaded as error:
         unread = not whole and (length is None or size > _UNREAD_MAX or hdrs.EXPECT in headers)
         wait = math.ceil(error.retry_after or 1)
+        if not isinstance(request, Call):
+            # Whoever comes again before that costs nothing until then.
+            connection.rest(REST_S)
         raise Refusal("too_many_requests", str(error), retry_after=wait, close=unread) from None
     try:
         raw = await read_body(request, limit, ticket)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, Union
 
 from aiohttp import hdrs
 from multidict import CIMultiDict
@@ -12,9 +12,18 @@ if TYPE_CHECKING:
 
     from bridge.contract.calls import CallFrame
     from bridge.core.keys import Identity
-    from bridge.http.wire.wire import Wire
 
 SETTLE: Final = "/settle"
+
+
+class Carrier(Protocol):
+    """The wire that a call came over (`bridge.http.wire.wire.Wire`)."""
+
+    address: str
+
+    def identity(self) -> Identity | None:
+        """Return who holds its key, None once it is void."""
+        ...
 
 
 class Call:
@@ -22,7 +31,7 @@ class Call:
 
     __slots__ = ("_kept", "content", "headers", "method", "n", "protocol", "raw_path", "settles")
 
-    def __init__(self, wire: Wire, frame: CallFrame) -> None:
+    def __init__(self, wire: Carrier, frame: CallFrame) -> None:
         self.n = frame.n
         self.method = frame.method
         self.raw_path = frame.target

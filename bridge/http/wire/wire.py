@@ -13,7 +13,7 @@ import logging
 import struct
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 from aiohttp import WSMsgType
@@ -42,13 +42,15 @@ from bridge.service.channels.base import FORBIDDEN, OVER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bridge.core.grants import Principal
     from bridge.core.keys import Identity
     from bridge.core.sans import Certificate
+    from bridge.http.api.routes import Routes
     from bridge.http.server.answer import Answer, Peer
     from bridge.http.server.connection import Connection
-    from bridge.http.wire.wires import Wires
     from bridge.queues.aiohttp_private.server import Socket
-    from bridge.service.access.watch import Leave
+    from bridge.service.access.watch import End, Leave
+    from bridge.service.bridge import Bridge
     from bridge.service.sessions import BridgeSession
 
 log = logging.getLogger("queuebell.bridge")
@@ -84,6 +86,27 @@ def ws_frame(payload: bytes, first: int = _TEXT) -> bytes:
     return struct.pack("!BBQ", first, 127, size) + payload
 
 
+class WireHost(Protocol):
+    """What the wires of a web server share (`bridge.http.wire.wires.Wires`)."""
+
+    bridge: Bridge
+    routes: Routes
+    refused: Callable[[Exception], Answer]
+    """Makes the answer that tells an error."""
+
+    def void(self, identity: Identity) -> bool:
+        """Say whether what proved somebody to be somebody has expired."""
+        ...
+
+    def connect(self, principal: Principal) -> Callable[[], None] | None:
+        """Count a session of its holder; returns what ends it. Raises `PastLimit`."""
+        ...
+
+    def leave(self, identity: Identity, end: End) -> Leave | None:
+        """Return what a session has, which ends with the grant to take."""
+        ...
+
+
 class Wire:
     """The bridge's end of one wire."""
 
@@ -111,7 +134,7 @@ class Wire:
     )
 
     def __init__(
-        self, wires: Wires, ws: Socket, transport: asyncio.Transport, connection: Connection, address: str
+        self, wires: WireHost, ws: Socket, transport: asyncio.Transport, connection: Connection, address: str
     ) -> None:
         self._wires = wires
         self._ws = ws

@@ -182,7 +182,7 @@ def _operation(each: Operation, responses: dict[str, Json]) -> Json:
     granted = f"With `--auth` it has to be granted `{each.verb.value}`." if each.verb else ""
     if text := f"{each.description} {granted}".strip():
         operation["description"] = text
-    if each.verb:
+    if each.verb or each.keyed:
         operation["security"] = [{}, {"key": []}]
     if each.parameters:
         operation["parameters"] = list(each.parameters)

@@ -78,6 +78,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     verb: Verb | None = None
     """What has to be granted where the bridge asks for keys; None where everybody may."""
+    keyed: bool = False
+    """Whether it asks for a key and for no grant."""
     tag: str
     summary: str
     description: str = ""
@@ -665,20 +667,22 @@ _CHANNELS: Final = (
         method="GET",
         path="/v1/sessions",
         id="openSession",
-        verb=Verb.TAKE,
+        keyed=True,
         tag="channels",
-        summary="Open a worker's session, as a WebSocket",
+        summary="Open a wire, as a WebSocket",
         description=(
             f"A WebSocket handshake (RFC 6455) that offers the subprotocol {SUBPROTOCOL}; any other request is "
-            f"refused. Frames are JSON text of at most {FRAME_BYTES_MAX} bytes, described in asyncapi.yaml."
+            "refused. Binary messages are calls, with the paths and bodies of this document (docs/channels.md). Text "
+            f"messages are the frames of a worker's session, JSON of at most {FRAME_BYTES_MAX} bytes, described in "
+            "asyncapi.yaml. With `--auth` it asks for a key; each call and each session has to be granted its own."
         ),
         parameters=(
             _header(
                 "Sec-WebSocket-Protocol", f"Has {SUBPROTOCOL} in its list.", {"type": "string", "const": SUBPROTOCOL}
             ),
         ),
-        answers={101: {"description": "The session is open."}},
-        codes=("draining",),
+        answers={101: {"description": "The wire is open."}},
+        codes=("draining", "unauthenticated", "too_many_requests"),
     ),
 )
 

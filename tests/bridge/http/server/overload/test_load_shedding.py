@@ -14,6 +14,7 @@ import pytest
 from bridge.contract.errors import Overloaded
 from bridge.core.admission import PUT_BYTES, SLOW_AFTER_S
 from bridge.http.api.app import WebServer
+from bridge.http.server import body
 from bridge.http.server.settings import WebSettings
 from bridge.queues.base import NewMessage
 from bridge.queues.http import HttpStore
@@ -22,6 +23,8 @@ from bridge.service.put_gate import PutGate
 from tests.support.azure import ACCOUNT, Front, fault, message, serving_azure, signed_headers
 from tests.support.web import Client, Reply, Served, request
 from tests.support.writers import standing
+
+# Private: `_rest`, `_rested`: which connections are not read, and an end to that before its time.
 
 QUEUE = "/v1/queues/billing/orders"
 BODY = b"x" * 1000
@@ -128,6 +131,26 @@ async def told(paused: Paused, *, waiting: int) -> None:
     assert re.search(said, intake["detail"])
     metrics = (await paused.served.ask("GET", "/metrics")).body.decode()
     assert 'queuebell_puts_refused_total{reason="wait"} 4.0' in metrics
+
+
+async def test_whoever_was_refused_is_not_read_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a flood would be answered instead of carried out; other connections are served, and this one later."""
+    monkeypatch.setattr(body, "REST_S", 1000.0)
+    async with pausing(tmp_path, put_wait_ms=400) as paused, paused.served.client() as client:
+        paused.pause()
+        waiting = asyncio.create_task(paused.put(1), name="put")
+        await paused.until_waiting(1)
+        paused.later(2.5)
+        await client.send(request("PUT", QUEUE + "/messages/a", BODY))
+        assert (await client.reply()).status == 429
+        await client.send(request("GET", "/livez"))
+        resting = [each for each in paused.served.server.connections.open if each._rest is not None]
+        assert len(resting) == 1 and (await paused.served.ask("GET", "/livez")).status == 200
+        for each in resting:
+            each._rested()
+        assert (await client.reply()).status == 200
+        paused.resume()
+        assert (await waiting).status == 201
 
 
 async def test_slow_senders_keep_nobody_out(tmp_path: Path) -> None:

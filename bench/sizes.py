@@ -65,6 +65,8 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     peers_samples: int = 40
     peers_pause_s: float = 0.5
     peers_idle_s: float = 600.0
+    wire_gaps_s: tuple[float, ...] = (0.5, 15.0, 60.0)
+    wire_samples: tuple[int, ...] = (160, 16, 6)
 
 
 FULL: Final = Scale()
@@ -124,4 +126,6 @@ QUICK: Final = Scale(
     peers_samples=4,
     peers_pause_s=0.1,
     peers_idle_s=2.0,
+    wire_gaps_s=(0.03,),
+    wire_samples=(4,),
 )

@@ -7,6 +7,9 @@ it was made, is its last possible frame and yet older than every frame of the ne
 Two fields let several bridges share a broker. The bridge's frames all carry its ``boot``; the listener's carry ``to``,
 the boot that it was welcomed by, and other bridges leave it alone. Both may be absent.
 
+A hello and a welcome carry the ``version`` of the protocol: peers of another one are refused with a plain error, as
+WebSockets are by their subprotocol.
+
 Two more prove who speaks, where a bridge asks for that: a hello carries the ``credential``, and every frame of the
 listener the ``ticket`` that it drew, which nobody else knows, and of which its instance is made. A bridge never says
 either.
@@ -19,8 +22,9 @@ import hashlib
 import msgspec
 
 from bridge.contract.errors import BadInput
-from bridge.contract.wire import FRAME_BYTES_MAX, Bye, DownFrame, Hello, UpFrame, encode_frame
+from bridge.contract.wire import FRAME_BYTES_MAX, Bye, DownFrame, Hello, UpFrame, Welcome, encode_frame
 
+VERSION = 2
 _COUNT_BITS = 32
 LAST_COUNT = (1 << _COUNT_BITS) - 1
 INSTANCE_LENGTH = 32
@@ -36,6 +40,8 @@ class Stamp(msgspec.Struct, frozen=True):
     to: str | None = None
     credential: str | None = None
     ticket: str | None = None
+    version: int = 1
+    """Of a hello and a welcome; the first version named none."""
 
     def __repr__(self) -> str:
         # What proves somebody to be somebody is in no log, whoever logs it.
@@ -75,7 +81,7 @@ def encode_up(
     credential: str | None = None,
 ) -> bytes:
     """Encode a listener's frame with its stamp; a credential is one that needs no escapes (RFC 6750's b64token)."""
-    named = b"" if isinstance(frame, Hello) else b',"instance":"%s"' % instance.encode()
+    named = b',"version":%d' % VERSION if isinstance(frame, Hello) else b',"instance":"%s"' % instance.encode()
     meant = b"" if to is None else b',"to":"%s"' % to.encode()
     proven = b"" if ticket is None else b',"ticket":"%s"' % ticket.encode()
     proof = b"" if credential is None else b',"credential":"%s"' % credential.encode()
@@ -90,6 +96,8 @@ def encode_will(instance: str, connection: int, *, ticket: str | None = None) ->
 def encode_down(frame: DownFrame, instance: str, seq: int, boot: str) -> bytes:
     """Encode a bridge's frame with its stamp."""
     ours = b"" if hasattr(frame, "boot") else b',"boot":"%s"' % boot.encode()
+    if isinstance(frame, Welcome):
+        ours = b',"version":%d' % VERSION
     return b'%s,"instance":"%s","seq":%d%s}' % (encode_frame(frame)[:-1], instance.encode(), seq, ours)
 
 

@@ -306,6 +306,7 @@ FRAME_WORDS: Final[Words] = {
         "to": said("From a worker: the bridge that is meant, which others leave alone; absent before its welcome."),
         "credential": _CREDENTIAL,
         "ticket": _TICKET,
+        "version": said("Of a hello and a welcome: the version of the protocol, 2. Peers of another one are refused."),
     },
     "Traces": WORDS["Traces"],
     "Bridged": {

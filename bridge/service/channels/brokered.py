@@ -25,7 +25,7 @@ import msgspec
 
 from bridge.brokers.base import ANY, Broker, Incoming
 from bridge.contract.errors import BadInput, QueuebellError
-from bridge.contract.framing import Stamp, encode_down, instance_of, is_instance, is_will, read_stamp
+from bridge.contract.framing import VERSION, Stamp, encode_down, instance_of, is_instance, is_will, read_stamp
 from bridge.contract.wire import Bye, Cover, DownFrame, ErrorFrame, Hello, UpFrame, decode_up
 from bridge.core.grants import Verb
 from bridge.core.jwks import Mistimed
@@ -290,6 +290,9 @@ class BrokeredSessions:
 
     def _asked(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp) -> None:
         """Take a hello of whoever may say it; a token may have to wait for the keys of its issuer."""
+        if stamp.version != VERSION:
+            self._error(way, instance, "unsupported", _OTHER_VERSION)
+            return
         if self._access is None:
             self._hello(way, instance, frame, stamp, None)
             return
@@ -430,6 +433,9 @@ class BrokeredSessions:
         if now - self._errors.get(instance, now - ERROR_EVERY_S) >= ERROR_EVERY_S:
             _remember(self._errors, instance, now)
             self.publish(way, instance, ErrorFrame(code, message, retry_after_s))
+
+
+_OTHER_VERSION: Final = f"this worker speaks another version of the protocol than {VERSION}; upgrade it, or the bridge"
 
 
 def _nothing() -> None:

@@ -20,7 +20,7 @@ from bridge.brokers.base import Broker, Incoming, Topic
 from bridge.brokers.credential import ApiKey, Credential
 from bridge.brokers.prefix import take_prefix
 from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost, ConfigurationError, KeyUnavailable
-from bridge.contract.framing import Stamp, encode_up, encode_will, instance_of, read_stamp, seq_of
+from bridge.contract.framing import VERSION, Stamp, encode_up, encode_will, instance_of, read_stamp, seq_of
 from bridge.contract.wire import Bye, DownFrame, ErrorFrame, Hello, ListenerHeartbeat, UpFrame, Welcome, decode_down
 from listeners.session.channels.base import Link
 
@@ -34,6 +34,9 @@ CONNECT_WITHIN_S: Final = 5.0
 CLOSE_WITHIN_S: Final = 2.5
 FRAMES_MAX: Final = 10_000
 _NOT_ALLOWED: Final = ("unauthenticated", "forbidden")
+
+
+_OTHER_VERSION = f"the bridge speaks another version of the protocol than {VERSION}; upgrade it, or the worker"
 
 
 class BrokeredLink:
@@ -179,6 +182,8 @@ class BrokeredLink:
             return
         if frame is None or self._lost is not None or stamp.instance not in (None, self._instance):
             return
+        if isinstance(frame, Welcome) and stamp.version != VERSION:
+            frame = ErrorFrame("unsupported", _OTHER_VERSION)
         if not self._is_ours(frame, stamp):
             return
         if stamp.seq is not None and self._boot is not None:

@@ -54,7 +54,7 @@ def test_what_proves_a_sender_is_carried_and_not_shown() -> None:
     data = encode_up(hello, ME, 1, ticket="f" * 32, credential="qb_secret.~+/-=")
     assert decode_up(data) == msgspec.structs.replace(hello, seq=1)
     stamp = read_stamp(data)
-    assert stamp == Stamp(ME, 1, None, None, "qb_secret.~+/-=", "f" * 32)
+    assert stamp == Stamp(ME, 1, None, None, "qb_secret.~+/-=", "f" * 32, 2)
     assert "qb_secret" not in f"{stamp!r} {stamp}"
     assert "f" * 32 not in f"{stamp!r} {stamp}"
     assert read_stamp(encode_will(ME, 3, ticket="f" * 32)).ticket == "f" * 32

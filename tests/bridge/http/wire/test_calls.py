@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import pathlib
+import shutil
 import struct
 from collections.abc import AsyncIterator
 from typing import Any
@@ -23,6 +24,7 @@ from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from tests.bridge.http.wire.test_frames import BINARY, FINAL, frame, shaken
 from tests.support.access import written
+from tests.support.processes import ROOT, environment
 from tests.support.web import JSON, Served, request, serving
 
 # Private: `_wires`, `_calls`, `_waiting`, `_last`, `_settle_bytes`: how far the bridge has got; `_response`: bytes that
@@ -423,3 +425,27 @@ async def test_a_key_is_judged_for_each_call(tmp_path: pathlib.Path) -> None:
             watch.look()
             assert await one.closed() == 4401
             assert (await two.call("POST", f"{QUEUE}/messages", PUT))[0] == 201
+
+
+@pytest.mark.system
+async def test_a_client_in_another_language(served: Served) -> None:
+    """Node with a plain WebSocket library, written from the docs, puts, receives and settles."""
+    node = shutil.which("node")
+    assert node, "no node"
+    process = await asyncio.create_subprocess_exec(
+        node,
+        str(pathlib.Path(__file__).with_name("client.cjs")),
+        served.server.url,
+        "billing/orders",
+        stdout=asyncio.subprocess.PIPE,
+        env=environment(NODE_PATH=str(ROOT / ".ci" / "node" / "node_modules")),
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        told, _ = await process.communicate()
+    assert json.loads(told) == {
+        "puts": [201, 201, 201],
+        "bodies": ["order 1", "order 2", "order 3"],
+        "deleted": [True, True, True],
+        "left": {"visible": 0, "invisible": 0},
+        "refused": [400, "bad_parameter"],
+    }

@@ -56,7 +56,7 @@ class Peer:
 
     async def hello(self, **more: Any) -> list[str]:
         queues = [{"queue": QUEUE, "capacity": 8}]
-        return await self.say("hello", **{"listener": "peer", "queues": queues, **more})
+        return await self.say("hello", **{"listener": "peer", "queues": queues, "version": 2, **more})
 
     async def cover(self, **more: Any) -> list[str]:
         wake = next(frame for frame in reversed(self.frames) if frame["type"] == "wake")
@@ -98,6 +98,15 @@ async def site(
 def dirty(bridge: Bridge) -> bool:
     state = bridge.describe(QUEUE)
     return state is not None and state.dirty
+
+
+async def test_a_worker_of_another_version_is_told_so() -> None:
+    """It gets no session, and an error that names the remedy."""
+    async with site(MemoryServer()) as (bridge, _, peer):
+        assert await peer.hello(version=1) == ["error"]
+        assert peer.frames[-1]["code"] == "unsupported" and "upgrade it" in peer.frames[-1]["message"]
+        assert bridge.listeners() == []
+        assert "welcome" in await peer.hello()
 
 
 async def test_stale_frames_are_dropped_except_covers() -> None:

@@ -79,7 +79,7 @@ class Peer:
     async def hello(self, *queues: str, **more: Any) -> list[str]:
         subscriptions = [{"queue": queue, "capacity": 8, "own": True} for queue in queues or (QUEUE,)]
         said = {"listener": "peer", "queues": subscriptions, "credential": self.secret, "accept": ["messages"]}
-        return await self.say("hello", **{**said, **more})
+        return await self.say("hello", **{**said, "version": 2, **more})
 
     async def beat(self, **more: Any) -> list[str]:
         return await self.say("heartbeat", stamp=1, **more)
@@ -248,7 +248,7 @@ async def test_tokens_wait_for_their_issuer_one_check_each(path: pathlib.Path, m
                 ("queuebell", "hello"),
                 msgspec.json.encode(
                     {"type": "hello", "instance": instance_of(f"{number}"), "ticket": f"{number}", "listener": "s",
-                     "queues": [], "seq": 1, "credential": "bad.token"}
+                     "queues": [], "seq": 1, "credential": "bad.token", "version": 2}
                 ),
             )  # fmt: skip
         await rest()

@@ -16,7 +16,17 @@ from bridge.brokers import SCHEMES
 from bridge.brokers.base import Topic
 from bridge.contract.errors import ChannelLost, ConfigurationError
 from bridge.contract.framing import instance_of
-from bridge.contract.wire import Bye, Cover, Hello, ListenerHeartbeat, QueueBeat, Subscription, Welcome, encode_frame
+from bridge.contract.wire import (
+    Bye,
+    Cover,
+    ErrorFrame,
+    Hello,
+    ListenerHeartbeat,
+    QueueBeat,
+    Subscription,
+    Welcome,
+    encode_frame,
+)
 from bridge.core.keys import new_key, without
 from bridge.core.settings import Periods
 from bridge.core.supervision import RETRY_CAP_S
@@ -411,7 +421,24 @@ def down(frame: dict[str, object], boot: str, seq: int) -> bytes:
 
 def welcome(boot: str, seq: int) -> bytes:
     frame = msgspec.json.decode(encode_frame(Welcome(boot, 5000, 60_000, 1, [])))
-    return down(frame, boot, seq)
+    return down({**frame, "version": 2}, boot, seq)
+
+
+@simulated
+async def test_a_bridge_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its welcome begins no session, and what the worker is told names the remedy."""
+    monkeypatch.setitem(SCHEMES, "mem", ("tests.support.memory_broker", "NamedBroker"))
+    server = SERVERS["older"] = MemoryServer()
+    link = await BrokeredChannel("mem://older", INSTANCE).connect()
+    link.send(Hello(INSTANCE, "one", [Subscription(QUEUE, 1)]))
+    older = msgspec.json.decode(welcome(OLD, 1))
+    del older["version"]
+    server.deliver(DOWN, msgspec.json.encode(older))
+    frame = await link.receive()
+    assert isinstance(frame, ErrorFrame) and frame.code == "unsupported" and "upgrade it" in frame.message
+    server.deliver(DOWN, welcome(NEW, 1))
+    assert isinstance(await link.receive(), Welcome)
+    await link.close()
 
 
 @simulated

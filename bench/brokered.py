@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from bench.ours import Fleet
@@ -56,6 +57,9 @@ class NotingLink:
     def send(self, frame: UpFrame) -> None:
         """Send a frame."""
         self._link.send(frame)
+
+    def hand_over(self, hear: Callable[[Wake], None]) -> None:
+        """Do nothing: they come by `receive`."""
 
     async def receive(self) -> DownFrame:
         """Wait for a frame."""

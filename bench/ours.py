@@ -18,7 +18,7 @@ from bench.hop import Stamps, put_in_turn
 from bench.role import obey
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.names import split_reference
-from bridge.contract.wire import DownFrame, Hello, UpFrame
+from bridge.contract.wire import DownFrame, Hello, UpFrame, Wake
 from bridge.producer.bus import Bus
 from bridge.queues import open_store
 from bridge.queues.base import NewMessage, QueueStore, Received
@@ -40,6 +40,10 @@ class PlainLink:
     def send(self, frame: UpFrame) -> None:
         """Send a frame; a hello without what it accepts."""
         self._link.send(msgspec.structs.replace(frame, accept=[]) if isinstance(frame, Hello) else frame)
+
+    def hand_over(self, hear: Callable[[Wake], None]) -> None:
+        """Have wakes handed over as they are read."""
+        self._link.hand_over(hear)
 
     async def receive(self) -> DownFrame:
         """Wait for a frame."""

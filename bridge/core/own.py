@@ -218,8 +218,12 @@ class Own:
         messages: list[CarriedMessage],
         visible: int,
         weights: Sequence[int] = (),
+        *,
+        late: bool = False,
     ) -> None:
         """Send messages that were leased to a session with its wake; release them if it is gone, or they fit no frame.
+
+        So they are if they come ``late``: too little of their lease is left for a worker to take them up.
 
         ``visible`` counts what was visible when they were taken, themselves included; ``weights`` are the bytes that
         each takes in a frame.
@@ -229,7 +233,7 @@ class Own:
         seat = debt.seats.get(session)
         weight = seat.slot.weight if seat is not None and seat.slot is not None else 0
         # Sent for a look since the grant, its receive takes the slots: what was kept for it goes back.
-        fit = 0 if seat is None or seat.looking else len(messages)
+        fit = 0 if seat is None or seat.looking or late else len(messages)
         for index, bytes_ in enumerate(weights[:fit]):
             weight += bytes_
             if weight > CARRY_BYTES_MAX:

@@ -40,17 +40,19 @@ class OwnQueueFeed:
     def __init__(self, bridge: Runner) -> None:
         self._bridge = bridge
         self._rules = bridge.bell.own
-        self._grants: dict[tuple[int, str], list[int]] = {}
+        self._grants: dict[tuple[int, str], list[tuple[int, float]]] = {}
+        """How many messages, and since when at the earliest their leases run."""
 
     def grant(self, queue: str, count: int) -> Grant | None:
         """Say whether messages of a put on its way may be handed to a session at once (O7)."""
         if self._bridge.draining:
             return None
-        granted = self._rules.grant(self._bridge.now(), queue, count)
+        now = self._bridge.now()
+        granted = self._rules.grant(now, queue, count)
         if granted is None:
             return None
         session, limit, lease_s = granted
-        self._grants.setdefault((session, queue), []).append(limit)
+        self._grants.setdefault((session, queue), []).append((limit, now))
         return Grant(session=str(session), limit=limit, lease_s=lease_s)
 
     def committed(self, levels: list[Level], handed: list[Handed]) -> None:
@@ -92,14 +94,16 @@ class OwnQueueFeed:
     def _handed(self, now: float, hand: Handed) -> None:
         session = int(hand.session)
         limits = self._grants.get((session, hand.queue))
-        granted = limits.pop(0) if limits else len(hand.messages)
+        granted, since = limits.pop(0) if limits else (len(hand.messages), now)
         if not limits:
             self._grants.pop((session, hand.queue), None)
         lease_s = self._bridge.bell.dispatch.tuning.of(hand.queue).start_ack_s
-        carried = [_carried(message, lease_s) for message in hand.messages]
-        self._rules.handed(
-            now, hand.queue, session, granted, carried, hand.visible, [_weight(message) for message in carried]
-        )
+        # A worker counts from the arrival of the wake; the lease runs since before the flush.
+        left_s = lease_s - (now - since)
+        carried = [_carried(message, left_s) for message in hand.messages]
+        weights = [_weight(message) for message in carried]
+        late = left_s < lease_s / 2
+        self._rules.handed(now, hand.queue, session, granted, carried, hand.visible, weights, late=late)
 
 
 def put_right(bridge: Runner, own: OwnStore, command: Reread | Reclaim) -> None:
@@ -126,7 +130,7 @@ def _weight(message: CarriedMessage) -> int:
     return most + beside
 
 
-def _carried(message: StoredMessage, lease_s: float) -> CarriedMessage:
+def _carried(message: StoredMessage, left_s: float) -> CarriedMessage:
     text: str | None
     encoded: str | None = None
     try:
@@ -141,7 +145,7 @@ def _carried(message: StoredMessage, lease_s: float) -> CarriedMessage:
         expires_at=None if message.expires_at is None else rfc3339(message.expires_at),
         body=text,
         body_base64=encoded,
-        visible_in_ms=round(lease_s * 1000),
+        visible_in_ms=max(0, int(left_s * 1000)),
         key=message.key,
         headers=message.headers,
     )

@@ -222,6 +222,8 @@ class Session:
                     frame = await unless_cancelled(link.receive())
                     if isinstance(frame, Welcome):
                         patience.reschedule(None)
+                        if not stood:
+                            link.hand_over(self._wake)
                         stood = True
                         self._welcome(frame)
                     elif stood:
@@ -308,16 +310,19 @@ class Session:
                 port.welcomed(frame.boot, state.gen)
         self._arm()
 
+    def _wake(self, frame: Wake) -> None:
+        port = self._ports.get(frame.queue)
+        if port is not None:
+            try:
+                port.wake(frame)
+            except ValueError as error:  # a malformed body or date in what it carried
+                log.error("%s: the bridge sent a wake that cannot be read: %s", frame.queue, error)
+            except Exception as error:  # noqa: BLE001 - the bridge repeats a wake that is not answered
+                swallow(QUEUE, error)
+
     def _hear(self, frame: object) -> None:
         if isinstance(frame, Wake):
-            port = self._ports.get(frame.queue)
-            if port is not None:
-                try:
-                    port.wake(frame)
-                except ValueError as error:  # a malformed body or date in what it carried
-                    log.error("%s: the bridge sent a wake that cannot be read: %s", frame.queue, error)
-                except Exception as error:  # noqa: BLE001 - the bridge repeats a wake that is not answered
-                    swallow(QUEUE, error)
+            self._wake(frame)
         elif isinstance(frame, BridgeHeartbeat):
             self._beaten(frame)
         elif isinstance(frame, Bye):

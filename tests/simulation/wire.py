@@ -12,7 +12,7 @@ import msgspec
 from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost
 from bridge.contract.event import CloudQueueWorkDetected, decode_events, encode_events
 from bridge.contract.failover import TRY_S, Failover, Outcome
-from bridge.contract.wire import DownFrame, ErrorFrame, Hello, UpFrame, decode_down, decode_up, encode_frame
+from bridge.contract.wire import DownFrame, ErrorFrame, Hello, UpFrame, Wake, decode_down, decode_up, encode_frame
 from bridge.core.grants import Verb
 from tests.simulation.network import BUFFER, Lost
 
@@ -46,6 +46,9 @@ class WireLink:
     def send(self, frame: UpFrame) -> None:
         """Put one frame on its way."""
         self._end.send(encode_frame(frame))
+
+    def hand_over(self, hear: Callable[[Wake], None]) -> None:
+        """Do nothing: they come by `receive`."""
 
     async def receive(self) -> DownFrame:
         """Wait for the next frame. Raises `ChannelLost`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from bridge.contract.errors import ChannelLost
@@ -38,6 +38,9 @@ class FakeLink:
     def send(self, frame: UpFrame) -> None:
         if not self.closed:
             self.bridge.heard(self, frame)
+
+    def hand_over(self, hear: Callable[[Wake], None]) -> None:
+        """Do nothing: they come by `receive`."""
 
     async def receive(self) -> DownFrame:
         frame = None if self.closed else await self.down.get()

@@ -383,11 +383,12 @@ class Wire(asyncio.Protocol):
 
     def _take(self, event: object) -> None:
         if isinstance(event, Frame):
-            if event.opcode in (Opcode.TEXT, Opcode.BINARY) and event.fin:
-                self._whole(event.opcode, bytes(event.data))
-            elif event.opcode in (Opcode.TEXT, Opcode.BINARY):
-                self._part_of, self._parts = event.opcode, [bytes(event.data)]
-            elif event.opcode is Opcode.CONT:
+            opcode = event.opcode
+            if (opcode is Opcode.TEXT or opcode is Opcode.BINARY) and event.fin:
+                self._whole(opcode, bytes(event.data))
+            elif opcode is Opcode.TEXT or opcode is Opcode.BINARY:
+                self._part_of, self._parts = opcode, [bytes(event.data)]
+            elif opcode is Opcode.CONT:
                 self._parts.append(bytes(event.data))
                 if event.fin:
                     whole, self._parts = b"".join(self._parts), []

@@ -44,6 +44,7 @@ Route = Callable[[Any, str], Awaitable["Answer | StreamResponse"]]
 Methods = dict[str, tuple[Route, Verb | None, bool]]
 
 TRIGGERS = "/v1/triggers"
+_KNOWN_MAX = 4096
 
 # Text whose percent signs all begin two hexadecimal digits; `unquote` would leave others as they are.
 _encoded = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*").fullmatch
@@ -59,6 +60,8 @@ class Routes:
         self._fixed: dict[str, Methods] = {}
         # (what stands before the reference, what stands after it) -> methods
         self._of_queues: dict[tuple[str, str], Methods] = {}
+        self._known: dict[str, tuple[Methods, str]] = {}
+        """By target, of those without a query or an id: nearly all come again."""
 
     def add(self, method: str, path: str, verb: Verb | None, route: Route, *, call: bool = False) -> None:
         """Serve ``method`` at ``path`` for whoever has ``verb``; None is for everybody. ``call``: over wires as well.
@@ -84,7 +87,7 @@ class Routes:
         return cast("Answer", await self._serve(call, called=True))
 
     async def _serve(self, request: Caller, *, called: bool = False) -> Answer | StreamResponse:
-        methods, queue = self._find(request.raw_path)
+        methods, queue = self._known.get(request.raw_path) or self._find(request.raw_path)
         found = methods.get(request.method)
         if called and not any(call for _, _, call in methods.values()):
             raise Refusal("not_found", "there is no call at this address; it is served over HTTP")
@@ -92,7 +95,7 @@ class Routes:
             allowed = sorted(method for method, (_, _, call) in methods.items() if call or not called)
             raise Refusal("method_not_allowed", "the method is not allowed here", allow=", ".join(allowed))
         if queue is None:
-            queue = _reference(request.raw_path)
+            queue = self._name(request.raw_path, methods)
         route, verb, _ = found
         if verb is None or not self._asks:
             return await route(request, queue)
@@ -100,6 +103,14 @@ class Routes:
         if waits is not None:
             await waits
         return await self._door.attend(request, verb, queue, route(request, queue))
+
+    def _name(self, target: str, methods: Methods) -> str:
+        queue = _reference(target)
+        if target.count("/") <= 5 and "?" not in target and target.startswith("/"):
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            self._known[target] = methods, queue
+        return queue
 
     def _find(self, target: str) -> tuple[Methods, str | None]:
         """Return the methods of a path, and for a fixed path the empty reference."""

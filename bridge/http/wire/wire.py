@@ -117,6 +117,7 @@ class Wire:
         "_ended_at",
         "_gone",
         "_idle",
+        "_in_window",
         "_last",
         "_loop",
         "_over",
@@ -147,8 +148,10 @@ class Wire:
         self.session: WireSession | None = None
         self.had_session = False
         """Whether there was one: what its listener said before it heard of the end is no fault."""
-        self._calls: dict[asyncio.Task[None], int] = {}
-        """Those being carried out, and how much each takes of the window."""
+        self._calls: dict[Call, asyncio.Task[None]] = {}
+        """Those being carried out."""
+        self._in_window = 0
+        """How many of them count towards the window."""
         self._waiting: deque[Call] = deque()
         """Those that wait until the answers before them have been read."""
         self._over = 0
@@ -247,7 +250,7 @@ class Wire:
                 self.close(_POLICY, "too many settlements at once")
                 return
             self._carry_out(call)
-        elif sum(self._calls.values()) + len(self._waiting) >= WINDOW:
+        elif self._in_window + len(self._waiting) >= WINDOW:
             self._over += 1
             if self._over > WINDOW:
                 self.close(_POLICY, f"more than {2 * WINDOW} calls at once")
@@ -260,14 +263,19 @@ class Wire:
             self._carry_out(call)
 
     def _carry_out(self, call: Call) -> None:
+        if not call.settles:
+            self._in_window += 1
         task = asyncio.Task(self._run(call), loop=self._loop, name="a call over a wire", **_AT_ONCE)
         if not task.done():
-            self._calls[task] = 0 if call.settles else 1
-            task.add_done_callback(self._done)
+            self._calls[call] = task
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._calls.pop(task, None)
+    def _done(self, call: Call) -> None:
+        self._calls.pop(call, None)
         self._over = 0
+        if call.settles:
+            self._settle_bytes -= call.content.size
+        else:
+            self._in_window -= 1
         if self._ended_at is not None and not self._calls and not self._waiting:
             self.close(RESTART, "the bridge is stopping")
 
@@ -283,8 +291,8 @@ class Wire:
                 raise
             self._answer(call, answer)
         finally:
-            if call.settles:
-                self._settle_bytes -= call.content.size
+            # In the task itself: a callback would take one more turn of the loop.
+            self._done(call)
 
     def _answer(self, call: Call, answer: Answer) -> None:
         transport = self._transport
@@ -416,10 +424,10 @@ class Wire:
             if self._closing is not None:
                 await self._closing
             if self._calls:
-                await asyncio.wait(list(self._calls))
+                await asyncio.wait(list(self._calls.values()))
         finally:
             # Only where the server cannot wait for them any longer.
-            for task in list(self._calls):
+            for task in list(self._calls.values()):
                 task.cancel()
 
     def _check_idle(self) -> None:

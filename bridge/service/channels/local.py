@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from bridge.contract.errors import BadInput, ChannelLost
-from bridge.contract.wire import DownFrame, UpFrame
+from bridge.contract.wire import DownFrame, UpFrame, Wake
 from bridge.service.channels.base import Session, SessionHost
 
 FRAMES_MAX = 64
@@ -68,6 +69,9 @@ class LocalLink:
         """Hand a frame to the bridge."""
         if self._frames.lost is None:
             self._session.feed(frame)
+
+    def hand_over(self, hear: Callable[[Wake], None]) -> None:
+        """Do nothing: they come by `receive`."""
 
     async def receive(self) -> DownFrame:
         """Wait for the next frame. Raises `ChannelLost` once the session is over and all was received."""

@@ -6,9 +6,10 @@ once for all channels.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-from bridge.contract.wire import DownFrame, UpFrame
+from bridge.contract.wire import DownFrame, UpFrame, Wake
 
 
 class Link(Protocol):
@@ -16,6 +17,10 @@ class Link(Protocol):
 
     def send(self, frame: UpFrame) -> None:
         """Put one frame on its way, in order. Never blocks and never raises: a break shows in `receive`."""
+        ...
+
+    def hand_over(self, hear: Callable[[Wake], None]) -> None:
+        """Have wakes from now on handed over as they are read, where that spares a turn of the loop."""
         ...
 
     async def receive(self) -> DownFrame:

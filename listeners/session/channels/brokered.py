@@ -21,7 +21,17 @@ from bridge.brokers.credential import ApiKey, Credential
 from bridge.brokers.prefix import take_prefix
 from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost, ConfigurationError, KeyUnavailable
 from bridge.contract.framing import VERSION, Stamp, encode_up, encode_will, instance_of, read_stamp, seq_of
-from bridge.contract.wire import Bye, DownFrame, ErrorFrame, Hello, ListenerHeartbeat, UpFrame, Welcome, decode_down
+from bridge.contract.wire import (
+    Bye,
+    DownFrame,
+    ErrorFrame,
+    Hello,
+    ListenerHeartbeat,
+    UpFrame,
+    Wake,
+    Welcome,
+    decode_down,
+)
 from listeners.session.channels.base import Link
 
 log = logging.getLogger("queuebell.listener")
@@ -97,6 +107,9 @@ class BrokeredLink:
             self._parting = True
             self._stop_greeting()
         self._publish(self._up_topic, frame)
+
+    def hand_over(self, hear: Callable[[Wake], None]) -> None:
+        """Do nothing: they come by `receive`."""
 
     async def receive(self) -> DownFrame:
         """Wait for the next frame. Raises `ChannelLost` once the connection is broken or the bridge ended it."""

@@ -18,7 +18,7 @@ from bridge.contract.address import HttpAddress, http_addresses, in_one_text
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import ChannelLost
 from bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
-from bridge.contract.wire import SUBPROTOCOL, DownFrame, UpFrame
+from bridge.contract.wire import SUBPROTOCOL, DownFrame, UpFrame, Wake
 from listeners.session.channels.base import Link
 
 CONNECT_WITHIN_S = 5.0
@@ -43,6 +43,7 @@ class WebSocketLink(SessionHearer):
         self._inbox: deque[DownFrame] = deque()
         self._ended: str | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._hear_wake: Callable[[Wake], None] | None = None
 
     def __str__(self) -> str:
         return self._where
@@ -52,8 +53,15 @@ class WebSocketLink(SessionHearer):
         if self.wire is not None and self._ended is None:
             self.wire.send(frame)
 
+    def hand_over(self, hear: Callable[[Wake], None]) -> None:
+        """Have wakes handed over as they are read."""
+        self._hear_wake = hear
+
     def hear(self, frame: DownFrame) -> None:
         """Take one frame of the bridge."""
+        if self._hear_wake is not None and not self._inbox and type(frame) is Wake and self._ended is None:
+            self._hear_wake(frame)
+            return
         self._inbox.append(frame)
         self._wake()
 

@@ -13,15 +13,19 @@ import pytest
 
 from bridge import Bridge, NewMessage, WrongThread
 from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.wire import Hello, Subscription, Wake, Welcome
 from bridge.core.settings import Periods
 from bridge.observe.facts import Fact, LoopLagged, Suspended
 from bridge.producer.buses.memory import MemoryBus
+from bridge.queues.embedded.terms import Handed, Level
 from bridge.service.bridge import BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.service.loop_watch import LoopWatch
+from bridge.service.own_queues import OwnQueueFeed
 from bridge.service.suspend_clocks import paired, system_clocks
 from bridge.triggers.attachment import Attachment
 from listeners import Message
+from listeners.session.channels.local import LocalChannel
 from tests.listeners.rig import QUEUE, Store, listening
 from tests.support.memory_broker import MemoryServer
 from tests.support.sim_loop import pass_time, simulated
@@ -177,3 +181,34 @@ async def test_the_lease_of_who_died_elsewhere_is_looked_for_at_its_end(sweep_s:
         (taken,) = [at for body, at in site.handled if body == b"held"]
         assert 6.0 <= taken - began < 7.0
         assert len(site.handled) == 1 + others
+
+
+@pytest.mark.parametrize(("flush_s", "left_ms"), [(0.4, 1600), (1.1, None)])
+async def test_a_lease_that_is_carried_counts_from_before_the_flush(
+    flush_s: float, left_ms: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is told what is left; below half it is taken back, uncounted, and the wake asks for a receive."""
+    ahead, now, committed = 0.0, Bridge.now, OwnQueueFeed.committed
+
+    def later(feed: OwnQueueFeed, levels: list[Level], handed: list[Handed]) -> None:
+        nonlocal ahead
+        ahead += flush_s if handed else 0.0
+        committed(feed, levels, handed)
+
+    monkeypatch.setattr(Bridge, "now", lambda bridge: now(bridge) + ahead)
+    monkeypatch.setattr(OwnQueueFeed, "committed", later)
+    async with Bridge() as bridge:
+        link = await LocalChannel(bridge).connect()
+        link.send(Hello("a" * 32, "one", [Subscription(QUEUE, 1, own=True)], ["messages"]))
+        assert isinstance(await link.receive(), Welcome)
+        await bridge.store.put(QUEUE, [NewMessage(b"x")])
+        while not isinstance(wake := await link.receive(), Wake):
+            pass
+        if left_ms is None:
+            assert not wake.messages
+            (message,) = (await bridge.store.receive(QUEUE)).messages
+            assert message.dequeue_count == 1
+        else:
+            assert wake.messages is not None
+            assert left_ms - 200 < wake.messages[0].visible_in_ms <= left_ms
+        await link.close()

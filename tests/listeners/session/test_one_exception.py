@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from bridge.contract.errors import KeyUnavailable
-from bridge.contract.wire import Cover, DownFrame, Hello, ListenerHeartbeat, UpFrame
+from bridge.contract.wire import Cover, DownFrame, Hello, ListenerHeartbeat, UpFrame, Wake
 from bridge.observe import instruments, swallowed
 from bridge.service.bridge import Bridge
 from listeners import Message
@@ -205,6 +205,9 @@ class Stray(FakeLink):
     """A link one receive of which ends with a cancellation that nobody asked for."""
 
     strays = 0
+
+    def hand_over(self, hear: Callable[[Wake], None]) -> None:
+        """Do nothing: they come by `receive`."""
 
     async def receive(self) -> DownFrame:
         frame = await super().receive()

@@ -80,7 +80,7 @@ async def test_what_is_moved_is_neither_lost_nor_doubled(
         return (await put()).total() >= count
 
     import_ = ("import", "--once", "--file", str(file), "--store", url)
-    for part in (3, 2):
+    for part in (8, 4):
         cut_off = await queue(processes, *import_)
         await until(functools.partial(at_least, COUNT // part), f"one of {part} is put")
         await cut_off.kill()

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from bridge.brokers.wire import wire as wire_module
 from bridge.brokers.wire import wires
+from bridge.brokers.wire.wire import Wire
 from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_call, encode_answer
 from bridge.contract.errors import ChannelLost, Closed, NotAllowed, StoreUnavailable, UnknownOutcome
 from bridge.contract.wire import Ended, Goaway, Hello, Ready, Welcome, encode_frame
@@ -32,7 +33,8 @@ from tests.support.access import written
 from tests.support.processes import environment
 from tests.support.web import Served, serving
 
-# Private: `_wires`, `_calls`: what the bridge has open; `_BINARY`: its frames; `_of_loops`: what the client has open.
+# Private: `_send_call`, `_transport`: where a wire is cut; `_wires`, `_calls`: what the bridge has open; `_BINARY`: its
+# frames; `_of_loops`: what the client has open.
 
 QUEUE = "billing/orders"
 PATIENCE_S = 60
@@ -199,6 +201,51 @@ async def test_a_wire_that_ends_at_any_byte() -> None:
                 with pytest.raises(UnknownOutcome, match="did not answer"):
                     await store.put(QUEUE, [b"x"])
             assert (sent, len(heads)) == (1, 1)
+
+
+async def test_a_call_that_is_cut_at_any_byte_is_done_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A put under a key that is asked for again until it is answered is there once, wherever the wire was cut."""
+    real, cuts = Wire._send_call, iter(range(200))
+
+    def cutting(wire: Wire, sent: object) -> None:
+        cut = next(cuts, None)
+        transport = wire._transport
+        assert transport is not None
+        if cut is None or sent.method != "PUT":  # type: ignore[attr-defined]
+            real(wire, sent)  # type: ignore[arg-type]
+            return
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(wire, "_transport", Cut(transport, cut))
+            real(wire, sent)  # type: ignore[arg-type]
+        transport.close()
+
+    monkeypatch.setattr(Wire, "_send_call", cutting)
+    tries = 0
+    async with HttpStore(served.server.url) as store:
+        for key in ("one", "two"):
+            done = False
+            while not done:
+                tries += 1
+                try:
+                    await store.put_once(QUEUE, key, b"x")
+                    done = tries > 180
+                except UnknownOutcome:
+                    pass
+        assert tries > 180 and (await store.depth(QUEUE)).visible == 2  # type: ignore[union-attr]
+
+
+class Cut:
+    """A transport on which only so many bytes leave."""
+
+    def __init__(self, transport: asyncio.Transport, size: int) -> None:
+        self._transport = transport
+        self._size = size
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data[: self._size])
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
 
 async def test_a_wire_that_ends_before_it_is_ready_is_http() -> None:

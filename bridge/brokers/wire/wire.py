@@ -214,8 +214,9 @@ class Wire(asyncio.Protocol):
         now = self._loop.time()
         silent = False
         for lane in (self._first, self._then):
-            for sent in lane:
-                if sent.deadline <= now and not sent.future.done():
+            for sent in [sent for sent in lane if sent.deadline <= now]:
+                lane.remove(sent)
+                if not sent.future.done():
                     sent.future.set_exception(NotSent("time-out"))
         for sent in list(self._sent.values()):
             if sent.deadline <= now:

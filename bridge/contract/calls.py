@@ -1,6 +1,7 @@
 """The binary frames of a wire: calls to the bridge, and their answers (docs/channels.md).
 
-A call is ``n METHOD path``, perhaps a line with its content type, an empty line, and the body as HTTP has it. Its
+A call is ``n METHOD path``, perhaps header lines, of which only the content type counts, an empty line, and the body
+as HTTP has it. Its
 answer is ``n status``, the few headers that matter to a client, an empty line, and the body. ``n`` rises with every
 call of a connection; an answer names the call that it belongs to, and answers come in any order.
 """
@@ -32,8 +33,9 @@ CARRIES: Final = "headers"
 _N_MAX: Final = 2**53
 
 _call = re.compile(
-    rb"([0-9]{1,16}) ([A-Z]{1,10}) (/[!-~]{0,2047})(?:\ncontent-type: ([ -~]{1,200}))?\n\n", re.ASCII
+    rb"([0-9]{1,16}) ([A-Z]{1,10}) (/[!-~]{0,2047})\n((?:[!-9;-~]{1,100}: [ -~]{0,500}\n){0,16})\n"
 ).match
+_media = re.compile(rb"(?:^|\n)content-type: ([ -~]+)\n", re.IGNORECASE).search
 _answer = re.compile(rb"([0-9]{1,16}) ([1-5][0-9]{2})\n((?:[!-9;-~]+: [ -~]*\n)*)\n", re.ASCII).match
 _NO_HEADERS: Final[dict[str, str]] = {}
 
@@ -68,8 +70,9 @@ def decode_call(data: bytes) -> CallFrame | None:
     found = _call(data)
     if found is None or (n := int(found[1])) > _N_MAX:
         return None
-    media = JSON if found[4] is None else found[4].decode("ascii")
-    return CallFrame(n, found[2].decode("ascii"), found[3].decode("ascii"), media, data[found.end() :])
+    media = _media(found[4]) if found[4] else None
+    kind = JSON if media is None else media[1].decode("ascii")
+    return CallFrame(n, found[2].decode("ascii"), found[3].decode("ascii"), kind, data[found.end() :])
 
 
 def encode_answer(n: int, status: int, headers: bytes, body: bytes) -> bytes:

@@ -216,6 +216,14 @@ class ChannelLost(QueuebellError):
     retryable = True
 
 
+class ChannelRefused(ChannelLost):
+    """The bridge lives and accepts no session with this key, or under this name; ``code`` is that of the refusal."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class KeyUnavailable(StoreUnavailable, ChannelLost):
     """The program's own `api_key` raised, or returned no key: nothing was sent. The next attempt asks it again."""
 

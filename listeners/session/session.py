@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from bridge.contract.backoff import Draw, FullJitter
-from bridge.contract.errors import BadInput, ChannelLost, ConfigurationError
+from bridge.contract.errors import BadInput, ChannelLost, ChannelRefused, ConfigurationError
 from bridge.contract.wire import (
     FRAME_BYTES_MAX,
     RUNNING_MAX,
@@ -163,6 +163,11 @@ class Session:
                 try:
                     async with asyncio.timeout(WELCOME_WITHIN_S):
                         link = await unless_cancelled(self._channel.connect())
+                except ChannelRefused as error:
+                    self._why = str(error)
+                    self._refuse(ErrorFrame(error.code, self._why))
+                    await asyncio.sleep(refused.miss(self._draw))
+                    continue
                 except (ChannelLost, TimeoutError, OSError) as error:
                     self._refusing = False
                     self._why = str(error) or "time-out"
@@ -262,14 +267,14 @@ class Session:
             return
         remedy = "" if frame.code != STORE_MISMATCH else _MISMATCH.format(self._store)
         log.error(
-            "%s: the bridge refuses us (%d times since this was last said): %s (%s)%s. It is asked again at most %g s "
-            "apart; without it every queue is polled, and nothing is lost",
+            "%s: the bridge rejects this worker: %s (%s)%s. The worker asks again at most %g s apart; messages stay in "
+            "their queues%s",
             self._label,
-            count,
             frame.message,
             frame.code,
             remedy,
             REFUSED_CAP_S,
+            f" ({count} rejections since the last report)" if count > 1 else "",
         )
 
     def _greet(self, link: Link) -> None:
@@ -287,7 +292,7 @@ class Session:
         self._refusing, self._why = False, "it is silent"
         self.boot, self.sessions = frame.boot, frame.sessions
         if self._refusals.works():
-            log.warning("%s: the bridge refuses us no more", self._label)
+            log.warning("%s: the bridge accepts this worker again", self._label)
         elif was_degraded:
             log.warning("%s: the bridge is back", self._label)
         if self._was_at not in ("", self._at):
@@ -381,7 +386,10 @@ class Session:
         now = self._loop.time()
         if self._liveness.dead(now):
             if self._refusing:
-                log.warning("%s: the bridge lives but refuses us; polling until it lets us in", self._label)
+                log.warning(
+                    "%s: the bridge runs but rejects this worker; every queue is polled until it accepts it",
+                    self._label,
+                )
             else:
                 log.warning(
                     "%s: no living bridge at %s: %s. Every queue is polled until it is there, and nothing is lost",

@@ -283,7 +283,7 @@ async def loses_nothing(load: Load, secret: str) -> None:
     assert (total.lost, total.unexpected) == (0, 0)
     for name, one in load.workers.items():
         if not name.startswith("holds"):
-            assert "refuses us" not in one.errors, one.errors
+            assert "rejects this worker" not in one.errors, one.errors
             assert "the session with the bridge at" not in one.errors, one.errors
 
 

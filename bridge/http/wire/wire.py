@@ -211,6 +211,7 @@ class Wire:
             if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
                 self.hear(message.data)
             elif message.type is WSMsgType.PING:
+                self._used_at = self._loop.time()
                 self._count()
                 await ws.pong(message.data)
             elif message.type is WSMsgType.PONG:
@@ -233,8 +234,11 @@ class Wire:
 
     def _hear_call(self, data: bytes) -> None:
         frame = decode_call(data)
-        if frame is None or frame.n <= self._last:
-            self.close(_POLICY, "a call begins with a rising number, a method and a path")
+        if frame is None:
+            self.close(_POLICY, "a call begins with a line of a number, a method and a path; lines end with LF")
+            return
+        if frame.n <= self._last:
+            self.close(_POLICY, "the numbers of calls have to rise")
             return
         if self._ended_at is not None:
             # Its sender was told that it is not carried out.
@@ -316,8 +320,12 @@ class Wire:
         try:
             frame = decode_up(text)
         except BadInput as error:
-            self._wires.bridge.unreadable(None if session is None else session.inner, error)
-            self._refuse(_TOO_BIG if error.code == "too_large" else _POLICY, error.code, str(error))
+            why = str(error)
+            if session is None:
+                why += "; text is for frames of a session, and calls are binary messages"
+            else:
+                self._wires.bridge.unreadable(session.inner, error)
+            self._refuse(_TOO_BIG if error.code == "too_large" else _POLICY, error.code, why)
             return
         self._count()
         if frame is None:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from bridge.service.access.watch import End, Leave
     from bridge.service.bridge import Bridge
 
-# aiohttp refuses messages of this size and more.
-_MESSAGE_MAX: Final = CALL_BYTES_MAX + HEAD_BYTES_MAX
+# aiohttp closes at messages of this size and more; a call or frame that is somewhat too large gets an answer instead.
+_MESSAGE_MAX: Final = 4 * CALL_BYTES_MAX + HEAD_BYTES_MAX
 
 
 class Wires:

@@ -16,7 +16,7 @@ from bridge.brokers.wire.wire import NotSent, NoWire, SessionHearer, Wire
 from bridge.brokers.wire.wires import WireUser
 from bridge.contract.address import HttpAddress, http_addresses, in_one_text
 from bridge.contract.backoff import Draw
-from bridge.contract.errors import ChannelLost
+from bridge.contract.errors import ChannelLost, ChannelRefused
 from bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
 from bridge.contract.wire import SUBPROTOCOL, DownFrame, UpFrame, Wake
 from listeners.session.channels.base import Link
@@ -28,6 +28,7 @@ _NOT_ALLOWED = {
     403: "the key does not grant 'take' on the queues of this listener",
     421: "the bridge is not known by that name; its --allowed-hosts names further ones",
 }
+_CODES = {401: "unauthenticated", 403: "forbidden", 421: "unknown_host"}
 _described = re.compile(r'error_description="([ !#-\[\]-~]{1,500})"').search
 _BETWEEN = (408, 429, 500, 502, 503, 504)
 """What a proxy says for a bridge that is away or busy."""
@@ -119,6 +120,7 @@ class WebSocketChannel:
         """
         loop = asyncio.get_running_loop()
         told: list[str] = []
+        refused = ""
         for where in self._failover.round(loop.time()):
             outcome, retry_after = Outcome.UNKNOWN, None
             link = WebSocketLink(where.url, self._lost(where))
@@ -126,6 +128,7 @@ class WebSocketChannel:
                 link.wire = await self._wires.link(where, link, self._within_s)
             except NoWire as error:
                 outcome = Outcome.REFUSED if _refuses(error) else Outcome.NOT_DONE
+                refused = _CODES.get(error.status, "") if outcome is Outcome.REFUSED else refused
                 retry_after = retry_after_s(error.headers.get("retry-after"))
                 told.append(_unwelcome(error))
             except NotSent as error:
@@ -140,6 +143,8 @@ class WebSocketChannel:
                 told[-1] += f" ({where.url})"
             if not self._failover.tell(where, outcome, loop.time(), repeatable=True, retry_after=retry_after):
                 break
+        if refused:
+            raise ChannelRefused(refused, "; ".join(told))
         raise ChannelLost("; ".join(told))
 
     def _lost(self, where: HttpAddress) -> Callable[[], object]:

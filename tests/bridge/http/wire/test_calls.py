@@ -175,7 +175,7 @@ async def test_calls_and_session_leave_each_other_alone(served: Served) -> None:
     [
         b"", b"\x00\xff", b"1", b"1 GET", b"1 GET /v1/queues", b"x GET /v1/queues\n\n", b"-1 GET /v1/queues\n\n",
         b"99999999999999999 GET /v1/queues\n\n", b"1 get /v1/queues\n\n", b"1 GET v1/queues\n\n",
-        b"1 GET /v1/que ues\n\n", b"1 GET /v1/queues\nhost: evil\n\n", b"1 GET /" + b"x" * 2048 + b"\n\n",
+        b"1 GET /v1/que ues\n\n", b"1 GET /v1/queues\nno header\n\n", b"1 GET /" + b"x" * 2048 + b"\n\n",
         b"1 GET /v1/queues\r\n\r\n",
     ],
 )  # fmt: skip
@@ -185,6 +185,25 @@ async def test_a_head_that_cannot_be_read_closes_the_wire(served: Served, sent: 
         await peer.socket.send_bytes(sent)
         assert await peer.closed() == 1008
         assert (await other.call("GET", "/v1/queues"))[0] == 200
+
+
+async def test_headers_that_do_not_count_are_ignored(served: Served) -> None:
+    """Clients send some out of habit; the content type counts however it is written."""
+    async with wire(served) as peer:
+        put = f"1 PUT {QUEUE}/messages/k\nuser-agent: x y\nContent-Type: text/plain\n\nbody"
+        await peer.socket.send_bytes(put.encode())
+        assert (await peer.answer())[:2] == (1, 201)
+    (message,) = (await served.bridge.store.receive("billing/orders")).messages
+    assert message.body == b"body"
+
+
+async def test_a_call_as_text_is_told_so(served: Served) -> None:
+    """It is the usual slip, and harms nobody."""
+    async with wire(served) as peer:
+        await peer.socket.send_str("1 GET /v1/queues\n\n")
+        error = await peer.frame("error")
+        assert error["code"] == "bad_parameter" and "calls are binary" in error["message"]
+        assert (await peer.call("GET", "/v1/queues"))[0] == 200
 
 
 @pytest.mark.parametrize("again", [1, 0])
@@ -202,7 +221,7 @@ async def test_sizes(served: Served) -> None:
         status, told = await peer.call("PUT", f"{QUEUE}/messages/k", b"x" * (CALL_BYTES_MAX + 1), "text/plain")
         assert (status, told["code"]) == (413, "too_large")
         assert (await peer.call("PUT", f"{QUEUE}/messages/k", b"x" * CALL_BYTES_MAX, "text/plain"))[0] == 201
-        await peer.socket.send_bytes(b"x" * (CALL_BYTES_MAX + 5000))
+        await peer.socket.send_bytes(b"x" * 5 * CALL_BYTES_MAX)
         assert await peer.closed() == 1009
     async with wire(served) as peer:
         await peer.socket.send_frame(b"\xff", aiohttp.WSMsgType.TEXT)

@@ -517,7 +517,7 @@ async def test_a_key_that_is_replaced_and_one_that_is_revoked(
         assert not worker.state().session
         asked = sum(topic[1] == "hello" for topic, _ in place.server.log) - hellos
         assert 3 <= asked <= 40, "it is asked again, and is no flood"
-    refusals = [record for record in caplog.records if "refuses us" in record.message]
+    refusals = [record for record in caplog.records if "rejects this worker" in record.message]
     assert 1 <= len(refusals) <= 4
     assert "unauthenticated" in refusals[0].message
     assert not any(key in caplog.text for key in keys)

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from aiohttp import WSMsgType, web
@@ -18,6 +19,7 @@ from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.queues import open_store
 from bridge.queues.base import NewMessage
+from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
 from listeners import Message
 from listeners.session.channels import websocket
@@ -25,6 +27,7 @@ from listeners.session.channels.websocket import WebSocketChannel
 from tests.bridge.queues.scripted_server import Answering, ScriptedServer
 from tests.bridge.queues.test_http_many import refusing, strange
 from tests.listeners.rig import QUEUE, Store, listening, settled
+from tests.support.access import written
 from tests.support.processes import free_port, until
 from tests.support.web import serving
 
@@ -177,6 +180,21 @@ async def test_a_listener_tells_whom_it_is_with(caplog: pytest.LogCaptureFixture
             ]
             assert any(f"the session with the bridge at {first} ended" in line for line in caplog.messages)
         assert listener.state().bridge is None
+
+
+async def test_a_key_that_is_refused_is_told_at_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """As an error with the remedy, and not as a bridge that is away."""
+    written(tmp_path / "access.json", {"worker": {"take": ["other/*"]}})
+    async with AccessWatch(tmp_path / "access.json") as watch, serving(access=watch) as served:
+
+        async def handle(message: Message) -> None:
+            pass
+
+        async with listening(Store(), handle, bridge=served.server.url, name="worker"):
+            await until(lambda: "rejects this worker" in caplog.text, "it is told")
+    (line,) = [record for record in caplog.records if "rejects this worker" in record.message]
+    assert line.levelname == "ERROR" and "QUEUEBELL_API_KEY" in line.message
+    assert "no living bridge" not in caplog.text
 
 
 async def test_one_that_hangs_costs_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ _call = re.compile(
     rb"([0-9]{1,16}) ([A-Z]{1,10}) (/[!-~]{0,2047})\n((?:[!-9;-~]{1,100}: [ -~]{0,500}\n){0,16})\n"
 ).match
 _media = re.compile(rb"(?:^|\n)content-type: ([ -~]+)\n", re.IGNORECASE).search
+_settle = re.compile(r"/v1/queues/[^/?]+/[^/?]+/settle").fullmatch
 _answer = re.compile(rb"([0-9]{1,16}) ([1-5][0-9]{2})\n((?:[!-9;-~]+: [ -~]*\n)*)\n", re.ASCII).match
 _NO_HEADERS: Final[dict[str, str]] = {}
 
@@ -57,6 +58,11 @@ class AnswerFrame(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
+
+
+def settles(method: str, target: str) -> bool:
+    """Say whether a call gives messages back or deletes them: it has no rate, and no place in the window."""
+    return method == "POST" and target.endswith("/settle") and _settle(target) is not None
 
 
 def encode_call(n: int, method: str, target: str, body: bytes, media: str = JSON) -> bytes:

@@ -58,7 +58,7 @@ class Requests:
                     where, method, path, raw, media, within_s=limits.total_s, connect_s=limits.connect_s
                 )
             except NoWire as error:
-                if error.status in (401, 403):
+                if error.refused:
                     return Exchanged(error.status, error.headers, error.body, None, ())
             else:
                 return Exchanged(answer.status, answer.headers, answer.body, ready.boot, ready.able)

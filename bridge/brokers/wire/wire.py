@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 import websockets.client
@@ -19,9 +21,20 @@ from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
 from bridge.brokers.ending import why_unreachable
-from bridge.contract.calls import WINDOW, AnswerFrame, decode_answer, encode_call
+from bridge.contract.calls import WINDOW, AnswerFrame, decode_answer, encode_call, settles
 from bridge.contract.errors import BadInput, Closed
-from bridge.contract.wire import SUBPROTOCOL, Bye, DownFrame, Ended, Goaway, Ready, UpFrame, decode_wire, encode_frame
+from bridge.contract.wire import (
+    SUBPROTOCOL,
+    Bye,
+    DownFrame,
+    Ended,
+    Goaway,
+    Hello,
+    Ready,
+    UpFrame,
+    decode_wire,
+    encode_frame,
+)
 
 if TYPE_CHECKING:
     from bridge.contract.address import HttpAddress
@@ -57,6 +70,12 @@ class NoWire(Exception):
         self.headers = headers or {}
         self.body = body
 
+    @property
+    def refused(self) -> bool:
+        """Whether it is a bridge, which does not accept the key; anything else between may answer the same."""
+        problem = self.headers.get("content-type", "").startswith("application/problem+json")
+        return self.status in (401, 403) and problem
+
 
 class _Sent:
     """One call; ``n`` is 0 while it waits for its turn."""
@@ -80,7 +99,7 @@ class _Sent:
         self.body = body
         self.media = media
         self.deadline = deadline
-        self.settles = target.endswith("/settle")
+        self.settles = settles(method, target)
         self.n = 0
 
 
@@ -100,7 +119,7 @@ class Wire(asyncio.Protocol):
     """A connection to the bridge at ``where``; made by `bridge.brokers.wire.wires`."""
 
     def __init__(self, where: HttpAddress, authorization: str | None) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._where = where
         uri = WebSocketURI(where.scheme == "https", where.host, where.port, PATH, "")
         self._socket = websockets.client.ClientProtocol(
@@ -108,16 +127,21 @@ class Wire(asyncio.Protocol):
         )
         self._authorization = authorization
         self._transport: asyncio.Transport | None = None
-        self.ready: asyncio.Future[Ready] = self._loop.create_future()
+        self.ready: asyncio.Future[Ready] = self.loop.create_future()
+        # Whoever asked may be gone.
+        self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         """Set once calls and a session may go; fails with `NoWire` or `NotSent`."""
+        self.gone: Callable[[], object] | None = None
+        """Called once it has ended."""
         self.users: set[object] = set()
         """Those who have it open: without any it is closed."""
         self.session: SessionHearer | None = None
+        self._greeted = False
         self._leaving = False
         """Whether the bridge has not yet said that the session before has ended."""
         self.retired = False
         """Whether nothing new goes over it: it ends once everything is answered."""
-        self._closed = self._loop.create_future()
+        self._closed = self.loop.create_future()
         self._n = 0
         self._window = WINDOW
         self._sent: dict[int, _Sent] = {}
@@ -129,7 +153,7 @@ class Wire(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._part_of: Opcode = Opcode.BINARY
         self._timer: asyncio.TimerHandle | None = None
-        self._used_at = self._heard_at = self._loop.time()
+        self._used_at = self._heard_at = self.loop.time()
         self._idle: asyncio.TimerHandle | None = None
 
     @property
@@ -149,8 +173,8 @@ class Wire(asyncio.Protocol):
         """
         if not self.open:
             raise NotSent("it ended the connection")
-        now = self._loop.time()
-        future: asyncio.Future[AnswerFrame] = self._loop.create_future()
+        now = self.loop.time()
+        future: asyncio.Future[AnswerFrame] = self.loop.create_future()
         sent = _Sent(owner, future, method, target, body, media, now + within_s)
         self._used_at = now
         (self._first if sent.settles else self._then).append(sent)
@@ -161,6 +185,8 @@ class Wire(asyncio.Protocol):
 
     def _pump(self) -> None:
         """Send what may go: settlements first, so that no lease lapses behind other calls."""
+        if self._socket.state is not State.OPEN:
+            return  # what waits was not sent, and is told so when the connection has ended
         while self._first and self._settling < SETTLING_MAX and not self._paused:
             self._send_call(self._first.popleft())
         while self._then and self._in_window < self._window and not self._paused:
@@ -170,12 +196,12 @@ class Wire(asyncio.Protocol):
         if sent.future.done():
             return
         self._n = sent.n = self._n + 1
+        self._socket.send_binary(encode_call(sent.n, sent.method, sent.target, sent.body, sent.media))
         self._sent[sent.n] = sent
         if sent.settles:
             self._settling += 1
         else:
             self._in_window += 1
-        self._socket.send_binary(encode_call(sent.n, sent.method, sent.target, sent.body, sent.media))
         sent.body = b""
         self._write()
 
@@ -207,31 +233,33 @@ class Wire(asyncio.Protocol):
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._expire)
+        self._timer = self.loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        now = self._loop.time()
+        now = self.loop.time()
         silent = False
         for lane in (self._first, self._then):
             for sent in [sent for sent in lane if sent.deadline <= now]:
                 lane.remove(sent)
                 if not sent.future.done():
                     sent.future.set_exception(NotSent("time-out"))
-        for sent in list(self._sent.values()):
+        for sent in self._sent.values():
             if sent.deadline <= now:
                 if not sent.future.done():
                     sent.future.set_exception(Unanswered("time-out"))
-                del self._sent[sent.n]
-                self._no_longer(sent)
+                # It keeps its place, for the bridge counts it until it is answered.
+                sent.deadline = math.inf
                 silent = True
-        if silent and self._heard_at < self._used_at:
-            # Nothing came for as long as a call may take: whatever is on this connection is not heard.
+        if silent and (self._heard_at < self._used_at or self._in_window >= self._window):
+            # Nothing came for as long as a call may take, or no call can go any more.
             self.retire()
         self._pump()
-        deadlines = [each.deadline for each in (*self._sent.values(), *self._first, *self._then)]
-        if deadlines:
-            self._arm(min(deadlines))
+        if self.retired:
+            self._end_if_done()
+        deadline = min((each.deadline for each in (*self._sent.values(), *self._first, *self._then)), default=math.inf)
+        if deadline < math.inf:
+            self._arm(deadline)
 
     # The session
 
@@ -242,15 +270,17 @@ class Wire(asyncio.Protocol):
 
     def attach(self, session: SessionHearer) -> None:
         """Begin the session of this wire."""
-        self.session = session
+        self.session, self._greeted = session, False
 
     def detach(self, session: SessionHearer) -> None:
         """End its session: the frames that follow are nobody's. A wire on which nothing comes is given up."""
         if self.session is not session:
             return
-        now = self._loop.time()
-        self.session, self._leaving, self._used_at = None, True, now
-        self.send(Bye())
+        now = self.loop.time()
+        self.session, self._used_at = None, now
+        if self._greeted:
+            self._leaving = True
+            self.send(Bye())
         if now - self._heard_at > SILENT_S:
             self.retire()
         elif self.retired:
@@ -259,6 +289,7 @@ class Wire(asyncio.Protocol):
     def send(self, frame: UpFrame) -> None:
         """Put a frame of the session on its way; after a break it is dropped."""
         if self._socket.state is State.OPEN:
+            self._greeted = self._greeted or isinstance(frame, Hello)
             self._socket.send_text(encode_frame(frame))
             self._write()
 
@@ -285,7 +316,7 @@ class Wire(asyncio.Protocol):
         elif session is None or frame is None:
             return
         elif isinstance(frame, Ended):
-            self.session, self._used_at = None, self._loop.time()
+            self.session, self._used_at = None, self.loop.time()
             session.over(frame.code, frame.reason)
             if self.retired:
                 self._end_if_done()
@@ -316,7 +347,8 @@ class Wire(asyncio.Protocol):
         self._end_if_done()
 
     def _end_if_done(self) -> None:
-        if not self._sent and not self._first and not self._then and self.session is None:
+        waiting = (*self._sent.values(), *self._first, *self._then)
+        if self.session is None and all(each.future.done() for each in waiting):
             self.end()
 
     def end(self) -> None:
@@ -332,7 +364,7 @@ class Wire(asyncio.Protocol):
         # A peer that does not read keeps nobody waiting.
         if self._idle is not None:
             self._idle.cancel()
-        self._idle = self._loop.call_later(CLOSE_WITHIN_S, transport.abort)
+        self._idle = self.loop.call_later(CLOSE_WITHIN_S, transport.abort)
 
     async def close(self) -> None:
         """Close the connection, and wait for its end, a second at most."""
@@ -347,12 +379,13 @@ class Wire(asyncio.Protocol):
         return not self.users
 
     def _check_idle(self) -> None:
-        left = self._used_at + IDLE_S - self._loop.time()
-        if left <= 0 and self.session is None and not self._sent and not self._first and not self._then:
+        left = self._used_at + IDLE_S - self.loop.time()
+        idle = all(each.future.done() for each in (*self._sent.values(), *self._first, *self._then))
+        if left <= 0 and self.session is None and idle:
             self._idle = None
             self.end()
             return
-        self._idle = self._loop.call_later(left if left > 0 else IDLE_S, self._check_idle)
+        self._idle = self.loop.call_later(left if left > 0 else IDLE_S, self._check_idle)
 
     # asyncio
 
@@ -370,8 +403,10 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what came; an exception in one frame's hearer costs that frame."""
-        self._heard_at = self._loop.time()
+        self._heard_at = self.loop.time()
         self._socket.receive_data(data)
+        if self._socket.handshake_exc is not None and not self._socket.events:
+            self._fail_opening(NoWire("what it answers is no HTTP/1.1"))
         for event in self._socket.events_received():
             try:
                 self._take(event)
@@ -440,6 +475,8 @@ class Wire(asyncio.Protocol):
         session, self.session = self.session, None
         if session is not None:
             session.over(code, "" if received is None else received.reason)
+        if self.gone is not None:
+            self.gone()
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -451,6 +488,8 @@ class Wire(asyncio.Protocol):
         """Send on."""
         self._paused = False
         self._pump()
+        if self.retired:
+            self._end_if_done()
 
     def _write(self) -> None:
         transport = self._transport
@@ -462,4 +501,4 @@ class Wire(asyncio.Protocol):
 
     def begin_idling(self) -> None:
         """Count the time in which nothing is carried, from now on."""
-        self._idle = self._loop.call_later(IDLE_S, self._check_idle)
+        self._idle = self.loop.call_later(IDLE_S, self._check_idle)

@@ -29,7 +29,17 @@ class _Opening:
 
     def __init__(self, task: asyncio.Task[Wire]) -> None:
         self.task = task
-        self.waiting = 0
+        self.waiting: dict[asyncio.Future[None], None] = {}
+        """In the order in which they came."""
+        task.add_done_callback(self._wake)
+
+    def _wake(self, task: asyncio.Task[Wire]) -> None:
+        # Whoever asked may be gone.
+        if not task.cancelled():
+            task.exception()
+        for waiter in self.waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 class _Wires:
@@ -42,11 +52,20 @@ class _Wires:
         """Until when no wire is asked for, by address."""
 
 
+# A wire that ends leaves it, and so its loop can go.
 _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Wires] = weakref.WeakKeyDictionary()
+_users: weakref.WeakSet[WireUser] = weakref.WeakSet()
 
-# The connections are the parent's: they are forgotten, not closed.
+
+def _forget_all() -> None:
+    """Forget the connections of the parent process, and close none."""
+    _of_loops.clear()
+    for user in _users:
+        user.forget()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_of_loops.clear)
+    os.register_at_fork(after_in_child=_forget_all)
 
 
 class WireUser:
@@ -55,7 +74,14 @@ class WireUser:
     def __init__(self, credential: Credential) -> None:
         self._credential = credential
         self._mine: set[Wire] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
+        """Its calls that wait for a wire to be opened."""
         self._closed = False
+        _users.add(self)
+
+    def forget(self) -> None:
+        """Forget all wires, which are another process's."""
+        self._mine = set()
 
     def worth_asking(self, where: HttpAddress) -> bool:
         """Say whether a wire to this address is open or may be asked for."""
@@ -132,23 +158,28 @@ class WireUser:
         loop = asyncio.get_running_loop()
         opening = wires.opening.get(key)
         if opening is None:
-            opening = _Opening(loop.create_task(_open(wires, key, where), name="opening a wire"))
-            opening.task.add_done_callback(_looked_at)
-            wires.opening[key] = opening
-        opening.waiting += 1
+            opening = wires.opening[key] = _Opening(loop.create_task(_open(wires, key, where), name="opening a wire"))
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.add(waiter)
+        opening.waiting[waiter] = None
         try:
-            async with asyncio.timeout(within_s):
-                return await asyncio.shield(opening.task)
+            if not opening.task.done():
+                async with asyncio.timeout(within_s):
+                    await waiter
+            return opening.task.result()
         except TimeoutError:
+            # Perhaps something in between lets no WebSocket through, and says nothing of it.
+            wires.without[where.url] = loop.time() + WITHOUT_S
             raise NotSent("time-out") from None
         except OSError as error:
             raise NotSent(why_unreachable(error)) from error
         except NoWire as error:
-            if error.status not in (401, 403):
+            if not error.refused:
                 wires.without[where.url] = loop.time() + WITHOUT_S
             raise
         finally:
-            opening.waiting -= 1
+            self._waiters.discard(waiter)
+            del opening.waiting[waiter]
             if not opening.waiting and not opening.task.done():
                 wires.opening.pop(key, None)
                 opening.task.cancel()
@@ -156,7 +187,12 @@ class WireUser:
     async def close(self) -> None:
         """Fail this user's calls, and close the wires that nobody else uses; may be called twice."""
         self._closed = True
-        mine, self._mine = self._mine, set()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(Closed("the store was closed"))
+        loop = asyncio.get_running_loop()
+        # Those of a loop that has ended have ended with it.
+        mine, self._mine = {wire for wire in self._mine if wire.loop is loop}, set()
         left = []
         for wire in mine:
             wire.forsake(self)
@@ -174,9 +210,13 @@ async def _open(wires: _Wires, key: Key, where: HttpAddress) -> Wire:
         if mine is not None and mine.task is asyncio.current_task():
             del wires.opening[key]
     wires.open[key] = wire
-    for other in [other for other, each in wires.open.items() if not each.open]:
-        del wires.open[other]
+    wire.gone = functools.partial(_forget, wires, key, wire)
     return wire
+
+
+def _forget(wires: _Wires, key: Key, wire: Wire) -> None:
+    if wires.open.get(key) is wire:
+        del wires.open[key]
 
 
 async def _dial(where: HttpAddress, authorization: str | None, tls: ssl.SSLContext | None) -> Wire:
@@ -193,12 +233,6 @@ async def _dial(where: HttpAddress, authorization: str | None, tls: ssl.SSLConte
         raise
     wire.begin_idling()
     return wire
-
-
-def _looked_at(task: asyncio.Task[Wire]) -> None:
-    # Whoever asked may be gone.
-    if not task.cancelled():
-        task.exception()
 
 
 @functools.lru_cache(1)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 from aiohttp import hdrs
 from multidict import CIMultiDict
 
+from bridge.contract.calls import CallFrame, settles
+
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
-    from bridge.contract.calls import CallFrame
     from bridge.core.keys import Identity
-
-SETTLE: Final = "/settle"
 
 
 class Carrier(Protocol):
@@ -38,7 +37,7 @@ class Call:
         self.content = Whole(frame.body)
         self.headers = CIMultiDict({hdrs.CONTENT_TYPE: frame.media, hdrs.CONTENT_LENGTH: str(len(frame.body))})
         self.protocol = wire
-        self.settles = frame.target.endswith(SETTLE)
+        self.settles = settles(frame.method, frame.target)
         """Whether it gives messages back: it has neither a rate nor a place in the window."""
         self._kept: dict[Any, Any] = {}
 

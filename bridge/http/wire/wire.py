@@ -62,7 +62,13 @@ WRITE_BUFFER_ABORT: Final = 1024 * 1024
 UNSENT_MAX: Final = 32 * 1024
 """Above this much unsent, calls wait to be carried out: their answers would delay wakes."""
 SETTLE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of settlements that are not answered; their number has no limit."""
+"""Of settlements that are not answered."""
+SETTLING_MAX: Final = 1024
+"""Settlements that are not answered; a client of ours has 64."""
+HELD_MAX: Final = 32
+"""Refusals that wait before they are answered; further ones are answered at once."""
+SMALL_BYTES: Final = 4096
+"""Answers up to this, unread, count as what a peer that reads nothing makes us keep."""
 CLOSE_TIMEOUT_S: Final = 1.0
 IDLE_S: Final = 90.0
 """A wire without a session ends so long after its last call; clients end theirs after 30 s."""
@@ -116,6 +122,7 @@ class Wire:
         "_closing",
         "_ended_at",
         "_gone",
+        "_held",
         "_idle",
         "_in_window",
         "_last",
@@ -154,6 +161,8 @@ class Wire:
         """How many of them count towards the window."""
         self._waiting: deque[Call] = deque()
         """Those that wait until the answers before them have been read."""
+        self._held: set[asyncio.Future[None]] = set()
+        """Refusals that wait before they are answered, or until the wire ends."""
         self._over = 0
         """How many came past the window since it was full."""
         self._settle_bytes = 0
@@ -186,13 +195,23 @@ class Wire:
         return self._ended_at is not None
 
     async def hold(self, seconds: float) -> None:
-        """Wait before a refusal is answered; meanwhile it takes its place in the window."""
-        await asyncio.sleep(seconds)
+        """Wait before a refusal is answered. It takes no place in the window: nobody's good calls wait for it."""
+        if len(self._held) >= HELD_MAX or self._gone:
+            return
+        over = self._loop.create_future()
+        self._held.add(over)
+        try:
+            async with asyncio.timeout(seconds):
+                await over
+        except TimeoutError:
+            pass
+        finally:
+            self._held.discard(over)
 
     def identity(self) -> Identity | None:
         """Return who holds the key of the wire, None once it is void."""
         leave = self.leave
-        if leave is None or self._wires.void(leave.identity):
+        if self._gone or leave is None or self._wires.void(leave.identity):
             return None
         return leave.identity
 
@@ -250,11 +269,11 @@ class Wire:
             self._answer(call, self._wires.refused(Refusal("too_large", f"a call has {CALL_BYTES_MAX} bytes at most")))
         elif call.settles:
             self._settle_bytes += call.content.size
-            if self._settle_bytes > SETTLE_BYTES_MAX:
+            if self._settle_bytes > SETTLE_BYTES_MAX or len(self._calls) - self._in_window > SETTLING_MAX:
                 self.close(_POLICY, "too many settlements at once")
                 return
             self._carry_out(call)
-        elif self._in_window + len(self._waiting) >= WINDOW:
+        elif self._in_window + len(self._waiting) - len(self._held) >= WINDOW:
             self._over += 1
             if self._over > WINDOW:
                 self.close(_POLICY, f"more than {2 * WINDOW} calls at once")
@@ -304,13 +323,15 @@ class Wire:
             return
         framed = answer.framed(call.n, cast("Peer", self.connection))
         transport.write(ws_frame(framed, _BINARY))
-        if transport.get_write_buffer_size():
-            self._answers_unsent += len(framed)
+        if unsent := transport.get_write_buffer_size():
+            if len(framed) > SMALL_BYTES:
+                self._answers_unsent += len(framed)
+            self._cut_off(unsent)
 
     def _drained(self) -> None:
         """The peer has taken all that was written: what waited is carried out, until that much is unsent again."""
         self._answers_unsent = 0
-        while self._waiting and self._transport.get_write_buffer_size() <= UNSENT_MAX:
+        while self._waiting and not self._gone and self._transport.get_write_buffer_size() <= UNSENT_MAX:
             self._carry_out(self._waiting.popleft())
 
     # The session
@@ -383,9 +404,12 @@ class Wire:
         if self._gone or transport.is_closing():
             return
         transport.write(ws_frame(encode_frame(frame)))
-        if transport.get_write_buffer_size() > WRITE_BUFFER_ABORT + self._answers_unsent:
-            log.warning("a connection was cut off: its listener does not read; it will reconnect and nothing is lost")
-            transport.abort()
+        self._cut_off(transport.get_write_buffer_size())
+
+    def _cut_off(self, unsent: int) -> None:
+        if unsent > WRITE_BUFFER_ABORT + self._answers_unsent:
+            log.warning("a connection was cut off: its client does not read; it will reconnect and nothing is lost")
+            self._transport.abort()
 
     # The end
 
@@ -401,11 +425,19 @@ class Wire:
         """End session and connection: start the closing handshake, and cut the connection after a second."""
         if self._gone:
             return
-        self._gone = True
+        self._let_go()
         if self.session is not None:
             self.session.over(reason)
         if self._closing is None and not self._ws.closed and not self._transport.is_closing():
             self._closing = self._loop.create_task(self._close(code, reason), name="closing a wire")
+
+    def _let_go(self) -> None:
+        """Begin nothing more."""
+        self._gone = True
+        self._waiting.clear()
+        for over in self._held:
+            if not over.done():
+                over.set_result(None)
 
     async def _close(self, code: int, reason: str) -> bool:
         try:
@@ -417,10 +449,9 @@ class Wire:
 
     async def closed(self) -> None:
         """Let go of everything once nothing comes any more; calls that are under way are finished."""
-        self._gone = True
+        self._let_go()
         self._ws.inbox.hear = None
         self.connection.drained_hook = None
-        self._waiting.clear()
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None

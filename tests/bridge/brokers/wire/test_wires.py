@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gc
 import hashlib
 import os
 import pathlib
@@ -33,7 +34,7 @@ from bridge.brokers.wire import wires
 from bridge.brokers.wire.wire import Wire
 from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_call, encode_answer
 from bridge.contract.errors import ChannelLost, Closed, NotAllowed, StoreUnavailable, UnknownOutcome
-from bridge.contract.wire import Ended, Goaway, Hello, Ready, Welcome, encode_frame
+from bridge.contract.wire import Bye, Ended, Goaway, Hello, Ready, Welcome, encode_frame
 from bridge.http.api import queues
 from bridge.http.wire.wire import _BINARY as BINARY
 from bridge.http.wire.wire import ws_frame
@@ -48,7 +49,7 @@ from tests.support.processes import environment
 from tests.support.web import Served, serving
 
 # Private: `_send_call`, `_transport`: where a wire is cut; `_wires`, `_calls`: what the bridge has open; `_BINARY`: its
-# frames; `_of_loops`: what the client has open.
+# frames; `_of_loops`, `_requests`, `_mine`, `_timer`, `_then`: what the client has open and waits for.
 
 QUEUE = "billing/orders"
 PATIENCE_S = 60
@@ -437,7 +438,7 @@ async def test_a_child_process_forgets_the_wires_of_its_parent(served: Served) -
         assert len(wires._of_loops) >= 1
         child = os.fork()
         if child == 0:
-            os._exit(0 if len(wires._of_loops) == 0 else 1)
+            os._exit(0 if len(wires._of_loops) == 0 and not store._requests._wires._mine else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         await store.put(QUEUE, [b"x"])
         assert open_at(served) == 1
@@ -469,3 +470,125 @@ async def test_a_put_loads_no_aiohttp(served: Served) -> None:
 def test_a_frame_that_ends_a_session_has_a_code() -> None:
     """As a WebSocket's."""
     assert encode_frame(Ended(1012, "x")) == b'{"type":"ended","code":1012,"reason":"x"}'
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Open wires, and answer nothing."""
+    writer.write(READY)
+    await reader.read()
+
+
+async def test_calls_that_wait_in_vain_end_and_cost_nothing_more() -> None:
+    """One that was never sent is not of unknown outcome, and no timer is left that is due."""
+    async with bridge(silent) as (url, _), HttpStore(url) as store, HttpStore(url, timeout=0.05) as short:
+        calls = [asyncio.create_task(store.put(QUEUE, [b"x"]), name="put") for _ in range(WINDOW)]
+        await asyncio.sleep(0)
+        with pytest.raises(StoreUnavailable):
+            await short.put(QUEUE, [b"x"])
+        (wire,) = wires._of_loops[asyncio.get_running_loop()].open.values()
+        assert wire._timer is not None and wire._timer.when() > asyncio.get_running_loop().time() + 1
+        assert not wire._then
+        await store.close()
+        told = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(each) for each in told} == {Closed}
+
+
+async def test_what_was_not_sent_when_the_bridge_closes_was_not_done(caplog: pytest.LogCaptureFixture) -> None:
+    """An answer and the end in one piece: what waited for a place is not sent into the end."""
+
+    async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(READY)
+        for _ in range(WINDOW):
+            await called(reader)
+        writer.write(ANSWER + b"\x88\x02\x03\xf4")
+        await reader.read()
+
+    async with bridge(closing) as (url, _), HttpStore(url) as store:
+        puts = [store.put(QUEUE, [b"x"]) for _ in range(WINDOW + 5)]
+        told = await asyncio.gather(*puts, return_exceptions=True)
+    kinds = [type(each) for each in told]
+    assert (kinds.count(list), kinds.count(UnknownOutcome), kinds.count(StoreUnavailable)) == (1, WINDOW - 1, 5)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nno",
+        b"HTTP/1.0 400 Bad Request\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nno",
+        b"",
+    ],
+    ids=["a firewall", "HTTP/1.0", "nothing"],
+)
+async def test_proxies_that_let_no_websocket_through(answer: bytes) -> None:
+    """HTTP is used; where nothing is answered the first call tells of a time-out."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b"/v1/sessions" in head:
+                writer.write(answer)
+                await reader.read()
+            else:
+                await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+                writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: %d\r\n\r\n%b" % (len(PUT), PUT))
+                await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with HttpStore(url, timeout=5 if answer else 0.05) as store:
+        if not answer:
+            with pytest.raises(StoreUnavailable, match="time-out"):
+                await store.put(QUEUE, [b"x"])
+        assert [each.id for each in await store.put(QUEUE, [b"x"])] == ["1"]
+    server.close()
+
+
+async def test_closing_ends_a_call_that_waits_for_its_wire() -> None:
+    """At once, whatever the handshake does."""
+    begun = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begun.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    store = HttpStore(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout=1000)
+    put = asyncio.create_task(store.put(QUEUE, [b"x"]), name="put")
+    await begun.wait()
+    await store.close()
+    with pytest.raises(Closed):
+        await put
+    server.close()
+
+
+async def test_a_session_that_never_said_hello_leaves_the_wire_free(served: Served) -> None:
+    """Also where there was another one before."""
+    channel = WebSocketChannel(served.server.url)
+    for number in range(3):
+        link = await channel.connect()
+        if number != 1:
+            link.send(HELLO)
+            assert isinstance(await link.receive(), Welcome)
+            link.send(Bye())
+            assert isinstance(await link.receive(), Bye)
+            with pytest.raises(ChannelLost):
+                await link.receive()
+        await link.close()
+        assert open_at(served) == 1
+    await channel.close()
+
+
+def test_a_loop_that_ended_is_let_go() -> None:
+    """Programs that run one for each job would keep all of them."""
+
+    async def job() -> None:
+        async with serving() as served, HttpStore(served.server.url) as store:
+            await store.put(QUEUE, [b"x"])
+
+    for _ in range(3):
+        asyncio.run(job())
+    gc.collect()
+    assert not [loop for loop in wires._of_loops if loop.is_closed()]

@@ -14,8 +14,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_answer, encode_call
+from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_answer, encode_call, settles
 from bridge.core.keys import with_terms, without
+from bridge.core.limits import Refusals
 from bridge.http.api import queues
 from bridge.http.wire import wire as wires
 from bridge.http.wire.wire import SETTLE_BYTES_MAX
@@ -468,3 +469,70 @@ async def test_a_client_in_another_language(served: Served) -> None:
         "left": {"visible": 0, "invisible": 0},
         "refused": [400, "bad_parameter"],
     }
+
+
+def test_what_a_settlement_is() -> None:
+    """By its route: no name of a queue and no query makes another call one."""
+    assert settles("POST", "/v1/queues/a/b/settle")
+    for method, target in (
+        ("GET", "/v1/queues/a/settle"), ("POST", "/v1/queues/a/b/receive?x=/settle"), ("PUT", "/v1/queues/a/b/settle"),
+        ("POST", "/v1/queues/a/b/c/settle"), ("POST", "/v1/queues/a/settle"),
+    ):  # fmt: skip
+        assert not settles(method, target), target
+
+
+async def test_refusals_that_are_held_keep_no_place(tmp_path: pathlib.Path) -> None:
+    """A process whose bad calls are answered late has its good ones answered all the same."""
+    path = tmp_path / "access.json"
+    secrets = written(path, {"one": {"put": ["billing/*"]}})
+    async with AccessWatch(path) as watch, serving(access=watch, shutdown_timeout=0.2) as served:
+        watch.refusals = Refusals(per_second=1e-3, held_s_max=1000.0)
+        async with wire(served, secrets["one"]) as peer:
+            for _ in range(8):
+                for _ in range(WINDOW // 2):
+                    await peer.send("POST", "/v1/queues/other/x/messages", PUT)
+                good = await peer.send("POST", f"{QUEUE}/messages", PUT)
+                answers = {}
+                while good not in answers:
+                    n, status, *_ = await peer.answer()
+                    answers[n] = status
+                assert answers.pop(good) == 201 and set(answers.values()) <= {403}
+
+
+async def test_a_peer_that_reads_nothing_is_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settlements have no window, and their answers would be kept for ever."""
+    monkeypatch.setattr(wires, "WRITE_BUFFER_ABORT", 10_000)
+    await served.bridge.store.put("billing/orders", [NewMessage(b"x")])
+    async with served.client(limit=1000) as client:
+        assert (await shaken(client)).status == 101
+        (end,) = served.server._wires.open  # type: ignore[union-attr]
+        number = 0
+        async with asyncio.timeout(PATIENCE_S):
+            while not end.connection.transport.is_closing():
+                for _ in range(100):
+                    number += 1
+                    await client.send(frame(encode_call(number, "POST", f"{QUEUE}/settle", b"{}"), FINAL | BINARY))
+                if end.connection.transport is None:
+                    break
+
+
+async def test_what_waits_when_a_wire_is_closed_is_not_done(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its key may be void: what had not begun by then never begins."""
+    monkeypatch.setattr(wires, "UNSENT_MAX", 1000)
+    await served.bridge.store.put("billing/orders", [NewMessage(b"x" * 60_000)] * 32)
+    async with served.client(limit=1000) as client:
+        assert (await shaken(client)).status == 101
+        for number in range(1, 9):
+            await client.send(frame(encode_call(number, "GET", f"{QUEUE}/peek", b""), FINAL | BINARY))
+        (end,) = served.server._wires.open  # type: ignore[union-attr]
+        async with asyncio.timeout(PATIENCE_S):
+            while end.writable() or end._calls:
+                assert (await served.ask("GET", "/livez")).status == 200
+        put = frame(encode_call(9, "PUT", "/v1/queues/a/late/messages/k", b"x", "text/plain"), FINAL | BINARY)
+        await client.send(put)
+        async with asyncio.timeout(PATIENCE_S):
+            while not end._waiting:
+                assert (await served.ask("GET", "/livez")).status == 200
+        end.close(4401, "the key was revoked or has expired")
+        assert await client.rest()
+    assert await served.bridge.store.depth("a/late") is None

@@ -65,8 +65,8 @@ SETTLE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of settlements that are not answered."""
 SETTLING_MAX: Final = 1024
 """Settlements that are not answered; a client of ours has 64."""
-HELD_MAX: Final = 32
-"""Refusals that wait before they are answered; further ones are answered at once."""
+HELD_MAX: Final = 8
+"""Refusals that wait before they are answered; further ones are answered at once, for a client has but its window."""
 SMALL_BYTES: Final = 4096
 """Answers up to this, unread, count as what a peer that reads nothing makes us keep."""
 CLOSE_TIMEOUT_S: Final = 1.0

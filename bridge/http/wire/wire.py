@@ -280,7 +280,7 @@ class Wire:
                 return
             refusal = Refusal("too_many_requests", f"at most {WINDOW} calls of a connection at once", retry_after=1)
             self._answer(call, self._wires.refused(refusal))
-        elif self._transport.get_write_buffer_size() > UNSENT_MAX:
+        elif self._waiting or self._transport.get_write_buffer_size() > UNSENT_MAX:
             self._waiting.append(call)
         else:
             self._carry_out(call)

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from bridge.brokers.postgres.line import INBOX, PAYLOAD_BYTES_MAX
-from bridge.contract import cluster
+from bridge.contract import cluster, framing
 from bridge.contract.cloudevents import SPEC_VERSION, STRUCTURED_TYPE
 from bridge.contract.cloudevents_out import WAKE_TYPE, encode_wake
 from bridge.contract.errors import STATUS_BY_CODE
@@ -30,8 +30,10 @@ from bridge.contract.wire import (
     SUBPROTOCOL,
     SUBSCRIPTIONS_MAX,
     DownFrame,
+    Hello,
     UpFrame,
     Wake,
+    Welcome,
     WireFrame,
 )
 from bridge.http.api.lasting import EVENT_STREAM
@@ -551,8 +553,12 @@ def _words(found: dict[str, Json]) -> Words:
 
 def _messages() -> dict[str, Json]:
     found: dict[str, Json] = {}
-    for frames, ways in ((UP, {"instance": WORKER, "seq": 1}), (DOWN, {"instance": WORKER, "seq": 1, "boot": BOOT})):
+    for frames, all_ways in (
+        (UP, {"instance": WORKER, "seq": 1}),
+        (DOWN, {"instance": WORKER, "seq": 1, "boot": BOOT}),
+    ):
         for frame in frames:
+            ways = all_ways | ({"version": framing.VERSION} if frame in (Hello, Welcome) else {})
             schema, name = reference(frame), frame.__name__
             found[name] = _message(name, schema, EXAMPLES[name])
             stamped = {"allOf": [schema, reference(Stamp), {"required": list(ways)}]}

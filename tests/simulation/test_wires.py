@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from bridge.brokers.wire import wires
 from bridge.brokers.wire.wire import NotSent
 from bridge.contract.errors import StoreUnavailable, UnknownOutcome
 from bridge.http.api.app import WebServer
+from bridge.http.api.native import NativeApi
 from bridge.http.server import http_server
 from bridge.http.server.settings import WebSettings
 from bridge.queues.http import HttpStore
@@ -145,7 +147,7 @@ async def play(seed: int) -> Counter[str]:
     async def serving() -> None:
         while network.ill:
             async with WebServer(bridge, WebSettings(port=1, shutdown_timeout=1.0)) as network.server:
-                await asyncio.sleep(network.random.uniform(0.5, 8.0))
+                await asyncio.sleep(network.random.uniform(0.2, 2.0))
                 # Stopping answers what came before, and refuses what comes.
                 stopping, network.server = network.server, None
                 network.harm["stopped"] += 1
@@ -178,6 +180,16 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_done_twice(seed: int, monke
     async def nothing(*_: object) -> None:
         raise NotSent("HTTP is not simulated")
 
+    chance = random.Random(seed)
+    for name in ("put", "put_once"):
+        real = getattr(NativeApi, name)
+
+        async def slow(*given: Any, real: Any = real) -> Any:
+            await asyncio.sleep(chance.random() * 0.3)
+            return await real(*given)
+
+        monkeypatch.setattr(NativeApi, name, slow)
+    monkeypatch.setattr(wires, "WITHOUT_S", 1.0)
     monkeypatch.setattr(http_server, "listen", listen)
     monkeypatch.setattr(Fallback, "ask", nothing)
     happened = simulate(play(seed))

@@ -41,10 +41,10 @@ def service(marks: Marks) -> None:
     from bridge.contract.wire import Wake
     from bridge.http.api.native import NativeApi
     from bridge.http.server.connection import Connection
+    from bridge.http.wire.wire import Wire
     from bridge.queues.embedded.calls import Committer
     from bridge.queues.embedded.sqlite import SqliteStore
     from bridge.queues.embedded.state import State
-    from bridge.service.channels.websocket import WebSocketOutlet
 
     wrap(Connection, "data_received", marks, "bytes")
     wrap(NativeApi, "put", marks, "parsed")
@@ -52,15 +52,15 @@ def service(marks: Marks) -> None:
     wrap(State, "flush", marks, "written", after=True)
     wrap(State, "commit", marks, "on the disk", after=True)
     wrap(SqliteStore, "_deliver", marks, "delivered")
-    wrap(WebSocketOutlet, "send", marks, "wake made", only=lambda _, frame: isinstance(frame, Wake))
+    wrap(Wire, "send", marks, "wake made", only=lambda _, frame: isinstance(frame, Wake))
 
 
 def worker(marks: Marks) -> None:
     """The listener's process: from a wake's bytes to the handler."""
     import bench.programs.sample
-    from listeners.session.channels import websocket
+    from bridge.brokers.wire import wire
 
-    wrap(websocket, "decode_down", marks, "wake heard")
+    wrap(wire, "decode_wire", marks, "wake heard")
     wrap(bench.programs.sample, "sample", marks, "handler")
 
 

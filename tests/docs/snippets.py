@@ -24,7 +24,7 @@ TOML = "read by the loader of the settings"
 SQL = "run on a real PostgreSQL"
 C = "compiled, and compared with our own"
 DATA = "parsed"
-PROXY = "its form, and what it must say (tests/docs/test_followed.py)"
+PROXY = "run with this configuration (tests/services/test_proxies.py)"
 DRAWN = "drawn from the code (tests/architecture)"
 OUTPUT = "what a program says, or a line of a format: it is read by nobody"
 
@@ -42,7 +42,7 @@ NO_COMMANDS = {
 COMMANDS = {"queuebell", "python", "pip", "make", "curl", "export", "redis-cli"}
 BY_LANGUAGE = {
     "python": TYPED, "toml": TOML, "sql": SQL, "c": C, "json": DATA, "yaml": DATA, "mermaid": DRAWN, "text": OUTPUT,
-    "nginx": PROXY, "caddy": PROXY,
+    "nginx": PROXY, "haproxy": PROXY, "caddy": PROXY,
 }  # fmt: skip
 _fence = re.compile(r"^( *)```([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _saved = re.compile(r"`(\w+\.py)`")

@@ -123,18 +123,6 @@ async def test_two_hosts(processes: Processes, tmp_path: Path) -> None:
     await worker.line("handled order 17")
 
 
-def test_the_proxies_files() -> None:
-    """Each block is closed, and says what a session, an event stream and a large body need."""
-    (nginx,) = (each.text for each in BLOCKS if each.language == "nginx")
-    (caddy,) = (each.text for each in BLOCKS if each.language == "caddy")
-    for text in (nginx, caddy):
-        assert text.count("{") == text.count("}") > 1
-        assert "127.0.0.1:8470" in text and "bridge.internal" in text
-    for needed in ("proxy_set_header Upgrade $http_upgrade", "proxy_set_header Host $host", "proxy_buffering off"):
-        assert f"{needed};" in nginx
-    assert "flush_interval -1" in caddy
-
-
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["queuebell.service", "queuebell-scaler.service", "queuebell-worker@.service"])
 def test_the_unit_is_taken_by_systemd(name: str, tmp_path: Path) -> None:

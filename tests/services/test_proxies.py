@@ -44,7 +44,8 @@ def set_up(proxy: str, folder: pathlib.Path, bridge: int) -> tuple[list[str], in
             f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         )
         config = config.replace("listen 443", f"listen 127.0.0.1:{port}")
-        config = f"pid {folder}/pid; daemon off; error_log stderr;\nevents {{}}\nhttp {{ access_log off; {places}\n{config}}}\n"
+        head = f"pid {folder}/pid; daemon off; error_log stderr;\nevents {{}}\nhttp {{ access_log off;"
+        config = f"{head} {places}\n{config}}}\n"
         command = ["nginx", "-p", str(folder), "-c", str(file)]
     elif proxy == "caddy":
         config = config.replace("127.0.0.1 {", f"https://127.0.0.1:{port} {{\n    tls {cert} {key}", 1)

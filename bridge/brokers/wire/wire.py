@@ -11,7 +11,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import websockets.client
 from websockets.frames import Frame, Opcode
@@ -103,16 +103,14 @@ class _Sent:
         self.n = 0
 
 
-class SessionHearer:
-    """Whoever has the session of a wire."""
+class WireSession(Protocol):
+    """The listener's end of the session that a wire carries."""
 
-    def hear(self, frame: DownFrame) -> None:
-        """Take one frame, in order."""
-        raise NotImplementedError
+    def on_frame(self, frame: DownFrame) -> None:
+        """Process one frame; frames come in order."""
 
-    def over(self, code: int | None, why: str) -> None:
-        """Hear, once, that the session has ended, with a WebSocket close code where there was one."""
-        raise NotImplementedError
+    def on_end(self, code: int | None, why: str) -> None:
+        """Process the end of the session; called once, with a WebSocket close code if there was one."""
 
 
 class Wire(asyncio.Protocol):
@@ -135,7 +133,7 @@ class Wire(asyncio.Protocol):
         """Called once it has ended."""
         self.users: set[object] = set()
         """Those who have it open: without any it is closed."""
-        self.session: SessionHearer | None = None
+        self.session: WireSession | None = None
         self._greeted = False
         self._leaving = False
         """Whether the bridge has not yet said that the session before has ended."""
@@ -268,11 +266,11 @@ class Wire(asyncio.Protocol):
         """Whether it has a session, or the one before has not ended at the bridge."""
         return self.session is not None or self._leaving
 
-    def attach(self, session: SessionHearer) -> None:
+    def attach(self, session: WireSession) -> None:
         """Begin the session of this wire."""
         self.session, self._greeted = session, False
 
-    def detach(self, session: SessionHearer) -> None:
+    def detach(self, session: WireSession) -> None:
         """End its session: the frames that follow are nobody's. A wire on which nothing comes is given up."""
         if self.session is not session:
             return
@@ -293,7 +291,7 @@ class Wire(asyncio.Protocol):
             self._socket.send_text(encode_frame(frame))
             self._write()
 
-    def _hear_frame(self, text: bytes) -> None:
+    def _on_frame(self, text: bytes) -> None:
         session = self.session
         try:
             frame = decode_wire(text)
@@ -302,7 +300,7 @@ class Wire(asyncio.Protocol):
                 self._fail_opening(NoWire(f"its first frame cannot be read: {error}"))
             elif session is not None:
                 self.session = None
-                session.over(None, f"the bridge sent a frame that cannot be read: {error}")
+                session.on_end(None, f"the bridge sent a frame that cannot be read: {error}")
                 self.retire()
             return
         if isinstance(frame, Ready):
@@ -317,11 +315,11 @@ class Wire(asyncio.Protocol):
             return
         elif isinstance(frame, Ended):
             self.session, self._used_at = None, self.loop.time()
-            session.over(frame.code, frame.reason)
+            session.on_end(frame.code, frame.reason)
             if self.retired:
                 self._end_if_done()
         else:
-            session.hear(frame)
+            session.on_frame(frame)
 
     def _go_away(self, last: int) -> None:
         for n in [n for n in self._sent if n > last]:
@@ -402,7 +400,7 @@ class Wire(asyncio.Protocol):
         self._write()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; an exception in one frame's hearer costs that frame."""
+        """Take what came; an exception while one frame is processed costs that frame."""
         self._heard_at = self.loop.time()
         self._socket.receive_data(data)
         if self._socket.handshake_exc is not None and not self._socket.events:
@@ -440,7 +438,7 @@ class Wire(asyncio.Protocol):
         if opcode is Opcode.BINARY:
             self._answered(data)
         else:
-            self._hear_frame(data)
+            self._on_frame(data)
 
     def _fail_opening(self, error: Exception) -> None:
         if not self.ready.done():
@@ -474,7 +472,7 @@ class Wire(asyncio.Protocol):
         self._fail_waiting(NotSent(why))
         session, self.session = self.session, None
         if session is not None:
-            session.over(code, "" if received is None else received.reason)
+            session.on_end(code, "" if received is None else received.reason)
         if self.gone is not None:
             self.gone()
         if not self._closed.done():

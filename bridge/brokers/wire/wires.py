@@ -10,7 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from bridge.brokers.ending import why_unreachable
-from bridge.brokers.wire.wire import NotSent, NoWire, SessionHearer, Wire
+from bridge.brokers.wire.wire import NotSent, NoWire, Wire, WireSession
 from bridge.contract.errors import Closed
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class WireUser:
         await self._use(wire)
         return wire
 
-    async def link(self, where: HttpAddress, session: SessionHearer, within_s: float) -> Wire:
+    async def link(self, where: HttpAddress, session: WireSession, within_s: float) -> Wire:
         """Return a wire that carries this session: the one there is, or one of its own where that has another."""
         wire = await self.wire(where, within_s)
         if wire.taken:

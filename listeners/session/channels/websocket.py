@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from bridge.brokers.credential import ApiKey, Credential
-from bridge.brokers.wire.wire import NotSent, NoWire, SessionHearer, Wire
+from bridge.brokers.wire.wire import NotSent, NoWire, Wire
 from bridge.brokers.wire.wires import WireUser
 from bridge.contract.address import HttpAddress, http_addresses, in_one_text
 from bridge.contract.backoff import Draw
@@ -34,7 +34,7 @@ _BETWEEN = (408, 429, 500, 502, 503, 504)
 """What a proxy says for a bridge that is away or busy."""
 
 
-class WebSocketLink(SessionHearer):
+class WebSocketLink:
     """One session. ``where`` is its bridge; ``gone`` hears once that whoever wants a session needs another one."""
 
     def __init__(self, where: str, gone: Callable[[], object]) -> None:
@@ -58,16 +58,16 @@ class WebSocketLink(SessionHearer):
         """Have wakes handed over as they are read."""
         self._hear_wake = hear
 
-    def hear(self, frame: DownFrame) -> None:
-        """Take one frame of the bridge."""
+    def on_frame(self, frame: DownFrame) -> None:
+        """Accept one frame of the bridge."""
         if self._hear_wake is not None and not self._inbox and type(frame) is Wake and self._ended is None:
             self._hear_wake(frame)
             return
         self._inbox.append(frame)
         self._wake()
 
-    def over(self, code: int | None, why: str) -> None:
-        """Hear that the session, or its wire, has ended."""
+    def on_end(self, code: int | None, why: str) -> None:
+        """Record that the session, or its wire, has ended."""
         if self._ended is None:
             self._ended = why if code is None and why else _ended(code)
         self._wake()

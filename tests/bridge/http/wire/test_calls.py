@@ -26,7 +26,7 @@ from bridge.service.access.watch import AccessWatch
 from tests.bridge.http.wire.test_frames import BINARY, FINAL, frame, shaken
 from tests.support.access import written
 from tests.support.processes import ROOT, environment
-from tests.support.web import JSON, Served, request, serving
+from tests.support.web import JSON, Client, Served, request, serving
 
 # Private: `_wires`, `_calls`, `_waiting`, `_last`, `_settle_bytes`: how far the bridge has got; `_response`: bytes that
 # the client library would not send.
@@ -324,9 +324,9 @@ async def test_a_defect_and_a_cancelled_call_are_answered(
         assert (await peer.call("GET", "/v1/queues"))[0] == 200
 
 
-async def test_calls_wait_while_answers_are_not_read(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above `UNSENT_MAX` they are not carried out, so that no answer delays a wake; settlements are."""
-    monkeypatch.setattr(wires, "UNSENT_MAX", 1000)
+@contextlib.asynccontextmanager
+async def stalled(served: Served) -> AsyncIterator[tuple[Client, wires.Wire]]:
+    """A client that does not read the answers of its eight calls, and the bridge's end of its wire."""
     await served.bridge.store.put("billing/orders", [NewMessage(b"x" * 60_000)] * 32)
     async with served.client(limit=1000) as client:
         assert (await shaken(client)).status == 101
@@ -336,6 +336,13 @@ async def test_calls_wait_while_answers_are_not_read(served: Served, monkeypatch
         async with asyncio.timeout(PATIENCE_S):
             while end.writable() or end._calls:
                 assert (await served.ask("GET", "/livez")).status == 200
+        yield client, end
+
+
+async def test_calls_wait_while_answers_are_not_read(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above `UNSENT_MAX` they are not carried out, so that no answer delays a wake; settlements are."""
+    monkeypatch.setattr(wires, "UNSENT_MAX", 1000)
+    async with stalled(served) as (client, end):
         await client.send(frame(encode_call(9, "GET", QUEUE, b""), FINAL | BINARY))
         settling = encode_call(10, "POST", f"{QUEUE}/settle", b'{"delete": [{"id": "a", "pop_receipt": "b"}]}')
         await client.send(frame(settling, FINAL | BINARY))
@@ -519,15 +526,7 @@ async def test_a_peer_that_reads_nothing_is_cut_off(served: Served, monkeypatch:
 async def test_what_waits_when_a_wire_is_closed_is_not_done(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its key may be void: what had not begun by then never begins."""
     monkeypatch.setattr(wires, "UNSENT_MAX", 1000)
-    await served.bridge.store.put("billing/orders", [NewMessage(b"x" * 60_000)] * 32)
-    async with served.client(limit=1000) as client:
-        assert (await shaken(client)).status == 101
-        for number in range(1, 9):
-            await client.send(frame(encode_call(number, "GET", f"{QUEUE}/peek", b""), FINAL | BINARY))
-        (end,) = served.server._wires.open  # type: ignore[union-attr]
-        async with asyncio.timeout(PATIENCE_S):
-            while end.writable() or end._calls:
-                assert (await served.ask("GET", "/livez")).status == 200
+    async with stalled(served) as (client, end):
         put = frame(encode_call(9, "PUT", "/v1/queues/a/late/messages/k", b"x", "text/plain"), FINAL | BINARY)
         await client.send(put)
         async with asyncio.timeout(PATIENCE_S):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from bridge.access.access_watch import AccessWatch
 from bridge.brokers.extras import install
 from bridge.brokers.postgres.access import SCHEMES, PostgresAccess
 from bridge.brokers.prefix import take_prefix
@@ -45,7 +46,6 @@ from bridge.queues.base import QueueStore
 from bridge.queues.embedded.file import CLOSE, messages_in, open_to_others
 from bridge.queues.postgres.store import PostgresStore
 from bridge.queues.served import Described
-from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
 from bridge.service.looking import Looking
 from bridge.service.nowhere import Nowhere
@@ -55,7 +55,7 @@ from queuebell.settings import Settings, parse_listen
 
 if TYPE_CHECKING:
     from bridge.brokers.embedded.server import EmbeddedNats
-    from bridge.service.keda.server import KedaServer
+    from bridge.keda.server import KedaServer
 
 log = logging.getLogger("queuebell.store")
 
@@ -350,7 +350,7 @@ def _keda(
         return None, None
     host, port = parse_listen(settings.keda, "keda")
     try:
-        from bridge.service.keda.server import KedaServer
+        from bridge.keda.server import KedaServer
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("grpc", "google"):
             raise

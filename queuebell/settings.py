@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from bridge.access.issuer import IssuerSettings
 from bridge.brokers.client_certificate import open_to_all
 from bridge.contract.address import EMBEDDED, http_addresses, is_http
 from bridge.contract.bounds import HEARTBEAT_S, SLACK_S
@@ -18,8 +19,6 @@ from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.settings import LISTENER_TABLE, SCALE_TABLE, doubtful, parse_toml, resolve
 from bridge.core.admission import BYTES_MAX, BYTES_MIN, WAIT_MS
-from bridge.core.issuer import IssuerSettings
-from bridge.core.keda.asked import KedaStore
 from bridge.core.settings import (
     SLACK_BEATS,
     AckSeconds,
@@ -36,6 +35,7 @@ from bridge.core.settings import (
 )
 from bridge.http.azure.accounts import AccountSettings
 from bridge.http.webhooks.settings import WebhookSettings
+from bridge.keda.scaled_object import KedaStore
 from bridge.queues.base import PUT_WINDOW_S
 
 log = logging.getLogger("queuebell.config")

@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
+from bridge.access.grants import Reach
+from bridge.access.tokens import LEEWAY_S
 from bridge.contract.bounds import RoughCounts, rough_counts
 from bridge.contract.sources import UNASKED
 from bridge.contract.wire import Processes
-from bridge.core.grants import Reach
-from bridge.core.jwks import LEEWAY_S
 from bridge.core.settings import Patterns
 from bridge.service.state import (
     Cluster,

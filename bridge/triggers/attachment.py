@@ -28,7 +28,7 @@ from bridge.triggers.republishing import Republisher
 from bridge.triggers.supervisor import Supervised
 
 if TYPE_CHECKING:
-    from bridge.service.access.watch import AccessWatch
+    from bridge.access.access_watch import AccessWatch
     from bridge.service.bridge import Bridge
 
 log = logging.getLogger("queuebell.bridge")

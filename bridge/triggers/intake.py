@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from bridge.access.grants import Verb
 from bridge.brokers.base import ANY, Broker, Incoming, Topic
 from bridge.contract.errors import BadInput, QueuebellError
 from bridge.contract.event import EVENT_BYTES_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected, check_depth
 from bridge.contract.throttle import Throttle
-from bridge.core.grants import Verb
 from bridge.observe.facts import AccessRefused, Fact, TriggerRefused
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ import msgspec
 from bridge.contract.address import http_addresses
 from bridge.contract.bounds import OWN_IN_WORDS, RoughCounts, in_words
 from bridge.contract.errors import BusUnavailable, ConfigurationError, NotAllowed
-from bridge.core.keda.saying import REPEAT_S
 from bridge.core.settings import Numbers, Tuning
+from bridge.keda.streams import REPEAT_S
 from bridge.service.checking import (
     Problem,
     among,
@@ -182,8 +182,8 @@ def _doubtful_grants(settings: Settings, queues: list[str] | None) -> list[Probl
     """Judge the access file, where one is here and can be read, and all queues are known."""
     if queues is None:
         return []
+    from bridge.access import access_file
     from bridge.queues.missing import near
-    from bridge.service.access import access_file
 
     try:
         principals = access_file.read(settings.access_file()).principals
@@ -206,7 +206,7 @@ def _keyless_issuers(settings: Settings) -> list[Problem]:
     """Ask the issuers with an address for their keys; those in files were read with the configuration."""
     if not settings.issuer:
         return []
-    from bridge.service.access.tokens import Tokens
+    from bridge.access.tokens import Tokens
 
     missing = asyncio.run(Tokens(settings.issuer, time.time).missing())
     return [Problem("issuer", name, f"no keys can be had from {why}", NO_KEYS_ADVICE) for name, why in missing.items()]

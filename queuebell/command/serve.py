@@ -26,8 +26,8 @@ from queuebell.settings import Settings, load, parse_listen
 if TYPE_CHECKING:
     from bridge.brokers.embedded.server import EmbeddedNats
     from bridge.http.server.http_server import HttpServer
+    from bridge.keda.server import KedaServer
     from bridge.service.bridge import Bridge
-    from bridge.service.keda.server import KedaServer
     from queuebell.command.bounded_selector import BoundedSelector
 
 log = logging.getLogger("queuebell.bridge")

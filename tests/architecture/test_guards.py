@@ -25,7 +25,7 @@ OPENERS = {
 OPENED_IN = {
     "bridge.http.server.sockets": {"Acceptor"},
     # No page speaks gRPC: tests/bridge/service/keda/test_server.py asks it as one would.
-    "bridge.service.keda.server": {"add_insecure_port"},
+    "bridge.keda.server": {"add_insecure_port"},
     # A worker loads no web server of ours: tests/listeners/work/test_metrics_port.py asks it as a page would.
     "listeners.work.metrics_port": {"AppRunner", "Application", "TCPSite"},
 }
@@ -101,7 +101,7 @@ SECRETS = (
 )  # fmt: skip
 """What a secret, or what is made of one, is called; keys of a mapping and tokens of a topic are none."""
 COMPARED = {
-    ("bridge.core.keys", "key.sha256 in self._keys"): "two hashes of a list that is being read",
+    ("bridge.access.keys", "key.sha256 in self._keys"): "two hashes of a list that is being read",
     (
         "bridge.http.azure.exchange",
         "hashlib.md5(raw, usedforsecurity=False).digest() != given",
@@ -111,8 +111,8 @@ COMPARED = {
         "request.headers.get(hdrs.AUTHORIZATION, '').lower().startswith('bearer ')",
     ): "the name of a scheme, which everybody knows",
     ("bridge.http.server.doorkeeper", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
-    ("bridge.service.keda.door", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
-    ("bridge.service.keda.door", "len(caller.authorization) == 1"): "how many there are",
+    ("bridge.keda.server", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
+    ("bridge.keda.server", "len(caller.authorization) == 1"): "how many there are",
     ("bridge.queues.embedded.once", "known == digest"): "of a body, so as to know it again",
     ("bridge.service.channels.brokered", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
     ("bridge.storage.claim_check", "hashlib.sha256(body).hexdigest() != claim.sha256"): "of a body that was fetched",

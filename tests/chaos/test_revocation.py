@@ -27,9 +27,9 @@ from azure.storage.queue import QueueSasPermissions, generate_queue_sas
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
-from bridge.core.jwks import LEEWAY_S
-from bridge.core.keys import AccessList, new_key
-from bridge.service.access import access_file
+from bridge.access import access_file
+from bridge.access.keys import AccessList, new_key
+from bridge.access.tokens import LEEWAY_S
 from bridge.service.looking import LOOK_S
 from tests.chaos import caller, worker
 from tests.chaos.site import INSIDE, Speaker

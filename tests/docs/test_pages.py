@@ -17,7 +17,7 @@ import yaml
 
 import queuebell
 from bridge.contract.settings import parse_toml
-from bridge.core.keda import asked as rules
+from bridge.keda import scaled_object as rules
 from bridge.queues import STORES, open_store
 from bridge.queues.base import Capabilities
 from listeners.core.processes import Limits

@@ -12,8 +12,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from bridge.access.grants import Verb
 from bridge.contract.errors import STATUS_BY_CODE
-from bridge.core.grants import Verb
 from bridge.http.api.app import WebServer
 from bridge.http.api.openapi.refusals import MEANINGS
 from bridge.http.api.routes import Routes

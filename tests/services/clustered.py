@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge import Bridge, Publisher
+from bridge.access.access_watch import AccessWatch
 from bridge.brokers import open_broker
 from bridge.brokers.base import Broker
 from bridge.contract.event import CloudQueueWorkDetected
@@ -16,7 +17,6 @@ from bridge.core.settings import Periods
 from bridge.observe.facts import Fact
 from bridge.queues import open_store
 from bridge.queues.base import QueueStore
-from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import BridgeSettings
 from bridge.triggers.attachment import Attachments, BusSettings
 from listeners import Listener, Message

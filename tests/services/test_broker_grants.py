@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from bridge import Bridge, Publisher
+from bridge.access.access_watch import AccessWatch
+from bridge.access.broker_grants import BRIDGE_USER
 from bridge.brokers import open_broker
 from bridge.brokers.base import Broker, Incoming, Topic
 from bridge.contract.errors import BusUnavailable
-from bridge.core.broker_grants import BRIDGE_USER
 from bridge.core.settings import Periods
 from bridge.queues import open_store
-from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import BridgeSettings
 from bridge.triggers.attachment import Attachments, BusSettings
 from listeners import Listener, Message

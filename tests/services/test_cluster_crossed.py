@@ -35,9 +35,10 @@ import nats
 import pytest
 
 from bridge import Publisher
+from bridge.access.access_watch import AccessWatch
+from bridge.access.broker_grants import BRIDGE_USER
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.core.broker_grants import BRIDGE_USER
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.http.webhooks.shell import Webhooks
@@ -47,7 +48,6 @@ from bridge.queues.base import NewMessage
 from bridge.queues.http import HttpStore
 from bridge.queues.postgres.schema import init
 from bridge.queues.postgres.store import PostgresStore
-from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
 from bridge.triggers.attachment import Attachments, BusSettings
 from listeners import Pool

@@ -15,13 +15,13 @@ import pytest
 import yaml
 
 from bridge import Bridge
+from bridge.access.access_watch import AccessWatch
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.core.settings import Periods
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.queues.base import NewMessage
 from bridge.queues.redis.store import RedisStore
-from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import BridgeSettings
 from bridge.triggers.attachment import Attachments, BusSettings
 from listeners import Bury, Listener, Message

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect
 
-from bridge.core.issuer import IssuerSettings
+from bridge.access.access_watch import AccessWatch
+from bridge.access.issuer import IssuerSettings
 from bridge.http.page.shown import POLICY
-from bridge.service.access.watch import AccessWatch
 from tests.services.page import Opened, live, opened
 from tests.support.access import written
 from tests.support.background_server import BackgroundServer

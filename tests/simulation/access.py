@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
+from bridge.access import access_file
+from bridge.access.access_watch import AccessWatch
+from bridge.access.grants import Verb
+from bridge.access.keys import CHANCE_BYTES, PREFIX, Access, AccessList, Identity, new_key, without
+from bridge.access.tokens import Mistimed
 from bridge.brokers.credential import Credential
 from bridge.contract.address import http_addresses
 from bridge.contract.errors import ConfigurationError
-from bridge.core.grants import Verb
-from bridge.core.jwks import Mistimed
-from bridge.core.keys import CHANCE_BYTES, PREFIX, Access, AccessList, Identity, new_key, without
-from bridge.service.access import access_file
-from bridge.service.access.watch import AccessWatch
 from bridge.service.channels.brokered import BrokeredSessions
 from tests.simulation.events import Judged
 from tests.simulation.world import EPOCH
 
 if TYPE_CHECKING:
-    from bridge.service.access.tokens import Tokens
+    from bridge.access.tokens import Tokens
     from bridge.service.looking import Stamp
     from tests.simulation.process import Process
     from tests.simulation.world import World
@@ -50,7 +50,7 @@ Undo = Callable[[], None]
 
 
 class Verified(NamedTuple):
-    """Whom a token names, and until when (`bridge.service.access.tokens.Verified`, which needs a library)."""
+    """Whom a token names, and until when (`bridge.access.tokens.Verified`, which needs a library)."""
 
     principal: str
     until: float
@@ -287,7 +287,7 @@ class Desk:
 
 
 class _Issuer:
-    """Checks tokens (`bridge.service.access.tokens.Tokens`); its keys may have to be fetched first."""
+    """Checks tokens (`bridge.access.tokens.Tokens`); its keys may have to be fetched first."""
 
     def __init__(self, desk: Desk, process: Process) -> None:
         self._desk = desk

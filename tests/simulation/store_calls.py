@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
+from bridge.access.grants import Verb
 from bridge.contract.errors import (
     Closed,
     NotAllowed,
@@ -23,7 +24,6 @@ from bridge.contract.errors import (
     Unsupported,
 )
 from bridge.contract.failover import Failover, Outcome
-from bridge.core.grants import Verb
 from bridge.queues.base import (
     AsyncConnection,
     Body,

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from bridge.access.grants import Verb
 from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost
 from bridge.contract.event import CloudQueueWorkDetected, decode_events, encode_events
 from bridge.contract.failover import TRY_S, Failover, Outcome
 from bridge.contract.wire import DownFrame, ErrorFrame, Hello, UpFrame, Wake, decode_down, decode_up, encode_frame
-from bridge.core.grants import Verb
 from tests.simulation.network import BUFFER, Lost
 
 if TYPE_CHECKING:
-    from bridge.core.keys import Identity
+    from bridge.access.keys import Identity
     from bridge.service.bridge import Bridge
     from tests.simulation.access import WatchedFile
     from tests.simulation.network import End

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Iterable, Mapping
 
-from bridge.core.keys import AccessList, new_key
-from bridge.service.access import access_file
+from bridge.access import access_file
+from bridge.access.keys import AccessList, new_key
 
 NOW = 1_000_000.0
 

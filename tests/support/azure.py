@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from aiohttp import web
 
+from bridge.access.access_watch import AccessWatch
 from bridge.http.azure.accounts import read_accounts
 from bridge.http.azure.auth import SignatureAuthorizer
 from bridge.http.azure.front import AzureFront
@@ -24,7 +25,6 @@ from bridge.http.azure.principals import AccountPrincipals
 from bridge.http.azure.records import JsonRecords, NoRecords
 from bridge.http.azure.server import AzureServer, front_settings
 from bridge.http.server.settings import WebSettings
-from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
 from tests.support.http_proxy import Faults, HttpProxy
 from tests.support.web import Client, Reply

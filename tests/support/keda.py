@@ -18,8 +18,8 @@ from grpc import aio
 from grpc_tools import protoc
 
 from bridge.http.server.sockets import listen
+from bridge.keda.server import KedaServer
 from bridge.service.bridge import Bridge
-from bridge.service.keda.server import KedaServer
 
 PROTO = pathlib.Path(__file__).with_name("externalscaler.proto")
 QUEUE = "billing/orders"

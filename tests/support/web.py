@@ -9,10 +9,10 @@ import ssl
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
+from bridge.access.access_watch import AccessWatch
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.queues.base import QueueStore
-from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
 
 JSON = "application/json"

@@ -32,7 +32,7 @@ from bridge.queues.served import ServedStore
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
-    from bridge.service.access.watch import AccessWatch
+    from bridge.access.access_watch import AccessWatch
     from bridge.service.bridge import Bridge
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bridge.core.grants import Verb
+from bridge.access.grants import Verb
 from bridge.http.api.routes import Routes
 from bridge.http.server.answer import Answer
 from bridge.observe.slices import between_others

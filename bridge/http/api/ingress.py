@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from aiohttp import hdrs
 from multidict import istr
 
+from bridge.access.grants import Verb
 from bridge.contract.cloudevents import VERSION_HEADER, decode_http, is_cloudevents
 from bridge.contract.event import PAYLOAD_SIZE_MAX, REQUEST_BYTES_MAX, CloudQueueWorkDetected, decode_events
 from bridge.contract.names import split_reference
-from bridge.core.grants import Verb
 from bridge.http.api.native import number
 from bridge.http.api.routes import TRIGGERS, Routes, query_of
 from bridge.http.server.answer import Answer

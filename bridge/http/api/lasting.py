@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, cast
 
 from aiohttp import ClientConnectionResetError, HttpVersion11
 
-from bridge.core.grants import Verb
+from bridge.access.access_watch import Leave
+from bridge.access.grants import Verb
 from bridge.http.server.answer import Answer
 from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.settings import WebSettings
-from bridge.service.access.watch import Leave
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest

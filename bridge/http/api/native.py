@@ -13,11 +13,12 @@ from typing import TypeVar
 
 import msgspec
 
+from bridge.access.grants import Reach
+from bridge.access.quota_guard import Row, listed
 from bridge.contract.errors import BadInput, StoreUnavailable
 from bridge.contract.event import well_formed
 from bridge.contract.times import rfc3339
 from bridge.contract.unknown import in_plain_words
-from bridge.core.grants import Reach
 from bridge.http.server.overload.answer_room import AnswerRoom, Share
 from bridge.queues.base import (
     BATCH_MAX,
@@ -49,7 +50,6 @@ from bridge.queues.http_shapes import (
     SettleRequest,
 )
 from bridge.queues.served import ServedStore
-from bridge.service.access.listing import Row, listed
 from bridge.service.state import QueueNames
 
 T = TypeVar("T")

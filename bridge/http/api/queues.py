@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from bridge.access.grants import Verb
+from bridge.access.quota_guard import Within
 from bridge.contract.calls import ABLE_HEADER, STORE_HEADER
 from bridge.contract.errors import StoreError, Unsupported
-from bridge.core.grants import Verb
 from bridge.http.api.ingress import refuse_while_draining
 from bridge.http.api.native import NativeApi, creates, message_of, messages_of
 from bridge.http.api.routes import Route, Routes, key_of, only_query_of, query_of
@@ -21,7 +22,6 @@ from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.problem import Refusal
 from bridge.queues.base import BODY_BYTES_MAX, NewMessage
 from bridge.queues.http import MESSAGE_TYPE, differences
-from bridge.service.access.within import Within
 from bridge.service.content import now_counted
 from bridge.service.state import QueueState
 

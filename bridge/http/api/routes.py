@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, unquote
 
 from aiohttp.web import HTTPException, RequestPayloadError
 
+from bridge.access.grants import Verb
 from bridge.contract.errors import (
     STATUS_BY_CODE,
     BadInput,
@@ -26,7 +27,6 @@ from bridge.contract.errors import (
     Unsupported,
 )
 from bridge.contract.names import reference
-from bridge.core.grants import Verb
 from bridge.http.api.native import Unread
 from bridge.http.server.answer import UNREAD_RETRY_S, Answer
 from bridge.http.server.doorkeeper import Doorkeeper

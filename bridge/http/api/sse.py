@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from bridge.access.grants import Verb
 from bridge.contract.names import parse_reference
 from bridge.contract.wire import Wake, encode_frame
-from bridge.core.grants import Verb
 from bridge.http.api.lasting import Lasting, LastingAnswers
 from bridge.http.api.routes import Routes, query_pairs
 from bridge.http.server.answer import Answer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bridge.core.grants import Verb
+from bridge.access.grants import Verb
 from bridge.http.api.routes import Routes
 from bridge.http.server.answer import Answer
 from bridge.http.server.problem import Refusal

@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from bridge.access.grants import Principal
+from bridge.access.quota_guard import Within
 from bridge.core.admission import Ticket
-from bridge.core.grants import Principal
 from bridge.http.azure.errors import AzureError
 from bridge.http.azure.exchange import Reply, Request
 from bridge.http.azure.messages import DOCUMENT_BYTES_MAX
-from bridge.service.access.within import Within
 from bridge.service.put_gate import PutGate
 
 Operation = Callable[[Request], Coroutine[Any, Any, Reply]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from bridge.core.grants import Verb
+from bridge.access.grants import Verb
 
 
 class Operation(enum.Enum):

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from bridge.access.access_watch import AccessWatch
+from bridge.access.grants import Principal, Reach, Verb
+from bridge.access.quota_guard import PastLimit
 from bridge.contract.address import sender_of
 from bridge.contract.errors import ConfigurationError
 from bridge.core.admission import Ticket
-from bridge.core.grants import Principal, Reach, Verb
 from bridge.http.azure.errors import AzureError, busy
 from bridge.http.azure.exchange import Request
 from bridge.http.azure.operation import Operation
 from bridge.observe.facts import AccessRefused, Administered, Fact
-from bridge.service.access.watch import AccessWatch
-from bridge.service.access.within import PastLimit
 
 _AUDITED: Final = (Verb.MANAGE, Verb.OPERATE)
 _PAST_RATE: Final = "Slow down: this account's principal may not come so often; nothing was done. Try again."

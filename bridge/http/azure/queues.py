@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bridge.access.grants import EVERYTHING
+from bridge.access.quota_guard import Row, listed
 from bridge.contract.names import is_token
-from bridge.core.grants import EVERYTHING
 from bridge.http.azure import policies, properties, xml_out
 from bridge.http.azure.errors import AzureError
 from bridge.http.azure.exchange import Reply, Request
@@ -11,7 +12,6 @@ from bridge.http.azure.naming import is_queue_name, metadata_of, metadata_shown
 from bridge.http.azure.principals import AccountPrincipals
 from bridge.http.azure.records import JsonRecords
 from bridge.queues.served import ServedStore
-from bridge.service.access.listing import Row, listed
 
 PAGE_MAX = 5000
 SETTINGS_BYTES_MAX = 64 * 1024

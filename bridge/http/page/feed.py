@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import msgspec
 
-from bridge.core.grants import Principal, Verb
+from bridge.access.grants import Principal, Verb
 from bridge.http.api.lasting import Lasting, LastingAnswers
 from bridge.http.api.routes import Routes, only_query_of
 from bridge.http.api.state import Rows, Subjects

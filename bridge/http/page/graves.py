@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
+from bridge.access.grants import Verb
 from bridge.contract.burial import Burial, facts, glimpse
 from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError
 from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.unknown import in_plain_words
-from bridge.core.grants import Verb
 from bridge.http.api.ingress import refuse_while_draining
 from bridge.http.api.routes import Routes, only_query_of
 from bridge.http.server.answer import Answer
@@ -37,7 +37,7 @@ from bridge.service.overview import Run
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
-    from bridge.service.access.watch import Leave
+    from bridge.access.access_watch import Leave
     from bridge.service.bridge import Bridge
 
 LOOKED_MAX: Final = 100_000

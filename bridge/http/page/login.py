@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from bridge.access.access_watch import AccessWatch
+from bridge.access.grants import NAME_FORM, Verb
+from bridge.access.limits import TokenBuckets
 from bridge.contract.address import sender_of
 from bridge.contract.names import is_token
 from bridge.contract.unknown import in_plain_words
-from bridge.core.grants import NAME_FORM, Verb
-from bridge.core.rate import TokenBuckets
 from bridge.http.api.routes import Routes, only_query_of
 from bridge.http.server.answer import Answer
 from bridge.http.server.body import read_body, require_json
 from bridge.http.server.problem import Refusal
 from bridge.observe.facts import AccessRefused, Fact
-from bridge.service.access.watch import AccessWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiohttp.web import BaseRequest
 
-    from bridge.service.access.login import Login
-    from bridge.service.access.tokens import Verified
+    from bridge.access.sign_in import Login
+    from bridge.access.tokens import Verified
 
 log = logging.getLogger("queuebell.access")
 
@@ -70,7 +70,7 @@ class LoginRoutes:
 
     async def begin(self, request: BaseRequest, _: str) -> Answer:
         """Give what a tab needs to send its browser to the issuer."""
-        from bridge.service.access.login import NotSignedIn
+        from bridge.access.sign_in import NotSignedIn
 
         only_query_of(request)
         login = self._found()[1]
@@ -81,7 +81,7 @@ class LoginRoutes:
 
     async def finish(self, request: BaseRequest, _: str) -> Answer:
         """Exchange what the browser came back with."""
-        from bridge.service.access.login import NotSignedIn
+        from bridge.access.sign_in import NotSignedIn
 
         only_query_of(request)
         access, login = self._found()
@@ -113,7 +113,7 @@ class LoginRoutes:
 
     def _greet(self, access: AccessWatch, verified: Verified) -> None:
         """Raise for somebody whom the issuer knows and the access file does not."""
-        from bridge.service.access.login import NotSignedIn
+        from bridge.access.sign_in import NotSignedIn
 
         if access.principal(verified.principal) is not None:
             return

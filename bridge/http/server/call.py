@@ -12,7 +12,7 @@ from bridge.contract.calls import CallFrame, settles
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
-    from bridge.core.keys import Identity
+    from bridge.access.keys import Identity
 
 
 class Carrier(Protocol):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from aiohttp import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web import BaseRequest, RequestPayloadError, Server, StreamResponse
 
+from bridge.access.certificates import certificate_of
 from bridge.contract.address import is_loopback, sender_of
 from bridge.http.server.answer import CLOSE, Answer, refuse
 from bridge.http.server.overload.answer_room import AnswerRoom
@@ -24,10 +25,9 @@ from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.http.server.unsent import tell_of_every_byte, unsent_bytes
 from bridge.queues.aiohttp_private.server import Fault, HttpProtocol, Overlong
-from bridge.service.access.shown import certificate_of
 
 if TYPE_CHECKING:
-    from bridge.core.sans import Certificate
+    from bridge.access.certificates import Certificate
     from bridge.http.server.quiet import QuietLog
 
 # Parsers stop here by themselves; the exact limits of the settings are checked once a head is complete. Lines are

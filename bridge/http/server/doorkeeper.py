@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from aiohttp import hdrs
 from aiohttp.web import RequestKey, RequestPayloadError
 
+from bridge.access.access_watch import AccessWatch, End, Leave
+from bridge.access.grants import EVERYTHING, Principal, Reach, Verb
+from bridge.access.keys import PREFIX, Identity
+from bridge.access.quota_guard import PastLimit
+from bridge.access.tokens import Mistimed
 from bridge.contract.address import sender_of
-from bridge.core.grants import EVERYTHING, Principal, Reach, Verb
-from bridge.core.jwks import Mistimed
-from bridge.core.keys import PREFIX, Identity
 from bridge.http.server.body import unread
 from bridge.http.server.call import Call
 from bridge.http.server.problem import Refusal
 from bridge.observe.facts import AccessRefused, Administered, Fact
-from bridge.service.access.watch import AccessWatch, End, Leave
-from bridge.service.access.within import PastLimit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

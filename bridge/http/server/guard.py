@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from aiohttp import HttpVersion10, HttpVersion11, hdrs
 from multidict import MultiMapping, istr
 
+from bridge.access.limits import TokenBuckets
 from bridge.contract.address import is_loopback, sender_of
-from bridge.core.rate import TokenBuckets
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 

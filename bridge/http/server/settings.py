@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from bridge.access.limits import BURST_MAX, RATE_MAX, RATE_MIN
 from bridge.contract.address import is_loopback
 from bridge.contract.errors import ConfigurationError
-from bridge.core.rate import BURST_MAX, RATE_MAX, RATE_MIN
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - named here to be refused
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 import msgspec
 from aiohttp import WSMsgType
 
+from bridge.access.grants import Verb
+from bridge.access.quota_guard import PastLimit
 from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_call
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import (
@@ -31,25 +33,23 @@ from bridge.contract.wire import (
     decode_up,
     encode_frame,
 )
-from bridge.core.grants import Verb
 from bridge.http.server.call import Call
 from bridge.http.server.problem import Refusal
 from bridge.observe.facts import AccessRefused
 from bridge.observe.swallowed import swallow
-from bridge.service.access.within import PastLimit
 from bridge.service.channels.base import FORBIDDEN, OVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge.core.grants import Principal
-    from bridge.core.keys import Identity
-    from bridge.core.sans import Certificate
+    from bridge.access.access_watch import End, Leave
+    from bridge.access.certificates import Certificate
+    from bridge.access.grants import Principal
+    from bridge.access.keys import Identity
     from bridge.http.api.routes import Routes
     from bridge.http.server.answer import Answer, Peer
     from bridge.http.server.connection import Connection
     from bridge.queues.aiohttp_private.server import Socket
-    from bridge.service.access.watch import End, Leave
     from bridge.service.bridge import Bridge
     from bridge.service.sessions import BridgeSession
 

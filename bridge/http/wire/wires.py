@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
+from bridge.access.grants import Principal, Verb
 from bridge.contract.calls import CALL_BYTES_MAX, CARRIES, HEAD_BYTES_MAX, WINDOW
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import SUBPROTOCOL, Ready
-from bridge.core.grants import Principal, Verb
 from bridge.http.api.ingress import refuse_while_draining
 from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.wire.wire import CLOSE_TIMEOUT_S, Wire
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from aiohttp.web import BaseRequest, Request, StreamResponse
 
-    from bridge.core.keys import Identity
+    from bridge.access.access_watch import End, Leave
+    from bridge.access.keys import Identity
     from bridge.http.api.routes import Routes
     from bridge.http.server.answer import Answer
     from bridge.http.server.connection import Connection
-    from bridge.service.access.watch import End, Leave
     from bridge.service.bridge import Bridge
 
 # aiohttp closes at messages of this size and more; a call or frame that is somewhat too large gets an answer instead.

@@ -23,19 +23,19 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from bridge.access.grants import Verb
+from bridge.access.keys import PREFIX, Identity
+from bridge.access.quota_guard import PastLimit
+from bridge.access.tokens import Mistimed
 from bridge.brokers.base import ANY, Broker, Incoming
 from bridge.contract.errors import BadInput, QueuebellError
 from bridge.contract.framing import VERSION, Stamp, encode_down, instance_of, is_instance, is_will, read_stamp
 from bridge.contract.wire import Bye, Cover, DownFrame, ErrorFrame, Hello, UpFrame, decode_up
-from bridge.core.grants import Verb
-from bridge.core.jwks import Mistimed
-from bridge.core.keys import PREFIX, Identity
 from bridge.observe.facts import AccessRefused
-from bridge.service.access.within import PastLimit
 from bridge.service.channels.base import FORBIDDEN, OVER, UNAUTHENTICATED
 
 if TYPE_CHECKING:
-    from bridge.service.access.watch import AccessWatch, Leave
+    from bridge.access.access_watch import AccessWatch, Leave
     from bridge.service.bridge import Bridge
     from bridge.service.sessions import BridgeSession
 

@@ -23,7 +23,7 @@ from azure.storage.queue import CorsRule, QueueServiceClient
 
 from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
-from bridge.core.keda.asked import KedaStore
+from bridge.keda.scaled_object import KedaStore
 from queuebell.assembly import assemble
 from queuebell.command.bounded_selector import BoundedSelector
 from queuebell.settings import Settings

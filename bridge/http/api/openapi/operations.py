@@ -7,6 +7,8 @@ from typing import Final, get_args
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from bridge.access.grants import Verb
+from bridge.access.sign_in import Begun
 from bridge.contract.cloudevents import BATCH_TYPE, SPEC_VERSION, STRUCTURED_TYPE
 from bridge.contract.event import (
     EVENT_BYTES_MAX,
@@ -17,8 +19,6 @@ from bridge.contract.event import (
     CloudQueueWorkDetected,
 )
 from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL
-from bridge.core.grants import Verb
-from bridge.core.login import Begun
 from bridge.http.api.lasting import EVENT_STREAM
 from bridge.http.api.native import PAGE_MAX, PEEK_BYTES_MAX
 from bridge.http.api.openapi.schemas import Json, reference, said

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
+from bridge.access.grants import Verb
 from bridge.contract.address import sender_of
-from bridge.core.grants import Verb
 from bridge.http.azure.address import Resource, locate
 from bridge.http.azure.errors import AzureError, busy
 from bridge.http.server.body import unread
@@ -19,8 +19,8 @@ from bridge.observe.facts import AccessRefused, Fact
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
+    from bridge.access.access_watch import AccessWatch
     from bridge.http.server.connection import Connection
-    from bridge.service.access.watch import AccessWatch
 
 _PAST_RATE = "Slow down: this account's principal may not come so often; nothing was passed on. Try again."
 

@@ -29,6 +29,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 
+from bridge.access.access_watch import AccessWatch
 from bridge.brokers.wire import wire as wire_module
 from bridge.brokers.wire import wires
 from bridge.brokers.wire.wire import Wire
@@ -40,7 +41,6 @@ from bridge.http.wire.wire import _BINARY as BINARY
 from bridge.http.wire.wire import ws_frame
 from bridge.queues.base import Claim, NewMessage, Settlement
 from bridge.queues.http import HttpStore
-from bridge.service.access.watch import AccessWatch
 from listeners.session.channels.websocket import WebSocketChannel
 from tests.bridge.queues.scripted_server import ScriptedServer
 from tests.bridge.queues.test_http_many import hanging_up, refusing, strange, well

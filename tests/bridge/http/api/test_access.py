@@ -19,11 +19,11 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from bridge.access.access_watch import AccessWatch
+from bridge.access.grants import Verb
 from bridge.contract.wire import Hello, Subscription, Welcome, encode_frame
-from bridge.core.grants import Verb
 from bridge.http.server.tls import Certificates
 from bridge.observe.facts import AccessRefused, Administered, Fact
-from bridge.service.access.watch import AccessWatch
 from listeners.session.channels.base import Link
 from listeners.session.channels.websocket import WebSocketChannel
 from tests.support.access import written

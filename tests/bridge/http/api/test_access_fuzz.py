@@ -18,15 +18,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm
 
+from bridge.access import access_file
+from bridge.access.access_watch import AccessWatch
+from bridge.access.issuer import IssuerSettings
 from bridge.contract.address import is_loopback
-from bridge.core.issuer import IssuerSettings
 from bridge.http.server.guard import Hosts
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.observe.facts import AccessRefused, Fact
 from bridge.observe.logs import FactLog
-from bridge.service.access import access_file
-from bridge.service.access.watch import AccessWatch
 from tests.support.access import listed
 from tests.support.web import Reply, Served, serving
 

@@ -25,15 +25,15 @@ from azure.storage.queue import (
     generate_queue_sas,
 )
 
+from bridge.access import access_file
+from bridge.access.access_watch import AccessWatch
+from bridge.access.grants import Verb
+from bridge.access.keys import with_terms
 from bridge.contract.errors import ConfigurationError
-from bridge.core.grants import Verb
-from bridge.core.keys import with_terms
 from bridge.http.azure.accounts import EMULATOR_KEY, AccountSettings
 from bridge.http.azure.operation import Operation
 from bridge.http.server.settings import WebSettings
 from bridge.observe.facts import AccessRefused, Administered, Fact
-from bridge.service.access import access_file
-from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
 from queuebell.assembly import assemble
 from queuebell.settings import Settings

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from bridge.access import access_file
+from bridge.access.access_watch import AccessWatch
 from bridge.contract.wire import Hello, ListenerHeartbeat, QueueBeat, Subscription
 from bridge.http.page import feed
 from bridge.queues.base import NewMessage
 from bridge.service import overview
-from bridge.service.access import access_file
-from bridge.service.access.watch import AccessWatch
 from bridge.service.state import ListenerState
 from tests.bridge.http.api.test_sse import Stream
 from tests.support.access import written

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 from aiohttp import HttpVersion11
 
-from bridge.core.grants import Verb
+from bridge.access.grants import Verb
 from bridge.http.page.feed import NEW_S, SHARE, Feed, Watch
 from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.settings import WebSettings

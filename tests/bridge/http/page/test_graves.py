@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from bridge.access import access_file
+from bridge.access.access_watch import AccessWatch
 from bridge.contract.burial import Attempt, Burial, write_burial
 from bridge.contract.errors import StoreUnavailable
 from bridge.queues.base import NewMessage
 from bridge.queues.embedded.memory import MemoryStore
-from bridge.service.access import access_file
-from bridge.service.access.watch import AccessWatch
 from tests.support.access import written
 from tests.support.web import JSON, Served, serving
 

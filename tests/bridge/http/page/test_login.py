@@ -21,13 +21,13 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
-from bridge.core.issuer import IssuerSettings
-from bridge.core.jwks import COOLDOWN_S
-from bridge.core.login import nonce_of
+from bridge.access import sign_in as shell
+from bridge.access.access_watch import AccessWatch
+from bridge.access.issuer import IssuerSettings
+from bridge.access.sign_in import nonce_of
+from bridge.access.tokens import COOLDOWN_S
 from bridge.http.page import login as routes
 from bridge.observe.facts import AccessRefused, Fact
-from bridge.service.access import login as shell
-from bridge.service.access.watch import AccessWatch
 from tests.support.access import written
 from tests.support.background_server import BackgroundServer
 from tests.support.openid_provider import CLIENT, PASSWORD, provider
@@ -175,7 +175,7 @@ class Hostile:
 async def hostile(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hostile]:
     """One that listens; a busy machine answers late, and that is no verdict."""
     monkeypatch.setattr(shell, "FETCH_S", 300.0)
-    monkeypatch.setattr("bridge.service.access.tokens.FETCH_S", 300.0)
+    monkeypatch.setattr("bridge.access.tokens.FETCH_S", 300.0)
     issuer = Hostile()
     app = web.Application()
     app.router.add_get("/.well-known/openid-configuration", issuer.describe)

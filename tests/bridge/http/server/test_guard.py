@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from bridge.access.limits import BURST_MAX, RATE_MAX, RATE_MIN
 from bridge.contract.errors import ConfigurationError
-from bridge.core.rate import BURST_MAX, RATE_MAX, RATE_MIN
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings, check_settings
 from bridge.service.bridge import Bridge

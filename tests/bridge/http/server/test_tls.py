@@ -14,12 +14,12 @@ import pytest
 import pytest_asyncio
 from cryptography import x509
 
+from bridge.access import access_file
+from bridge.access.access_watch import AccessWatch
+from bridge.access.keys import with_terms, without
 from bridge.brokers.client_certificate import JUDGED_EVERY_S
 from bridge.contract.errors import ConfigurationError
-from bridge.core.keys import with_terms, without
 from bridge.http.server.tls import Certificates
-from bridge.service.access import access_file
-from bridge.service.access.watch import AccessWatch
 from tests.support.access import written
 from tests.support.certificates import Authority, write_self_signed
 from tests.support.web import Reply, Served, request, serving

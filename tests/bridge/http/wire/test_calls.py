@@ -14,15 +14,15 @@ from typing import Any
 import aiohttp
 import pytest
 
+from bridge.access import access_file
+from bridge.access.access_watch import AccessWatch
+from bridge.access.keys import with_terms, without
+from bridge.access.limits import Refusals
 from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_answer, encode_call, settles
-from bridge.core.keys import with_terms, without
-from bridge.core.limits import Refusals
 from bridge.http.api import queues
 from bridge.http.wire import wire as wires
 from bridge.http.wire.wire import SETTLE_BYTES_MAX
 from bridge.queues.base import NewMessage
-from bridge.service.access import access_file
-from bridge.service.access.watch import AccessWatch
 from tests.bridge.http.wire.test_frames import BINARY, FINAL, frame, shaken
 from tests.support.access import written
 from tests.support.processes import ROOT, environment

@@ -27,13 +27,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from bridge.access import access_file
+from bridge.access.access_watch import AccessWatch
+from bridge.access.keys import Identity, with_terms
 from bridge.brokers.base import Incoming
 from bridge.contract.framing import instance_of
 from bridge.contract.wire import decode_down
-from bridge.core.keys import Identity, with_terms
 from bridge.observe.facts import AccessRefused, Fact
-from bridge.service.access import access_file
-from bridge.service.access.watch import AccessWatch
 from bridge.service.announcing import Announcer
 from bridge.service.bridge import Bridge
 from bridge.service.channels.brokered import CHECKS_MAX, FULL_RETRY_S, BrokeredSessions

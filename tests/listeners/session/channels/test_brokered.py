@@ -12,6 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from bridge.access import access_file
+from bridge.access.access_watch import AccessWatch
+from bridge.access.keys import new_key, without
 from bridge.brokers import SCHEMES
 from bridge.brokers.base import Topic
 from bridge.contract.errors import ChannelLost, ConfigurationError
@@ -27,12 +30,9 @@ from bridge.contract.wire import (
     Welcome,
     encode_frame,
 )
-from bridge.core.keys import new_key, without
 from bridge.core.settings import Periods
 from bridge.core.supervision import RETRY_CAP_S
 from bridge.queues.base import NewMessage
-from bridge.service.access import access_file
-from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.triggers.attachment import Attachment

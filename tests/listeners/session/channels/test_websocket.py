@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import WSMsgType, web
 
+from bridge.access.access_watch import AccessWatch
 from bridge.contract.calls import WINDOW
 from bridge.contract.errors import ChannelLost, ConfigurationError
 from bridge.contract.wire import Bye, Hello, Ready, Started, Subscription, Welcome, decode_up, encode_frame
@@ -19,7 +20,6 @@ from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.queues import open_store
 from bridge.queues.base import NewMessage
-from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
 from listeners import Message
 from listeners.session.channels import websocket

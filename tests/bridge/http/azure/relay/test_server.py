@@ -13,18 +13,18 @@ import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.storage.queue import QueueServiceClient, generate_queue_sas
 
+from bridge.access import access_file
+from bridge.access.access_watch import AccessWatch
+from bridge.access.keys import with_terms
+from bridge.access.limits import Refusals
 from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.core.keys import with_terms
-from bridge.core.limits import Refusals
 from bridge.http.azure.relay.endpoint import read_endpoint
 from bridge.http.azure.relay.limits import AccountLimits
 from bridge.http.azure.relay.ring import Ring, ring_of
 from bridge.http.azure.relay.server import RelayServer, relay_settings
 from bridge.http.server.settings import WebSettings
 from bridge.observe.facts import Fact
-from bridge.service.access import access_file
-from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
 from tests.support.access import written
 from tests.support.azure import ACCOUNT, KEY, connection_string, fault, serving_azure

@@ -1,0 +1,117 @@
+"""The file that says who may do what: JSON, readable by nobody but its owner, replaced whole and never written into."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import stat
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from bridge.access.keys import Access, AccessList
+from bridge.contract.errors import ConfigurationError
+from bridge.queues.embedded.file import make_folder
+
+_BYTES_MAX = 16 * 1024 * 1024
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class Unreachable(ConfigurationError):
+    """The file cannot be opened or read now, and perhaps in a moment it can."""
+
+
+def read(path: pathlib.Path) -> AccessList:
+    """Read an access file; never waits for anybody to write it.
+
+    Raises `ConfigurationError` where others than its owner can read or write it, or it cannot be used; `Unreachable`
+    where it is missing, or the system does not give it.
+    """
+    try:
+        # A pipe would let us wait for its writer, and everybody with us.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise ConfigurationError(f"access: {path} is no regular file")
+            if mode & _OTHERS:
+                raise ConfigurationError(f"access: others can read or write {path}; close it to them: chmod 600 {path}")
+            raw = file.read(_BYTES_MAX + 1)
+    except OSError as error:
+        raise Unreachable(f"access: cannot read {path}: {error.strerror}") from None
+    return parse(raw, path)
+
+
+def parse(raw: bytes, path: pathlib.Path) -> AccessList:
+    """Return what an access file says; raises `ConfigurationError` where it cannot be used."""
+    if len(raw) > _BYTES_MAX:
+        raise ConfigurationError(f"access: {path} is larger than {_BYTES_MAX} bytes, and is no access file")
+    try:
+        listed = msgspec.json.decode(raw, type=AccessList)
+        Access(listed)
+        json.loads(raw, object_pairs_hook=_each_once)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigurationError) as error:
+        raise ConfigurationError(f"access: {path} cannot be used: {error}") from None
+    return listed
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> None:
+    """Raise `ConfigurationError` for what would be passed over in silence, whatever it was to take away."""
+    if len(dict(pairs)) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(f"{twice!r} stands twice in the same braces, and only one of them would count")
+
+
+def change(path: pathlib.Path, step: Callable[[AccessList], AccessList]) -> AccessList:
+    """Replace the file by what ``step`` makes of its content, an empty list where there is no file yet.
+
+    Two that change it at once come one after the other. Whoever reads it meanwhile sees it as it was or as it is, and
+    a machine that dies leaves one of the two. Raises `ConfigurationError`, also what ``step`` raises.
+    """
+    try:
+        make_folder(path.parent)
+        with _locked(path.with_name(path.name + ".lock")):
+            made = step(read(path) if path.exists() else AccessList())
+            _replace(path, msgspec.json.format(msgspec.json.encode(made)) + b"\n")
+    except OSError as error:
+        raise ConfigurationError(f"access: cannot write {path}: {error.strerror}") from None
+    return made
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[None]:
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _replace(path: pathlib.Path, raw: bytes) -> None:
+    # Through a link, where it is one: a mounted secret is.
+    path = pathlib.Path(os.path.realpath(path))
+    owner = (path if path.exists() else path.parent).stat()
+    part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(file, "wb") as out:
+            if os.geteuid() == 0:
+                # Root replaces the file of the bridge's own user, who has to read it all the same.
+                os.fchown(file, owner.st_uid, owner.st_gid)
+            out.write(raw)
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(path)
+    except OSError:
+        part.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,176 @@
+"""Who may do what with which queues; pure.
+
+A principal is whoever proved who it is: a producer, a worker, a person. It has verbs, and for each the queues that its
+patterns cover. **What is not granted is not allowed**, and no grant takes anything away from another one.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from bridge.access.limits import NO_LIMITS, Limits
+from bridge.contract.errors import BadInput, ConfigurationError
+from bridge.contract.names import POISON_SUFFIX, TOKEN, split_reference
+from bridge.contract.partitioning import Partitions, parse_queue
+
+NAME_FORM: Final = "a principal's name is 1 to 80 letters, digits, '_' and '-', and begins with a letter or digit"
+EVERY: Final = "*"
+
+_name = re.compile(TOKEN).fullmatch
+_account = re.compile(f"({TOKEN})/[*]").fullmatch
+
+
+class Verb(enum.Enum):
+    """What can be granted; each names what it lets its holder do, on every way in."""
+
+    RING = "ring"
+    """Publish triggers."""
+    PUT = "put"
+    """Put messages."""
+    TAKE = "take"
+    """Receive and settle, and hold sessions that are woken; also bury in the poison queue of what is taken."""
+    LOOK = "look"
+    """Peek, see depth, state and explanations, and subscribe to wakes as events."""
+    MANAGE = "manage"
+    """Create, delete, clear, pause and resume queues."""
+    OPERATE = "operate"
+    """Read metrics, findings and listeners, and have queues forgotten. It is about the bridge: its pattern is ``*``."""
+
+
+class Reach:
+    """The queues that some patterns cover: ``*``, ``account/*``, ``account/queue`` or ``account/queue:count``.
+
+    The last is a partitioned queue: each of its physical queues. Raises `ConfigurationError` for anything else.
+    """
+
+    __slots__ = ("_accounts", "_order", "_poison", "_queues", "every", "patterns")
+
+    def __init__(self, patterns: Iterable[str] = ()) -> None:
+        self.patterns = tuple(patterns)
+        self.every = False
+        """Whether it is each queue there is."""
+        self._order: list[str] | None = None
+        self._accounts: set[str] = set()
+        self._queues: set[str] = set()
+        self._poison: set[str] = set()
+        for pattern in self.patterns:
+            self._add(pattern)
+
+    def __bool__(self) -> bool:
+        return bool(self.patterns)
+
+    def __or__(self, other: Reach) -> Reach:
+        """Return the queues of both."""
+        return Reach((*self.patterns, *other.patterns))
+
+    def covers(self, queue: str) -> bool:
+        """Say whether a queue, a reference that was checked before, is one of them."""
+        return self.every or queue in self._queues or split_reference(queue)[0] in self._accounts
+
+    def buries_in(self, queue: str) -> bool:
+        """Say whether a queue is the poison queue of one of them."""
+        if not queue.endswith(POISON_SUFFIX):
+            return False
+        return self.every or queue in self._poison or split_reference(queue)[0] in self._accounts
+
+    def stretches(self, prefix: str, after: str) -> Iterator[tuple[str, bool]]:
+        """Yield in ascending order where the queues are that begin with ``prefix`` and come after ``after``.
+
+        Each is a prefix of names that are all covered, or, with True, the name of one queue, which may not exist.
+        """
+        if self.every:
+            yield prefix, False
+            return
+        if self._order is None:
+            names = (queue for queue in self._queues if split_reference(queue)[0] not in self._accounts)
+            self._order = sorted([*(f"{account}/" for account in self._accounts), *names])
+        # The one before may be an account in whose midst ``after`` is.
+        first = max(0, bisect_right(self._order, max(prefix, after)) - 1)
+        for place in itertools.islice(self._order, first, None):
+            account = place.endswith("/")
+            if place > prefix and not place.startswith(prefix):
+                return
+            if account and (place.startswith(prefix) or prefix.startswith(place)):
+                if place > after or after.startswith(place):
+                    yield max(place, prefix), False
+            elif place > after and place.startswith(prefix):
+                yield place, True
+
+    def _add(self, pattern: str) -> None:
+        if pattern == EVERY:
+            self.every = True
+            return
+        if match := _account(pattern):
+            self._accounts.add(match[1])
+            return
+        try:
+            named = parse_queue(pattern)
+            queues = named.references if isinstance(named, Partitions) else (named,)
+            self._queues.update(queues)
+            self._poison.update(queue + POISON_SUFFIX for queue in queues)
+            if isinstance(named, Partitions):
+                self._poison.add(named.poison)
+        except BadInput as error:
+            raise ConfigurationError(
+                f"a pattern is '*', 'account/*', 'account/queue' or 'account/queue:PARTITIONS': {error}"
+            ) from None
+
+
+EVERYTHING: Final = Reach([EVERY])
+
+
+class Principal:
+    """Somebody who proved who they are, and what is granted to them.
+
+    ``grants`` has patterns by the name of a verb. Raises `ConfigurationError` that says what is wrong with them.
+    """
+
+    __slots__ = ("_reach", "limits", "name")
+
+    def __init__(self, name: str, grants: Mapping[str, Iterable[str]], limits: Limits = NO_LIMITS) -> None:
+        if _name(name) is None:
+            raise ConfigurationError(NAME_FORM)
+        self.name = name
+        self.limits = limits
+        self._reach = {verb: Reach() for verb in Verb}
+        for word, patterns in grants.items():
+            verb = verb_of(word)
+            if isinstance(patterns, str):
+                raise ConfigurationError(f"{name}: {word}: a list of patterns, as [{patterns!r}]")
+            try:
+                reach = self._reach[verb] = Reach(patterns)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{name}: {word}: {error}") from None
+            if verb is Verb.OPERATE and any(pattern != EVERY for pattern in reach.patterns):
+                raise ConfigurationError(f"{name}: operate is about the bridge and no queue: its pattern is '*'")
+
+    def __repr__(self) -> str:
+        return f"Principal({self.name})"
+
+    def reach(self, verb: Verb) -> Reach:
+        """Return the queues that a verb is granted on."""
+        return self._reach[verb]
+
+    def may(self, verb: Verb, queue: str = "") -> bool:
+        """Say whether a verb is granted on a queue; without one, whether on any at all.
+
+        Who may take from a queue may put on its poison queue: a worker that could not bury would lose what it cannot
+        handle, or try it for ever.
+        """
+        reach = self._reach[verb]
+        if not queue:
+            return bool(reach)
+        return reach.covers(queue) or (verb is Verb.PUT and self._reach[Verb.TAKE].buries_in(queue))
+
+
+def verb_of(word: str) -> Verb:
+    """Return the verb of a name; raises `ConfigurationError` that names them all."""
+    try:
+        return Verb(word)
+    except ValueError:
+        raise ConfigurationError(f"no verb is called {word!r}: {', '.join(verb.value for verb in Verb)}") from None

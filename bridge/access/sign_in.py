@@ -1,0 +1,332 @@
+"""The bridge's half of a sign-in for the page: it asks the issuer, and keeps nothing of anybody's sign-in.
+
+Addresses come from the configuration and from what the issuer publishes of itself; a token names none that is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+import os
+import pathlib
+import re
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import quote_plus, urlencode, urlsplit
+
+import jwt
+import msgspec
+
+from bridge.access.issuer import IssuerSettings, is_private
+from bridge.access.tokens import FETCH_BYTES_MAX, FETCH_S, KeySet, Mistimed, Tokens, Verified, asked
+from bridge.brokers.client_certificate import open_to_all
+from bridge.contract.address import sender_of
+from bridge.contract.errors import ConfigurationError
+
+log = logging.getLogger("queuebell.access")
+
+AT_ONCE: Final = 64
+"""Exchanges at a time: whoever floods the bridge with codes has it flood nobody."""
+PER_SENDER: Final = 4
+"""Exchanges at a time of one address: whoever sends junk takes the places of nobody else."""
+_AGAIN: Final = "sign in again"
+_error = re.compile("[a-z_]{1,40}").fullmatch
+
+
+class NotSignedIn(Exception):
+    """A sign-in came to nothing; ``code`` is that of the answer."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+class _Told(msgspec.Struct):
+    id_token: str | None = None
+    error: str | None = None
+
+
+class Login:
+    """Signing in at one issuer. Raises `ConfigurationError` where its table cannot be meant."""
+
+    def __init__(self, settings: IssuerSettings, tokens: Tokens, wall: Callable[[], float]) -> None:
+        self._settings = settings
+        self._tokens = tokens
+        self._wall = wall
+        self._secret = _secret(settings, os.environ)
+        self._known: KeySet[Provider] = KeySet()
+        self._asking: asyncio.Task[None] | None = None
+        self._exchanges: Counter[str] = Counter()
+
+    @property
+    def origin(self) -> str:
+        """The origin of the page as browsers know it."""
+        return self._settings.redirect_uri.removesuffix("/")
+
+    async def begin(self) -> Begun:
+        """Begin a sign-in; raises `NotSignedIn` where the issuer cannot be asked who it is."""
+        return begin(self._settings, await self._provider(), secrets.token_bytes(CHANCE_BYTES))
+
+    async def finish(self, code: str, verifier: str, sender: str | None, address: str) -> tuple[str, Verified]:
+        """Exchange a code for the token that it stands for, and return whom that names; raises `NotSignedIn`.
+
+        ``sender`` is the issuer that the browser was sent back by, None where it did not say; ``address`` is the
+        browser's.
+        """
+        provider = await self._provider()
+        if wrong_sender(self._settings, provider, sender):
+            raise NotSignedIn(
+                "forbidden", f"another issuer sent the browser back than the one of this sign-in: {_AGAIN}"
+            )
+        who = sender_of(address)
+        if self._exchanges.total() >= AT_ONCE or self._exchanges[who] >= PER_SENDER:
+            raise NotSignedIn("too_many_requests", "too many sign in at once: try again in a moment")
+        self._exchanges[who] += 1
+        try:
+            token = await self._exchange(provider, code, verifier)
+        finally:
+            self._exchanges[who] -= 1
+            if not self._exchanges[who]:
+                del self._exchanges[who]
+        try:
+            verified = await self._tokens.verify(token)
+        except Mistimed as error:
+            raise NotSignedIn("forbidden", str(error)) from None
+        # It has been verified, and is only read here.
+        claim = "" if verified is None else wrong(_claims(token), self._settings, verifier)
+        if verified is None or claim:
+            log.error(
+                "a sign-in: the issuer's ID token proves nothing: %s",
+                f"its {claim} is another's" if claim else "its signature, algorithm or a claim that it has to have",
+                extra={"issuer": self._settings.issuer},
+            )
+            raise NotSignedIn("forbidden", f"the issuer's token is not one for this sign-in: {_AGAIN}")
+        return token, verified
+
+    async def stop(self) -> None:
+        """Let go of a request under way; may be called twice."""
+        if self._asking is not None and not self._asking.done():
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
+
+    async def _provider(self) -> Provider:
+        if self._known.wants(None, self._wall()):
+            # One for all who wait for it; whoever is cancelled leaves it to the others.
+            self._asking = asyncio.create_task(self._discover(), name=f"description of {self._settings.issuer}")
+        if self._asking is not None and not self._asking.done():
+            await asyncio.wait([self._asking])
+        found = self._known.find(None)
+        if found is None:
+            raise NotSignedIn(
+                "issuer_unavailable",
+                "the issuer does not say now how to sign in there: try again in half a minute, or come with a key;"
+                " the log of this bridge says what is wrong",
+            )
+        return found
+
+    async def _discover(self) -> None:
+        url = self._settings.issuer.removesuffix("/") + DISCOVERY
+        try:
+            async with asyncio.timeout(FETCH_S):
+                status, raw = await asked(url, FETCH_BYTES_MAX)
+            if status != 200:
+                raise ConfigurationError(f"it answers {status}")
+            self._known.got({None: provider_of(raw, self._settings)}, self._wall())
+        except Exception as error:  # noqa: BLE001 - whatever it is, what was known before holds
+            log.error(
+                "nobody can sign in at the page until the issuer's description is had, unless it was before: %s: %s",
+                url,
+                str(error) or type(error).__name__,
+                extra={"issuer": self._settings.issuer},
+            )
+
+    async def _exchange(self, provider: Provider, code: str, verifier: str) -> str:
+        form, headers = exchange(self._settings, provider, self._secret, code, verifier)
+        try:
+            async with asyncio.timeout(FETCH_S):
+                status, raw = await asked(provider.token_endpoint, FETCH_BYTES_MAX, form, headers)
+            told = msgspec.json.decode(raw, type=_Told)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody is signed in by it
+            raise self._unavailable(str(error) or type(error).__name__) from None
+        if status == 200 and told.id_token:
+            return told.id_token
+        if told.error == "invalid_grant":
+            raise NotSignedIn(
+                "forbidden", f"the issuer does not take this sign-in: it was used before, or is too old: {_AGAIN}"
+            )
+        why = told.error if told.error and _error(told.error) else "no id_token"
+        raise self._unavailable(f"it answers {status}, {why}")
+
+    def _unavailable(self, why: str) -> NotSignedIn:
+        log.error(
+            "a sign-in: the issuer exchanges no code: %s (invalid_client: see client_id and the secret)",
+            why,
+            extra={"issuer": self._settings.issuer},
+        )
+        return NotSignedIn(
+            "issuer_unavailable",
+            "the issuer gave no token for this sign-in: sign in again, or come with a key; the log of this bridge says"
+            " what is wrong",
+        )
+
+
+def _claims(token: str) -> Mapping[str, Any]:
+    return jwt.decode(token, options={"verify_signature": False})
+
+
+def _secret(settings: IssuerSettings, environment: Mapping[str, str]) -> str | None:
+    where, file, variable = f"issuer: {settings.issuer}", settings.client_secret_file, settings.client_secret_env
+    if variable is not None:
+        if not environment.get(variable):
+            raise ConfigurationError(f"{where}: client_secret_env: {variable} is not set in the environment")
+        return environment[variable]
+    if file is None:
+        return None
+    try:
+        text = pathlib.Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:  # the latter for what is no text, or cannot be a path
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigurationError(f"{where}: client_secret_file: cannot read {file!r}: {reason}") from None
+    if not text:
+        raise ConfigurationError(f"{where}: client_secret_file: {file} is empty")
+    if exposed := open_to_all(file):
+        log.warning("%s: client_secret_file: %s", where, exposed)
+    return text
+
+
+CHANCE_BYTES: Final = 64
+DISCOVERY: Final = "/.well-known/openid-configuration"
+_BASIC, _POST = "client_secret_basic", "client_secret_post"
+
+
+class Provider(msgspec.Struct, frozen=True):
+    """What an issuer publishes of itself, as far as it is used here."""
+
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    token_endpoint_auth_methods_supported: tuple[str, ...] = (_BASIC,)
+    authorization_response_iss_parameter_supported: bool = False
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A sign-in that was begun, for the tab that goes on with it."""
+
+    issuer: str
+    page: str
+    """The address that the issuer sends its browser back to."""
+    address: str
+    """Where to go."""
+    state: str
+    """What the issuer sends back with the browser: another one belongs to a sign-in that somebody else began."""
+    verifier: str
+    """What proves that whoever has the code began this; it never leaves tab and bridge but for the issuer."""
+
+
+def check(settings: IssuerSettings) -> None:
+    """Raise `ConfigurationError` where a table cannot be meant for signing in."""
+    where = f"issuer: {settings.issuer}"
+    if not settings.client_id:
+        for name in ("redirect_uri", "client_secret_file", "client_secret_env"):
+            if getattr(settings, name):
+                raise ConfigurationError(f"{where}: {name} is for signing in at the page, which client_id asks for")
+        return
+    if not is_private(settings.issuer):
+        raise ConfigurationError(f"{where}: to sign in there it has to be an https:// address")
+    if not _is_page(settings.redirect_uri):
+        raise ConfigurationError(
+            f"{where}: redirect_uri is the page's address in browsers, as https://bridge.internal/, registered so at"
+            " the issuer: https:// or this machine, with the path / and nothing after it"
+        )
+    if "openid" not in settings.scopes:
+        raise ConfigurationError(f"{where}: scopes: openid has to be among them, else the issuer tells nobody's name")
+    if settings.client_secret_file is not None and settings.client_secret_env is not None:
+        raise ConfigurationError(f"{where}: one of client_secret_file and client_secret_env is enough")
+
+
+def _is_page(url: str) -> bool:
+    return is_private(url) and (parts := urlsplit(url)).path == "/" and url == f"{parts.scheme}://{parts.netloc}/"
+
+
+def provider_of(raw: bytes, settings: IssuerSettings) -> Provider:
+    """Read what an issuer publishes of itself; raises `ConfigurationError` where it cannot be used."""
+    try:
+        found = msgspec.json.decode(raw, type=Provider)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"it is no description of an issuer: {error}") from None
+    if found.issuer != settings.issuer:
+        raise ConfigurationError("it describes another issuer than the one of the configuration, to the letter")
+    for name in ("authorization_endpoint", "token_endpoint"):
+        if not is_private(getattr(found, name)):
+            raise ConfigurationError(f"its {name} is no https:// address")
+    return found
+
+
+def begin(settings: IssuerSettings, provider: Provider, chance: bytes) -> Begun:
+    """Begin a sign-in; ``chance`` is `CHANCE_BYTES` random bytes."""
+    assert len(chance) == CHANCE_BYTES
+    state, verifier = _text(chance[:32]), _text(chance[32:])
+    query = urlencode(
+        {
+            "response_type": "code",
+            "client_id": settings.client_id,
+            "redirect_uri": settings.redirect_uri,
+            "scope": " ".join(settings.scopes),
+            "state": state,
+            "nonce": nonce_of(verifier),
+            "code_challenge": _text(hashlib.sha256(verifier.encode()).digest()),
+            "code_challenge_method": "S256",
+        }
+    )
+    there = provider.authorization_endpoint
+    address = f"{there}{'&' if '?' in there else '?'}{query}"
+    return Begun(settings.issuer, settings.redirect_uri, address, state, verifier)
+
+
+def nonce_of(verifier: str) -> str:
+    """Return what a sign-in's token has to say: made from its verifier, so that the two cannot be of different ones."""
+    return _text(hashlib.sha256(b"nonce of " + verifier.encode()).digest())
+
+
+def exchange(
+    settings: IssuerSettings, provider: Provider, secret: str | None, code: str, verifier: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the form and the headers by which a code is exchanged for a token (RFC 6749 4.1.3)."""
+    form = {
+        "grant_type": "authorization_code",
+        "code": code,
+        "redirect_uri": settings.redirect_uri,
+        "code_verifier": verifier,
+    }
+    methods = provider.token_endpoint_auth_methods_supported
+    if secret is None:
+        return {**form, "client_id": settings.client_id}, {}
+    if _POST in methods and _BASIC not in methods:
+        return {**form, "client_id": settings.client_id, "client_secret": secret}, {}
+    proof = base64.b64encode(f"{quote_plus(settings.client_id)}:{quote_plus(secret)}".encode()).decode()
+    return form, {"Authorization": f"Basic {proof}"}
+
+
+def wrong_sender(settings: IssuerSettings, provider: Provider, said: str | None) -> bool:
+    """Say whether what came back with a browser names another issuer than that of the sign-in (mix-up, RFC 9207)."""
+    return said != settings.issuer and (said is not None or provider.authorization_response_iss_parameter_supported)
+
+
+def wrong(claims: Mapping[str, Any], settings: IssuerSettings, verifier: str) -> str:
+    """Return which claim of an ID token, whose signature and times are good, is not of this sign-in; "" for none."""
+    audience = claims.get("aud")
+    if claims.get("iss") != settings.issuer:
+        return "iss"
+    if settings.client_id not in (audience if isinstance(audience, list) else [audience]):
+        return "aud"
+    if claims.get("azp") not in (None, settings.client_id):
+        return "azp"
+    return "" if claims.get("nonce") == nonce_of(verifier) else "nonce"
+
+
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()

@@ -1,1 +1,0 @@
-"""What KEDA is told of a queue: how much work there is, and when it is said; pure."""

@@ -1,0 +1,552 @@
+"""The gRPC server that KEDA asks: a thin shell over `Watching`, `KedaCounts` and `Door`, and all that needs grpcio."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import grpc
+import msgspec
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpc import aio
+
+from bridge.access.access_watch import AccessWatch
+from bridge.access.certificates import Certificate
+from bridge.access.grants import Verb
+from bridge.access.keys import PREFIX, Identity
+from bridge.access.quota_guard import PastLimit
+from bridge.access.tokens import Mistimed
+from bridge.contract.address import sender_of
+from bridge.contract.errors import BadInput
+from bridge.keda.counts import KedaCounts
+from bridge.keda.demand import counted_at, look, work
+from bridge.keda.gateway import INNER_HOST, PER_SENDER_MAX, Gate, Listen
+from bridge.keda.scaled_object import KEY, Target, asked
+from bridge.keda.streams import Stream, Watching
+from bridge.observe.facts import AccessRefused, Fact, KedaDropped
+from bridge.queues.base import QueueStore
+from bridge.service.bridge import Bridge
+from bridge.service.state import ListenerState, Subscribed
+
+# What strangers do to a port is no line of ours; whoever looks for a fault sets it.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+log = logging.getLogger("queuebell.keda")
+
+STREAMS_MAX: Final = 10_000
+"""One address may have half of them, where nobody is asked who they are."""
+HANDSHAKE_S: Final = 10.0
+IDLE_S: Final = 300.0
+"""A connection whose calls have ended ends after so long; one that never made any ends sooner (`gate.SILENT_S`)."""
+CALLS_MAX: Final = 1000
+"""At once, besides the streams."""
+WRITE_S: Final = 10.0
+"""Who takes nothing for so long is told nothing more."""
+STREAM_S: Final = 1800.0
+"""A stream ends in order after so long; KEDA opens another within seconds, perhaps with another bridge."""
+AGE_S: Final = 3600.0
+"""A connection takes no new calls after so long, and ends when its streams have, in `GRACE_S` at the latest."""
+GRACE_S: Final = 2 * STREAM_S
+ENDS_S: Final = 2.0
+"""So long a stop waits for calls."""
+_BYTES_MAX: Final = 16 * 1024
+"""Of one call: a key of `asked.VALUE_MAX` characters and what stands beside it. As many as are open keep theirs."""
+_LABEL_MAX: Final = 200
+
+_CODES: Final = {
+    "unauthenticated": grpc.StatusCode.UNAUTHENTICATED,
+    "forbidden": grpc.StatusCode.PERMISSION_DENIED,
+    "limit": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "uncounted": grpc.StatusCode.UNAVAILABLE,
+    "unknown": grpc.StatusCode.FAILED_PRECONDITION,
+}
+_SAFE: Final = "nothing is lost, and pods stay as they are"
+
+
+class KedaServer:
+    """KEDA's external scaler on one port. The bridge and ``access`` are started and ended by others.
+
+    ``listen`` opens the port, as `bridge.http.server.sockets.listen` does; with ``tls`` it speaks TLS. ``stores`` are
+    those that a ScaledObject may name; they are closed with this. Nothing here waits for a reader: of a stream that is
+    not read one answer is kept, and after ``write_s`` nothing more is told. ``age_s`` and ``grace_s`` are those of a
+    connection.
+    """
+
+    name: Final = "keda"
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        host: str,
+        port: int,
+        *,
+        listen: Listen,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        stores: Mapping[str, QueueStore] = {},
+        access: AccessWatch | None = None,
+        write_s: float = WRITE_S,
+        age_s: float = AGE_S,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self._bridge = bridge
+        self._host, self._port = host, port
+        self._stores = stores
+        self._door = Door(access, bridge.tell)
+        self._listen, self._tls = listen, tls
+        self._gate = Gate()
+        self.inner_port = 0
+        """Where grpcio itself listens, on this machine, once started."""
+        self._write_s, self._age_s, self._grace_s = write_s, age_s, grace_s
+        self._server: aio.Server | None = None
+        self._open = 0
+        self._by_sender: Counter[str] = Counter()
+        self._calls: set[asyncio.Task[Any]] = set()
+        counted: dict[str | None, QueueStore] = {None: bridge.store}
+        counted.update(stores)
+        self._counts = KedaCounts(counted, bridge.now, lambda queue: self._watching.touched((queue,)))
+        self._watching = Watching(bridge, self._counts)
+        bridge.metrics.watch("queuebell_keda_streams", "Open streams of KEDA's", lambda: float(self._open))
+        bridge.metrics.watch(
+            "queuebell_keda_counts",
+            "Counts of queues in stores elsewhere for KEDA, since the start",
+            lambda: float(self._counts.made),
+        )
+
+    @property
+    def address(self) -> str:
+        """Where it is to listen, as it was set."""
+        return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
+
+    @property
+    def port(self) -> int:
+        """The port listened on, once started."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """What a ScaledObject's ``scalerAddress`` would be on this machine."""
+        return self.address
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return self._gate.connections
+
+    def rows(self) -> list[ListenerState]:
+        """Return the streams as plain subscribers."""
+        return [
+            ListenerState(listener=stream.label, channel="keda", queues=[Subscribed(queue=stream.target.queue)])
+            for stream in self._watching.streams()
+        ]
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises `OSError` where the address or port cannot be had, `ConfigurationError` for a store without its client.
+        """
+        for store in self._stores.values():
+            check = getattr(store, "check_client", None)
+            if check is not None:
+                check()
+        server = aio.server(
+            maximum_concurrent_rpcs=STREAMS_MAX + CALLS_MAX,
+            options=(
+                ("grpc.so_reuseport", 0),  # two bridges on one port would share it without a word
+                ("grpc.max_receive_message_length", _BYTES_MAX),
+                # Of one connection as many as of all: what is past the most is told so, and waits for nothing.
+                ("grpc.max_concurrent_streams", STREAMS_MAX + CALLS_MAX),
+                ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
+                ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
+                ("grpc.max_connection_age_ms", int(self._age_s * 1000)),
+                ("grpc.max_connection_age_grace_ms", int(self._grace_s * 1000)),
+                ("grpc.keepalive_time_ms", 30_000),
+                ("grpc.keepalive_timeout_ms", 10_000),
+            ),
+        )
+        server.add_generic_rpc_handlers((self._handlers(),))
+        # Beneath the gate, which says of each connection whose it is; calls of others are refused.
+        self.inner_port = server.add_insecure_port(f"{INNER_HOST}:0")
+        await server.start()
+        try:
+            self._port = await self._gate.start(
+                functools.partial(
+                    self._listen,
+                    host=self._host,
+                    port=self._port,
+                    tls=self._tls,
+                    handshakes=PER_SENDER_MAX,
+                    handshakes_per_address=PER_SENDER_MAX // 4,
+                ),
+                self.inner_port,
+            )
+        except BaseException:
+            await server.stop(None)
+            raise
+        self._server = server
+
+    async def stop(self) -> None:
+        """End every stream in order, and all calls within a few seconds; may be called twice."""
+        self._watching.close()
+        self._gate.close()
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(ENDS_S)
+            # Its calls are over then, and their tasks in a moment.
+            if self._calls:
+                await asyncio.wait(self._calls, timeout=ENDS_S)
+        await self._gate.stop()
+        await self._counts.stop()
+        for store in self._stores.values():
+            await store.close()
+
+    def _handlers(self) -> Any:
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        ref = ScaledObjectRef.FromString
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "IsActive": unary(self._guarded(self._is_active), ref, _bytes),
+                "StreamIsActive": stream(self._guarded(self._stream_is_active), ref, _bytes),
+                "GetMetricSpec": unary(self._guarded(self._metric_spec), ref, _bytes),
+                "GetMetrics": unary(self._guarded(self._metrics), GetMetricsRequest.FromString, _bytes),
+            },
+        )
+
+    def _guarded(self, call: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+        """Return a call whose errors are told as KEDA's users read them: what is unforeseen without its words."""
+
+        async def guarded(request: Any, context: Any) -> Any:
+            task = asyncio.current_task()
+            assert task is not None
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+            try:
+                return await call(request, context)
+            except BadInput as error:
+                code, why = grpc.StatusCode.INVALID_ARGUMENT, str(error)
+            except Refused as refused:
+                code, why = _CODES[refused.code], str(refused)
+            except Exception:
+                log.exception("a call of KEDA's failed")
+                code, why = grpc.StatusCode.INTERNAL, "the call could not be answered"
+            return await context.abort(code, why)
+
+        return guarded
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    async def _is_active(self, ref: Any, context: Any) -> Any:
+        target, _ = await self._admitted(ref, context)
+        return IsActiveResponse(result=await self._work(target) > 0)
+
+    async def _metric_spec(self, ref: Any, context: Any) -> Any:
+        # No store is asked: an autoscaler that is made while this fails has no metric for good.
+        target, _ = await self._admitted(ref, context)
+        size = target.per_process
+        spec = {"metricName": target.metric, "targetSize": size, "targetSizeFloat": float(size)}
+        return GetMetricSpecResponse(metricSpecs=[spec])
+
+    async def _metrics(self, request: Any, context: Any) -> Any:
+        target, _ = await self._admitted(request.scaledObjectRef, context)
+        if request.metricName != target.metric:
+            raise BadInput("bad_parameter", f"the one metric of this trigger is {target.metric}")
+        found = await self._work(target)
+        # KEDA takes the fraction where that is above 0, and else the whole number, which must not be an older one.
+        value = {"metricName": target.metric, "metricValue": found, "metricValueFloat": float(found)}
+        return GetMetricsResponse(metricValues=[value])
+
+    async def _work(self, target: Target) -> int:
+        key = counted_at(self._bridge, target)
+        count = None if key is None else await self._counts.fresh(key)
+        found = work(look(self._bridge, target, count), target.per_process, target.start_s)
+        if found is not None:
+            return found
+        if key is not None:
+            raise Refused("uncounted", f"{target.queue} cannot be counted: its store does not answer; {_SAFE}")
+        raise Refused(
+            "unknown",
+            f"workers of {target.queue} may be with other bridges of this cluster, which keeps no queues, and whether"
+            f" they are busy is not known here: {_SAFE}. Give all bridges a [[keda_store]], and name it in store",
+        )
+
+    async def _admitted(self, ref: Any, context: Any) -> tuple[Target, Identity | None]:
+        """Return what is asked for, and by whom. Raises `BadInput` or `Refused`."""
+        address, certificate = self._behind(context)
+        authorization = (str(value) for name, value in context.invocation_metadata() or () if name == "authorization")
+        caller = Caller(address, tuple(authorization), certificate)
+        metadata = dict(ref.scalerMetadata)
+        key = metadata.get(KEY)
+        try:
+            target = asked(metadata, self._stores)
+        except BadInput:
+            # What there is here is told to nobody who may not look at all.
+            await self._door.admit(caller, key, "")
+            raise
+        identity = await self._door.admit(caller, key, target.queue)
+        if identity is not None:
+            self._gate.trust(_port_of(context.peer()))
+        return target, identity
+
+    def _behind(self, context: Any) -> tuple[str, Certificate | None]:
+        """Return the address and the certificate of who calls; raises `Refused` for a call that passed the gate by."""
+        found = self._gate.found(_port_of(context.peer()))
+        if found is None:
+            raise Refused("unauthenticated", "this call did not come by KEDA's port of this bridge")
+        return found
+
+    # -- streams -----------------------------------------------------------------------------------------------------
+
+    async def _stream_is_active(self, ref: Any, context: Any) -> None:
+        target, identity = await self._admitted(ref, context)
+        disconnect = self._counted_in(identity, target, context)
+
+        def over(_: Any) -> None:
+            self._open -= 1
+            disconnect()
+
+        # Not when the stream is told no more: until its client has read that, it takes a place.
+        context.add_done_callback(over)
+        stream = self._watching.open(target, f"{ref.namespace}/{ref.name}"[:_LABEL_MAX])
+        leave = None
+        if self._door.access is not None and identity is not None:
+            leave = self._door.access.leave(identity, Verb.LOOK, stream.end)
+            leave.queues = frozenset({target.queue})
+        try:
+            await self._tell(stream, context)
+        finally:
+            if leave is not None:
+                leave.close()
+            stream.end()
+        if stream.ended:
+            raise Refused(stream.ended, "its sender may not do this any more")
+
+    def _counted_in(self, identity: Identity | None, target: Target, context: Any) -> Callable[[], None]:
+        """Count a stream, and return what undoes that for its principal. Raises `Refused` where there are too many."""
+        disconnect: Callable[[], None] = _nothing
+        try:
+            if self._open >= STREAMS_MAX:
+                raise Refused("limit", f"at most {STREAMS_MAX} streams at once")
+            if self._door.access is not None and identity is not None:
+                try:
+                    disconnect = self._door.access.connect(identity.principal)
+                except PastLimit as past:
+                    raise Refused("limit", str(past)) from None
+            elif self._door.access is None:
+                disconnect = self._counted_by_sender(sender_of(self._behind(context)[0]))
+        except Refused as refused:
+            self._bridge.tell(KedaDropped("limit"))
+            self._door.refuse(refused, identity, target.queue, self._behind(context)[0])
+            raise
+        self._open += 1
+        return disconnect
+
+    def _counted_by_sender(self, sender: str) -> Callable[[], None]:
+        most = STREAMS_MAX // 2
+        if self._by_sender[sender] >= most:
+            raise Refused("limit", f"at most {most} streams of one address at once, where no key is asked for")
+        self._by_sender[sender] += 1
+
+        def undo() -> None:
+            self._by_sender[sender] -= 1
+            if not self._by_sender[sender]:
+                del self._by_sender[sender]
+
+        return undo
+
+    async def _tell(self, stream: Stream, context: Any) -> None:
+        """Tell a stream until it ends; in order where it is we who end it, for KEDA comes back sooner then."""
+        loop = asyncio.get_running_loop()
+        ends = loop.call_later(STREAM_S, stream.end)
+        try:
+            while (active := await stream.next()) is not None:
+                # What is being written cannot be taken back, nor the stream ended before it: only its connection can.
+                late = loop.call_later(self._write_s, self._drop, stream)
+                try:
+                    await context.write(IsActiveResponse(result=active))
+                except aio.InternalError:
+                    # Its client has gone, and grpcio is about to say so: nobody is left to be told how it ended.
+                    raise asyncio.CancelledError from None
+                finally:
+                    late.cancel()
+        finally:
+            ends.cancel()
+
+    def _drop(self, stream: Stream) -> None:
+        stream.end()
+        self._bridge.tell(KedaDropped("slow"))
+
+
+def _bytes(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def _port_of(peer: str) -> int:
+    """Return the port in ``ipv4:127.0.0.1:4711``."""
+    port = peer.rpartition(":")[2]
+    return int(port) if port.isdecimal() else 0
+
+
+def _nothing() -> None:
+    """Nobody counts the streams of whom nobody asks for a name."""
+
+
+_NOT_GIVEN: Final = (
+    "this bridge asks for a key: name in apiKeyFromEnv the variable of the worker's container that has it"
+    " (apiKeyFromEnv: QUEUEBELL_API_KEY), or have KEDA show a certificate (tlsClientCert of its TriggerAuthentication)"
+)
+_NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
+_STRANGE: Final = "no principal here is named by this certificate, and no key was given"
+HELD_MAX: Final = 500
+"""Refusals that are held at once: each takes the place of a call, and the others need theirs."""
+_PAST_RATE: Final = "slow down: this principal may not come so often"
+
+
+class Refused(Exception):
+    """There is no answer: ``code`` is ``unauthenticated``, ``forbidden``, ``limit``, ``uncounted`` or ``unknown``."""
+
+    def __init__(self, code: str, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who calls, as far as the connection and the call tell."""
+
+    address: str
+    authorization: tuple[str, ...] = ()
+    certificate: Certificate | None = None
+
+
+class Door:
+    """Lets in who may look, where an access list is kept; without one everybody may."""
+
+    def __init__(self, access: AccessWatch | None, tell: Callable[[Fact], None]) -> None:
+        self.access: Final = access
+        self._tell = tell
+        self._held = 0
+
+    async def admit(self, caller: Caller, key: str | None, queue: str) -> Identity | None:
+        """Return who asks for a queue, None where nobody is asked; ``key`` came within the message.
+
+        Raises `Refused`, later for who is refused again and again, as long as not too many are.
+        """
+        if self.access is None:
+            return None
+        identity, why = await self._identify(self.access, caller, key)
+        refused = self._judge(self.access, identity, queue, why)
+        if refused is None:
+            return identity
+        self.refuse(refused, identity, queue, caller.address)
+        who = "/" + sender_of(caller.address) if identity is None else identity.principal.name
+        held_s = self.access.refusals.hold_s(who, self.access.clock())
+        if held_s and self._held < HELD_MAX:
+            self._held += 1
+            try:
+                await asyncio.sleep(held_s)
+            finally:
+                self._held -= 1
+        raise refused
+
+    def refuse(self, refused: Refused, identity: Identity | None, queue: str, address: str) -> None:
+        """Have a refusal logged and counted."""
+        name = "" if identity is None else identity.principal.name
+        self._tell(AccessRefused(refused.code, name, Verb.LOOK.value, queue, address))
+
+    @staticmethod
+    async def _identify(access: AccessWatch, caller: Caller, key: str | None) -> tuple[Identity | None, str]:
+        """Return who calls, or why nobody is known: what was said aloud counts before what was shown."""
+        if not caller.authorization and key is None:
+            if caller.certificate is None:
+                return None, _NOT_GIVEN
+            return access.identify_certificate(caller.certificate), _STRANGE
+        if caller.authorization:
+            scheme, _, secret = caller.authorization[0].partition(" ")
+            secret = secret.strip(" ") if scheme.lower() == "bearer" and len(caller.authorization) == 1 else ""
+        else:
+            secret = key or ""
+        if not secret or secret.startswith(PREFIX):
+            return access.identify(secret), _NOT_KNOWN
+        try:
+            return await access.identify_token(secret), _NOT_KNOWN
+        except Mistimed as error:
+            return None, str(error)
+
+    @staticmethod
+    def _judge(access: AccessWatch, identity: Identity | None, queue: str, why: str) -> Refused | None:
+        if identity is None:
+            return Refused("unauthenticated", why)
+        wait = access.allowance(identity.principal).request(access.clock())
+        if not identity.principal.may(Verb.LOOK, queue):
+            return Refused("forbidden", f"'{Verb.LOOK.value}' is not granted on {queue or 'any queue'}")
+        return Refused("limit", f"{_PAST_RATE}; again in {wait} s") if wait else None
+
+
+PACKAGE: Final = "externalscaler"
+SERVICE: Final = f"{PACKAGE}.ExternalScaler"
+
+_FIELDS: Final = {
+    "ScaledObjectRef": "1 name string, 2 namespace string, 3 scalerMetadata map",
+    "IsActiveResponse": "1 result bool",
+    "MetricSpec": "1 metricName string, 2 targetSize int64, 3 targetSizeFloat double",
+    "GetMetricSpecResponse": "1 metricSpecs MetricSpec*",
+    "GetMetricsRequest": "1 scaledObjectRef ScaledObjectRef, 2 metricName string",
+    "MetricValue": "1 metricName string, 2 metricValue int64, 3 metricValueFloat double",
+    "GetMetricsResponse": "1 metricValues MetricValue*",
+}
+_ENTRY: Final = "ScalerMetadataEntry"
+_TYPES: Final = {
+    "string": FieldDescriptorProto.TYPE_STRING,
+    "bool": FieldDescriptorProto.TYPE_BOOL,
+    "int64": FieldDescriptorProto.TYPE_INT64,
+    "double": FieldDescriptorProto.TYPE_DOUBLE,
+}
+
+
+def _add(message: DescriptorProto, text: str) -> None:
+    number, name, kind = text.split()
+    field = message.field.add(name=name, number=int(number), label=FieldDescriptorProto.LABEL_OPTIONAL)
+    if kind == "map":
+        # A map is a repeated message of keys and values.
+        entry = message.nested_type.add(name=_ENTRY)
+        entry.options.map_entry = True
+        _add(entry, "1 key string")
+        _add(entry, "2 value string")
+        kind = f"{message.name}.{_ENTRY}*"
+    if kind.endswith("*"):
+        field.label = FieldDescriptorProto.LABEL_REPEATED
+    if kind in _TYPES:
+        field.type = _TYPES[kind]
+    else:
+        field.type, field.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{PACKAGE}.{kind.rstrip('*')}"
+
+
+def classes() -> dict[str, Any]:
+    """Make the classes of all messages, by name."""
+    file = FileDescriptorProto(name="externalscaler.proto", package=PACKAGE, syntax="proto3")
+    for name, fields in _FIELDS.items():
+        message = file.message_type.add(name=name)
+        for field in fields.split(", "):
+            _add(message, field)
+    pool = DescriptorPool()
+    pool.Add(file)
+    return {name: GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in _FIELDS}
+
+
+_made: Final = classes()
+ScaledObjectRef: Final = _made["ScaledObjectRef"]
+IsActiveResponse: Final = _made["IsActiveResponse"]
+GetMetricSpecResponse: Final = _made["GetMetricSpecResponse"]
+GetMetricsRequest: Final = _made["GetMetricsRequest"]
+GetMetricsResponse: Final = _made["GetMetricsResponse"]

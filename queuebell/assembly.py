@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from bridge.access.access_file import Looking
 from bridge.access.access_watch import AccessWatch
 from bridge.brokers.extras import install
 from bridge.brokers.postgres.access import SCHEMES, PostgresAccess
@@ -46,10 +47,8 @@ from bridge.queues.base import QueueStore
 from bridge.queues.embedded.file import CLOSE, messages_in, open_to_others
 from bridge.queues.postgres.store import PostgresStore
 from bridge.queues.served import Described
-from bridge.service.bridge import Bridge
-from bridge.service.looking import Looking
-from bridge.service.nowhere import Nowhere
-from bridge.service.settings import BridgeSettings
+from bridge.service.bridge import Bridge, BridgeSettings
+from bridge.service.shared_store import Nowhere
 from bridge.triggers.attachment import Attachments, BusSettings
 from queuebell.settings import Settings, parse_listen
 

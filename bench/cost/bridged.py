@@ -24,9 +24,9 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
 )
-from bridge.core.bell import Bell
 from bridge.core.commands import End, Flush, Reread, Send
 from bridge.core.settings import Periods
+from bridge.core.wake_scheduler import Bell
 from listeners.core.commands import Command
 from listeners.core.controller import Controller
 from listeners.core.frames import beat_of, covers, frame_of, subscription_of

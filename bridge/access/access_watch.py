@@ -8,20 +8,21 @@ import logging
 import math
 import os
 import pathlib
+import ssl
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from bridge.access import access_file
-from bridge.access.certificates import Certificate
+from bridge.access.access_file import Looking, Stamp, stamp_of
+from bridge.access.certificates import Certificate, names_in
 from bridge.access.grants import Principal, Verb
 from bridge.access.keys import Access, AccessList, Identity
 from bridge.access.limits import Allowance, Refusals
 from bridge.access.quota_guard import PastLimit
 from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
-from bridge.service.looking import Looking, Stamp, stamp_of
 
 if TYPE_CHECKING:
     from bridge.access.issuer import IssuerSettings
@@ -255,3 +256,15 @@ def _login(issuers: Sequence[IssuerSettings], tokens: Tokens, wall: Callable[[],
     from bridge.access.sign_in import Login
 
     return Login(found[0], tokens, wall)
+
+
+def certificate_of(peer: Mapping[str, object] | None) -> Certificate | None:
+    """Return what `ssl.SSLObject.getpeercert` tells of a verified certificate, None where its peer showed none."""
+    ends = peer.get("notAfter") if peer else None
+    if peer is None or not isinstance(ends, str):
+        return None
+    try:
+        return Certificate(names_in(peer), float(ssl.cert_time_to_seconds(ends)))
+    except ValueError:
+        # A date that cannot be read ends nothing.
+        return None

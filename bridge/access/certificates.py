@@ -6,7 +6,6 @@ No wildcard, no common name, no folding of letters: two spellings of a name are 
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Mapping
 from typing import Final
 
@@ -51,15 +50,3 @@ def names_in(peer: Mapping[str, object]) -> frozenset[str]:
             case (str(kind), str(name)) if kind in KINDS and len(name) <= _NAME_MAX and _plain(name) is not None:
                 names.add(f"{kind}:{name}")
     return frozenset(names)
-
-
-def certificate_of(peer: Mapping[str, object] | None) -> Certificate | None:
-    """Return what `ssl.SSLObject.getpeercert` tells of a verified certificate, None where its peer showed none."""
-    ends = peer.get("notAfter") if peer else None
-    if peer is None or not isinstance(ends, str):
-        return None
-    try:
-        return Certificate(names_in(peer), float(ssl.cert_time_to_seconds(ends)))
-    except ValueError:
-        # A date that cannot be read ends nothing.
-        return None

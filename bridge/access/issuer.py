@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from bridge.contract.address import is_loopback
 
+LEEWAY_S: Final = 60.0
+"""How far an issuer's clock and ours may be apart."""
 Algorithm = Literal["RS256", "ES256", "EdDSA"]
 
 

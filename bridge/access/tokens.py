@@ -17,7 +17,7 @@ import jwt
 import msgspec
 from jwt.algorithms import get_default_algorithms
 
-from bridge.access.issuer import IssuerSettings, is_private
+from bridge.access.issuer import LEEWAY_S, IssuerSettings, is_private
 from bridge.contract.errors import ConfigurationError
 
 log = logging.getLogger("queuebell.access")
@@ -278,8 +278,6 @@ COOLDOWN_S: Final = 30.0
 """The least time between two fetches, however many unknown keys are asked for."""
 FRESH_S: Final = 3600.0
 """After so long keys are fetched anew although all are known: one that was withdrawn has to go."""
-LEEWAY_S: Final = 60.0
-"""How far an issuer's clock and ours may be apart."""
 
 Key = TypeVar("Key")
 

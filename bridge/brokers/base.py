@@ -1,8 +1,8 @@
 """The promise of a broker: one connection to a NATS or MQTT server, for triggers, frames and wakes alike.
 
 An adapter is small and dumb: it connects once, and when the connection is doubtful it breaks and says so. Reconnecting,
-probing, back-off, gaps and readiness are decided once above it (`bridge/core/supervision.py`). Nothing that the client
-library says of itself is trusted: only a message that went out and came back through the broker proves the path.
+probing, back-off, gaps and readiness are decided once above it (`bridge/triggers/supervisor.py`). Nothing that the
+client library says of itself is trusted: only a message that went out and came back through the broker proves the path.
 
 Topics are tuples of tokens, so that no name can smuggle a wildcard or a separator: NATS joins them with dots, MQTT
 with slashes. A pattern may hold ``ANY`` for one token.

@@ -1,6 +1,6 @@
 """What a kind of store cannot tell of a queue, in words for people; pure.
 
-The keys are those of `bridge.service.state.Content`. A kind that is not named here tells all, or is not known.
+The keys are those of `bridge.service.state.answers.Content`. A kind that is not named here tells all, or is not known.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from bridge.contract.backoff import Draw
 from bridge.contract.wire import Reason
+from bridge.core.agenda import DueTimes
 from bridge.core.dispatch import Dispatch
-from bridge.core.due import DueTimes
-from bridge.core.ledger import Debt
-from bridge.core.own import Own
-from bridge.core.sweep import latest_sweep, next_sweep
+from bridge.core.embedded_queues import Own
+from bridge.core.pending_work import Debt
 from bridge.observe.facts import ActedLate
 
 GAP_SPREAD_S = 10.0
@@ -136,3 +136,20 @@ class Timers:
             if not self._d.hand_out(debt, now, besides=(owner,)):
                 self._d.hand_out(debt, now)
         self._d.agenda.set(("sweep", debt.queue), now + max(debt.numbers.start_ack_s, debt.numbers.sweep_s / 4))
+
+
+JITTER = 0.1
+
+
+def next_sweep(covered_at: float, period_s: float, draw: Draw) -> float:
+    """Return when the next sweep of a queue is due, counted from its last cover.
+
+    Counted from the cover and never from the attempt: a sweep scheduled from its own attempt drifts to gaps of two
+    periods whenever its receive takes time, and wakes dead-man timers. The jitter of 10 % keeps queues apart.
+    """
+    return covered_at + period_s * (1 - JITTER + 2 * JITTER * draw())
+
+
+def latest_sweep(covered_at: float, period_s: float) -> float:
+    """Return by when the sweep is due, however it was drawn: whoever is not first in turn waits for that (C5)."""
+    return covered_at + period_s * (1 + JITTER)

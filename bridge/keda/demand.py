@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bridge.core.ledger import DOUBTS
+from bridge.core.pending_work import DOUBTS
 from bridge.keda.counts import Count, Key
 from bridge.keda.scaled_object import Target
 
 if TYPE_CHECKING:
-    from bridge.core.ledger import Debt
-    from bridge.core.slots import Seat
+    from bridge.core.pending_work import Debt
+    from bridge.core.session_queue import Seat
     from bridge.service.bridge import Bridge
 
 

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, cast
 
-from bridge.access.certificates import Certificate, certificate_of
+from bridge.access.access_watch import certificate_of
+from bridge.access.certificates import Certificate
 from bridge.contract.address import sender_of
 
 CONNECTIONS_MAX: Final = 256

@@ -34,7 +34,7 @@ from bridge.keda.streams import Stream, Watching
 from bridge.observe.facts import AccessRefused, Fact, KedaDropped
 from bridge.queues.base import QueueStore
 from bridge.service.bridge import Bridge
-from bridge.service.state import ListenerState, Subscribed
+from bridge.service.state.answers import ListenerState, Subscribed
 
 # What strangers do to a port is no line of ours; whoever looks for a fault sets it.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

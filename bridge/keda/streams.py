@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from bridge.core.due import Agenda
+from bridge.core.agenda import Agenda
 from bridge.keda.counts import KedaCounts
 from bridge.keda.demand import changes_in, counted_at, look, work
 from bridge.keda.scaled_object import Target

@@ -1,7 +1,7 @@
 """What the doors of a bridge (its HTTP API, the Azure endpoint) ask of the queues behind them: this, and nothing else.
 
 Two keep it: the bridge's own store (`bridge.queues.embedded.own_store`), and an engine that several bridges share
-(`bridge.service.elsewhere`).
+(`bridge.service.shared_store`).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import random
 import threading
@@ -22,36 +23,39 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
 
 from bridge.contract.backoff import Draw
+from bridge.contract.cluster import Word
 from bridge.contract.errors import BadInput, Closed, WrongThread
 from bridge.contract.event import CloudQueueWorkDetected, check_event
-from bridge.core.admission import Admission
-from bridge.core.bell import Bell
-from bridge.core.cluster.leaving import ENDS_S
-from bridge.core.cluster.turns import Turns
+from bridge.core.admission import BYTES_MAX, WAIT_MS, Admission
+from bridge.core.cluster.coordinator import Turns
+from bridge.core.cluster.handover import ENDS_S
 from bridge.core.commands import Announce, Command, End, Flush, Reclaim, Reread, Say, Send, Tell
+from bridge.core.settings import Periods
+from bridge.core.wake_scheduler import Bell
 from bridge.observe.facts import Fact, MemberRefused, Observer
 from bridge.observe.metrics import Metrics
+from bridge.observe.slices import sliced
 from bridge.observe.swallowed import swallow, swallowing
-from bridge.queues.base import QueueStore
+from bridge.queues.base import PUT_WINDOW_S, QueueStore
 from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.served import ServedStore
-from bridge.service import gauges
-from bridge.service import status as standing
+from bridge.service.callbacks import Hub
 from bridge.service.channels.base import Outlet
-from bridge.service.cluster import LINE, Line, Membership
-from bridge.service.content import everything
-from bridge.service.elsewhere import Elsewhere
-from bridge.service.flushes import CHANNEL, Flushes
-from bridge.service.hub import Hub
-from bridge.service.own_queues import OwnQueueFeed, open_own_store, put_right
+from bridge.service.clocks import Suspends, paired, system_clocks
+from bridge.service.embedded_feed import OwnQueueFeed, open_own_store, put_right
 from bridge.service.put_gate import PutGate
-from bridge.service.sessions import BridgeSession, LiveSessions
-from bridge.service.settings import BridgeSettings
-from bridge.service.state import Cluster, ListenerState, QueueState, Readiness
-from bridge.service.suspend_clocks import Suspends, paired, system_clocks
+from bridge.service.runner import Runner
+from bridge.service.sessions import CHANNEL, BridgeSession, Flushes, LiveSessions
+from bridge.service.shared_store import Elsewhere
+from bridge.service.state import content, status
+from bridge.service.state import status as standing
+from bridge.service.state.answers import Cluster, ListenerState, QueueState, Readiness
+from bridge.service.state.content import everything
 
 if TYPE_CHECKING:
     from bridge.service.channels.local import LocalChannel
@@ -104,9 +108,7 @@ class Bridge:
         self.bell = Bell(self.boot, settings.periods, draw, None if self.own is not None else self.store.fingerprint)
         if isinstance(self.store, Elsewhere):
             self.bell.engine_kind = self.store.kind
-        gauges.watch(
-            self.metrics, self.bell, self.store, self._so_far, lambda: standing.told_by_webhooks(self.webhooks())
-        )
+        watch(self.metrics, self.bell, self.store, self._so_far, lambda: standing.told_by_webhooks(self.webhooks()))
         self.turns: Turns | None = None
         """How this bridge takes turns with others; None where it is the only one."""
         self.member: Membership | None = None
@@ -272,7 +274,7 @@ class Bridge:
             turns.identity = lambda: served.identity
             # C8: what either was told may be old; an engine can be emptied, or replaced behind its address.
             self.observe(lambda fact: served.ask_again() if isinstance(fact, MemberRefused) else None)
-        gauges.watch_cluster(self.metrics, turns, self._so_far)
+        watch_cluster(self.metrics, turns, self._so_far)
         self.member = Membership(self, turns, line)
         return self.member
 
@@ -498,3 +500,157 @@ class Bridge:
     def tell(self, fact: Fact) -> None:
         """Tell all observers of a fact, of the rules or from without."""
         self.hub.tell(fact)
+
+
+class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a bridge works; the numbers of the protocol are in `Periods`."""
+
+    periods: Periods = Periods()
+    synchronous: str = "FULL"
+    """SQLite's synchronous mode: FULL survives power loss, NORMAL may lose the last commits. Defaults to FULL."""
+    put_window_s: float = PUT_WINDOW_S
+    """How long the key of a put is remembered at least."""
+    put_waiting_bytes: int = BYTES_MAX
+    """What puts that wait to be committed may take, in bytes."""
+    put_wait_ms: int = WAIT_MS
+    """How long a put over HTTP may be expected to wait before it is refused instead."""
+
+
+Clock = Callable[[], float]
+
+
+def watch(
+    metrics: Metrics, bell: Bell, store: ServedStore, now: Clock, told_by_webhooks: Callable[[], set[str]]
+) -> None:
+    """Register the gauges of every bridge."""
+    if isinstance(store, OwnStore):
+        metrics.watch("queuebell_put_keys", "Keys of puts that are remembered", lambda: float(store.remembered))
+    metrics.watch(
+        "queuebell_receives_failing",
+        "Listeners' queues whose receives fail",
+        lambda: float(status.failing(bell)),
+    )
+    metrics.watch(
+        "queuebell_queues_unknown",
+        "Queue names with work announced that were forgotten for want of room, since the start",
+        lambda: float(bell.ledger.unknown),
+    )
+    metrics.watch(
+        "queuebell_store_up",
+        "1 while the store of the bridge's own queues works",
+        lambda: float(store.failure() is None),
+    )
+    metrics.watch_workers(lambda: status.scaled(bell))
+    metrics.watch_jobs(lambda: status.in_flight(bell))
+    metrics.watch_queues(lambda: status.queues(bell, now(), told_by_webhooks()))
+    metrics.watch_counts(lambda: content.held(bell, now()))
+
+
+def watch_cluster(metrics: Metrics, turns: Turns, now: Clock) -> None:
+    """Register the gauges of a bridge that is one of a cluster."""
+    metrics.watch(
+        "queuebell_cluster_members",
+        "Bridges of the cluster that are heard, this one among them",
+        lambda: float(1 + len(turns.members.peers)),
+    )
+    metrics.watch(
+        "queuebell_cluster_alone",
+        "1 while this bridge acts as if there were no other",
+        lambda: float(turns.members.alone(turns.at(now()))),
+    )
+    metrics.watch(
+        "queuebell_cluster_refused",
+        "Bridges that are heard on the cluster's subjects and are none of its members",
+        lambda: float(len(turns.members.refused)),
+    )
+    metrics.watch(
+        "queuebell_cluster_deferred",
+        "Queues that wait for another bridge's look",
+        lambda: float(len(turns.deferred)),
+    )
+
+
+log = logging.getLogger("queuebell.bridge")
+
+LINE: Final = "the line to the other bridges"
+
+
+class Line(Protocol):
+    """Where the other bridges of a cluster are heard (`bridge.triggers.cluster.ClusterLine`)."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether what is marked here is marked by the others too."""
+        ...
+
+    def say(self, word: Word) -> None:
+        """Say one word, now or never."""
+        ...
+
+    def named(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> Sequence[CloudQueueWorkDetected]:
+        """Give a name to each trigger that has none and is told to the others."""
+        ...
+
+    def hears(self, bus: str) -> bool:
+        """Whether all hear what comes by this bus, each by itself."""
+        ...
+
+    def tell(self, events: Sequence[CloudQueueWorkDetected]) -> int:
+        """Tell the others of these triggers, and return how many of them are on their way: the first ones."""
+        ...
+
+    async def bequeath(self, events: Sequence[CloudQueueWorkDetected]) -> None:
+        """Tell the others what this bridge leaves behind, and wait until the broker has it, however long."""
+        ...
+
+
+class Membership:
+    """Brings the words of the others to the rules, and hands over what this bridge has pending when it leaves."""
+
+    def __init__(self, bridge: Runner, turns: Turns, line: Line) -> None:
+        self._bridge = bridge
+        self.turns = turns
+        self.line = line
+        self._bequeathed = False
+
+    def connected(self, connected: bool) -> None:
+        """Take turns while the others can be heard, and act alone while they cannot (C1)."""
+        if not self._bridge.stopped:
+            begin_or_end = self.turns.begin if connected else self.turns.end
+            begin_or_end(self._bridge.now())
+            self._bridge.drive()
+
+    def hear(self, word: Word) -> None:
+        """Take a word of another bridge, decoded and checked."""
+        if not self._bridge.stopped:
+            self._bridge.notice_suspend()
+            self.turns.hear(self._bridge.now(), word)
+            self._bridge.drive()
+
+    async def bequeath(self, until: float) -> None:
+        """Send the others what is pending and due here; return when the broker has it, or at ``until`` (C7)."""
+        bequest: list[CloudQueueWorkDetected] = []
+        try:
+            async with asyncio.timeout_at(until):
+                for some in sliced(self._bridge.bell.ledger.debts.values()):
+                    bequest += self.turns.bequest(self._bridge.now(), some)
+                    await asyncio.sleep(0)
+                await self.line.bequeath(bequest)
+        except TimeoutError:
+            log.warning(
+                "the other bridges could not be told what is owed and due here; they look at every queue when they miss"
+                " this one, and their sweeps find the rest",
+                extra={"left": len(bequest)},
+            )
+        else:
+            self.turns.bequeathed(self._bridge.now())
+            self._bridge.drive()
+        self._bequeathed = True
+
+    def bequeath_without_waiting(self) -> None:
+        """Do so where nobody waits for the broker; nothing where it was done before."""
+        if not self._bequeathed:
+            self._bequeathed = True
+            # The broker may not have it, so the others still check every queue (C5).
+            with swallowing(LINE):
+                self.line.tell(self.line.named(self.turns.bequest(self._bridge.now()), ""))

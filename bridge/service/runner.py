@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from bridge.core.bell import Bell
+from bridge.core.wake_scheduler import Bell
+from bridge.observe.facts import Fact
 
 
 class Runner(Protocol):
@@ -35,4 +36,8 @@ class Runner(Protocol):
 
     def drive(self, *, later: bool = False) -> None:
         """Perform the commands of the rules; ``later`` lets wakes of this turn of the loop merge first."""
+        ...
+
+    def tell(self, fact: Fact) -> None:
+        """Pass a fact on to those that observe the bridge."""
         ...

@@ -17,10 +17,10 @@ from bridge.contract.backoff import Draw
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX, split_reference
 from bridge.contract.wire import Wake, encode_frame
-from bridge.core.cluster.outward import SUBJECTS
+from bridge.core.cluster.subscribers import SUBJECTS
 from bridge.service.announcing import Announcer, Subscriber
 from bridge.service.channels.brokered import BrokeredSessions
-from bridge.service.state import Subject
+from bridge.service.state.answers import Subject
 from bridge.triggers.cluster import ClusterLine
 from bridge.triggers.intake import Intake
 from bridge.triggers.postgres import Listening

@@ -24,7 +24,16 @@ from bridge.contract.bounds import OWN_IN_WORDS, RoughCounts, in_words
 from bridge.contract.errors import BusUnavailable, ConfigurationError, NotAllowed
 from bridge.core.settings import Numbers, Tuning
 from bridge.keda.streams import REPEAT_S
-from bridge.service.checking import (
+from bridge.service.state.answers import (
+    Cluster,
+    Findings,
+    Listeners,
+    QueueNames,
+    QueueState,
+    Readiness,
+    RuleNumbers,
+)
+from bridge.service.state.check import (
     Problem,
     among,
     clocks_apart,
@@ -36,7 +45,6 @@ from bridge.service.checking import (
     split,
     untold,
 )
-from bridge.service.state import Cluster, Findings, Listeners, QueueNames, QueueState, Readiness, RuleNumbers
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json, trouble
 from queuebell.command.progress import Progress
 from queuebell.command.reaching import STORE, Reached, reach
@@ -213,7 +221,7 @@ def _keyless_issuers(settings: Settings) -> list[Problem]:
 
 
 def _notices_suspend() -> bool:
-    from bridge.service.suspend_clocks import system_clocks
+    from bridge.service.clocks import system_clocks
 
     return system_clocks() is not None
 

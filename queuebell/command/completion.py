@@ -88,7 +88,7 @@ def _queues(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[s
 
     def ask() -> None:
         from bridge.contract.errors import QueuebellError
-        from bridge.service.state import Listeners, QueueNames
+        from bridge.service.state.answers import Listeners, QueueNames
         from queuebell.command.client import BridgeClient, client_settings
 
         with contextlib.suppress(QueuebellError, OSError), BridgeClient(client_settings(parsed_args).bridge) as client:

@@ -12,8 +12,8 @@ from urllib.parse import quote
 from bridge.contract.errors import BusUnavailable
 from bridge.contract.partitioning import parse_physical
 from bridge.contract.wire import Processes
-from bridge.service.state import Explained
-from bridge.service.status import workers
+from bridge.service.state.answers import Explained
+from bridge.service.state.status import workers
 from queuebell.command.client import (
     OK,
     BridgeClient,

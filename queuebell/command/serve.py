@@ -159,7 +159,7 @@ async def _serve(settings: Settings, turns: BoundedSelector | None) -> int:
 
 async def _bridge(settings: Settings, embedded: EmbeddedNats | None, turns: BoundedSelector | None) -> int:
     from bridge.observe.logs import FactLog
-    from bridge.service.loop_watch import LoopWatch
+    from bridge.service.clocks import LoopWatch
     from queuebell.assembly import assemble
 
     host, _ = parse_listen(settings.listen)

@@ -21,7 +21,7 @@ from bridge.contract.jobs import BOUNDS_S, Jobs, quantile
 from bridge.contract.names import POISON_SUFFIX, poison_reference
 from bridge.contract.partitioning import parse_physical
 from bridge.contract.wire import Processes
-from bridge.service.state import (
+from bridge.service.state.answers import (
     Cluster,
     Findings,
     Listeners,
@@ -33,7 +33,7 @@ from bridge.service.state import (
     Troubled,
     Unattended,
 )
-from bridge.service.status import workers
+from bridge.service.state.status import workers
 from queuebell.command.client import (
     BridgeClient,
     add_client_arguments,

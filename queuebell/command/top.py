@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.contract.errors import BadInput, NotAllowed
-from bridge.service.overview import OneQueue, Queues
+from bridge.service.state.overview import OneQueue, Queues
 from queuebell.command.client import add_client_arguments, client_settings
 from queuebell.command.progress import coloured, terminal
 from queuebell.command.top_frame import SORTS, Looking, Told, frame, rates, rows_of

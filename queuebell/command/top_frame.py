@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from bridge.contract.names import POISON_SUFFIX
-from bridge.service.overview import ROWS, OneQueue, QueueRow, Queues, Sort
+from bridge.service.state.overview import ROWS, OneQueue, QueueRow, Queues, Sort
 from queuebell.command.client import plain
 from queuebell.command.table import cut, laid_out
 

@@ -22,7 +22,7 @@ from bridge.brokers.embedded import die_with_parent
 from bridge.contract.names import poison_reference
 from bridge.queues.base import QueueStore
 from bridge.queues.http import HttpStore
-from bridge.service.state import QueueState
+from bridge.service.state.answers import QueueState
 from listeners.handler import Message
 from listeners.listener import Listener
 from listeners.scaling.actuators.process import ProcessActuator

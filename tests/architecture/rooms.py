@@ -23,40 +23,47 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         " listeners.listener listeners.scaling queuebell.command",
         "queuebell": "bridge listeners",
         "queuebell.frameworks": "bridge.brokers bridge.contract bridge.observe bridge.producer bridge.queues"
-        " listeners.core listeners.handler listeners.listener listeners.session queuebell.command",
+        " listeners.core listeners.handler listeners.listener listeners.session"
+        " queuebell.command",
     },
     {
         "queuebell.pytest_plugin": "queuebell.testing",
-        "queuebell.command": "bridge bridge.brokers bridge.contract bridge.core bridge.http bridge.observe"
-        " bridge.producer bridge.queues bridge.service bridge.storage listeners.core"
-        " listeners.handler listeners.listener listeners.pool listeners.running listeners.scaling listeners.session"
-        " listeners.work queuebell.assembly queuebell.settings",
+        "queuebell.command": "bridge bridge.access bridge.brokers bridge.contract bridge.core bridge.http bridge.keda"
+        " bridge.observe bridge.producer bridge.queues bridge.service bridge.storage listeners.core"
+        " listeners.handler listeners.listener listeners.pool listeners.running listeners.scaling"
+        " listeners.session listeners.work queuebell.assembly queuebell.settings",
     },
     {
-        "queuebell.assembly": "bridge.brokers bridge.contract bridge.http bridge.queues bridge.service bridge.triggers"
-        " queuebell.settings",
+        "queuebell.assembly": "bridge.access bridge.brokers bridge.contract bridge.http bridge.keda bridge.queues"
+        " bridge.service bridge.triggers queuebell.settings",
         "queuebell.testing": "bridge.contract bridge.queues bridge.service listeners.handler listeners.listener"
         " listeners.testing",
     },
     {
-        "queuebell.settings": "bridge.brokers bridge.contract bridge.core bridge.http bridge.queues",
+        "queuebell.settings": "bridge.access bridge.brokers bridge.contract bridge.core bridge.http bridge.keda"
+        " bridge.queues",
         "listeners": "bridge.contract listeners.core listeners.figures listeners.handler listeners.listener"
         " listeners.pool listeners.running listeners.scaling listeners.session listeners.work",
     },
     {
         "bridge": "bridge.contract bridge.observe bridge.producer bridge.queues bridge.service bridge.storage",
-        "bridge.http": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.producer bridge.queues"
+        "bridge.http": "bridge.access bridge.brokers bridge.contract bridge.core bridge.observe bridge.producer"
+        " bridge.queues bridge.service",
+        "bridge.triggers": "bridge.access bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues"
         " bridge.service",
-        "bridge.triggers": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
         "listeners.scaling": "bridge.brokers bridge.contract bridge.observe bridge.queues listeners.core"
         " listeners.figures listeners.session listeners.work",
         "listeners.running": "bridge.contract bridge.observe listeners.listener listeners.work",
         "listeners.testing": "bridge.contract bridge.queues listeners.core listeners.handler listeners.work",
+        "bridge.keda": "bridge.access bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
     },
     {
-        "bridge.service": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues",
+        "bridge.service": "bridge.access bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues",
         "listeners.listener": "bridge.brokers bridge.contract bridge.queues bridge.storage listeners.core"
         " listeners.figures listeners.handler listeners.pool listeners.session listeners.work",
+    },
+    {
+        "bridge.access": "bridge.brokers bridge.contract bridge.core bridge.queues",
     },
     {
         "bridge.core": "bridge.contract bridge.observe",
@@ -78,9 +85,15 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "listeners.core": "bridge.contract",
         "listeners.figures": "",
     },
-    {"bridge.observe": "bridge.brokers bridge.contract"},
-    {"bridge.brokers": "bridge.contract"},
-    {"bridge.contract": ""},
+    {
+        "bridge.observe": "bridge.brokers bridge.contract",
+    },
+    {
+        "bridge.brokers": "bridge.contract",
+    },
+    {
+        "bridge.contract": "",
+    },
 )
 """The rooms from the top floor down, and what each may import, for types as well; nothing else, and no more."""
 

@@ -24,7 +24,7 @@ OPENERS = {
 """What opens a server: asyncio's, aiohttp's, grpcio's and the standard library's ways, and our own."""
 OPENED_IN = {
     "bridge.http.server.sockets": {"Acceptor"},
-    # No page speaks gRPC: tests/bridge/service/keda/test_server.py asks it as one would.
+    # No page speaks gRPC: tests/bridge/keda/test_server.py asks it as one would.
     "bridge.keda.server": {"add_insecure_port"},
     # A worker loads no web server of ours: tests/listeners/work/test_metrics_port.py asks it as a page would.
     "listeners.work.metrics_port": {"AppRunner", "Application", "TCPSite"},

@@ -28,9 +28,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
 from bridge.access import access_file
+from bridge.access.access_file import LOOK_S
+from bridge.access.issuer import LEEWAY_S
 from bridge.access.keys import AccessList, new_key
-from bridge.access.tokens import LEEWAY_S
-from bridge.service.looking import LOOK_S
 from tests.chaos import caller, worker
 from tests.chaos.site import INSIDE, Speaker
 from tests.chaos.tally import Tally

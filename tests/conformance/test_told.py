@@ -12,7 +12,7 @@ from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues import open_store
 from bridge.queues.base import NewMessage, QueueStore
 from bridge.service.bridge import Bridge
-from bridge.service.state import QueueState
+from bridge.service.state.answers import QueueState
 from listeners import Bury, Listener, Message
 from tests.conformance.test_workers import Place, azure_endpoint, http, jetstream, memory, postgres, redis, sqs
 from tests.support.processes import until

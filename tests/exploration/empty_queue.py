@@ -6,8 +6,8 @@ import msgspec
 
 from bridge.contract.backoff import RandomExponential
 from bridge.contract.wire import Started
-from bridge.core.bell import Bell
 from bridge.core.settings import Periods
+from bridge.core.wake_scheduler import Bell
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
 from listeners.core.liveness import Liveness

@@ -8,22 +8,18 @@ from typing import Any, ClassVar
 import msgspec
 
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.core.bell import Bell
-from bridge.core.cluster.abilities import Abilities
-from bridge.core.cluster.marks import Marks
+from bridge.core.agenda import Agenda, DueTimes
+from bridge.core.cluster.capacity import Abilities
+from bridge.core.cluster.coordinator import Telling, Turns, _Queue
 from bridge.core.cluster.members import Members, Peer
-from bridge.core.cluster.telling import Telling
-from bridge.core.cluster.turns import Turns, _Queue
-from bridge.core.dispatch import Dispatch
-from bridge.core.due import Agenda, DueTimes
-from bridge.core.ledger import Debt, Ledger
-from bridge.core.own import CarriedBatch, Handfuls, Own
-from bridge.core.reminders import Reminders
-from bridge.core.routing import Seats
-from bridge.core.sessions import Session
-from bridge.core.silence import Silence
-from bridge.core.slots import Seat, Slot
+from bridge.core.cluster.wake_requests import Marks
+from bridge.core.dispatch import Dispatch, Reminders
+from bridge.core.embedded_queues import CarriedBatch, Handfuls, Own
+from bridge.core.pending_work import Debt, Ledger
+from bridge.core.session_queue import Seat, Seats, Slot
+from bridge.core.sessions import Session, Silence
 from bridge.core.timers import Timers
+from bridge.core.wake_scheduler import Bell
 from bridge.producer.publication import Publication, _Debt
 from listeners.core.controller import Controller
 from listeners.core.evidence import Receive

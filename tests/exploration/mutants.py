@@ -10,14 +10,13 @@ import msgspec
 from bridge.contract.cluster import Name
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import Hello, ListenerHeartbeat, More
-from bridge.core.bell import Bell
-from bridge.core.dedupe import Duplicates
 from bridge.core.dispatch import Dispatch
-from bridge.core.ledger import Debt, Ledger
-from bridge.core.own import CarriedBatch, Own
+from bridge.core.embedded_queues import CarriedBatch, Own
+from bridge.core.pending_work import Debt, Ledger
+from bridge.core.session_queue import Seat
 from bridge.core.sessions import Session
-from bridge.core.slots import Seat
 from bridge.core.timers import Timers
+from bridge.core.wake_scheduler import Bell, Duplicates
 from bridge.producer.publication import Publication, Sending
 from listeners.core.commands import SendStarted
 from listeners.core.controller import Controller

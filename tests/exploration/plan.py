@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from bridge.core.bell import Bell
 from bridge.core.settings import Periods
+from bridge.core.wake_scheduler import Bell
 from bridge.producer.publication import Publication
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bridge.contract.backoff import RandomExponential
-from bridge.core.bell import Bell
+from bridge.core.wake_scheduler import Bell
 from listeners.core.commands import Command, SendMore, SendRoom, StartReceive
 from listeners.core.controller import Controller
 from listeners.core.pool import Place, Share, Sharing

@@ -8,7 +8,7 @@ import uuid
 from bridge.queues.base import Depth, NewMessage
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.service.bridge import Bridge
-from bridge.service.state import QueueState
+from bridge.service.state.answers import QueueState
 from listeners import Message
 from tests.listeners.rig import QUEUE, listening, settled
 from tests.support.sim_loop import elapse, simulated

@@ -84,7 +84,8 @@ ROOMS: Final = (
     ),
     _room(
         "small",
-        "bridge/producer/turns.py bridge/producer/publication.py bridge/service/checking.py bridge/service/trouble.py",
+        "bridge/producer/turns.py bridge/producer/publication.py "
+        "bridge/service/state/check.py bridge/service/state/trouble.py",
         "bridge/producer bridge/service/test_checking.py queuebell/command/test_check.py",
         marks=AT_LENGTH,
     ),
@@ -96,14 +97,14 @@ ROOMS: Final = (
         *_EXPLORED,
         marks=AT_LENGTH,
     ),
-    _room("keda", "bridge/core/keda/*.py", "bridge/core/keda bridge/service/keda/test_watching.py"),
+    _room("keda", "bridge/keda/*.py", "bridge/keda"),
     _room(
         "cluster",
         "bridge/core/cluster/*.py",
         "bridge/core/cluster exploration/cluster bridge/contract/test_cluster.py",
         marks=AT_LENGTH,
     ),
-    _room("access", "bridge/service/access/*.py", "bridge/service/access"),
+    _room("access", "bridge/access/*.py", "bridge/access"),
     _room(
         "holding",
         "listeners/work/holding.py listeners/work/settlements.py",
@@ -126,12 +127,11 @@ ROOMS: Final = (
     ),
     _room(
         "service",
-        "bridge/service/*.py bridge/service/channels/*.py",
+        "bridge/service/*.py bridge/service/channels/*.py bridge/service/state/*.py",
         "bridge/service bridge/http/api bridge/http/page "
         "bridge/http/webhooks bridge/triggers services/test_cluster_crossed.py",
         marks=WITH_SYSTEM,
     ),
-    _room("keda_port", "bridge/service/keda/*.py", "bridge/service/keda"),
     _room("openapi", "bridge/http/api/openapi/*.py", "reference"),
     _room(
         "api",
@@ -144,7 +144,7 @@ ROOMS: Final = (
     _room(
         "server",
         "bridge/http/server/**/*.py bridge/queues/aiohttp_private/*.py bridge/http/__init__.py",
-        "bridge/http/server bridge/http/azure bridge/http/api bridge/service/test_own_queues.py "
+        "bridge/http/server bridge/http/azure bridge/http/api bridge/service/test_embedded_feed.py "
         "queuebell/test_many_addresses.py",
     ),
     _room("webhooks_out", "bridge/http/webhooks/*.py", "bridge/http/webhooks bridge/service/test_plain_subscribers.py"),
@@ -243,7 +243,7 @@ ROOMS: Final = (
     _room(
         "public",
         "queuebell/*.py",
-        "queuebell/test_settings.py queuebell/test_testing.py queuebell/command bridge/service/test_own_queues.py",
+        "queuebell/test_settings.py queuebell/test_testing.py queuebell/command bridge/service/test_embedded_feed.py",
         marks=WITH_SYSTEM,
         processes=True,
     ),

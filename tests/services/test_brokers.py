@@ -19,7 +19,7 @@ from bridge.http.server.settings import WebSettings
 from bridge.queues import open_store
 from bridge.queues.base import NewMessage
 from bridge.service.bridge import BridgeSettings
-from bridge.service.state import QueueState
+from bridge.service.state.answers import QueueState
 from bridge.triggers.attachment import Attachments
 from listeners import Listener, Message
 from tests.services.register import Register

@@ -14,8 +14,8 @@ import pytest
 
 from bridge.brokers.base import Broker
 from bridge.contract.cluster import Word, encode_word
-from bridge.core.cluster.strangers import OTHER_MACHINE
-from bridge.core.cluster.turns import OWN_BOOT
+from bridge.core.cluster.coordinator import OWN_BOOT
+from bridge.core.cluster.members import OTHER_MACHINE
 from bridge.observe.facts import MemberRefused, WordRefused
 from bridge.queues.redis.store import RedisStore
 from tests.services.clustered import PATIENCE_S, clustered

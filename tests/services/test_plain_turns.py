@@ -11,13 +11,13 @@ import pytest
 from bridge import Bridge, Publisher
 from bridge.brokers.base import ANY, Incoming
 from bridge.contract.wire import Wake, decode_down
-from bridge.core.cluster import outward
+from bridge.core.cluster import subscribers as outward
 from bridge.core.cluster.members import rank
 from bridge.core.settings import Periods
 from bridge.http.webhooks.settings import WebhookSettings, name_of_all
 from bridge.http.webhooks.shell import Webhooks
 from bridge.service.bridge import BridgeSettings
-from bridge.service.nowhere import Nowhere
+from bridge.service.shared_store import Nowhere
 from bridge.triggers.attachment import Attachments, BusSettings
 from tests.services.test_turns import PATIENCE_S, patient
 from tests.support.brokers import NatsServer

@@ -32,8 +32,8 @@ EVENT = CloudQueueWorkDetected("billing", "orders")
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody takes another for gone, nor itself for one that stood still, because this machine is busy."""
-    monkeypatch.setattr("bridge.core.cluster.turns.STOOD_STILL_S", PATIENCE_S)
-    monkeypatch.setattr("bridge.core.cluster.turns.SILENT_S", PATIENCE_S)
+    monkeypatch.setattr("bridge.core.cluster.coordinator.STOOD_STILL_S", PATIENCE_S)
+    monkeypatch.setattr("bridge.core.cluster.coordinator.SILENT_S", PATIENCE_S)
     monkeypatch.setattr("bridge.core.cluster.members.SILENT_S", PATIENCE_S)
 
 

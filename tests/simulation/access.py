@@ -27,8 +27,8 @@ from tests.simulation.events import Judged
 from tests.simulation.world import EPOCH
 
 if TYPE_CHECKING:
+    from bridge.access.access_file import Stamp
     from bridge.access.tokens import Tokens
-    from bridge.service.looking import Stamp
     from tests.simulation.process import Process
     from tests.simulation.world import World
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from bridge.contract.wire import ListenerHeartbeat
-from bridge.core.bell import Bell
 from bridge.core.commands import Announce, Flush, Send
 from bridge.core.dispatch import Dispatch
-from bridge.core.own import Own
+from bridge.core.embedded_queues import Own
+from bridge.core.session_queue import Seat
 from bridge.core.sessions import Session
-from bridge.core.slots import Seat
+from bridge.core.wake_scheduler import Bell
 from bridge.service.bridge import Bridge
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from bridge.contract.bounds import EARLY, PATH_LATENCY_S, STORE_CALL_S, SWEEP_S, bound
-from bridge.core.cluster.outward import PLACE_S
+from bridge.core.cluster.subscribers import PLACE_S
 from bridge.core.settings import Periods
 from tests.simulation.plan import Plan
 

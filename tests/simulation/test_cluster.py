@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.core.bell import Bell
-from bridge.core.cluster.turns import Turns
+from bridge.core.cluster.coordinator import Turns
+from bridge.core.wake_scheduler import Bell
 from bridge.triggers.republishing import Republisher
 from tests.exploration.cluster import mutants
 from tests.simulation.fault import CLUSTER_KINDS, Fault, draw_faults

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.access.access_watch import AccessWatch
 from bridge.access.keys import Access, AccessList, Identity
-from bridge.core.bell import Bell
+from bridge.core.wake_scheduler import Bell
 from tests.exploration import mutants
 from tests.simulation import recorded, servers
 from tests.simulation.fault import CALL_KINDS, CLUSTER_KINDS, SCALE_KINDS, Fault, draw_faults

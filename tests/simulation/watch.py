@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from bridge.contract.cluster import Covered, Name, Word
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import Cover, ListenerHeartbeat, UpFrame, Wake
-from bridge.core.bell import Bell
-from bridge.core.cluster.turns import Turns
+from bridge.core.cluster.coordinator import Turns
 from bridge.core.commands import Command
-from bridge.core.ledger import Debt
+from bridge.core.pending_work import Debt
+from bridge.core.wake_scheduler import Bell
 from bridge.observe.facts import DuplicateDropped, Forgiven
 from tests.simulation.events import CoverHeard, Marked, MarkedBy, MarkForgiven, Triggered
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from bridge.core.bell import Bell
+from bridge.core.wake_scheduler import Bell
 from tests.simulation.events import BecameInvisible, BecameVisible, Event, ProcessDown, ProcessUp
 from tests.simulation.exceptions import knob
 from tests.simulation.kernel import Kernel

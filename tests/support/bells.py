@@ -20,9 +20,9 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
 )
-from bridge.core.bell import Bell
 from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Say, Send
 from bridge.core.settings import Periods
+from bridge.core.wake_scheduler import Bell
 from bridge.observe.facts import Fact
 
 BOOT = "b" * 32

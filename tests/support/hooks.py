@@ -16,7 +16,7 @@ from bridge.contract.event import CloudQueueWorkDetected
 from bridge.http.webhooks.settings import WebhookSettings
 from bridge.http.webhooks.shell import Webhooks
 from bridge.service.bridge import Bridge
-from bridge.service.state import ListenerState
+from bridge.service.state.answers import ListenerState
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]

@@ -7,8 +7,8 @@ from typing import Final
 
 from bridge.contract.cluster import Ability, Able, Covered, Member, Name
 from bridge.contract.event import CloudQueueWorkDetected
+from bridge.core.cluster.coordinator import Turns
 from bridge.core.cluster.members import rank
-from bridge.core.cluster.turns import Turns
 from bridge.observe.facts import Fact
 from tests.support.bells import BOOT, QUEUE, Rig
 

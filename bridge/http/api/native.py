@@ -50,7 +50,7 @@ from bridge.queues.http_shapes import (
     SettleRequest,
 )
 from bridge.queues.served import ServedStore
-from bridge.service.state import QueueNames
+from bridge.service.state.answers import QueueNames
 
 T = TypeVar("T")
 R = TypeVar("R", bound=msgspec.Struct)

@@ -22,8 +22,8 @@ from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.problem import Refusal
 from bridge.queues.base import BODY_BYTES_MAX, NewMessage
 from bridge.queues.http import MESSAGE_TYPE, differences
-from bridge.service.content import now_counted
-from bridge.service.state import QueueState
+from bridge.service.state.answers import QueueState
+from bridge.service.state.content import now_counted
 
 if TYPE_CHECKING:
     from aiohttp.web import StreamResponse

@@ -26,7 +26,7 @@ from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.service.announcing import Announcer, Subscriber
-from bridge.service.state import ListenerState, Subscribed
+from bridge.service.state.answers import ListenerState, Subscribed
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse

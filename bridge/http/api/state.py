@@ -15,9 +15,9 @@ from bridge.http.api.routes import Routes
 from bridge.http.server.answer import Answer
 from bridge.http.server.problem import Refusal
 from bridge.observe.slices import between_others
-from bridge.service import explaining
-from bridge.service.state import Listeners, ListenerState, Subject
-from bridge.service.status import findings, with_webhooks
+from bridge.service.state import explain as explaining
+from bridge.service.state.answers import Listeners, ListenerState, Subject
+from bridge.service.state.status import findings, with_webhooks
 
 if TYPE_CHECKING:
     from bridge.http.server.call import Caller

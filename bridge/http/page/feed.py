@@ -27,10 +27,11 @@ from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.observe.slices import Slices, of
 from bridge.observe.swallowed import swallowing
-from bridge.service import explaining, overview
-from bridge.service.overview import Run, Wanted
-from bridge.service.state import ListenerState
-from bridge.service.trouble import Troubles
+from bridge.service.state import explain as explaining
+from bridge.service.state import overview
+from bridge.service.state.answers import ListenerState
+from bridge.service.state.overview import Run, Wanted
+from bridge.service.state.trouble import Troubles
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse

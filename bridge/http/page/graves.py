@@ -31,8 +31,8 @@ from bridge.producer.replaying import Choice, Replaying
 from bridge.queues.base import BATCH_MAX, Depth, StoredMessage
 from bridge.queues.embedded.terms import Browsed
 from bridge.queues.served import ServedStore
-from bridge.service.checking import ask_their_store
-from bridge.service.overview import Run
+from bridge.service.state.check import ask_their_store
+from bridge.service.state.overview import Run
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from aiohttp import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web import BaseRequest, RequestPayloadError, Server, StreamResponse
 
-from bridge.access.certificates import certificate_of
+from bridge.access.access_watch import certificate_of
 from bridge.contract.address import is_loopback, sender_of
 from bridge.http.server.answer import CLOSE, Answer, refuse
 from bridge.http.server.overload.answer_room import AnswerRoom

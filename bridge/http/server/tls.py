@@ -8,9 +8,9 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 
+from bridge.access.access_file import Looking, stamp_of
 from bridge.brokers.client_certificate import JUDGED_EVERY_S, doubt_of, open_to_all
 from bridge.contract.errors import ConfigurationError
-from bridge.service.looking import Looking, stamp_of
 
 log = logging.getLogger("queuebell.web")
 

@@ -16,7 +16,7 @@ from bridge.http.webhooks.deliver import Courier, Resolve, resolve_by_system
 from bridge.http.webhooks.rules import Deliveries, Outcome
 from bridge.http.webhooks.settings import Checked, WebhookSettings, check_webhooks, name_of
 from bridge.service.announcing import Announcer
-from bridge.service.state import ListenerState, Subscribed
+from bridge.service.state.answers import ListenerState, Subscribed
 
 if TYPE_CHECKING:
     from bridge.service.bridge import Bridge

@@ -75,8 +75,8 @@ _FEW = 3
 # Its body, and its headers with all that JSON may escape in them.
 _MESSAGE_BYTES = BODY_BYTES_MAX + 2 * HEADERS_BYTES_MAX + 6 * HEADERS_MAX
 
-# More than this goes with no wake (`bridge.core.own.CARRY_BYTES_MAX`), and need not be read for one; of a single
-# message it need not be asked.
+# A wake never carries more (`bridge.core.embedded_queues.CARRY_BYTES_MAX`), so more is not read for one.
+# A single message is always below it.
 _CARRIED_BYTES = _MESSAGE_BYTES
 
 _MISMATCH = Settled(False, code="pop_receipt_mismatch")

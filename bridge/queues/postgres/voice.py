@@ -20,8 +20,8 @@ COMMIT: Final = "'postgres:' || extract(epoch FROM pg_postmaster_start_time()) |
 # messages the earliest is told; whoever looks then learns from the store when the next one is due.
 #
 # What it says has a name, of the transaction and of the queue in it, and the bridge by which it was put says the same
-# name over the broker (`bridge.service.elsewhere`): another that hears both marks once (B13). So a delay that was just
-# given is told as that bridge tells it, rounded up alike; of a row that was written with a time of another day what is
+# name over the broker (`bridge.service.shared_store`): another that hears both marks once (B13). So a delay that was
+# just given is told as that bridge does, rounded up alike; of a row that was written with a time of another day what is
 # left counts.
 #
 # A commit that notifies waits for all others in the database that do, its write to the disk included. So a bridge that

@@ -22,8 +22,8 @@ from bench.cost.picture import draw_picture
 from bench.cost.policy import POLICIES
 from bench.cost.spread import Percentiles
 from bench.cost.tariff import PAPER
-from bridge.core.bell import Bell
 from bridge.core.settings import Periods
+from bridge.core.wake_scheduler import Bell
 from listeners.core.controller import Controller
 from tests.support.command import run
 

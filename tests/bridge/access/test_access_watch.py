@@ -10,12 +10,12 @@ import pathlib
 import pytest
 
 from bridge.access import access_file
+from bridge.access.access_file import Looking
 from bridge.access.access_watch import AccessWatch, Leave
 from bridge.access.grants import Verb
 from bridge.access.issuer import IssuerSettings
 from bridge.access.keys import AccessList, without
 from bridge.contract.errors import ConfigurationError
-from bridge.service.looking import Looking
 from tests.support.access import listed, written
 
 GRANTS = {"one": {"take": ["a/x"]}, "two": {"take": ["a/x"]}}
@@ -73,7 +73,7 @@ async def test_a_look_that_fails_is_not_the_last(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever looks no more would go on letting in whom somebody has revoked."""
-    monkeypatch.setattr("bridge.service.looking.LOOK_S", 0.001)
+    monkeypatch.setattr("bridge.access.access_file.LOOK_S", 0.001)
     looked = asyncio.Semaphore(0)
 
     class Failing(Looking):

@@ -18,10 +18,10 @@ from bridge.core.admission import (
     Ticket,
 )
 from bridge.core.commands import Reclaim
-from bridge.core.ledger import Debt, Ledger
-from bridge.core.own import CARRY_BYTES_MAX, CarriedBatch, Handfuls
-from bridge.core.receives import STEP_MAX, Receives, count_found
-from bridge.core.routing import Seats
+from bridge.core.embedded_queues import CARRY_BYTES_MAX, CarriedBatch, Handfuls
+from bridge.core.listener_counts import STEP_MAX, Receives, count_found
+from bridge.core.pending_work import Debt, Ledger
+from bridge.core.session_queue import Seats
 from bridge.core.settings import (
     RULES_MAX,
     Numbers,
@@ -34,7 +34,7 @@ from bridge.core.settings import (
     check_sweep,
 )
 from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMoved, ReceivesTold, Triggered, Woken
-from tests.bridge.core.test_own import hand, message
+from tests.bridge.core.test_embedded_queues import hand, message
 from tests.support.bells import BOOT, QUEUE, Rig
 
 # Private: `_lanes`, `_waiting`: released memory, visible nowhere else.
@@ -479,7 +479,7 @@ def test_a_look_for_a_gap_is_spread_and_comes_as_a_mark() -> None:
 
 def test_a_pair_that_is_known_goes_on_counting_where_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found and empty apart; and of a level that begins anew each source only says where it begins."""
-    monkeypatch.setattr("bridge.core.receives.TELLERS_MAX", 2)
+    monkeypatch.setattr("bridge.core.listener_counts.TELLERS_MAX", 2)
     debt = Debt(queue="a/b", seats=Seats(), numbers=Tuning(Periods()).common)
     receives = Receives()
     receives.told("old", debt, {})

@@ -6,9 +6,9 @@ import pytest
 
 from bridge.contract.wire import Bye, Cover, Hello, Started, Subscription
 from bridge.core.commands import Reclaim
-from bridge.core.suspend import SuspendWatch
 from bridge.observe.facts import Covered, Suspended
-from tests.bridge.core.test_own import hand, message
+from bridge.service.clocks import SuspendWatch
+from tests.bridge.core.test_embedded_queues import hand, message
 from tests.support.bells import BOOT, QUEUE, Rig
 
 

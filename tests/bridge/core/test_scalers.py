@@ -21,15 +21,15 @@ from bridge.contract.wire import (
     Subscription,
     Wake,
 )
-from bridge.core import jobs as work
-from bridge.core import tallies
-from bridge.core.bell import Bell
-from bridge.core.jobs import JobCounts
-from bridge.core.ledger import Debt
-from bridge.core.routing import Seats
+from bridge.core import listener_counts as tallies
+from bridge.core import listener_counts as work
+from bridge.core.listener_counts import JobCounts
+from bridge.core.pending_work import Debt
+from bridge.core.session_queue import Seats
 from bridge.core.settings import Periods, QueueRule, Tuning, check_rules, check_slack, check_sweep
-from bridge.core.supervision import RETRY_CAP_S, State, Supervision
+from bridge.core.wake_scheduler import Bell
 from bridge.observe.facts import BusDown, BusUp, JobsTold, WorkersTallied
+from bridge.triggers.supervisor import RETRY_CAP_S, State, Supervision
 from tests.support.bells import QUEUE, Rig
 
 
@@ -105,7 +105,7 @@ def test_what_is_tallied_is_counted_once() -> None:
     assert tallied(again, started=4, idle=0) == [("started", 1)]
     assert tallied(again, idle=2) == [("idle", 1)]
     other = join_scaler(rig)
-    assert tallied(other, failed=5_000_000) == [("failed", tallies.STEP_MAX)], "whoever claims more is broken"
+    assert tallied(other, failed=5_000_000) == [("failed", tallies.TALLY_STEP_MAX)], "whoever claims more is broken"
     worker = rig.join(QUEUE)
     assert tallied(worker, started=1) == [], "it says so of itself and is none"
 
@@ -261,14 +261,14 @@ def test_no_heartbeat_adds_more_than_a_listener_can_have_done() -> None:
     absurd = Jobs({"done": COUNT_MAX}, {"E": COUNT_MAX}, 0, COUNT_MAX, Spread([COUNT_MAX], COUNT_MAX))
     counts.told(ME, queue, {"m:f": absurd})
     counts.told(ME, queue, {"m:f": absurd})
-    step = work.STEP_MAX
+    step = work.JOB_STEP_MAX
     most = Jobs({"done": step}, {"E": step}, 0, step, Spread([step], 1000 * step))
     assert queue.jobs == {"m:f": most}
 
 
 def test_who_was_forgotten_says_that_it_was_heard_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its levels are not counted again, while one that was never heard counts from its first word on."""
-    monkeypatch.setattr("bridge.core.jobs.TELLERS_MAX", 2)
+    monkeypatch.setattr("bridge.core.listener_counts.TELLERS_MAX", 2)
     counts, queue = JobCounts(), debt()
     instances = [f"{number:032x}" for number in range(3)]
     for round_ in range(5):

@@ -21,8 +21,8 @@ from bridge.keda.streams import Stream, Watching
 from bridge.queues.base import Claim, Counts, NewMessage, QueueStore, Settlement
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
-from bridge.service.nowhere import Nowhere
 from bridge.service.sessions import BridgeSession
+from bridge.service.shared_store import Nowhere
 from bridge.triggers.attachment import Attachment
 from bridge.triggers.cluster import ClusterLine
 from tests.listeners.rig import Store

@@ -6,7 +6,7 @@ from bridge.contract.wire import Processes
 from bridge.observe import swallowed
 from bridge.observe.metrics import Metrics
 from bridge.observe.registry import COLLECTOR
-from bridge.service.status import queues
+from bridge.service.state.status import queues
 from tests.support.bells import QUEUE, Rig
 
 

@@ -12,10 +12,9 @@ from bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat, Runnin
 from bridge.core.settings import Periods, QueueRule, Tuning
 from bridge.observe.slices import at_once
 from bridge.queues.missing import near
-from bridge.service import checking, explaining
-from bridge.service.checking import Problem
-from bridge.service.explaining import explain
-from bridge.service.state import (
+from bridge.service.state import check as checking
+from bridge.service.state import explain as explaining
+from bridge.service.state.answers import (
     Cluster,
     ClusterMember,
     Explained,
@@ -28,8 +27,10 @@ from bridge.service.state import (
     Subject,
     Subscribed,
 )
-from bridge.service.status import findings, queues
-from bridge.service.trouble import Troubles
+from bridge.service.state.check import Problem
+from bridge.service.state.explain import explain
+from bridge.service.state.status import findings, queues
+from bridge.service.state.trouble import Troubles
 from tests.support.bells import QUEUE, Rig
 
 QUEUES = ["billing/orders", "billing/orders-poison", "shop/cart", "shop/parts-p1", "shop/parts-p2"]

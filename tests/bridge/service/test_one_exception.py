@@ -18,7 +18,7 @@ from bridge.queues.base import Claim, NewMessage
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.service.announcing import Announcer
 from bridge.service.bridge import Bridge
-from bridge.service.flushes import CHANNEL
+from bridge.service.sessions import CHANNEL
 from tests.support.ear import Ear
 from tests.support.sim_loop import pass_time, simulated
 

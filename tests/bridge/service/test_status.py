@@ -29,11 +29,12 @@ from bridge.observe.queue_families import Standing
 from bridge.observe.slices import at_once
 from bridge.queues.base import Claim, Depth, Settlement
 from bridge.queues.served import ServedStore
-from bridge.service import content, explaining, overview
-from bridge.service import status as standing
-from bridge.service.nowhere import Nowhere
-from bridge.service.state import ListenerState, QueueState, Subscribed
-from bridge.service.trouble import Troubles
+from bridge.service.shared_store import Nowhere
+from bridge.service.state import content, overview
+from bridge.service.state import explain as explaining
+from bridge.service.state import status as standing
+from bridge.service.state.answers import ListenerState, QueueState, Subscribed
+from bridge.service.state.trouble import Troubles
 from tests.support.bells import QUEUE, Rig
 from tests.support.member import MemberRig
 

@@ -6,7 +6,10 @@ import contextlib
 import random
 from collections.abc import Hashable, Iterator, Sequence
 
-from bridge.core.cluster import abilities, marks, telling, turns
+from bridge.core.cluster import capacity as abilities
+from bridge.core.cluster import coordinator as telling
+from bridge.core.cluster import coordinator as turns
+from bridge.core.cluster import wake_requests as marks
 from tests.exploration import explore
 from tests.exploration.cluster import world as world_of_two
 from tests.exploration.cluster.key import key

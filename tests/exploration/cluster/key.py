@@ -12,15 +12,14 @@ from typing import Any, ClassVar
 from bridge.contract.cluster import Covered
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import Cover
-from bridge.core.cluster import turns
-from bridge.core.cluster.abilities import FULL_FOR_S, SAY_EVERY_S, Abilities
-from bridge.core.cluster.marks import Marks, proven_until
+from bridge.core.cluster import coordinator as turns
+from bridge.core.cluster.capacity import FULL_FOR_S, SAY_EVERY_S, Abilities
+from bridge.core.cluster.coordinator import EARLY_S, Telling, Turns, _Queue
 from bridge.core.cluster.members import SILENT_S, SINCE_MAX_MS, Members, Peer
-from bridge.core.cluster.telling import Telling
-from bridge.core.cluster.turns import EARLY_S, Turns, _Queue
-from bridge.core.ledger import Debt
+from bridge.core.cluster.wake_requests import Marks, proven_until
+from bridge.core.pending_work import Debt
+from bridge.core.session_queue import Seat
 from bridge.core.sessions import Session
-from bridge.core.slots import Seat
 from tests.exploration.cluster.world import ANYWHERE, QUEUE, SILENT, World
 from tests.exploration.key import Keys
 

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from bridge.contract.cluster import Covered, Member, Name
-from bridge.core.bell import Bell
-from bridge.core.cluster import telling
-from bridge.core.cluster.marks import RESOLUTION_S, Marks
+from bridge.core.cluster import coordinator as telling
+from bridge.core.cluster.coordinator import Turns, _Queue
 from bridge.core.cluster.members import Members, Peer, rank
-from bridge.core.cluster.turns import Turns, _Queue
-from bridge.core.ledger import Debt
+from bridge.core.cluster.wake_requests import RESOLUTION_S, Marks
+from bridge.core.pending_work import Debt
 from bridge.core.timers import Timers
+from bridge.core.wake_scheduler import Bell
 
 
 class _Planted(Turns):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from bridge.contract.cluster import Member, Word
-from bridge.core.bell import Bell
-from bridge.core.cluster.turns import Turns
+from bridge.core.cluster.coordinator import Turns
+from bridge.core.wake_scheduler import Bell
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

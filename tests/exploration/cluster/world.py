@@ -16,11 +16,11 @@ import msgspec
 from bridge.contract.cluster import Covered, Word
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import Cover, Hello, More, Room, Started, Subscription, UpFrame, Wake, Welcome
-from bridge.core.bell import Bell
+from bridge.core.cluster.coordinator import Turns
 from bridge.core.cluster.members import rank
-from bridge.core.cluster.turns import Turns
 from bridge.core.commands import End, Flush, Say, Send
 from bridge.core.settings import Periods
+from bridge.core.wake_scheduler import Bell
 from tests.exploration.cluster.plan import Plan
 from tests.exploration.options import Step
 from tests.exploration.plan import Violation

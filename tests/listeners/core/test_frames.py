@@ -32,9 +32,9 @@ from bridge.contract.wire import (
     Subscription,
     UpFrame,
 )
-from bridge.core import jobs as bridges
-from bridge.core.ledger import Debt
-from bridge.core.routing import Seats
+from bridge.core import listener_counts as bridges
+from bridge.core.pending_work import Debt
+from bridge.core.session_queue import Seats
 from bridge.core.settings import Periods, Tuning
 from listeners.core.commands import (
     Command,

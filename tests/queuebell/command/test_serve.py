@@ -185,9 +185,8 @@ def test_what_is_refused(given: dict[str, Any], told: str, tmp_path: pathlib.Pat
 @pytest.mark.parametrize("module", ["grpc", "google.protobuf.descriptor_pb2"])
 def test_a_missing_extra_is_named(module: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that installs it, before anything is started."""
-    for loaded in ("server", "messages"):
-        monkeypatch.delitem(sys.modules, f"bridge.service.keda.{loaded}", raising=False)
-        monkeypatch.delattr(f"bridge.service.keda.{loaded}", raising=False)
+    monkeypatch.delitem(sys.modules, "bridge.keda.server", raising=False)
+    monkeypatch.delattr("bridge.keda.server", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigurationError, match=re.escape(install("keda"))):
         assemble(settings(tmp_path, keda="127.0.0.1:0"), in_memory=True)

@@ -44,8 +44,16 @@ from bridge.queues.http_shapes import (
     SettleRequest,
 )
 from bridge.queues.limits import KEY_FORM
-from bridge.service.overview import Run, Sort
-from bridge.service.state import Cluster, Explained, Findings, Listeners, QueueNames, QueueState, Readiness
+from bridge.service.state.answers import (
+    Cluster,
+    Explained,
+    Findings,
+    Listeners,
+    QueueNames,
+    QueueState,
+    Readiness,
+)
+from bridge.service.state.overview import Run, Sort
 
 REQUESTS: Final = (
     PutRequest,

@@ -15,9 +15,9 @@ from bridge.contract.cluster import MEMBERS_MAX, QUEUES_MAX, Ability, Able, Cove
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import Cover
 from bridge.core.cluster import members
-from bridge.core.cluster.marks import proven_until
+from bridge.core.cluster.coordinator import EARLY_MAX
 from bridge.core.cluster.members import KNOWN_MAX
-from bridge.core.cluster.turns import EARLY_MAX
+from bridge.core.cluster.wake_requests import proven_until
 from bridge.observe.facts import Forgiven, StoreDiffers, WordRefused
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from bridge.contract.cluster import Ability, Able, Member
-from bridge.core.cluster.leaving import SPREAD_S, at_once, departures
+from bridge.core.agenda import TURN_MAX
+from bridge.core.cluster.handover import SPREAD_S, at_once, departures
 from bridge.core.cluster.members import MEMBERS_MAX, SILENT_S, WENT_S, Members, Refused
-from bridge.core.cluster.outward import SUBJECTS
+from bridge.core.cluster.subscribers import SUBJECTS
 from bridge.core.commands import Tell
-from bridge.core.due import TURN_MAX
 from tests.support.bells import BOOT
 from tests.support.member import FIRST, MemberRig, boot
 

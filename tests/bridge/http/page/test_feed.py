@@ -15,8 +15,8 @@ from bridge.access.access_watch import AccessWatch
 from bridge.contract.wire import Hello, ListenerHeartbeat, QueueBeat, Subscription
 from bridge.http.page import feed
 from bridge.queues.base import NewMessage
-from bridge.service import overview
-from bridge.service.state import ListenerState
+from bridge.service.state import overview
+from bridge.service.state.answers import ListenerState
 from tests.bridge.http.api.test_sse import Stream
 from tests.support.access import written
 from tests.support.web import Served, serving

@@ -454,6 +454,34 @@ async def test_a_key_is_judged_for_each_call(tmp_path: pathlib.Path) -> None:
             assert (await two.call("POST", f"{QUEUE}/messages", PUT))[0] == 201
 
 
+async def test_a_session_that_is_refused_is_told_why(tmp_path: pathlib.Path) -> None:
+    """With code, reason and when to return, after which the session ends and the wire goes on."""
+    path = tmp_path / "access.json"
+    secrets = written(path, {"one": ALL})
+    access_file.change(path, lambda found: with_terms(found, "one", {}, limits={"connections": 1}))
+    hello = {
+        "type": "hello",
+        "instance": "a" * 32,
+        "listener": "l",
+        "queues": [{"queue": "billing/orders", "capacity": 1}],
+    }
+    async with AccessWatch(path) as watch, serving(access=watch) as served:
+        async with wire(served, secrets["one"]) as one, wire(served, secrets["one"]) as two:
+            await two.socket.send_str(json.dumps({"type": "room", "queue": "billing/orders", "free": 1}))
+            assert (await two.frame("error"))["code"] == "bad_parameter"
+            assert (await two.frame("ended"))["code"] == 1008
+            for peer in (one, two):
+                await peer.socket.send_str(json.dumps(hello))
+            assert await one.frame("welcome")
+            error = await two.frame("error")
+            assert (error["code"], error["retry_after_s"] > 0) == ("too_many_requests", True)
+            ended = await two.frame("ended")
+            assert (ended["code"], ended["reason"]) == (1013, "too_many_requests")
+            assert (await two.call("POST", f"{QUEUE}/messages", PUT))[0] == 201
+            (listener,) = served.bridge.listeners()
+            assert listener.listener == "l"
+
+
 @pytest.mark.system
 async def test_a_client_in_another_language(served: Served) -> None:
     """Node with a plain WebSocket library, written from the docs, puts, receives and settles."""

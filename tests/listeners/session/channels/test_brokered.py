@@ -31,11 +31,11 @@ from bridge.contract.wire import (
     encode_frame,
 )
 from bridge.core.settings import Periods
-from bridge.core.supervision import RETRY_CAP_S
 from bridge.queues.base import NewMessage
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.triggers.attachment import Attachment
+from bridge.triggers.supervisor import RETRY_CAP_S
 from listeners import Listener, Message
 from listeners.core.liveness import WELCOME_WITHIN_S
 from listeners.session.channels.base import Link

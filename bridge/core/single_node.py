@@ -1,0 +1,60 @@
+"""The part of `bridge.core.cluster.coordinator` for a bridge without others: it always acts immediately.
+
+Everything here is called in the tick in which it happens.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bridge.contract.cluster import Name
+from bridge.core.pending_work import Debt
+
+OF_TURNS: Final = frozenset({"member", "able", "turn", "covered", "outward", "again for turns"})
+"""Kinds of timers that are the turns' own."""
+
+
+class Alone:
+    """Turns of a bridge without others."""
+
+    def marked(self, debt: Debt, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+        """Take note of a mark. ``shared``: others have it too; ``fresh``: nothing was owed before."""
+
+    def shown(self, debt: Debt, now: float, gen: int) -> None:
+        """Take note that a session is told of a generation."""
+
+    def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+        """Take note of an empty receive that began at least ``after_s`` after its session learned of ``gen``."""
+
+    def behind_s(self, debt: Debt, now: float) -> float:
+        """Return how much later than whoever comes first this bridge sweeps a queue (C5)."""
+        return 0.0
+
+    def settled(self, debt: Debt) -> None:
+        """Take note that nothing is owed any more."""
+
+    def act(self, debt: Debt) -> None:
+        """Wait no longer for the turn of this queue."""
+
+    def greeted(self, debt: Debt, now: float, store: str | None) -> bool:
+        """Take note of a hello for a queue; whether what was forgiven there has to be owed again."""
+        return False
+
+    def suspended(self) -> None:
+        """Take note that the clock stood still (B15)."""
+
+    def early(self, now: float, name: Name, queue: str) -> bool:
+        """Whether the first mark of this name was paid before it was made."""
+        return False
+
+    def forget(self, queue: str) -> None:
+        """Forget a queue."""
+
+    def tick(self, now: float, kind: str, debt: Debt | None) -> None:
+        """Do what is due of the kinds that are its own."""
+
+    def stir(self, now: float) -> None:
+        """Say what changed of whom could be woken."""
+
+    def no_room(self, debt: Debt, now: float) -> None:
+        """Take note of a debt that nobody here has room for (B6)."""

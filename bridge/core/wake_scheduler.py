@@ -1,0 +1,708 @@
+"""The bridge's rules, composed: what comes in, with the time it came, and what is to be done about it.
+
+Feed it (`trigger`, `frame`, `level`, `handed`, `lost`, `tick`), then perform `commands()` in order, tell `facts()`,
+and come back at `deadline()`. It never looks at a clock and never draws by itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from bridge.contract.backoff import Draw
+from bridge.contract.bounds import SLACK_S, SPREAD_S, STORE_CALL_S
+from bridge.contract.cluster import Name
+from bridge.contract.errors import BadInput
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.sources import UNANNOUNCED
+from bridge.contract.wire import (
+    SCALER,
+    BridgeHeartbeat,
+    Bye,
+    Cover,
+    CoverAge,
+    ErrorFrame,
+    Hello,
+    ListenerHeartbeat,
+    More,
+    Report,
+    Room,
+    Started,
+    Subscription,
+    UpFrame,
+    Wake,
+    Welcome,
+    WelcomedQueue,
+)
+from bridge.core.agenda import TURN_MAX, Agenda
+from bridge.core.cluster.coordinator import Turns
+from bridge.core.commands import Command
+from bridge.core.dispatch import Dispatch, Reminders, Timer
+from bridge.core.embedded_queues import Own
+from bridge.core.listener_counts import (
+    JobCounts,
+    Receives,
+    Tallies,
+    count_buried,
+    count_depth,
+    count_triggers,
+    seen,
+    was_announced,
+)
+from bridge.core.pending_work import Debt
+from bridge.core.session_queue import Seat, seat
+from bridge.core.sessions import HELLO_S, InFlight, Rejections, Session, Silence
+from bridge.core.settings import Periods
+from bridge.core.single_node import OF_TURNS
+from bridge.core.timers import Timers
+from bridge.observe.facts import (
+    Covered,
+    DuplicateDropped,
+    Fact,
+    SessionClosed,
+    SessionOpened,
+    SessionRefused,
+    Suspended,
+    Triggered,
+)
+
+POLICY = 1008
+NO_HELLO = 4408
+GONE = 1001
+
+AUDIT: Final[Timer] = ("audit", 0)
+
+
+class Bell:
+    """One boot of the bridge's rules.
+
+    ``engine`` gives the fingerprint of each queue where the bridge's own service works on an engine: no queue is its
+    own then, whatever a listener says (B11, O0).
+    """
+
+    def __init__(self, boot: str, periods: Periods, draw: Draw, engine: Callable[[str], str] | None = None) -> None:
+        self.boot = boot
+        self._engine = engine
+        self.engine_kind = ""
+        """What kind of store that is (`bridge.contract.untold`)."""
+        self.periods = periods
+        self.dispatch = Dispatch(boot, periods, draw)
+        self.turns: Turns | None = None
+        """How it takes turns with other bridges; None where there are none."""
+        self.own = Own(self.dispatch)
+        self.timers = Timers(self.dispatch, self.own)
+        self.reminders = Reminders(self.dispatch)
+        self.ledger = self.dispatch.ledger
+        self.sessions = self.dispatch.sessions
+        self._agenda = self.dispatch.agenda
+        self.silence = Silence(self.sessions)
+        self.rejections = Rejections()
+        self._duplicates = Duplicates()
+        self._receives = Receives()
+        self._tallies = Tallies()
+        self._jobs = JobCounts()
+        self._next_session = 0
+
+    @property
+    def on_engine(self) -> bool:
+        """Whether the bridge's queues are in an engine, which other bridges may serve at once."""
+        return self._engine is not None
+
+    def join(self, **about: str | None) -> Turns:
+        """Take turns with the other bridges of a cluster; before anything else. What it is told of itself: `Turns`."""
+        turns = self.dispatch.turns = self.turns = Turns(self.dispatch, self.timers, **about)
+        return turns
+
+    # -- what is to be done ------------------------------------------------------------------------------------------
+
+    def commands(self) -> list[Command]:
+        """Take what is to be done, in order."""
+        taken = self.dispatch.commands
+        self.dispatch.commands = []
+        return taken
+
+    def facts(self) -> list[Fact]:
+        """Take what happened."""
+        taken = self.dispatch.facts
+        self.dispatch.facts = []
+        return taken
+
+    def deadline(self) -> float | None:
+        """Return when `tick` wants to be called next."""
+        if self.turns is not None and self.turns.urgent:
+            return 0.0
+        first, death = self._agenda.next(), self.silence.deadline()
+        return first if death is None else death if first is None else min(first, death)
+
+    # -- triggers ----------------------------------------------------------------------------------------------------
+
+    def trigger(
+        self,
+        now: float,
+        event: CloudQueueWorkDetected,
+        bus: str,
+        *,
+        redelivered: bool = False,
+        count: int = 1,
+        shared: bool = False,
+    ) -> None:
+        """Merge a trigger into its queue's debt (B1, B2, B13); ``count`` where one stands for several.
+
+        ``shared`` where the other bridges of the cluster hear it too (C2).
+        """
+        queue = event.queue
+        debt = self.ledger.hear(queue, now)
+        not_before = event.not_before_ms
+        name = (event.source, event.id) if event.source and event.id else None
+        if self._duplicates.is_copy(now, name, queue, not_before, bus, redelivered):
+            self.dispatch.tell(DuplicateDropped(queue, bus))
+            return
+        first = self._duplicates.marked(now, name, queue, not_before, bus)
+        count_triggers(debt, now, bus, count)
+        self.dispatch.tell(Triggered(queue, bus, event.payload_size, count))
+        if debt.seats.any_own and not debt.seats.any_foreign:
+            # O1: the store's own level says what is visible; a hint can add nothing, and must not cost a receive.
+            return
+        if not_before and self.ledger.find(queue) is None:
+            # There is no room to keep a time for it: whoever comes is asked to look, and the sweep finds the rest.
+            return
+        if not_before:
+            self.timers.arm_due(debt, now, not_before / 1000, "due", event.payload_size, shared=shared)
+            return
+        if not first:
+            name = None
+        elif name is not None and self.dispatch.turns.early(now, name, queue):
+            # C4: a peer's receive that began after its own mark of this very publish came back empty.
+            return
+        size = event.payload_size
+        self.dispatch.mark(debt, now, "trigger", size, event, foreign=True, name=name, shared=shared)
+
+    def gap(self, now: float) -> int:
+        """Triggers may have been missed; return how many queues are looked at for it."""
+        return self.timers.gap(now)
+
+    def forget(self, queue: str) -> bool:
+        """Forget a queue because a person says so (B14); False where it stands or somebody listens, and stays.
+
+        Raises `BadInput` (``queue_not_found``) for one that was never heard of.
+        """
+        debt = self.ledger.find(queue)
+        if debt is None:
+            raise BadInput("queue_not_found", "this bridge never heard of that queue")
+        return self.dispatch.drop(debt)
+
+    def suspended(self, now: float, gap_s: float) -> int:
+        """The machine slept, and the clock with it, for ``gap_s`` (B15); return how many queues are looked at."""
+        self.silence.suspended(now, gap_s)
+        self.dispatch.turns.suspended()
+        marked = self.timers.suspended(now, gap_s)
+        self.dispatch.tell(Suspended(gap_s, marked))
+        return marked
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    def open(self, now: float, kind: str) -> int:
+        """Begin a session; it has 5 s for its hello."""
+        self._next_session += 1
+        number = self._next_session
+        self.sessions.open(Session(id=number, kind=kind, opened_at=now, last_heard=now))
+        self._agenda.set(("hello", number), now + HELLO_S)
+        return number
+
+    def frame(self, now: float, number: int, frame: UpFrame) -> None:
+        """Take a frame that was decoded and checked. Any frame proves the listener alive."""
+        session = self.sessions.get(number)
+        if session is None:
+            return
+        session.last_heard = now
+        if self._engine is not None:
+            frame = elsewhere(frame, self._engine)
+        if isinstance(frame, Hello):
+            self._hello(now, session, frame)
+        elif session.instance is None:
+            self._refuse(now, session, "bad_parameter", "the first frame of a session is a hello")
+        elif isinstance(frame, ListenerHeartbeat):
+            self._heartbeat(now, session, frame)
+        elif isinstance(frame, Bye):
+            self._bye(now, session, frame)
+        else:
+            self._report(now, session, frame)
+
+    def lost(self, now: float, number: int, reason: str) -> None:
+        """A session's transport is gone (B8)."""
+        session = self.sessions.get(number)
+        if session is not None:
+            self._close(now, session, reason)
+
+    def unreadable(self, now: float, number: int | None, code: str, why: str) -> None:
+        """Note that a session, if there is one yet, is ended over a frame that cannot be read."""
+        session = None if number is None else self.sessions.get(number)
+        listener, queues = ("", ()) if session is None else (session.listener, tuple(session.seats))
+        self.rejections.add(now, queues, listener, code, why)
+        self.dispatch.tell(SessionRefused(listener, code, why))
+
+    def _refuse(self, now: float, session: Session, code: str, message: str, hello: Hello | None = None) -> None:
+        instance, listener, queues = session.instance or "", session.listener, tuple(session.seats)
+        if hello is not None:
+            instance, listener, queues = hello.instance, hello.listener, tuple(each.queue for each in hello.queues)
+        self.rejections.add(now, queues, listener, code, message, instance=instance)
+        self.dispatch.tell(SessionRefused(listener, code, message))
+        self.dispatch.send(session.id, ErrorFrame(code, message))
+        self.dispatch.end(session.id, POLICY, code)
+        self._close(now, session, code)
+
+    def _hello(self, now: float, session: Session, frame: Hello) -> None:
+        holder = self.sessions.holder(frame.instance)
+        besides = {session.id} if holder is None else {session.id, holder.id}
+        for sub in frame.queues:
+            debt = self.ledger.find(sub.queue)
+            if debt is not None and debt.seats.any_other_store(sub.store, besides):
+                # B11: a staging worker must not settle production's debts.
+                why = f"another listener of {sub.queue} uses a different store"
+                self._refuse(now, session, "store_mismatch", why, frame)
+                return
+        if holder is not None and holder is not session:
+            self.dispatch.end(holder.id, GONE, "replaced")
+            self._close(now, holder, "replaced")
+        first = session.instance is None
+        self._agenda.clear(("hello", session.id))
+        self.sessions.name(session, frame.instance, frame.listener)
+        self.rejections.accepted(frame.instance)
+        if AUDIT not in self._agenda:
+            # O4: not before, or it could end while nobody but this one is there and has not said hello yet.
+            self._agenda.set(AUDIT, now + self.sessions.heartbeat_s)
+        session.accepts = "messages" in frame.accept
+        session.scaler = frame.kind == SCALER
+        wanted = dict.fromkeys(sub.queue for sub in frame.queues)  # handed out in this order, not in a set's
+        for queue in [queue for queue in session.seats if queue not in wanted]:
+            self._leave(now, session, queue)
+        states: list[WelcomedQueue] = []
+        turns = self.dispatch.turns
+        for sub in frame.queues:
+            debt = self.ledger.open(sub.queue, now)
+            debt.store = frame.store or debt.store
+            unheard = debt.covered_at is None and not debt.dirty and not debt.any_due
+            unheard |= turns.greeted(debt, now, sub.store) and not debt.dirty
+            taken = session.seats.get(sub.queue)
+            place = seat(session.id, sub, accepts=session.accepts, scaler=session.scaler)
+            # B8: what it holds from before, of a bridge that is gone, only its first heartbeat will tell.
+            place.touched = True
+            if taken is not None:
+                # A later hello of the same session keeps what it was told and what it reported.
+                place.slot, place.woken_gen, place.touched = taken.slot, taken.woken_gen, taken.touched
+                place.leases, place.carried, place.failing_since = taken.leases, taken.carried, taken.failing_since
+                place.hung, place.starved = taken.hung, taken.starved
+                place.granted, place.reported_gen, place.woken_at = taken.granted, taken.reported_gen, taken.woken_at
+                place.looking, place.began = taken.looking, taken.began
+                place.starting, place.processes = taken.starting, taken.processes
+                place.in_flight = taken.in_flight
+                if place.carried:
+                    # O7: it may have said hello before it heard of these.
+                    place.report(place.free, None)
+            session.seats[sub.queue] = place
+            debt.seats.add(place)
+            if unheard and not self.own.by_level(debt):
+                # B10: a hello never marks, except that a queue never heard of is born dirty.
+                self.ledger.mark(debt, now, "resync", 1, foreign=True)
+                turns.marked(debt, now, None, shared=False, fresh=True)
+            elif self.own.by_level(debt) and debt.visible and not debt.dirty:
+                self.ledger.mark(debt, now, "resync", debt.visible, foreign=False)
+            self.timers.arm_sweep(debt, now)
+            turns.shown(debt, now, debt.gen)
+            states.append(queue_state(debt, self.own, self.periods, now))
+        self.dispatch.send(
+            session.id,
+            Welcome(
+                boot=self.boot,
+                heartbeat_ms=round(self.sessions.heartbeat_s * 1000),
+                sweep_ms=round(self.periods.sweep_s * 1000),
+                sessions=len(self.sessions),
+                queues=states,
+            ),
+        )
+        self.sessions.told(session)
+        self.silence.expect(session)
+        if first:
+            self.dispatch.tell(SessionOpened(session.id, session.listener, session.kind, len(wanted)))
+        for queue in wanted:
+            self.dispatch.hand_out(self.ledger.debts[queue], now)
+
+    def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
+        # Ten thousand idle sessions send nothing else, so what is only asked of some is asked last.
+        leases = frame.leases
+        for queue, beat in frame.queues.items():
+            place = session.seats.get(queue)
+            if place is None:
+                continue
+            debt = self.ledger.debts[queue]
+            ends = leases.get(queue)
+            if ends or place.leases:
+                place.leases = [now + end / 1000 for end in ends or ()]
+            if place.deaf:
+                # Whoever sends heartbeats runs. That it learned of the wake is not asked for: the frame may be lost.
+                self.dispatch.progress(debt, place, now)
+            if beat.receiving_ms is not None:
+                self.dispatch.receiving(debt, place, now, now - beat.receiving_ms / 1000)
+            if beat.free is not None:
+                if place.looking and now - place.woken_at >= self.sessions.dead_after_s:
+                    place.began = True  # that wake, or its `started`, was lost: it is on its way no more
+                self.dispatch.room(debt, place, now, beat.free, beat.gen)
+                if place.touched and beat.free >= place.capacity and beat.receiving_ms is None and not place.leases:
+                    # B8: the generation alone does not tell that a wake was heard: a welcome, or a wake before it, may
+                    # have told the same one, and this heartbeat may have crossed it. After D nothing is on its way.
+                    heard = (beat.gen or 0) >= place.woken_gen and now - place.woken_at >= self.sessions.dead_after_s
+                    place.touched = not heard
+                if place.stuck and beat.free and beat.receiving_ms is None:
+                    # B5: it is idle again, and the cover that told so was lost; nothing else would ever end its bar.
+                    self.dispatch.progress(debt, place, now)
+                full = beat.free == 0 and beat.receiving_ms is None and debt.owner == session.id
+                if full and (beat.gen or 0) >= place.woken_gen:
+                    # S2: a level, repeated, heals the `more` that was lost.
+                    self.dispatch.more(debt, place, now, None, place.starting)
+            place.hung, place.starved = beat.hung, beat.starved
+            if beat.failing_ms is not None:
+                place.failing_since = now - beat.failing_ms / 1000
+            elif place.failing_since is not None:
+                place.failing_since = None
+            if beat.processes is not None and place.scaler:
+                place.processes, place.starting = beat.processes, beat.processes.starting
+                debt.seats.refresh(place)
+                if beat.processes.tally and session.instance is not None:
+                    for fact in self._tallies.told(session.instance, queue, beat.processes.tally):
+                        self.dispatch.tell(fact)
+            if beat.receives and session.instance is not None:
+                levels = beat.receives
+                if beat.unannounced:
+                    levels = {**levels, UNANNOUNCED: (beat.unannounced, 0)}
+                announced = was_announced(debt, now, 2 * self.sessions.heartbeat_s)
+                known = debt.unannounced
+                for fact in self._receives.told(session.instance, debt, levels, announced=announced):
+                    self.dispatch.tell(fact)
+                if debt.unannounced > known:
+                    debt.unannounced_at = now
+            if beat.jobs is not None and session.instance is not None:
+                place.in_flight = seen(place.in_flight, beat.jobs)
+                for fact in self._jobs.told(session.instance, debt, beat.jobs):
+                    self.dispatch.tell(fact)
+            if beat.depth is not None:
+                count_depth(debt, beat.depth, now)
+            if beat.buried is not None:
+                count_buried(debt, beat.buried, now)
+            if beat.covered is not None and debt.dirty and beat.covered >= debt.gen:
+                # S2: a level, repeated, heals the cover that was lost.
+                self.dispatch.turns.covered(debt, now, beat.covered, 0.0, None)
+                self._settle(debt, place, now, beat.covered)
+        if frame.running or session.running:
+            session.running = {
+                queue: InFlight(told.id, told.attempt, now - told.ms / 1000)
+                for queue, told in frame.running.items()
+                if queue in session.seats
+            }
+        if session.unsent:
+            # A net: whatever became of the last `Flush`, no session stays deaf for longer than a heartbeat.
+            self.dispatch.flush(session)
+        self.sessions.told(session)
+        self.dispatch.send(
+            session.id,
+            BridgeHeartbeat(
+                boot=self.boot,
+                echo=frame.stamp,
+                since_ms=0,
+                sessions=len(self.sessions),
+                queues={
+                    queue: cover_age(self.ledger.debts[queue], self.own, now, place, self._agenda)
+                    for queue, place in session.seats.items()
+                },
+            ),
+        )
+
+    def _report(self, now: float, session: Session, frame: Report) -> None:
+        place = session.seats.get(frame.queue)
+        if place is None:
+            # Unsubscribed while the frame was on its way, or never subscribed: not this session's to say.
+            return
+        debt = self.ledger.debts[frame.queue]
+        if isinstance(frame, Started):
+            if frame.boot == self.boot:
+                place.touched = True
+                place.began = place.looking and (place.began or frame.gen >= place.woken_gen)
+                if not self.own.took_up(session.id, frame.queue, frame.gen, now):
+                    self.dispatch.started(debt, place, now, frame.gen)
+                else:
+                    self.dispatch.progress(debt, place, now)
+        elif isinstance(frame, More):
+            place.touched = True
+            self.dispatch.more(debt, place, now, frame.depth, frame.starting if place.scaler else 0)
+            unannounced = frame.depth != 0 if frame.unannounced is None else frame.unannounced
+            if not place.own and unannounced:
+                # L6, L7: a lease of nobody ended, or a release was acknowledged, where there is no slot to look with.
+                # A cover that is on its way was begun before that, and no trigger tells of it. A `more` for a wake that
+                # met no slot is no such news: its generation is still owed, and marking it again would go round for
+                # ever between receives that outlast each other (I2).
+                self.dispatch.mark(debt, now, "more", 0 if debt.dirty else frame.depth or 1, foreign=True)
+        elif isinstance(frame, Room):
+            if frame.free:
+                place.starting = 0  # a scaler has room again once all that it asked for are there (Z3)
+            self.dispatch.progress(debt, place, now)
+            self.dispatch.room(debt, place, now, frame.free, frame.gen)
+        else:
+            if frame.own:
+                debt.seats.turns_own(place)
+            self._cover(now, debt, place, frame)
+
+    def _cover(self, now: float, debt: Debt, place: Seat, frame: Cover) -> None:
+        if frame.boot != self.boot:
+            # I3: generations of two boots are never compared.
+            return
+        if debt.seats.any_other_store(frame.store, (place.session,)):
+            session = self.sessions.get(place.session)
+            if session is not None:
+                why = "this empty receive is of a different store than the others'"
+                self._refuse(now, session, "store_mismatch", why)
+            return
+        self.dispatch.progress(debt, place, now)
+        debt.read_elsewhere = not place.own
+        begun = now - frame.age_ms / 1000
+        debt.covered_at = begun if debt.covered_at is None else max(debt.covered_at, begun)
+        self.timers.arm_sweep(debt, now)
+        if frame.next_visible_in_ms is not None and not self.own.by_level(debt):
+            self.timers.arm_due(debt, now, frame.next_visible_in_ms / 1000, "due", 1)
+        visible_s = None if frame.next_visible_in_ms is None else frame.next_visible_in_ms / 1000
+        self.dispatch.turns.covered(debt, now, frame.gen, frame.after_ms / 1000, visible_s)
+        self._settle(debt, place, now, frame.gen)
+
+    def _settle(self, debt: Debt, place: Seat, now: float, gen: int) -> None:
+        """Settle what an empty receive begun after ``gen`` proves settled: marks, never leases or timers (B7)."""
+        if not debt.dirty:
+            self.dispatch.tell(Covered(debt.queue, settled=False))
+            return
+        if self.ledger.newest_gen >= gen >= debt.gen:
+            if self.own.by_level(debt) and debt.visible:
+                # O1: a cover only tells that this session is idle; the store knows of work. Ask another, and leave
+                # this one to the audit, lest an honest mistake becomes a loop between the two.
+                debt.foreign = False
+                self.dispatch.release_owner(debt, place.session)
+                self.dispatch.hand_out(debt, now, besides=(place.session,))
+                self.dispatch.tell(Covered(debt.queue, settled=False))
+            else:
+                self.dispatch.settle(debt)
+                self.dispatch.tell(Covered(debt.queue, settled=True))
+            return
+        self.dispatch.tell(Covered(debt.queue, settled=False))
+        if debt.owner == place.session:
+            if not debt.unacked:
+                # It looked before it knew: send again. While a wake is unanswered, that one is still on its way.
+                self.dispatch.write(debt, place)
+                self.dispatch.expect_start(debt, now)
+        else:
+            self.dispatch.hand_out(debt, now)
+
+    def _bye(self, now: float, session: Session, frame: Bye) -> None:
+        for queue, ends in frame.leases.items():
+            place = session.seats.get(queue)
+            if place is not None:
+                place.leases = [now + end / 1000 for end in ends]
+        for place in session.seats.values():
+            # A listener that says bye says which leases it leaves: nothing else of it can re-appear.
+            place.touched = False
+        self.dispatch.send(session.id, Bye())
+        self.dispatch.end(session.id, 1000, "bye")
+        self._close(now, session, "bye")
+
+    def _close(self, now: float, session: Session, reason: str) -> None:
+        """End a session in any way: what it owned goes to others, what it held gets timers (B8)."""
+        self.sessions.remove(session)
+        self._agenda.clear(("hello", session.id))
+        self.silence.forget(session.id)
+        # At one stroke: to look for those of each queue would walk over all of them as often as it has queues.
+        self.own.session_lost(session.id)
+        for queue in list(session.seats):
+            self._leave(now, session, queue)
+        if session.instance is not None:
+            for told in (self._receives, self._tallies, self._jobs):
+                # After a bye an instance never comes back (L12).
+                (told.levels.ended if reason == "bye" else told.levels.lost)(session.instance)
+            self.dispatch.tell(SessionClosed(session.id, session.listener, reason))
+
+    def _leave(self, now: float, session: Session, queue: str) -> None:
+        place = session.seats.pop(queue)
+        session.unsent.pop(queue, None)
+        debt = self.ledger.debts[queue]
+        # Asked before the seat is gone: with it, the queue may stop being an own one.
+        by_level = self.own.by_level(debt)
+        debt.seats.remove(session.id)
+        self.own.session_lost(session.id, queue)
+        if not by_level:
+            for end in place.leases:
+                self.timers.arm_due(debt, now, max(0.0, end - now), "lease", 1)
+            if place.touched:
+                self.timers.arm_due(debt, now, place.visibility_s, "lease", 1)
+        self.dispatch.release_owner(debt, session.id)
+        self.dispatch.hand_out(debt, now)
+        if not debt.seats:
+            self._agenda.clear(("sweep", queue))
+            self.ledger.release(debt)
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def take(self, now: float, number: int) -> list[Wake]:
+        """Take a session's unsent wakes, to be sent now; from here on they no longer merge."""
+        return self.dispatch.take(now, number)
+
+    # -- timers ------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Do what is due; of more than `TURN_MAX` the earliest, and `deadline` asks for the rest immediately."""
+        for kind, what in self._agenda.pop_due(now, TURN_MAX):
+            if kind in OF_TURNS:
+                self.dispatch.turns.tick(now, kind, self.ledger.find(what) if isinstance(what, str) else None)
+            elif isinstance(what, int):
+                self._tick_session(now, kind, what)
+            else:
+                debt = self.ledger.find(what)
+                if debt is not None:
+                    self._tick_queue(now, kind, debt)
+        for session in self.silence.dead(now):
+            self.dispatch.end(session.id, GONE, "silent")
+            self._close(now, session, "silent")
+        self.dispatch.turns.stir(now)
+
+    def _tick_session(self, now: float, kind: str, number: int) -> None:
+        if kind == "audit":
+            self.own.audit(now)
+            if len(self.sessions):
+                self._agenda.set(AUDIT, now + self.sessions.heartbeat_s)
+            return
+        if kind == "again":
+            self.reminders.tick(now)
+            return
+        session = self.sessions.get(number)
+        if session is None:
+            return
+        if kind == "hello":
+            self.dispatch.end(number, NO_HELLO, "no hello within 5 s")
+            self._close(now, session, "no hello")
+        elif kind == "handful":
+            self.own.handfuls_due(number, now)
+
+    def _tick_queue(self, now: float, kind: str, debt: Debt) -> None:
+        if kind == "start":
+            self.dispatch.start_missed(debt, now)
+        elif kind == "progress":
+            self.dispatch.progress_missed(debt, now)
+        elif kind == "reread":
+            self.own.reread_due(debt.queue)
+        elif kind == "due":
+            self.timers.due(debt, now)
+        elif kind == "sweep":
+            self.timers.sweep(debt, now)
+
+
+def queue_state(debt: Debt, own: Own, periods: Periods, now: float) -> WelcomedQueue:
+    """Return a queue as a welcome tells of it, with those of its numbers that are not the session's own."""
+    numbers = debt.numbers
+    return WelcomedQueue(
+        debt.queue,
+        debt.gen,
+        not debt.dirty,
+        _covered_age_ms(debt, own, now),
+        sweep_ms=_told(numbers.sweep_s, periods.sweep_s),
+        slack_ms=_told(numbers.slack_s, SLACK_S),
+        spread_ms=_told(numbers.spread_s, SPREAD_S),
+        store_call_ms=_told(numbers.store_call_s, STORE_CALL_S),
+    )
+
+
+def cover_age(debt: Debt, own: Own, now: float, seat: Seat, agenda: Agenda[tuple[str, int | str]]) -> CoverAge:
+    """Return a queue as a heartbeat tells of it; a scaler hears of other workers (Z5), and of what is due (Z2)."""
+    age_ms = _covered_age_ms(debt, own, now)
+    if not seat.scaler:
+        return CoverAge(debt.gen, age_ms)
+    times = [at for kind in ("due", "reread") if (at := agenda.when((kind, debt.queue))) is not None]
+    due_ms = max(0, round((min(times) - now) * 1000)) if times else None
+    return CoverAge(debt.gen, age_ms, debt.seats.workers_for(seat), due_ms)
+
+
+def _covered_age_ms(debt: Debt, own: Own, now: float) -> int | None:
+    if own.by_level(debt):
+        # O5: 0 only if nothing is visible in this very tick.
+        return 0 if not debt.visible else max(1, round((now - debt.visible_since) * 1000))
+    return None if debt.covered_at is None else round((now - debt.covered_at) * 1000)
+
+
+def _told(value_s: float, default_s: float) -> int | None:
+    """Return milliseconds, or None for what the listener takes to be so anyway."""
+    return None if value_s == default_s else round(value_s * 1000)
+
+
+def elsewhere(frame: UpFrame, engine: Callable[[str], str]) -> UpFrame:
+    """Return a frame without `own` and without an offer to take messages along with a wake.
+
+    Who says `own` goes by the bridge's address, or by an answer of another time. Were it believed, no sweep would be
+    made and every dead-man timer be told that all is covered. What it names by that address is the queue of the
+    ``engine``, which has one fingerprint by whichever bridge it is reached (B11).
+    """
+    if isinstance(frame, Hello):
+        queues = [_subscription(sub, engine) for sub in frame.queues]
+        return msgspec.structs.replace(frame, queues=queues, accept=[])
+    if isinstance(frame, Cover) and frame.own:
+        return msgspec.structs.replace(frame, own=False, store=engine(frame.queue))
+    return frame
+
+
+def _subscription(sub: Subscription, engine: Callable[[str], str]) -> Subscription:
+    return msgspec.structs.replace(sub, own=False, store=engine(sub.queue)) if sub.own else sub
+
+
+REMEMBER_S = 300.0
+REMEMBER_MAX = 100_000
+
+
+class Duplicates:
+    """Remembers which publishes were marked in this boot: for 5 minutes, or 100,000 of them.
+
+    A copy is dropped only if it carries source and id, the first was marked for the same queue and due time, and this
+    one came by another bus or as a broker's redelivery. The same id again on the same bus is a producer's own re-send
+    after an unknown outcome, and is marked again (I7: a duplicate only adds a receive).
+    """
+
+    __slots__ = ("_limit", "_period", "_seen")
+
+    def __init__(self, period_s: float = REMEMBER_S, limit: int = REMEMBER_MAX) -> None:
+        self._seen: OrderedDict[Name, tuple[str, int, str, float]] = OrderedDict()
+        self._period = period_s
+        self._limit = limit
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def is_copy(
+        self,
+        now: float,
+        name: Name | None,
+        queue: str,
+        not_before_ms: int,
+        bus: str,
+        redelivered: bool,
+    ) -> bool:
+        """Say whether this trigger is a copy of one that was marked."""
+        if name is None:
+            return False
+        first = self._seen.get(name)
+        if first is None or now - first[3] > self._period:
+            return False
+        return first[0] == queue and first[1] == not_before_ms and (first[2] != bus or redelivered)
+
+    def marked(self, now: float, name: Name | None, queue: str, not_before_ms: int, bus: str) -> bool:
+        """Remember a mark, in the same tick as the mark; whether its name was not known before."""
+        if name is None:
+            return False
+        first = name not in self._seen
+        if first:
+            self._seen[name] = (queue, not_before_ms, bus, now)
+        while self._seen and (len(self._seen) > self._limit or now - next(iter(self._seen.values()))[3] > self._period):
+            self._seen.popitem(last=False)
+        return first

@@ -1,0 +1,151 @@
+"""What the own store tells, brought to the rules (`bridge.queues.embedded.terms.StoreObserver`)."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pathlib
+
+import msgspec
+
+from bridge.contract.times import rfc3339
+from bridge.contract.wire import CarriedMessage
+from bridge.core.commands import Reclaim, Reread
+from bridge.core.embedded_queues import CARRY_BYTES_MAX
+from bridge.observe.swallowed import swallow
+from bridge.queues.base import Claim, StoredMessage
+from bridge.queues.embedded.own_store import OwnStore
+from bridge.queues.embedded.terms import Grant, Handed, Level
+from bridge.service.runner import Runner
+
+# Id, receipt, times and names around a body in a frame.
+ENVELOPE_BYTES = 320
+
+
+def open_own_store(data: str | os.PathLike[str] | None, boot: str, synchronous: str, put_window_s: float) -> OwnStore:
+    """Make the embedded store, in the directory ``data`` or in memory."""
+    if data is None:
+        from bridge.queues.embedded.memory import MemoryStore
+
+        return MemoryStore(f"bridge-{boot}", boot=boot, put_window_s=put_window_s)
+    from bridge.queues.embedded.sqlite import SqliteStore
+
+    file = pathlib.Path(data) / "queue.db"
+    return SqliteStore(file, boot=boot, synchronous=synchronous, put_window_s=put_window_s)
+
+
+class OwnQueueFeed:
+    """Hears what was committed, in the writer's order, and says who may be handed messages."""
+
+    def __init__(self, bridge: Runner) -> None:
+        self._bridge = bridge
+        self._rules = bridge.bell.own
+        self._grants: dict[tuple[int, str], list[tuple[int, float]]] = {}
+        """How many messages, and since when at the earliest their leases run."""
+
+    def grant(self, queue: str, count: int) -> Grant | None:
+        """Say whether messages of a put on its way may be handed to a session at once (O7)."""
+        if self._bridge.draining:
+            return None
+        now = self._bridge.now()
+        granted = self._rules.grant(now, queue, count)
+        if granted is None:
+            return None
+        session, limit, lease_s = granted
+        self._grants.setdefault((session, queue), []).append((limit, now))
+        return Grant(session=str(session), limit=limit, lease_s=lease_s)
+
+    def committed(self, levels: list[Level], handed: list[Handed]) -> None:
+        """Bring a commit to the rules: first what was handed out in it, then how the queues stand."""
+        now = self._bridge.now()
+        for hand in handed:
+            try:
+                self._handed(now, hand)
+            except Exception as error:  # noqa: BLE001 - these messages come back when their leases end
+                swallow("a wake that carries messages", error)
+        for level in levels:
+            try:
+                self._level(now, level)
+            except Exception as error:  # noqa: BLE001 - asked again
+                swallow("the state of an embedded queue", error)
+                self._rules.reread_later(now, level.queue)
+        self._bridge.drive()
+
+    def _level(self, now: float, level: Level) -> None:
+        self._rules.level(
+            now,
+            level.queue,
+            exists=level.exists,
+            visible=level.visible,
+            invisible=level.invisible,
+            rose=level.rose,
+            put=level.put,
+            receives=level.receives,
+            empty=level.empty,
+            # Rounded up by the store's resolution: a tick early is a look that finds nothing (B2).
+            next_visible_s=None if level.next_visible_in_ms is None else (level.next_visible_in_ms + 1) / 1000,
+            paused=level.paused,
+            sources=level.sources,
+            leased=level.leased,
+            delayed=level.delayed,
+            oldest_s=None if level.oldest_ms is None else level.oldest_ms / 1000,
+        )
+
+    def _handed(self, now: float, hand: Handed) -> None:
+        session = int(hand.session)
+        limits = self._grants.get((session, hand.queue))
+        granted, since = limits.pop(0) if limits else (len(hand.messages), now)
+        if not limits:
+            self._grants.pop((session, hand.queue), None)
+        lease_s = self._bridge.bell.dispatch.tuning.of(hand.queue).start_ack_s
+        # A worker counts from the arrival of the wake; the lease runs since before the flush.
+        left_s = lease_s - (now - since)
+        carried = [_carried(message, left_s) for message in hand.messages]
+        weights = [_weight(message) for message in carried]
+        late = left_s < lease_s / 2
+        self._rules.handed(now, hand.queue, session, granted, carried, hand.visible, weights, late=late)
+
+
+def put_right(bridge: Runner, own: OwnStore, command: Reread | Reclaim) -> None:
+    """Have the store tell a queue's level again, or take handed messages back; a failure is tried again."""
+    try:
+        if isinstance(command, Reread):
+            own.reread(command.queue)
+        else:
+            own.reclaim(command.queue, [Claim(*claim) for claim in command.claims], uncount=command.uncount)
+    except Exception as error:  # noqa: BLE001 - tried again
+        swallow("the store of the embedded queues", error)
+        bridge.bell.own.reread_later(bridge.now(), command.queue)
+
+
+def _weight(message: CarriedMessage) -> int:
+    """Return the bytes that a message takes in a frame, or more."""
+    beside = ENVELOPE_BYTES + (len(msgspec.json.encode(message.headers)) if message.headers else 0)
+    if message.body is None:
+        return len(message.body_base64 or "") + beside
+    # A control character takes six bytes in JSON; only where that bound hurts is it worth looking.
+    most = 6 * len(message.body)
+    if most > CARRY_BYTES_MAX // 32:
+        most = len(msgspec.json.encode(message.body))
+    return most + beside
+
+
+def _carried(message: StoredMessage, left_s: float) -> CarriedMessage:
+    text: str | None
+    encoded: str | None = None
+    try:
+        text = message.body.decode()
+    except UnicodeDecodeError:
+        text, encoded = None, base64.b64encode(message.body).decode()
+    return CarriedMessage(
+        id=message.id,
+        pop_receipt=message.pop_receipt,
+        dequeue_count=message.dequeue_count,
+        inserted_at=rfc3339(message.inserted_at),
+        expires_at=None if message.expires_at is None else rfc3339(message.expires_at),
+        body=text,
+        body_base64=encoded,
+        visible_in_ms=max(0, int(left_s * 1000)),
+        key=message.key,
+        headers=message.headers,
+    )

@@ -1,0 +1,362 @@
+"""What is wrong with a bridge that runs, judged from its own answers, and what to do about it; pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from bridge.access.grants import Reach
+from bridge.access.issuer import LEEWAY_S
+from bridge.contract.bounds import RoughCounts, rough_counts
+from bridge.contract.sources import UNASKED
+from bridge.contract.wire import Processes
+from bridge.core.settings import Patterns
+from bridge.service.state.answers import (
+    Cluster,
+    Findings,
+    ListenerState,
+    QueueState,
+    Readiness,
+    Rejected,
+    RuleNumbers,
+    Troubled,
+    Unattended,
+)
+
+POISON: Final = "-poison"
+FLAPS: Final = 3
+"""So often may a member go within five minutes: a bridge that is restarted goes once."""
+CLOCKS_APART_S: Final = LEEWAY_S / 2
+"""How far two clocks may be apart before somebody is told: half of what a token may be off."""
+_SHARED: Final = ("nats", "mqtt", "postgres")
+"""How the checks of what several bridges can hear the same by begin."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing that is wrong."""
+
+    code: str
+    """``not_ready untold crowded unattended stranded buried session rejected audit unasked``, among several bridges
+    ``gone apart disconnected``, of a cluster ``alone``; of warnings ``grant clock issuer data``, and of a cluster
+    ``unheard split refused versions flapping``."""
+    subject: str
+    """The check, queue, listener or principal that it is about."""
+    what: str
+    advice: str
+
+
+def among(gone: Mapping[str, str], alone: Mapping[str, str], checks: Mapping[str, Iterable[str]]) -> list[Problem]:
+    """Return what is wrong with the addresses of equal bridges: who does not answer, and who is not equal.
+
+    ``gone`` is address to reason, ``alone`` to the boot of whose own queues there are some, ``checks`` to the names of
+    the checks of each that answers.
+    """
+    found = [
+        Problem("gone", url, why, "the others are asked instead; start it again, or take it out of the list")
+        for url, why in gone.items()
+    ]
+    if len(set(alone.values())) > 1:
+        what = "each holds queues of its own: what is put at one is not at the others, and waits there unheard"
+        found.append(Problem("apart", " and ".join(alone), what, "name one of them for these queues, or share a store"))
+    found += (
+        Problem(
+            "disconnected",
+            url,
+            "it is on no broker and no database: it hears nothing of what the others are told, nor they of what it is",
+            "start all of them with the same --nats, --mqtt or --postgres",
+        )
+        for url, names in checks.items()
+        if not any(name.startswith(_SHARED) for name in names)
+    )
+    return found
+
+
+def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]) -> list[Problem]:
+    """Return the problems that ``/readyz``, ``/v1/findings`` and the queues' own states show, the gravest first."""
+    found: list[Problem] = []
+    for name, check in readiness.checks.items():
+        if not check.ok:
+            found.append(Problem("not_ready", name, check.detail, "messages are safe; mend this, it is tried again"))
+    if not readiness.ready and not found:
+        found.append(Problem("not_ready", "bridge", "it is not ready and does not say why", "read its log"))
+    if findings.audit_found:
+        found.append(
+            Problem(
+                "audit",
+                "own queues",
+                f"visible work that nobody had been told of was found {findings.audit_found} times since the start",
+                "it was repaired each time and nothing is lost, but it is a bug: please report it with the log",
+            )
+        )
+    if findings.crowded:
+        found.append(
+            Problem(
+                "crowded",
+                "queue names",
+                findings.crowded,
+                "no message is lost; find who publishes to so many names, end it, and restart the bridge to be rid of "
+                "the names; until then what waits where nobody listens is not told of in full",
+            )
+        )
+    found += (_unattended(row) for row in [*findings.unattended, *findings.buried] if not row.after_gap)
+    found += (_session(row) for row in findings.sessions)
+    found += (_rejected(row) for row in findings.rejected)
+    hears_database = any(name.startswith("postgres") for name in readiness.checks)
+    for state in queues:
+        sources = state.wake_sources
+        asked = (source for source in sorted(UNASKED) if sources.get(source))
+        found += (_unasked(state.queue, source, sources[source], hears_database) for source in asked)
+    if findings.left_out:
+        found.append(
+            Problem("unattended", "others", f"{findings.left_out} more like these", "mend the first and check again")
+        )
+    return found
+
+
+def rough(listeners: Iterable[ListenerState], numbers: Sequence[RuleNumbers]) -> list[RoughCounts]:
+    """Return what the counts of scalers cost whose store cannot say that a queue is empty, by the bridge's numbers."""
+    patterns = Patterns([each.match for each in numbers])
+    found: list[RoughCounts] = []
+    for row in listeners:
+        for each in row.queues:
+            place = patterns.first(each.queue)
+            if isinstance(told := each.processes, Processes) and told.counts != "exact" and place is not None:
+                found.append(
+                    rough_counts(
+                        queue=each.queue,
+                        listener=row.listener,
+                        trusted=told.counts == "trusted",
+                        looks=numbers[place].bound().receives_mean,
+                        idle_s=told.idle_ms / 1000,
+                    )
+                )
+    return found
+
+
+def in_turns(cluster: Cluster) -> list[Problem]:
+    """Return what is wrong with the cluster of a bridge, as it sees it; nothing for a bridge without one."""
+    if cluster.name is None:
+        return []
+    me = next((member for member in cluster.members if member.me), None)
+    others = [member for member in cluster.members if not member.me]
+    subject = f"cluster {cluster.name}"
+    found: list[Problem] = []
+    if not others:
+        advice = "it acts alone, and nothing is lost; see that all name the same --cluster, --nats, prefix and --store"
+        found.append(Problem("alone", subject, "it hears no other bridge", advice))
+    elif cluster.alone:
+        advice = (
+            "it acts alone, and nothing is lost; see that its user at NATS may publish on PREFIX.cluster.* (queuebell "
+            "key nats prints the grants), and that its machine is not too busy to run"
+        )
+        what = "it hears others and does not hear its own words come back, so that nobody else hears it either"
+        found.append(Problem("unheard", subject, what, advice))
+    found += (
+        Problem(
+            "refused",
+            subject,
+            f"the bridge {each.address or each.boot[:8]} is none of it: {each.why}",
+            "both look first, and nothing is lost; give all the same --cluster and --store, or this one another prefix;"
+            " of two that are copies of one machine restart one",
+        )
+        for each in cluster.refused
+    )
+    strange = sorted({member.version for member in others if me is not None and member.version != me.version})
+    if strange:
+        what = f"bridges of other versions are in it: {', '.join(version or 'unknown' for version in strange)}"
+        found.append(Problem("versions", subject, what, "bring all to one version; until then nothing is lost"))
+    found += (
+        Problem(
+            "flapping",
+            subject,
+            f"the bridge {who} went {times} times within five minutes",
+            "nothing is lost, and each time its queues are looked at once more; see in its log why it ends, or whether "
+            "its network or its machine stands still",
+        )
+        for who, times in cluster.went.items()
+        if times > FLAPS
+    )
+    return found
+
+
+def split(views: Mapping[str, Cluster]) -> list[Problem]:
+    """Return a warning for each two members of one cluster, by their addresses, that do not hear each other."""
+    found: list[Problem] = []
+    named = [(url, view) for url, view in views.items() if view.name is not None]
+    for (one, its), (two, other) in itertools.combinations(named, 2):
+        hears = {each.boot for each in its.members} >= {each.boot for each in other.members if each.me}
+        heard = {each.boot for each in other.members} >= {each.boot for each in its.members if each.me}
+        if its.name == other.name and not (hears and heard):
+            found.append(
+                Problem(
+                    "split",
+                    f"cluster {its.name}",
+                    f"{one} and {two} do not hear each other, so that both look first",
+                    "nothing is lost; see that both are on one NATS cluster, with the same prefix and --store",
+                )
+            )
+    return found
+
+
+def looked_after(problems: Iterable[Problem], listened: Container[str]) -> list[Problem]:
+    """Return problems without those of queues that only lack a listener, and have one at another bridge."""
+    return [each for each in problems if each.code != "unattended" or each.subject not in listened]
+
+
+def untold(path: str, status: int) -> Problem:
+    """Return the problem of a bridge that answers ``path`` with an error: what it would tell is not known."""
+    return Problem(
+        "untold",
+        path,
+        f"it answered {status}, so what it would tell was not checked",
+        "ask again in a while; if it stays so, read the bridge's log, and see that it is no older than this command",
+    )
+
+
+def _unattended(row: Unattended) -> Problem:
+    queue = row.queue
+    if row.stranded:
+        return Problem(
+            "stranded",
+            queue,
+            row.detail,
+            "they are safe here; name the listeners' store with --store when you put, and move these there: "
+            f"queuebell queue export {queue} --delete --file FILE; "
+            f"queuebell queue import {queue} --file FILE --store URL --bridge URL",
+        )
+    if queue.endswith(POISON) and not row.here:
+        return Problem(
+            "buried",
+            queue,
+            row.detail,
+            f"{ask_their_store(queue)}; once it is empty: queuebell queue forget {queue}",
+        )
+    if queue.endswith(POISON):
+        # Why each of them was buried stands in it: too many attempts are only one reason.
+        return Problem(
+            "buried",
+            queue,
+            row.detail,
+            f"see why: queuebell queue peek {queue} --json; then put them back: queuebell queue replay {queue}, "
+            f"or drop them: queuebell queue clear {queue}",
+        )
+    end = f"queuebell queue delete {queue}, messages and all" if row.here else f"queuebell queue forget {queue}"
+    return Problem(
+        "unattended",
+        queue,
+        row.detail,
+        "start a listener for it; where a scaler starts them, see that it asks for the depth of this queue by itself; "
+        f"if the name was a mistake, or the queue is gone: {end}",
+    )
+
+
+def ask_their_store(queue: str) -> str:
+    """Return what shows the messages of a poison queue in another store, and what moves or deletes them."""
+    return (
+        f"URL being that store's, see why: queuebell queue peek {queue} --json --store URL; then put them back: "
+        f"queuebell queue replay {queue} --store URL --bridge BRIDGE, or drop them: queuebell queue clear {queue} "
+        "--store URL (NATS and SQS have no peek: a supervisor shows why)"
+    )
+
+
+def _session(row: Troubled) -> Problem:
+    # Workers of one name are told apart by the beginning of their instance.
+    named = f"{row.listener} ({row.instance[:8]})" if row.listener and row.instance else row.listener
+    subject = named or row.instance or "a listener"
+    advice = {
+        "silent": "it is given up after three missed heartbeats and its work goes to others; see whether it hangs",
+        "behind": "its wakes merge until it reads; see whether its process or its network is overloaded",
+        "workers": "it tries again by itself, ever more seldom; mend what is named: the worker's own log says more",
+        "failing": "it takes nothing there and tries again by itself; its log says why: see whether its store works",
+        "hung": "messages are safe; find where the handler hangs, give its client a time-out, and restart the worker",
+        "starved": "messages are safe; see why that queue's handler hangs, and restart the worker; slots `reserved` in "
+        "the pool keep others going",
+        "stuck": "its work went to others; see whether its store answers",
+        "unreached": "it is tried again by itself, and every minute while work waits; see whether the endpoint answers",
+        "disabled": "its endpoint answered 410: take it out of the configuration, or mend it and restart the bridge",
+        "deaf": "what it was handed was taken back; see whether its event loop is blocked",
+    }.get(row.state, "see its log")
+    return Problem("session", f"{subject} on {row.queue}" if row.queue else subject, row.detail, advice)
+
+
+def _rejected(row: Rejected) -> Problem:
+    advice = {
+        "store_mismatch": "it polls its own store meanwhile; start it with the store that the others use, or give one "
+        "of the two another queue name",
+        "forbidden": "it polls meanwhile; grant its principal 'take' on that queue: queuebell key change",
+    }.get(row.code, "it polls meanwhile; see its log, and that it is of the same release as the bridge")
+    listener = row.listener or "a worker"
+    return Problem("rejected", f"{listener} on {row.queue}" if row.queue else listener, row.detail, advice)
+
+
+def _unasked(queue: str, source: str, count: int, hears_database: bool) -> Problem:
+    # Tables made with `--notify` tell only who listens there, and a bridge that does not cannot see that they do.
+    database = "" if hears_database else "; if the queue is in PostgreSQL, start the bridge with --postgres URL"
+    look = "a sweep" if source == "sweep" else "a listener's own dead-man timer"
+    return Problem(
+        "unasked",
+        queue,
+        f"{look} found work {count} times since the start: no trigger had told of it",
+        "nothing is lost, only late; see that every producer publishes after its put, and that its bus is up"
+        + database,
+    )
+
+
+def doubtful_grants(
+    principals: Mapping[str, Mapping[str, Iterable[str]]],
+    queues: Iterable[str],
+    near: Callable[[str, Iterable[str]], list[str]],
+) -> list[Problem]:
+    """Return a warning for each pattern that covers none of all ``queues``, and is nearly the name of some.
+
+    One that is like no other is for queues that are still to come, and is left alone. ``near`` gives the names among
+    others that one may have been meant to be.
+    """
+    names = list(queues)
+    accounts = list(dict.fromkeys(name.partition("/")[0] for name in names))
+    found: list[Problem] = []
+    for principal, grants in principals.items():
+        for verb, pattern in ((verb, pattern) for verb, patterns in grants.items() for pattern in patterns):
+            reach = Reach([pattern])
+            if any(reach.covers(name) or reach.buries_in(name) for name in names):
+                continue
+            account, _, queue = pattern.partition("/")
+            every = queue == "*"
+            alike = [f"{one}/*" for one in near(account, accounts)] if every else near(pattern.partition(":")[0], names)
+            if alike:
+                found.append(
+                    Problem(
+                        "grant",
+                        principal,
+                        f"{verb}={pattern} covers no queue that is seen here: is {' or '.join(alike)} meant?",
+                        "say all that it may anew, as one of its --allow is a slip of the pen: queuebell key change "
+                        f"{principal} --allow ...; where that queue is still to come, nothing is wrong",
+                    )
+                )
+    return found
+
+
+def clocks_apart(theirs: float | None, asked_at: float, told_at: float) -> list[Problem]:
+    """Return a warning where a bridge's clock, by the Date of its answer, is more than half a minute from ours.
+
+    The question left and the answer came at these times of our clock; all are seconds since 1970, ``theirs`` a whole
+    number of them, None where the answer has no date.
+    """
+    if theirs is None:
+        return []
+    # It was made at any time within its second, and ours may have passed meanwhile.
+    ahead = theirs - told_at if theirs > told_at else min(theirs + 1 - asked_at, 0.0)
+    if abs(ahead) <= CLOCKS_APART_S:
+        return []
+    return [
+        Problem(
+            "clock",
+            "clocks",
+            f"the clock of the bridge is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the one here",
+            f"tokens are refused {LEEWAY_S:.0f} s before they begin and after they end, and keys and certificates end "
+            "too early or too late: set the one that is wrong, by NTP",
+        )
+    ]

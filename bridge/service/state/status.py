@@ -1,0 +1,482 @@
+"""How a bridge stands, as it is shown: queues, listeners, readiness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from bridge.contract.jobs import Jobs, add
+from bridge.contract.names import POISON_SUFFIX
+from bridge.contract.wire import LISTENER, SCALER, UNSEEN, Processes
+from bridge.core.cluster.coordinator import Turns
+from bridge.core.pending_work import Debt
+from bridge.core.session_queue import Seat
+from bridge.core.sessions import Rejection, Session
+from bridge.core.wake_scheduler import Bell
+from bridge.observe.queue_families import Standing
+from bridge.observe.slices import Slices, sliced
+from bridge.service.state.answers import (
+    Check,
+    Cluster,
+    ClusterMember,
+    Deferred,
+    Findings,
+    ListenerState,
+    QueueState,
+    Readiness,
+    Receives,
+    RefusedMember,
+    Rejected,
+    RuleNumbers,
+    Subscribed,
+    Troubled,
+    Unattended,
+)
+from bridge.service.state.content import buried, content, everything
+
+Checks = dict[str, tuple[Callable[[], tuple[bool, str]], bool]]
+"""By name: what asks whether it works and how it stands, and whether readiness requires it."""
+
+ROWS_MAX: Final = 1000
+"""Findings of one kind in one answer."""
+
+
+def unattended(bell: Bell, debt: Debt) -> str | None:
+    """Say in words that work waits and no session is there to look (B14), or None where all is well.
+
+    With a session at another bridge of the cluster it is. Of bridges that only share an engine none knows of the
+    others' sessions, and that is said. A paused queue is to be left alone, so nobody is missed there. Nor is anybody
+    where the queue service holds the queue and nothing is visible in it, whatever was announced. A queue that only a
+    gap marked is named as such (`after_gap`). What was buried waits for a person, and is told of by
+    `waits_for_a_person`.
+    """
+    if stranded(debt):
+        count = "1 message waits" if debt.visible == 1 else f"{debt.visible} messages wait"
+        return f"{count} in the bridge's own queue, but the listeners of this name read another store"
+    # What is delayed or leased waits for its time or for its holder: it is said once it is visible.
+    waiting = debt.visible if debt.exists else 0
+    known_empty = debt.exists and not waiting and not debt.read_elsewhere
+    if len(debt.seats) or debt.paused or known_empty or not (debt.dirty or waiting) or _is_grave(debt):
+        return None
+    where, ends = "no listener is subscribed", "nothing is received until one starts"
+    if bell.turns is not None:
+        if any(debt.queue in peer.abilities for peer in bell.turns.members.peers.values()):
+            return None
+        where += " at any bridge of the cluster that is heard"
+    elif bell.on_engine:
+        where += " at this bridge"
+        ends += ", here or at another bridge of this store"
+    if after_gap(debt):
+        return f"triggers may have been missed; {where}"
+    announced = "work was announced" if debt.announced else "its last listener left before it had received"
+    what = f"{waiting} waiting" if waiting else announced
+    return f"{where}; {what}; {ends}"
+
+
+def waits_for_a_person(bell: Bell, debt: Debt, now: float) -> str | None:
+    """Say in words that messages were buried in this queue, where no listener takes them, or None where that is not so.
+
+    Such a queue has no listener, as it should: that is no fault of anybody's, and a person is to look.
+    """
+    if not _is_grave(debt):
+        return None
+    depth = content(bell, debt, now).get("depth")
+    # A listener that buries counts its poison queue, which nobody receives from.
+    above = bell.ledger.find(debt.queue.removesuffix(POISON_SUFFIX))
+    counted = None if above is None else buried(bell, above)
+    if depth is not None:
+        count = depth.visible + depth.invisible
+    elif counted is not None and counted.queue == debt.queue and counted.messages:
+        count = counted.messages
+    else:
+        known_of = debt.dirty and not after_gap(debt)
+        return "messages were buried in another store, where their number is not known" if known_of else None
+    return f"{count} {'message was' if count == 1 else 'messages were'} buried" if count else None
+
+
+def _is_grave(debt: Debt) -> bool:
+    return debt.queue.endswith(POISON_SUFFIX) and not len(debt.seats)
+
+
+def after_gap(debt: Debt) -> bool:
+    """Say whether a queue is only to be looked at because triggers may have been missed: nothing is known to wait."""
+    return debt.dirty and debt.after_gap and not (debt.exists and debt.visible)
+
+
+def stranded(debt: Debt) -> bool:
+    """Say whether messages are visible in the queue service while all listeners of the queue take from elsewhere.
+
+    A listener is known to take from elsewhere once it has covered: before its first answer it may not know its store.
+    """
+    elsewhere = debt.read_elsewhere and debt.seats.any_foreign and not debt.seats.any_own
+    return elsewhere and debt.exists and not debt.paused and debt.visible > 0
+
+
+def failing(bell: Bell) -> int:
+    """Count the queues of sessions whose receives fail, as they said."""
+    return sum(seat.failing_since is not None for each in bell.sessions.named() for seat in each.seats.values())
+
+
+def queues(bell: Bell, now: float, told: Container[str]) -> Iterator[list[Standing]]:
+    """Return slice by slice how each queue stands; those ``told`` by a webhook are not unattended."""
+    rejected = bell.rejections.by_queue(now)
+
+    def standing(debt: Debt) -> Standing:
+        since = [seat.failing_since for seat in debt.seats if seat.failing_since is not None]
+        return Standing(
+            debt.queue,
+            len(debt.seats),
+            stranded(debt) or (debt.queue not in told and unattended(bell, debt) is not None and not after_gap(debt)),
+            max(0.0, now - min(since)) if since else 0.0,
+            len(rejected.get(debt.queue, ())),
+        )
+
+    return ([standing(debt) for debt in part] for part in sliced(bell.ledger.debts.values()))
+
+
+def scaled(bell: Bell) -> Iterator[tuple[str, Processes]]:
+    """Return how the workers of each scaler stand, by queue, as it said."""
+    for session in bell.sessions.named():
+        for seat in session.seats.values():
+            if seat.scaler and seat.processes is not None:
+                yield seat.queue, seat.processes
+
+
+HELD: Final = {
+    "starting": "no more before those are ready",
+    "maximum": "no more than the maximum",
+    "backoff": "none for another {pause:.0f} s, because of a failure",
+    "uncounted": "the store cannot be counted, and none ends for want of work",
+    "elsewhere": "others run elsewhere",
+    "stopping": "none, for it stops",
+}
+
+
+def workers(told: Processes) -> str:
+    """Say in words how the workers of a scaler stand, and why no more are started."""
+    noun = "worker" if told.wanted == 1 else "workers"
+    words = f"{told.wanted} {noun} wanted, {told.ready} ready, {told.starting} starting"
+    if ends := told.running - told.ready - told.starting:
+        words += f", {max(0, ends)} ending"
+    held = "" if told.held is None else HELD.get(told.held, told.held).format(pause=told.pause_ms / 1000)
+    return "; ".join(filter(None, (words, held, _failed(told))))
+
+
+def _failed(told: Processes) -> str:
+    what = "the count failed" if told.held == "uncounted" else "the last failed"
+    failed = told.failure or ""
+    return f"{what}: {failed}" if failed and not failed.startswith(UNSEEN) else failed
+
+
+def failing_s(seat: Seat, now: float) -> float | None:
+    """Return for how long the receives of a session have failed at a queue, None where the last was answered."""
+    return None if seat.failing_since is None else round(max(0.0, now - seat.failing_since), 3)
+
+
+def describe(bell: Bell, queue: str, now: float, sees: Callable[[str], bool] = everything) -> QueueState | None:
+    """Return how one queue stands, or None for one that was never put to, triggered or subscribed.
+
+    What was buried is told to a reader who ``sees`` the poison queue.
+    """
+    debt = bell.ledger.find(queue)
+    if debt is None:
+        return None
+    return QueueState(
+        queue=queue,
+        **content(bell, debt, now, sees),
+        paused=debt.paused,
+        gen=debt.gen,
+        dirty=debt.dirty,
+        sessions=len(debt.seats),
+        unattended=unattended(bell, debt),
+        wakes=dict(debt.wakes),
+        receives=Receives(debt.receives, debt.empty),
+        wake_sources=dict(debt.wake_sources),
+        triggers=debt.triggers,
+        jobs=jobs(debt),
+        unannounced=debt.unannounced,
+    )
+
+
+def jobs(debt: Debt) -> dict[str, Jobs]:
+    """Return what became of a queue's messages by handler, with the calls that run now."""
+    sums = dict(debt.jobs or {})
+    for seat in debt.seats:
+        for handler, count in (seat.in_flight or {}).items():
+            add(sums, handler, Jobs(in_flight=count))
+    return sums
+
+
+def in_flight(bell: Bell) -> Iterator[tuple[str, str, int]]:
+    """Return how many calls of each handler run at each queue, as each session said."""
+    for session in bell.sessions.named():
+        for seat in session.seats.values():
+            for handler, count in (seat.in_flight or {}).items():
+                yield seat.queue, handler, count
+
+
+def cluster(bell: Bell, turns: Turns | None, now: float) -> Cluster:
+    """Return the cluster as this bridge sees it; one without a name where it takes no ``turns``."""
+    if turns is None:
+        return Cluster()
+    attended = {queue for session in bell.sessions.named() for queue in session.seats}
+    members = [
+        ClusterMember(
+            boot=bell.boot,
+            address=turns.about.address,
+            version=turns.about.version,
+            me=True,
+            leaving=turns.members.leaving,
+            silent_ms=0,
+            queues=len(attended),
+            able=sum(bell.ledger.debts[queue].seats.any_ready for queue in attended),
+        )
+    ]
+    members += [
+        ClusterMember(
+            boot=peer.boot,
+            address=peer.word.address,
+            version=peer.word.version,
+            me=False,
+            leaving=peer.word.leaving,
+            silent_ms=round((turns.at(now) - peer.heard_at) * 1000),
+            queues=len(peer.abilities),
+            able=sum(ability.room for ability in peer.abilities.values()),
+        )
+        for peer in turns.members.peers.values()
+    ]
+    waiting = [
+        Deferred(queue, max(0, round((at - now) * 1000)))
+        for queue in turns.deferred
+        if (at := turns.acts_at(queue)) is not None
+    ]
+    return Cluster(
+        name=turns.name,
+        alone=turns.members.alone(turns.at(now)),
+        members=members,
+        refused=[RefusedMember(each.boot, each.address, each.why) for each in turns.members.refused.values()],
+        went=turns.members.flapping(turns.at(now)),
+        deferred=waiting[:ROWS_MAX],
+        left_out=max(0, len(waiting) - ROWS_MAX),
+    )
+
+
+def listeners(bell: Bell, now: float) -> list[ListenerState]:
+    """Return the sessions that said hello, oldest first."""
+    return [listener(bell, session, now) for session in bell.sessions.named()]
+
+
+def listener(bell: Bell, session: Session, now: float) -> ListenerState:
+    """Return how one session stands."""
+    return ListenerState(
+        listener=session.listener,
+        instance=session.instance or "",
+        channel=session.kind,
+        kind=SCALER if session.scaler else LISTENER,
+        connected_s=round(now - session.opened_at, 3),
+        silent_s=round(now - session.last_heard, 3),
+        queues=[
+            Subscribed(
+                queue=seat.queue,
+                capacity=seat.capacity,
+                free=seat.free,
+                has_room=seat.has_room,
+                owns=bell.ledger.debts[seat.queue].owner == session.id,
+                failing_s=failing_s(seat, now),
+                hung=seat.hung,
+                processes=seat.processes if seat.scaler else UNSET,
+            )
+            for seat in session.seats.values()
+        ],
+    )
+
+
+def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend: bool) -> Slices[Findings]:
+    """Gather what a person should know of a bridge that runs; it changes nothing.
+
+    Queues after a gap come last: nothing is known to wait there, and those beyond 1000 are not even counted.
+    """
+    lonely: list[Unattended] = []
+    doubtful: list[Unattended] = []
+    graves: list[Unattended] = []
+    left_out = 0
+    for part in sliced(bell.ledger.debts.values()):
+        for debt in part:
+            grave = waits_for_a_person(bell, debt, now)
+            detail = grave or unattended(bell, debt)
+            if detail is None:
+                continue
+            rows = graves if grave else doubtful if after_gap(debt) else lonely
+            if len(rows) >= ROWS_MAX:
+                left_out += rows is not doubtful
+                continue
+            rows.append(
+                Unattended(
+                    queue=debt.queue,
+                    exists=debt.exists,
+                    visible=debt.visible,
+                    invisible=debt.invisible,
+                    dirty=debt.dirty,
+                    stranded=stranded(debt),
+                    after_gap=rows is doubtful,
+                    detail=detail,
+                )
+            )
+        yield
+    troubled: list[Troubled] = []
+    for some in sliced(bell.sessions.named()):
+        troubled += _troubled(bell, now, stalled, some)
+        yield
+    return Findings(
+        unattended=[*lonely, *doubtful][:ROWS_MAX],
+        buried=graves,
+        sessions=troubled[:ROWS_MAX],
+        rejected=[rejected(each, now) for each in bell.rejections.recent(now)],
+        audit_found=bell.own.audit_found,
+        notices_suspend=notices_suspend,
+        crowded=crowded(bell),
+        left_out=left_out + max(0, len(troubled) - ROWS_MAX),
+        numbers=[
+            RuleNumbers(match=match, **msgspec.structs.asdict(numbers))
+            for match, numbers in bell.dispatch.tuning.each()
+        ],
+    )
+
+
+def rejected(each: Rejection, now: float) -> Rejected:
+    """Return how a worker stands that the bridge rejected."""
+    return Rejected(
+        queue=each.queue,
+        listener=each.listener,
+        code=each.code,
+        detail=each.describe(now),
+        count=each.count,
+        first_ms=round(1000 * (now - each.first_at)),
+        last_ms=round(1000 * (now - each.last_at)),
+    )
+
+
+def told_by_webhooks(webhooks: Iterable[ListenerState]) -> set[str]:
+    """Return the queues of which an endpoint is told that is reached."""
+    return {each.queue for row in webhooks if row.state == "ok" for each in row.queues}
+
+
+def with_webhooks(found: Findings, subscribers: Iterable[ListenerState]) -> Findings:
+    """Return findings with those of webhooks.
+
+    A queue that a webhook is told of is not unattended; one whose endpoint is not reached is in trouble, as
+    ``unreached``, or ``disabled`` after a 410.
+    """
+    hooks = [(row, each.queue) for row in subscribers if row.channel == "webhook" for each in row.queues]
+    told = told_by_webhooks(row for row, _ in hooks)
+    troubled = [
+        Troubled(
+            listener=row.listener,
+            channel="webhook",
+            queue=queue,
+            state="disabled" if row.state == "disabled" else "unreached",
+            detail=f"its webhook was not told of the work: {row.detail}",
+        )
+        for row, queue in hooks
+        if row.state != "ok"
+    ]
+    return msgspec.structs.replace(
+        found,
+        unattended=[row for row in found.unattended if row.stranded or row.queue not in told],
+        sessions=[*found.sessions, *troubled][:ROWS_MAX],
+    )
+
+
+def _troubled(bell: Bell, now: float, stalled: Container[int], sessions: Iterable[Session]) -> list[Troubled]:
+    rows: list[Troubled] = []
+    for session in sessions:
+
+        def trouble(state: str, detail: str, queue: str | None = None, session: Session = session) -> None:
+            rows.append(
+                Troubled(
+                    listener=session.listener,
+                    instance=session.instance,
+                    channel=session.kind,
+                    queue=queue,
+                    state=state,
+                    detail=detail,
+                )
+            )
+
+        silent = now - session.last_heard
+        if silent > 2 * max(session.beat_s, bell.sessions.heartbeat_s):
+            trouble("silent", f"has missed a heartbeat: silent for {silent:.0f} s")
+        if session.id in stalled:
+            trouble("behind", "its connection takes nothing just now")
+        for seat in session.seats.values():
+            state = "stuck" if seat.stuck else "deaf" if seat.deaf else None
+            if state is not None:
+                trouble(state, _SEATS[state], seat.queue)
+            if seat.hung:
+                trouble("hung", hangs(seat), seat.queue)
+            if seat.starved is not None:
+                trouble("starved", seat.starved.describe(), seat.queue)
+            since = failing_s(seat, now)
+            if since is not None:
+                trouble("failing", f"its receives have failed for {since:.0f} s", seat.queue)
+            elif seat.scaler and seat.processes is not None and (failed := _failed(seat.processes)):
+                trouble("workers", f"its workers do not start, or end as they should not: {failed}", seat.queue)
+    return rows
+
+
+_SEATS: Final = {
+    "stuck": "said that a receive had begun and showed no progress since",
+    "deaf": "did not take up the messages that it was handed",
+}
+
+
+def hangs(seat: Seat) -> str:
+    """Describe how many slots of a worker its hung handlers hold."""
+    return (
+        f"{seat.hung} of its {max(seat.hung, seat.capacity)} handler slots are held by calls that ran past "
+        "handler_timeout and do not return"
+    )
+
+
+def crowded(bell: Bell) -> str | None:
+    """Say in words that there were more queue names than are kept, or None where all fitted."""
+    ledger = bell.ledger
+    if not ledger.unknown:
+        return None
+    return (
+        f"{ledger.unknown} times since the start a queue with work announced and nobody listening was not kept, for "
+        f"want of room: at most {ledger.limit} names are; whoever listens there receives once"
+    )
+
+
+def readiness(
+    failure: str | None,
+    draining: bool,
+    others: Checks,
+    refusing: str | None = None,
+    crowded: str | None = None,
+    *,
+    keeps: bool = True,
+) -> Readiness:
+    """Return whether everything required works, and each check by name.
+
+    ``refusing`` says that puts are being refused for now, ``crowded`` that not all queue names are kept; the bridge is
+    ready all the same. Without ``keeps`` there are no queues behind its own API.
+    """
+    works = "the queue service's store takes writes" if keeps else "there is none: for queues in other stores only"
+    intake = "the bridge is stopping" if draining else "triggers are taken"
+    checks = {
+        "store": Check(failure is None, failure or works),
+        "intake": Check(not draining, intake if refusing is None else f"{intake}; {refusing}"),
+    }
+    if crowded is not None:
+        checks["queues"] = Check(True, crowded)
+    ready = failure is None and not draining
+    for name, (check, required) in others.items():
+        ok, detail = check()
+        checks[name] = Check(ok, detail if required else f"{detail} (not required)")
+        ready = ready and (ok or not required)
+    return Readiness(ready, checks)

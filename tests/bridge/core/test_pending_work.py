@@ -1,0 +1,392 @@
+"""The ledger at its limit: nobody's work is refused, the least needed names go, and looking for them costs no more."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import Any
+
+import pytest
+
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.wire import (
+    BridgeHeartbeat,
+    Bye,
+    Cover,
+    CoverAge,
+    Hello,
+    ListenerHeartbeat,
+    QueueBeat,
+    StoreDepth,
+    Subscription,
+    Wake,
+    Welcome,
+    WelcomedQueue,
+)
+from bridge.core.agenda import Agenda, DueTimes
+from bridge.core.listener_counts import Receives, count_depth, count_triggers
+from bridge.core.pending_work import Counted, Debt, Ledger
+from bridge.core.session_queue import Seat, Seats, seat
+from bridge.core.sessions import Session, Sessions, Silence
+from bridge.core.settings import Periods, Tuning
+from bridge.core.wake_scheduler import Duplicates
+from bridge.observe.facts import (
+    Covered,
+    DuplicateDropped,
+    Fact,
+    ReceivesTold,
+    SessionClosed,
+    SessionOpened,
+    Triggered,
+    Unannounced,
+    Woken,
+)
+from bridge.observe.slices import at_once
+from bridge.service.state.status import crowded, findings
+from tests.support.bells import BOOT, QUEUE, Rig
+
+
+@pytest.fixture
+def rebuilt(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many entries were put in order anew, each time."""
+    heapify, sizes = heapq.heapify, []
+
+    def noted(entries: list[Any]) -> None:
+        sizes.append(len(entries))
+        heapify(entries)
+
+    monkeypatch.setattr(heapq, "heapify", noted)
+    return sizes
+
+
+def numbers(seats: list[Seat]) -> list[int]:
+    return [one.session for one in seats]
+
+
+def test_who_comes_to_a_name_that_was_forgotten_is_asked_to_look() -> None:
+    """The trigger was taken and its name did not fit: the first hello finds it dirty (B10)."""
+    rig = Rig(queues_max=2)
+    for name in ("a/1", "a/2", "a/3"):
+        rig.trigger(name)
+    assert rig.bell.ledger.find("a/1") is None
+    assert rig.wakes(rig.join("a/1"))
+
+
+def test_nobody_who_listens_is_refused_or_forgotten() -> None:
+    """With every known name needed, hellos and triggers go on: the one is let in, the other rings plain subscribers."""
+    rig = Rig(queues_max=2)
+    rig.bell.dispatch.announcing = True
+    rig.join("a/1", "a/2", "a/3")
+    rig.level(1, queue="a/own", put=1, rose=True)
+    late = rig.join("a/late")
+    assert rig.wakes(late)
+    rig.announced.clear()
+    rig.trigger("a/stranger")
+    rig.trigger("a/stranger", not_before_ms=5000)
+    assert rig.announced == ["trigger"]
+    assert sorted(rig.bell.ledger.debts) == ["a/1", "a/2", "a/3", "a/late", "a/own"]
+    assert ("due", "a/stranger") not in rig.bell.dispatch.agenda
+    assert rig.bell.ledger.unknown == 2
+    rig.wait(6.0)
+    assert rig.wakes(rig.join("a/stranger"))
+
+
+def test_a_hello_at_the_limit_seats_all_its_queues() -> None:
+    """Opening one name takes no other of the same hello away, in a first hello and in a later one."""
+    rig = Rig(queues_max=1)
+    rig.trigger("a/other")
+    number = rig.join("a/1", "a/2", instance="1" * 32)
+    rig.say(number, Hello("1" * 32, "again", [Subscription(f"a/{name}", 4) for name in (2, 3, 4)]))
+    assert sorted(rig.bell.ledger.debts) == ["a/2", "a/3", "a/4"]
+    assert [len(rig.debt(f"a/{name}").seats) for name in (2, 3, 4)] == [1, 1, 1]
+    rig.bye(number)
+    for stranger in range(4):
+        rig.trigger(f"b/{stranger}")
+    assert len(rig.bell.ledger.debts) == 1, "what listeners left behind goes bit by bit"
+
+
+def test_it_is_said_that_names_did_not_fit() -> None:
+    """Only where one with work announced was not kept: a clean one that went is no news."""
+    rig = Rig(queues_max=1)
+    rig.trigger("a/1")
+    assert crowded(rig.bell) is None
+    rig.trigger("a/2")
+    said = crowded(rig.bell)
+    assert said is not None and "at most 1 names" in said
+    assert at_once(findings(rig.bell, rig.now, stalled=(), notices_suspend=True)).crowded == said
+
+
+def test_a_clean_name_goes_before_an_older_one_with_a_debt() -> None:
+    """B10: also one that nobody ever came to, and that was never marked."""
+    ledger = Ledger(2, Tuning(Periods()))
+    ledger.mark(ledger.hear("a/owed", 0.0), 0.0, "trigger", 1, foreign=True)
+    ledger.hear("a/clean", 0.0)
+    ledger.hear("a/new", 0.0)
+    assert sorted(ledger.debts) == ["a/new", "a/owed"]
+
+
+def place(
+    session: int, *, own: bool = False, accepts: bool = False, capacity: int = 4, free: int | None = None
+) -> Seat:
+    """Return a seat as a hello asks for it."""
+    return seat(session, Subscription("a/b", capacity, own=own, free=free), accepts=accepts)
+
+
+def seated(*seats: Seat) -> Seats:
+    """Return seats in this order."""
+    all_of_them = Seats()
+    for one in seats:
+        all_of_them.add(one)
+    return all_of_them
+
+
+def test_which_sessions_are_own_is_counted_through_every_change() -> None:
+    """Seated, seated anew as the other kind, turned own by a cover, and gone: both counts are right after each."""
+    seats = Seats()
+    assert (seats.any_own, seats.any_foreign, seats.any_ready, len(seats)) == (False, False, False, 0)
+    one, two = place(1), place(2)
+    seats.add(one), seats.add(two)
+    assert (seats.any_own, seats.any_foreign) == (False, True)
+    seats.turns_own(one)
+    seats.turns_own(one)
+    assert (one.own, seats.any_own, seats.any_foreign) == (True, True, True)
+    seats.turns_own(two)
+    assert (seats.any_own, seats.any_foreign) == (True, False)
+    seats.add(place(1))
+    assert (seats.any_own, seats.any_foreign, len(seats)) == (True, True, 2)
+    assert seats.remove(2) is two
+    assert (seats.any_own, seats.any_foreign) == (False, True)
+    assert seats.remove(2) is None
+    seats.remove(1)
+    assert (seats.any_own, seats.any_foreign, seats.any_ready, len(seats)) == (False, False, False, 0)
+    three, four = place(3, own=True), place(4, own=True)
+    seats.add(three), seats.add(four), seats.remove(3)
+    assert (seats.any_own, seats.any_foreign) == (True, False)
+    seats.remove(4)
+    assert not seats.any_own
+
+
+def test_a_copy_is_known_for_its_period_and_no_longer() -> None:
+    """B13: at its very end it is still a copy; beyond it, or among too many, it is forgotten, the oldest first."""
+    seen = Duplicates(10.0, 2)
+
+    def copy(now: float, id_: str | None = "1", source: str = "p", *, queue: str = "a/b", due: int = 0,
+             bus: str = "nats", redelivered: bool = False) -> bool:  # fmt: skip
+        return seen.is_copy(now, None if id_ is None else (source, id_), queue, due, bus, redelivered)
+
+    seen.marked(100.0, ("p", "1"), "a/b", 0, "http")
+    assert copy(100.0) and copy(110.0) and not copy(110.125)
+    assert (
+        not copy(100.0, queue="a/c") and not copy(100.0, due=1) and not copy(100.0, "2") and not copy(100.0, "1", "q")
+    )
+    assert not copy(100.0, bus="http") and copy(100.0, bus="http", redelivered=True)
+    seen.marked(100.0, None, "a/b", 0, "http")
+    assert not copy(100.0, None) and len(seen) == 1, "what has no name is not kept"
+    seen.marked(105.0, ("p", "1"), "a/b", 0, "nats")
+    assert copy(105.0) and not copy(105.0, bus="http"), "the first mark counts, not its copies"
+    seen.marked(110.0, ("p", "2"), "a/b", 7, "http")
+    assert len(seen) == 2
+    assert copy(110.0, "2", due=7) and copy(110.0)
+    seen.marked(110.0, ("p", "3"), "a/b", 0, "http")
+    assert (len(seen), copy(110.0)) == (2, False), "one too many: the oldest goes"
+    seen.marked(120.0, ("p", "4"), "a/b", 0, "http")
+    assert copy(120.0, "3") and copy(120.0, "4") and len(seen) == 2
+    seen.marked(120.125, ("p", "5"), "a/b", 0, "http")
+    assert len(seen) == 2 and copy(120.125, "5")
+    seen.marked(130.125, ("p", "6"), "a/b", 0, "http")
+    assert (len(seen), copy(130.125, "5"), copy(130.125, "4")) == (2, True, False)
+    seen.marked(150.0, ("p", "7"), "a/b", 0, "http")
+    assert len(seen) == 1, "all that are too old go at once"
+
+
+def test_due_times_of_one_bucket_are_one_and_their_sizes_add_up() -> None:
+    """Up to a million, which is what a trigger may announce."""
+    times = DueTimes()
+    ends = {times.add(0.0, 0.001), times.add(0.0, 0.002, size=4), times.add(0.0, 0.001, size=999_994)}
+    assert (len(ends), len(times), times.pop_due(1.0)) == (1, 1, 999_999)
+    times.add(0.0, 0.001, size=600_000), times.add(0.0, 0.001, size=600_000)
+    assert times.pop_due(1.0) == 1_000_000
+    times.add(0.0, 1.0), times.add(0.0, 2.0, size=2), times.add(0.0, 9.0)
+    assert (times.pop_due(5.0), len(times)) == (3, 1)
+
+
+def test_a_due_time_is_not_early_by_a_rounding_error_either() -> None:
+    """B2: three times the width of a bucket is less than this, as floats multiply."""
+    exact = math.nextafter(0.03, 1.0)
+    assert math.ceil(exact / 0.01) * 0.01 < exact
+    assert DueTimes().add(exact, 0.0) == pytest.approx(0.04)
+
+
+def test_b8_a_session_that_ended_meanwhile_hides_nobody_who_is_dead() -> None:
+    """B8: those that are looked up after it are judged all the same."""
+    sessions = Sessions(10.0)
+    silence = Silence(sessions)
+    one, two = (Session(id=number, kind="test", opened_at=0.0, last_heard=0.0) for number in (1, 2))
+    for session in (one, two):
+        sessions.open(session)
+        silence.expect(session)
+    sessions.remove(one)
+    assert silence.dead(30.0) == [two]
+
+
+ME, YOU = "1" * 32, "2" * 32
+
+
+def debt(queue: str = "a/b") -> Debt:
+    return Debt(queue=queue, seats=Seats(), numbers=Tuning(Periods()).of(queue))
+
+
+def test_work_that_nobody_announced_is_counted_once() -> None:
+    """By its level, apart from the receives by source, and not where work was announced meanwhile."""
+    receives, queue = Receives(), debt()
+    levels = {"sweep": (2, 1), "unannounced": (1, 0)}
+    told = [ReceivesTold("a/b", "sweep", 2, 1), Unannounced("a/b", 1)]
+    assert receives.told(ME, queue, levels) == receives.told(YOU, queue, levels) == told
+    assert receives.told(ME, queue, levels) == []
+    assert (queue.unannounced, queue.receives, queue.wake_sources) == (2, 6, {"sweep": 4})
+    assert receives.told(ME, queue, {"unannounced": (2, 0)}, announced=True) == []
+    receives.told(ME, queue, {"unannounced": (4, 0)})
+    assert queue.unannounced == 4, "of what was announced nothing is counted later either"
+
+
+def test_the_newest_count_of_a_store_is_kept() -> None:
+    """Of two listeners the one that looked later is believed, whenever it says so; of equal ones the last."""
+    queue = debt()
+    count_depth(queue, StoreDepth(5, 1, 2_000), 100.0)
+    count_depth(queue, StoreDepth(9, 9, 3_000), 100.5)
+    assert queue.counted == Counted(5, 1, 98.0, False)
+    count_depth(queue, StoreDepth(7, 0, 3_000, at_least=True), 101.0)
+    assert queue.counted == Counted(7, 0, 98.0, True)
+
+
+def news(rig: Rig) -> list[Fact]:
+    """Return and forget what was told."""
+    told, rig.facts = rig.facts, []
+    return told
+
+
+def heard(rig: Rig, number: int) -> list[object]:
+    """Return and forget every frame that a session was sent."""
+    frames, rig.frames[number] = rig.frames[number], []
+    return list(frames)
+
+
+def test_ends_of_sessions_that_do_not_say_bye() -> None:
+    """Replaced, silent, lost and without a hello: each with its code and its reason, and told if it had a name."""
+    rig = Rig()
+    nameless = rig.bell.open(rig.now, "test")
+    old = rig.join("a/x", instance="1" * 32)
+    silent = rig.join("a/x")
+    lost = rig.join("a/x")
+    new = rig.join("a/x", instance="1" * 32)
+    news(rig)
+    assert rig.ended == {old: (1001, "replaced")}
+    rig.lose(lost)
+    assert news(rig) == [SessionClosed(lost, "listener 3", "lost")]
+    rig.lose(lost)
+    assert news(rig) == [], "once"
+    rig.wait(4.875)
+    assert nameless not in rig.ended
+    rig.beat(new, "a/x")
+    rig.wait(0.125)
+    assert rig.ended[nameless] == (4408, "no hello within 5 s")
+    assert rig.bell.sessions.get(nameless) is None
+    for _ in range(2):
+        rig.wait(4.875)
+        rig.beat(new, "a/x")
+    rig.wait(0.25)
+    assert rig.ended[silent] == (1001, "silent")
+    assert [fact for fact in news(rig) if isinstance(fact, SessionClosed)] == [
+        SessionClosed(silent, "listener 2", "silent")
+    ]
+    assert new not in rig.ended
+
+
+def test_a_beat_that_tells_of_receives_and_depth_is_counted() -> None:
+    """Into the queue, as facts, and with the time at which the store was asked; a queue it does not have is passed."""
+    rig = Rig()
+    number = rig.join()
+    news(rig)
+    beats = {
+        "a/other": QueueBeat(1, receives={"sweep": (9, 9)}),
+        QUEUE: QueueBeat(receives={"sweep": (1, 2)}, depth=StoreDepth(5, 1, 500, at_least=True), failing_ms=2500),
+    }
+    rig.say(number, ListenerHeartbeat(1, beats))
+    assert news(rig) == [ReceivesTold(QUEUE, "sweep", 1, 2)]
+    assert rig.debt().counted == Counted(5, 1, 99.5, at_least=True)
+    assert rig.debt().seats.get(number).failing_since == 97.5
+    assert rig.bell.ledger.find("a/other") is None
+    rig.beat(number)
+    assert rig.debt().seats.get(number).failing_since is None
+
+
+@pytest.mark.parametrize(
+    ("size", "picked"), [(1, [1]), (2, [1]), (3, [1, 2]), (4, [1, 2, 3]), (6, [1, 2, 3]), (7, [1, 2, 3])]
+)
+def test_as_many_are_woken_as_their_room_is_enough_for(size: int, picked: list[int]) -> None:
+    """Two slots, one that is a guess (a free count of 0 without a `more`), and three."""
+    seats = seated(place(1, free=2), place(2, free=0), place(3, free=3))
+    assert numbers(seats.pick_for(size)) == picked
+
+
+def test_many_deadlines_that_stand_are_not_put_in_order_again_with_each(rebuilt: list[int]) -> None:
+    """Setting one costs O(log n): the heap is made anew only where most of it is stale."""
+    agenda: Agenda[int] = Agenda()
+    for key in range(500):
+        agenda.set(key, float(key))
+    assert not rebuilt
+    assert agenda.pop_due(500.0) == list(range(500))
+
+
+def test_the_life_of_a_session_frame_by_frame() -> None:
+    """From its hello to its bye: what it is sent, and what is told of it."""
+    rig = Rig(sweep_s=60.0)
+    number = rig.join()
+    assert heard(rig, number) == [
+        Welcome(BOOT, 5000, 60_000, 1, [WelcomedQueue(QUEUE, 1, clean=False, covered_age_ms=None)]),
+        Wake(QUEUE, BOOT, 1, "resync", 1, 0),
+    ]
+    assert news(rig) == [SessionOpened(1, "listener 1", "test", 1), Woken(QUEUE, 1, "resync", 0.0, 0)]
+    rig.wait(1.0)
+    rig.started(number, 1)
+    rig.say(number, Cover(QUEUE, BOOT, 1, 500))
+    assert news(rig) == [Covered(QUEUE, settled=True)]
+    rig.wait(2.0)
+    rig.say(number, ListenerHeartbeat(99))
+    assert heard(rig, number) == [BridgeHeartbeat(BOOT, 99, 0, 1, {QUEUE: CoverAge(1, 2500)})]
+    rig.cover(number, 1)
+    assert news(rig) == [Covered(QUEUE, settled=False)], "nothing was owed"
+    rig.bye(number)
+    assert heard(rig, number) == [Bye()]
+    assert rig.ended == {number: (1000, "bye")}
+    assert news(rig) == [SessionClosed(1, "listener 1", "bye")]
+    assert rig.bell.deadline() == rig.bell.dispatch.agenda.when(("audit", 0)), "no timer of the session is left"
+
+
+def test_triggers_are_told_and_copies_as_well() -> None:
+    """With the bus, the size and how many they stand for."""
+    rig = Rig()
+    event = CloudQueueWorkDetected("billing", "orders", 4, id="1", source="p")
+    rig.bell.trigger(rig.now, event, "http", count=3)
+    rig.bell.trigger(rig.now, event, "nats", count=3)
+    rig.bell.trigger(rig.now, event, "http", redelivered=True)
+    rig.bell.trigger(rig.now, event, "http")
+    rig.drive()
+    assert news(rig) == [
+        Triggered(QUEUE, "http", 4, 3),
+        DuplicateDropped(QUEUE, "nats"),
+        DuplicateDropped(QUEUE, "http"),
+        Triggered(QUEUE, "http", 4, 1),
+    ]
+    assert (rig.debt().triggers, rig.debt().size) == (4, 8)
+
+
+def test_a_name_takes_little_memory() -> None:
+    """What most queues have none of is shared until it changes: a bridge may know 100,000 names."""
+    ledger = Ledger(10, Tuning(Periods()))
+    one, two = (ledger.open(name, 0.0) for name in ("a/b", "a/c"))
+    for name in ("asked", "buses", "wakes", "wake_sources"):
+        assert getattr(one, name) is getattr(two, name), name
+    count_triggers(one, 1.0, "http", 2)
+    count_triggers(one, 2.0, "http", 1)
+    assert (dict(one.buses), dict(two.buses)) == ({"http": 3}, {})

@@ -48,7 +48,7 @@ class Contender(Protocol):
         """Count the jobs that are still to be done."""
 
 
-class Bell:
+class WakeScheduler:
     """When jobs were handled, and the wait for so many of them."""
 
     def __init__(self) -> None:
@@ -81,8 +81,8 @@ class Bell:
 class Queuebell:
     """A listener and a bridge that hears the trigger function."""
 
-    def __init__(self, url: str, bell: Bell, bridge: str | Bridge) -> None:
-        self._url, self._bell, self._bridge = url, bell, bridge
+    def __init__(self, url: str, scheduler: WakeScheduler, bridge: str | Bridge) -> None:
+        self._url, self._bell, self._bridge = url, scheduler, bridge
         self._producer: Any = None
         self._listener: Listener | None = None
         self._task: asyncio.Task[None] | None = None
@@ -129,8 +129,8 @@ class Queuebell:
 class Published(Queuebell):
     """The same on tables that notify nobody: the producer publishes after its put, to a bridge by HTTP."""
 
-    def __init__(self, url: str, bell: Bell, bridge: str | Bridge) -> None:
-        super().__init__(f"{url}?search_path={UNNOTIFIED}", bell, bridge)
+    def __init__(self, url: str, scheduler: WakeScheduler, bridge: str | Bridge) -> None:
+        super().__init__(f"{url}?search_path={UNNOTIFIED}", scheduler, bridge)
         self._publishing: PublishingQueue | None = None
 
     async def put(self) -> None:
@@ -142,9 +142,9 @@ class Published(Queuebell):
 class Embedded(Published):
     """The same with the bridge in the worker's own process."""
 
-    def __init__(self, url: str, bell: Bell, bridge: str) -> None:
+    def __init__(self, url: str, scheduler: WakeScheduler, bridge: str) -> None:
         self._service = Bridge()
-        super().__init__(url, bell, self._service)
+        super().__init__(url, scheduler, self._service)
 
     async def start(self, batch: int) -> None:
         await self._service.start()
@@ -155,13 +155,13 @@ class Embedded(Published):
         await self._service.stop()
 
 
-class Alone(Queuebell):
+class SingleNode(Queuebell):
     """A listener with the bridge in its own process, which hears the trigger function itself, as the others do."""
 
-    def __init__(self, url: str, bell: Bell, bridge: str) -> None:
+    def __init__(self, url: str, scheduler: WakeScheduler, bridge: str) -> None:
         self._service = Bridge()
         self._buses = Attachments(self._service, postgres=[url], settings=BusSettings(prefix=ALONE))
-        super().__init__(f"{url}?search_path={ALONE}", bell, self._service)
+        super().__init__(f"{url}?search_path={ALONE}", scheduler, self._service)
 
     async def start(self, batch: int) -> None:
         await self._service.start()
@@ -179,8 +179,8 @@ class Alone(Queuebell):
 class PgQueuer:
     """pgqueuer, with its asyncpg driver."""
 
-    def __init__(self, url: str, bell: Bell, bridge: str) -> None:
-        self._url, self._bell = url, bell
+    def __init__(self, url: str, scheduler: WakeScheduler, bridge: str) -> None:
+        self._url, self._bell = url, scheduler
         self._queries: Any = None
         self._own: Any = None
         self._worker: Any = None
@@ -233,7 +233,7 @@ class PgQueuer:
 class Procrastinate:
     """procrastinate, with its psycopg connector."""
 
-    def __init__(self, url: str, bell: Bell, bridge: str) -> None:
+    def __init__(self, url: str, scheduler: WakeScheduler, bridge: str) -> None:
         import procrastinate
 
         self._app: Any = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url))
@@ -242,7 +242,7 @@ class Procrastinate:
 
         @self._app.task(name="job")  # type: ignore[untyped-decorator]
         async def job(at: str = "") -> None:
-            bell.handled(at.encode())
+            scheduler.handled(at.encode())
 
         self._job = job
 
@@ -278,11 +278,11 @@ class Procrastinate:
             await self._app.open_async()
 
 
-KINDS: dict[str, Callable[[str, Bell, str], Contender]] = {
+KINDS: dict[str, Callable[[str, WakeScheduler, str], Contender]] = {
     "queuebell": Queuebell,
     "published": Published,
     "embedded": Embedded,
-    "alone": Alone,
+    "alone": SingleNode,
     "pgqueuer": PgQueuer,
     "procrastinate": Procrastinate,
 }
@@ -290,53 +290,53 @@ KINDS: dict[str, Callable[[str, Bell, str], Contender]] = {
 
 async def serve(kind: str, url: str, bridge: str = "") -> None:
     """Play a worker of this kind until standard input ends."""
-    bell = Bell()
-    contender = KINDS[kind](url, bell, bridge)
+    scheduler = WakeScheduler()
+    contender = KINDS[kind](url, scheduler, bridge)
 
     async def fill(count: int) -> None:
         await contender.fill(count)
 
     async def drain(count: int, batch: int) -> dict[str, float]:
         """Work off a backlog: from the first job to the last, and until nothing of it is left."""
-        before = bell.count
-        bell.count = 0
+        before = scheduler.count
+        scheduler.count = 0
         await contender.start(batch)
-        await bell.reach(count)
-        seconds = bell.last - bell.first
+        await scheduler.reach(count)
+        seconds = scheduler.last - scheduler.first
         while await contender.left():
             await asyncio.sleep(0.01)
-        settled = time.monotonic() - bell.first
+        settled = time.monotonic() - scheduler.first
         await contender.stop()
-        bell.count += before
+        scheduler.count += before
         return {"seconds": seconds, "settled": settled}
 
     async def wake(samples: int, pace_ms: float) -> list[float]:
         """Put single jobs on an idle queue; milliseconds from before the put to the handler's start."""
         await contender.start(10)
-        first = bell.count + 1  # the handler may be done before its put has returned
+        first = scheduler.count + 1  # the handler may be done before its put has returned
         await contender.put()
-        await bell.reach(first)
+        await scheduler.reach(first)
         found = []
         for _ in range(samples):
             await asyncio.sleep(pace_ms / 1000)
-            before, begun = bell.count, time.monotonic()
+            before, begun = scheduler.count, time.monotonic()
             await contender.put()
-            await bell.reach(before + 1)
-            found.append((bell.last - begun) * 1000)
+            await scheduler.reach(before + 1)
+            found.append((scheduler.last - begun) * 1000)
         await contender.stop()
         return found
 
     async def begin(batch: int) -> None:
         """Work until told to `end`; returns once a first job was done."""
-        first = bell.count + 1
+        first = scheduler.count + 1
         await contender.start(batch)
         await contender.put()
-        await bell.reach(first)
-        bell.waits.clear()
+        await scheduler.reach(first)
+        scheduler.waits.clear()
 
     async def end() -> dict[str, Any]:
         """Work no more; the seconds that each job waited, and the jobs that are left."""
-        waits, left = list(bell.waits), await contender.left()
+        waits, left = list(scheduler.waits), await contender.left()
         await contender.stop()
         return {"waits": waits, "left": left}
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from bridge.access.access_file import Looking
+from bridge.access.access_file import FileWatch
 from bridge.access.access_watch import AccessWatch
 from bridge.brokers.extras import install
 from bridge.brokers.postgres.access import SCHEMES, PostgresAccess
@@ -48,7 +48,7 @@ from bridge.queues.embedded.file import CLOSE, messages_in, open_to_others
 from bridge.queues.postgres.store import PostgresStore
 from bridge.queues.served import Described
 from bridge.service.bridge import Bridge, BridgeSettings
-from bridge.service.shared_store import Nowhere
+from bridge.service.shared_store import NoStore
 from bridge.triggers.attachment import Attachments, BusSettings
 from queuebell.settings import Settings, parse_listen
 
@@ -73,7 +73,7 @@ class Assembly(NamedTuple):
     webhooks: Webhooks
     brokers: Attachments
     keda: KedaServer | None
-    watches: tuple[Looking, ...]
+    watches: tuple[FileWatch, ...]
     """What looks at files that may change while it serves."""
 
 
@@ -197,7 +197,7 @@ def _engine(settings: Settings, in_memory: bool) -> QueueStore | None:
         if settings.cluster is None:
             return None
         _refuse_own_messages(settings, "cluster", "without --cluster", in_memory)
-        return Nowhere()
+        return NoStore()
     scheme = settings.store.partition(":")[0].lower()
     if scheme not in SERVED:
         raise ConfigurationError(
@@ -291,7 +291,7 @@ def _doors(
     tls = None if certificates is None else certificates.context
     # TLS of the bridge's own port encrypts nothing here.
     shared = msgspec.structs.replace(shared, guarded=settings.auth and tls is not None)
-    if isinstance(engine, Nowhere):
+    if isinstance(engine, NoStore):
         raise ConfigurationError(
             "azure_queue: a bridge of a cluster has queues for it only on a store that all of them reach: name it with"
             " --store URL (azure_relay needs none)"
@@ -321,7 +321,7 @@ def _doors(
         gate=service.gate,
         principals=None
         if access is None
-        else AccountPrincipals(access, principals_of(settings.azure_account), service.tell),
+        else AccountPrincipals(access, principals_of(settings.azure_account), service.emit),
     )
     yield AzureServer(front, front_settings(shared, host, port), boot=service.named_boot, tls=tls)
 
@@ -330,7 +330,7 @@ def _relays(
     settings: Settings, service: Bridge, shared: WebSettings, access: AccessWatch | None
 ) -> Iterator[HttpServer]:
     """Make a relay for each endpoint that was named."""
-    used = None if access is None else AccountLimits(access, principals_of(settings.azure_account), service.tell)
+    used = None if access is None else AccountLimits(access, principals_of(settings.azure_account), service.emit)
     for text in settings.azure_relay:
         listen, _, url = text.partition("=")
         host, port = parse_listen(listen, "azure_relay")

@@ -24,9 +24,9 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
 )
-from bridge.core.commands import End, Flush, Reread, Send
+from bridge.core.commands import End, Flush, Refresh, Send
 from bridge.core.settings import Periods
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from listeners.core.commands import Command
 from listeners.core.controller import Controller
 from listeners.core.frames import beat_of, covers, frame_of, subscription_of
@@ -61,8 +61,8 @@ class BridgedFleet(Fleet):
 
     def __init__(self, policy: Policy, day: Day, threads: int, draw: Draw, periods: Periods | None = None) -> None:
         super().__init__(policy, day, threads, draw)
-        self.own = policy.bell == "own"
-        self.bell = Bell(BOOT, periods or Periods(), draw)
+        self.own = policy.scheduler == "own"
+        self.scheduler = WakeScheduler(BOOT, periods or Periods(), draw)
         self._conversations: dict[int, Conversation] = {}
         self._by_session: dict[int, Worker] = {}
         self._bell_armed = NEVER
@@ -71,8 +71,8 @@ class BridgedFleet(Fleet):
 
     def outcome(self) -> Outcome:
         """Sum up."""
-        debt = self.bell.ledger.find(QUEUE)
-        wakes: dict[str, int] = {} if debt is None else {str(reason): n for reason, n in sorted(debt.wakes.items())}
+        work = self.scheduler.ledger.find(QUEUE)
+        wakes: dict[str, int] = {} if work is None else {str(reason): n for reason, n in sorted(work.wakes.items())}
         return msgspec.structs.replace(super().outcome(), wakes=wakes)
 
     def next_at(self) -> float:
@@ -89,9 +89,9 @@ class BridgedFleet(Fleet):
         if self._up and self._up[0][0] <= at:
             _, session, said = self._up.popleft()
             if isinstance(said, CloudQueueWorkDetected):
-                self.bell.trigger(at, said, "http")
+                self.scheduler.trigger(at, said, "http")
             else:
-                self.bell.frame(at, session, said)
+                self.scheduler.frame(at, session, said)
             self._drive(at)
         elif self._down and self._down[0][0] <= at:
             _, session, told = self._down.popleft()
@@ -114,7 +114,7 @@ class BridgedFleet(Fleet):
             return
         store = self.store
         end = store.next_visible()
-        self.bell.own.level(
+        self.scheduler.embedded.level(
             at,
             QUEUE,
             exists=True,
@@ -132,19 +132,19 @@ class BridgedFleet(Fleet):
     # The bridge -----------------------------------------------------------------------------------------------------
 
     def _drive(self, at: float) -> None:
-        bell, down = self.bell, self._down
-        for command in bell.commands():
+        scheduler, down = self.scheduler, self._down
+        for command in scheduler.commands():
             if isinstance(command, Send):
                 down.append((at + PATH_S, command.session, command.frame))
             elif isinstance(command, Flush):
-                down.extend((at + PATH_S, command.session, wake) for wake in bell.take(at, command.session))
-            elif isinstance(command, Reread):
+                down.extend((at + PATH_S, command.session, wake) for wake in scheduler.take(at, command.session))
+            elif isinstance(command, Refresh):
                 self.store.advance(at)
                 self.committed(at)
             elif isinstance(command, End) and command.reason != "bye":
                 raise AssertionError(f"a session ended although nothing fails here: {command.reason}")
-        bell.facts()
-        due = bell.deadline()
+        scheduler.facts()
+        due = scheduler.deadline()
         if due is not None and due < self._bell_armed:
             self._bell_armed = due
             heapq.heappush(self._timers, (due, BRIDGE))
@@ -155,7 +155,7 @@ class BridgedFleet(Fleet):
             self.ring(at, index)
         elif at == self._bell_armed:
             self._bell_armed = NEVER
-            self.bell.tick(at)
+            self.scheduler.tick(at)
             self._drive(at)
 
     # The listeners --------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class BridgedFleet(Fleet):
         return machine.tick(at) if due is not None and due <= at else []
 
     def _connect(self, at: float, worker: Worker) -> None:
-        talk = self._conversations[worker.index] = Conversation(self.bell.open(at, "simulated"), at)
+        talk = self._conversations[worker.index] = Conversation(self.scheduler.open(at, "simulated"), at)
         self._by_session[talk.number] = worker
         queue = subscription_of(worker.machine, QUEUE, worker.free, self.store.visibility_s)
         self.say(at, talk, Hello(f"{worker.index:032x}", f"listener {worker.index}", [queue]))

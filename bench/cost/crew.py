@@ -47,7 +47,7 @@ def fleet_of(policy: Policy) -> Callable[[Policy, Day, int, Draw], Fleet]:
     """Return what plays a policy."""
     if policy.from_zero:
         return ScaledFleet
-    return Fleet if policy.bell == "none" else BridgedFleet
+    return Fleet if policy.scheduler == "none" else BridgedFleet
 
 
 def play_all(names: Sequence[str], day: Day, threads: int, seed: int, told: Told) -> list[Outcome]:

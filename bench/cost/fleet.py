@@ -253,7 +253,7 @@ class Fleet:
         return [(at, worker, rid, limit) for at, rid, limit in asked]
 
     def _machine(self, now: float, capacity: int) -> Controller:
-        bell = self.policy.bell
+        scheduler = self.policy.scheduler
         return Controller(
             capacity,
             min(self.policy.slots, 32),
@@ -261,6 +261,6 @@ class Fleet:
             polls=self.policy.polls(),
             retries=RandomExponential(),
             draw=self.draw,
-            deadman=None if bell == "none" else DeadMan(now, self.draw),
-            own=bell == "own",
+            deadman=None if scheduler == "none" else DeadMan(now, self.draw),
+            own=scheduler == "own",
         )

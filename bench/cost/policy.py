@@ -22,7 +22,7 @@ class Policy(msgspec.Struct, frozen=True):
 
     name: str
     title: str
-    bell: Literal["none", "elsewhere", "own"]
+    scheduler: Literal["none", "elsewhere", "own"]
     slots: int
     polls: Callable[[], Backoff]
     proof: Proof | None = None

@@ -117,7 +117,7 @@ class ScaledFleet(BridgedFleet):
     def _scale(self, at: float) -> None:
         rules, talk = self.rules, self._talk
         if talk is None:
-            talk = self._talk = Conversation(self.bell.open(at, "simulated"), at)
+            talk = self._talk = Conversation(self.scheduler.open(at, "simulated"), at)
             maximum = rules.limits.maximum
             queue = subscription_of(rules.controller, QUEUE, maximum, self.store.visibility_s, busy=True)
             self.say(at, talk, Hello("f" * 32, "scaler", [queue], kind=SCALER))

@@ -130,7 +130,7 @@ LOOK_S: Final = 0.5
 Stamp = tuple[int, int, int, int]
 
 
-class Looking(abc.ABC):
+class FileWatch(abc.ABC):
     """What looks at files of its own while it is entered; an async context manager."""
 
     _task: asyncio.Task[None] | None = None

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from bridge.access import access_file
-from bridge.access.access_file import Looking, Stamp, stamp_of
+from bridge.access.access_file import FileWatch, Stamp, stamp_of
 from bridge.access.certificates import Certificate, names_in
 from bridge.access.grants import Principal, Verb
 from bridge.access.keys import Access, AccessList, Identity
@@ -39,7 +39,7 @@ CONNECTION_RETRY_S: Final = 5
 """What a principal is told to wait that has as many sessions and streams as it may."""
 
 
-class Leave:
+class Permit:
     """Something open that lasts as long as somebody may do what it does, a session say."""
 
     __slots__ = ("_watch", "end", "identity", "queues", "verb")
@@ -83,7 +83,7 @@ class Leave:
         self._watch.leaves.pop(self, None)
 
 
-class AccessWatch(Looking):
+class AccessWatch(FileWatch):
     """An access file and what is open by its leave; an async context manager.
 
     A file that cannot be used any more changes nothing: what it said last holds, and the log says so once for each
@@ -111,7 +111,7 @@ class AccessWatch(Looking):
         """Where people sign in for the page, None where they cannot."""
         # When the first of what is open ends by itself.
         self._next_end = math.inf
-        self.leaves: dict[Leave, None] = {}
+        self.leaves: dict[Permit, None] = {}
         # By the name of a principal, for as long as this is: what it uses is not forgotten when the file changes.
         self._allowances: dict[str, Allowance] = {}
         self.refusals = Refusals()
@@ -175,9 +175,9 @@ class AccessWatch(Looking):
         """Return who is called so by the list as it is now, None where nobody is."""
         return self._access.principal(name)
 
-    def leave(self, identity: Identity, verb: Verb | None, end: End) -> Leave:
+    def leave(self, identity: Identity, verb: Verb | None, end: End) -> Permit:
         """Have ``end`` called once its holder may not do that any more, within a second; None: has no key any more."""
-        given = Leave(self, identity, verb, end)
+        given = Permit(self, identity, verb, end)
         self.leaves[given] = None
         # Between a request's admission and this the list may have been read anew, and would not be again.
         again = self._access.again(identity, self.wall())

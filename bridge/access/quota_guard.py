@@ -38,7 +38,7 @@ class Allowances(Protocol):
         ...
 
 
-class Within:
+class QuotaGuard:
     """Keeps what requests use within the limits of their principals; without limits it costs nothing.
 
     What it gives is entered for as long as a request takes, and raises `PastLimit`. A principal of None is nobody that

@@ -107,9 +107,9 @@ class Sent(_Word, frozen=True, tag="sent", kw_only=True):
     heard: dict[str, tuple[int, int]] = {}
 
 
-Word = Member | Able | Covered | Sent
+ClusterMessage = Member | Able | Covered | Sent
 
-_decoder = msgspec.json.Decoder(Word)
+_decoder = msgspec.json.Decoder(ClusterMessage)
 _encoder = msgspec.json.Encoder()
 _TYPES: Final = frozenset({"member", "able", "covered", "sent"})
 _boot = _hook = re.compile(r"[0-9a-f]{32}").fullmatch
@@ -123,12 +123,12 @@ class _Tag(msgspec.Struct):
 _tag = msgspec.json.Decoder(_Tag)
 
 
-def encode_word(word: Word) -> bytes:
+def encode_word(word: ClusterMessage) -> bytes:
     """Encode one word as JSON."""
     return _encoder.encode(word)
 
 
-def decode_word(data: bytes) -> Word | None:
+def decode_word(data: bytes) -> ClusterMessage | None:
     """Decode and check a word of another bridge; None for a type that this version does not know.
 
     Raises `BadInput` (``bad_json``, ``bad_parameter``, ``too_large``) or `BadQueueReference`.
@@ -139,7 +139,7 @@ def decode_word(data: bytes) -> Word | None:
         if not data.isascii():
             data.decode()
         check_depth(data)
-        word: Word = _decoder.decode(data)
+        word: ClusterMessage = _decoder.decode(data)
     except msgspec.ValidationError as error:
         try:
             if _tag.decode(data).type not in _TYPES:
@@ -153,7 +153,7 @@ def decode_word(data: bytes) -> Word | None:
     return word
 
 
-def _check(word: Word) -> None:
+def _check(word: ClusterMessage) -> None:
     if not _boot(word.boot):
         raise BadInput("bad_parameter", "boot is 32 hexadecimal digits")
     if isinstance(word, Covered):

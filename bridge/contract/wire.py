@@ -92,7 +92,7 @@ class Started(_Frame, frozen=True, tag="started"):
     seq: int | None = None
 
 
-class Cover(_Frame, frozen=True, tag="cover"):
+class EmptyReceive(_Frame, frozen=True, tag="cover"):
     """Listener → bridge: a receive that began ``age_ms`` ago, after I learned of ``gen``, came back empty.
 
     It began ``after_ms`` after that, rounded down: with when the bridge first told of ``gen``, other bridges learn of
@@ -341,7 +341,7 @@ class Wake(_Frame, frozen=True, tag="wake"):
     """Where several triggers were merged into this wake: the trace contexts of all of them, each told once."""
 
 
-class CoverAge(msgspec.Struct, frozen=True, omit_defaults=True):
+class LastEmptyReceive(msgspec.Struct, frozen=True, omit_defaults=True):
     """One queue of a bridge's heartbeat."""
 
     gen: int
@@ -359,7 +359,7 @@ class BridgeHeartbeat(_Frame, frozen=True, tag="heartbeat", omit_defaults=False)
     echo: int | None
     since_ms: int
     sessions: int
-    queues: dict[str, CoverAge]
+    queues: dict[str, LastEmptyReceive]
 
 
 class Drain(_Frame, frozen=True, tag="drain"):
@@ -399,7 +399,7 @@ class Goaway(_Frame, frozen=True, tag="goaway", omit_defaults=False):
     last: int
 
 
-Report = Started | Cover | More | Room
+Report = Started | EmptyReceive | More | Room
 UpFrame = Hello | Report | ListenerHeartbeat | Bye
 DownFrame = Welcome | Wake | BridgeHeartbeat | Drain | Bye | ErrorFrame
 WireFrame = Ready | Ended | Goaway
@@ -510,9 +510,9 @@ def _check_up(frame: UpFrame) -> None:
         _check_leases(frame.leases)
     else:
         parse_reference(frame.queue)
-        if isinstance(frame, Started | Cover):
+        if isinstance(frame, Started | EmptyReceive):
             _check_hex(frame.boot, "boot")
-        if isinstance(frame, Cover):
+        if isinstance(frame, EmptyReceive):
             _check_store(frame.store)
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from bridge.contract.cluster import Word
+from bridge.contract.cluster import ClusterMessage
 from bridge.contract.trace_context import Traces
 from bridge.contract.wire import DownFrame, Reason
 
@@ -32,7 +32,7 @@ class End(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Reread(msgspec.Struct, frozen=True):
+class Refresh(msgspec.Struct, frozen=True):
     """Let time pass in the own store for this queue and hear its level again (O3)."""
 
     queue: str
@@ -64,7 +64,7 @@ class Announce(msgspec.Struct, frozen=True):
     traces: Traces | None = None
 
 
-class Tell(msgspec.Struct, frozen=True):
+class AnnounceInTurn(msgspec.Struct, frozen=True):
     """What plain subscribers of one ``way`` are told of a queue in turn with other bridges (C10).
 
     ``held``: what was held for them; ``again``: that work waits, if it does; ``drop``: nothing, another bridge told.
@@ -75,10 +75,10 @@ class Tell(msgspec.Struct, frozen=True):
     what: Literal["held", "again", "drop"]
 
 
-class Say(msgspec.Struct, frozen=True):
+class Broadcast(msgspec.Struct, frozen=True):
     """Say this to the other bridges of the cluster; if that cannot be done now, not at all."""
 
-    word: Word
+    word: ClusterMessage
 
 
-Command = Flush | Send | End | Reread | Reclaim | Announce | Tell | Say
+Command = Flush | Send | End | Refresh | Reclaim | Announce | AnnounceInTurn | Broadcast

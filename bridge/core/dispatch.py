@@ -14,11 +14,11 @@ from bridge.contract.trace_context import Traced, several
 from bridge.contract.wire import DownFrame, Reason, Wake
 from bridge.core.agenda import Agenda
 from bridge.core.commands import Announce, Command, End, Flush, Send
-from bridge.core.pending_work import Debt, Ledger
-from bridge.core.session_queue import Seat, Slot
+from bridge.core.pending_work import PendingQueues, PendingWork
+from bridge.core.session_queue import SessionQueue, WakeSlot
 from bridge.core.sessions import Session, Sessions
 from bridge.core.settings import Periods, Tuning
-from bridge.core.single_node import Alone
+from bridge.core.single_node import SingleNode
 from bridge.observe.facts import Fact, OwnerStuck, StartMissed, Woken
 
 Timer = tuple[str, int | str]
@@ -36,19 +36,19 @@ class Dispatch:
         self.periods = periods
         self.draw = draw
         self.tuning = Tuning(periods)
-        self.ledger = Ledger(periods.queues_max, self.tuning, self._no_more_timers)
+        self.ledger = PendingQueues(periods.queues_max, self.tuning, self._no_more_timers)
         self.sessions = Sessions(periods.heartbeat_s)
         self.agenda: Agenda[Timer] = Agenda()
         self.commands: list[Command] = []
         self.facts: list[Fact] = []
-        self.turns: Alone = Alone()
+        self.coordinator: SingleNode = SingleNode()
         """Whose turn it is to look."""
         self.announcing = False
         """Whether there are plain subscribers at all; without them a mark costs nothing for them."""
 
     # -- what is to be done ------------------------------------------------------------------------------------------
 
-    def tell(self, fact: Fact) -> None:
+    def emit(self, fact: Fact) -> None:
         """Add a fact."""
         self.facts.append(fact)
 
@@ -62,9 +62,9 @@ class Dispatch:
 
     # -- marks and owners --------------------------------------------------------------------------------------------
 
-    def mark(
+    def request_wake(
         self,
-        debt: Debt,
+        work: PendingWork,
         now: float,
         reason: Reason,
         size: int = 1,
@@ -78,24 +78,24 @@ class Dispatch:
 
         ``name`` is that of the publish that it is made for, ``shared`` whether other bridges have it too (C2).
         """
-        fresh = not debt.dirty
-        self.ledger.mark(debt, now, reason, size, trace, foreign=foreign)
-        self.turns.marked(debt, now, name, shared=shared, fresh=fresh)
-        self.announce(debt, now, debt.gen, reason, size, debt.marked_at, trace, shared=shared)
-        owner = None if debt.owner is None else debt.seats.get(debt.owner)
+        fresh = not work.dirty
+        self.ledger.request_wake(work, now, reason, size, trace, foreign=foreign)
+        self.coordinator.marked(work, now, name, shared=shared, fresh=fresh)
+        self.announce(work, now, work.gen, reason, size, work.marked_at, trace, shared=shared)
+        owner = None if work.owner is None else work.sessions.get(work.owner)
         if owner is None:
-            self.hand_out(debt, now)
+            self.wake_sessions(work, now)
         else:
             # B3: a mark while owned writes the owner's slot again; only what is unsent there is merged.
-            self.write(debt, owner)
-            self.expect_start(debt, now)
-            if self._calls_all(debt):
-                for seat in debt.seats.workers_besides(owner.session):
-                    self.write(debt, seat)
+            self.write(work, owner)
+            self.expect_start(work, now)
+            if self._calls_all(work):
+                for entry in work.sessions.workers_besides(owner.session):
+                    self.write(work, entry)
 
     def announce(
         self,
-        debt: Debt,
+        work: PendingWork,
         now: float,
         gen: int,
         reason: Reason,
@@ -106,75 +106,77 @@ class Dispatch:
         shared: bool = False,
     ) -> None:
         """Let plain subscribers hear of work; of looks that only cost something, where nobody else could look (B12)."""
-        self._tell_scaler(debt, reason)
-        if self.announcing and (reason in WORK or not debt.seats):
+        self._tell_scaler(work, reason)
+        if self.announcing and (reason in WORK or not work.sessions):
             told, traces = (None, None) if trace is None else (trace.traceparent, trace.traces)
-            self._ring(debt, now, Announce(debt.queue, gen, reason, size, marked_at, told, shared, traces))
+            self._ring(work, now, Announce(work.queue, gen, reason, size, marked_at, told, shared, traces))
 
-    def ring(self, debt: Debt, now: float, reason: Reason, size: int, since: float, *, shared: bool = False) -> None:
+    def ring(
+        self, work: PendingWork, now: float, reason: Reason, size: int, since: float, *, shared: bool = False
+    ) -> None:
         """Let plain subscribers alone hear of work: whoever has a session was told, or need not be (B12, O1).
 
         The generation is new, for two wakes of one name would be one to whoever drops what came twice.
         """
-        self._tell_scaler(debt, reason)
+        self._tell_scaler(work, reason)
         if self.announcing:
-            self._ring(debt, now, Announce(debt.queue, self.ledger.next_gen(), reason, size, since, None, shared))
+            self._ring(work, now, Announce(work.queue, self.ledger.next_gen(), reason, size, since, None, shared))
 
-    def _tell_scaler(self, debt: Debt, reason: Reason) -> None:
+    def _tell_scaler(self, work: PendingWork, reason: Reason) -> None:
         """Have one that starts workers count anew: those may be too few by now, and who runs be busy (Z5)."""
-        seat = debt.seats.barred_scaler() if reason in WORK else None
-        if seat is not None:
-            self.write(debt, seat)
+        entry = work.sessions.barred_scaler() if reason in WORK else None
+        if entry is not None:
+            self.write(work, entry)
 
-    def _ring(self, debt: Debt, now: float, announced: Announce) -> None:
-        debt.rung, debt.rung_at = announced.gen, now
+    def _ring(self, work: PendingWork, now: float, announced: Announce) -> None:
+        work.rung, work.rung_at = announced.gen, now
         self.commands.append(announced)
 
-    def hand_out(self, debt: Debt, now: float, besides: Container[int] = ()) -> bool:
+    def wake_sessions(self, work: PendingWork, now: float, besides: Container[int] = ()) -> bool:
         """Give an unowned debt to the least recently used session with room, and wake as many more as its size asks.
 
         Says whether somebody took it on just now.
         """
-        if not debt.dirty or debt.owner is not None or debt.deferred:
+        if not work.dirty or work.owner is not None or work.deferred:
             return False
-        if self._calls_all(debt):
-            chosen = debt.seats.pick_all(besides)
+        if self._calls_all(work):
+            chosen = work.sessions.pick_all(besides)
         else:
-            chosen = [seat for seat in debt.seats.pick_for(self.size(debt)) if seat.session not in besides]
+            chosen = [entry for entry in work.sessions.pick_for(self.size(work)) if entry.session not in besides]
             if not chosen:
-                chosen = debt.seats.pick(1, besides)
+                chosen = work.sessions.pick(1, besides)
         if not chosen:
             # B6: with no room anywhere the debt waits, unowned, for the first `room`.
-            self.turns.no_room(debt, now)
+            self.coordinator.no_room(work, now)
             return False
-        self.ledger.disown(debt)
-        debt.owner = chosen[0].session
-        debt.asked = frozenset(seat.session for seat in chosen)
-        for seat in chosen:
-            self.write(debt, seat)
-        self.expect_start(debt, now)
+        self.ledger.disown(work)
+        work.owner = chosen[0].session
+        work.asked = frozenset(entry.session for entry in chosen)
+        for entry in chosen:
+            self.write(work, entry)
+        self.expect_start(work, now)
         return True
 
-    def size(self, debt: Debt) -> int:
+    def size(self, work: PendingWork) -> int:
         """Return the hint of how many messages wait."""
-        return max(1, debt.visible if not debt.foreign and debt.visible else debt.size)
+        return max(1, work.visible if not work.foreign and work.visible else work.size)
 
-    def write(self, debt: Debt, seat: Seat) -> None:
+    def write(self, work: PendingWork, entry: SessionQueue) -> None:
         """Write the newest wake into a session's slot; carried messages that are still unsent stay with it."""
-        carried = seat.slot.messages if seat.slot is not None else None
-        marked_at = debt.marked_at if seat.slot is None else min(debt.marked_at, seat.slot.marked_at)
-        size = self.size(debt) + (len(carried) if carried else 0)
-        weight = seat.slot.weight if seat.slot is not None else 0
-        seat.slot = Slot(debt.gen, debt.reason, size, marked_at, debt.traceparent, carried, weight, debt.traces)
-        self.fill(seat)
+        carried = entry.slot.messages if entry.slot is not None else None
+        marked_at = work.marked_at if entry.slot is None else min(work.marked_at, entry.slot.marked_at)
+        size = self.size(work) + (len(carried) if carried else 0)
+        weight = entry.slot.weight if entry.slot is not None else 0
+        entry.slot = WakeSlot(work.gen, work.reason, size, marked_at, work.traceparent, carried, weight, work.traces)
+        self.fill(entry)
 
-    def fill(self, seat: Seat) -> None:
+    def fill(self, entry: SessionQueue) -> None:
         """Note that a seat's slot holds something to send."""
-        debt = self.ledger.debts[seat.queue]
-        debt.seats.used(seat)
-        session = self.sessions.get(seat.session)
+        work = self.ledger.by_queue[entry.queue]
+        work.sessions.used(entry)
+        session = self.sessions.get(entry.session)
         if session is not None:
-            session.unsent[seat.queue] = None
+            session.unsent[entry.queue] = None
             if not session.flushing:
                 self.flush(session)
 
@@ -184,9 +186,9 @@ class Dispatch:
         self.commands.append(Flush(session.id))
 
     @staticmethod
-    def _calls_all(debt: Debt) -> bool:
+    def _calls_all(work: PendingWork) -> bool:
         """Whether a wake reaches every session with room: only for work, or each sweep would cost N receives (I2)."""
-        return debt.numbers.wake == "all" and debt.reason in WORK
+        return work.numbers.wake == "all" and work.reason in WORK
 
     def take(self, now: float, number: int) -> list[Wake]:
         """Take a session's unsent wakes, to be sent now; from here on they no longer merge."""
@@ -196,21 +198,21 @@ class Dispatch:
         session.flushing = False
         wakes: list[Wake] = []
         for queue in session.unsent:
-            place = session.seats[queue]
-            slot = place.slot
+            entry = session.queues[queue]
+            slot = entry.slot
             if slot is None:
                 continue
-            place.slot = None
-            place.woken_gen = slot.gen
-            place.woken_at = now
-            place.touched = True
-            if place.own and slot.size > len(slot.messages or ()):
-                place.looking, place.began = True, False
-            debt = self.ledger.debts[queue]
+            entry.slot = None
+            entry.woken_gen = slot.gen
+            entry.woken_at = now
+            entry.touched = True
+            if entry.own and slot.size > len(slot.messages or ()):
+                entry.looking, entry.began = True, False
+            work = self.ledger.by_queue[queue]
             # Told once: a queue that is never at rest would have each wake name the same ones.
-            debt.traces = None
-            self.turns.shown(debt, now, slot.gen)
-            debt.wakes = {**debt.wakes, slot.reason: debt.wakes.get(slot.reason, 0) + 1}
+            work.traces = None
+            self.coordinator.shown(work, now, slot.gen)
+            work.wakes = {**work.wakes, slot.reason: work.wakes.get(slot.reason, 0) + 1}
             waited = now - slot.marked_at
             wakes.append(
                 Wake(
@@ -222,160 +224,160 @@ class Dispatch:
                     age_ms=round(waited * 1000),
                     traceparent=slot.traceparent,
                     messages=slot.messages,
-                    workers=debt.seats.workers_for(place) if place.scaler else None,
+                    workers=work.sessions.workers_for(entry) if entry.scaler else None,
                     traces=several(slot.traces),
                 )
             )
-            self.tell(Woken(queue, number, slot.reason, waited, len(slot.messages or ())))
+            self.emit(Woken(queue, number, slot.reason, waited, len(slot.messages or ())))
         session.unsent.clear()
         return wakes
 
     # -- started, and no started -------------------------------------------------------------------------------------
 
-    def expect_start(self, debt: Debt, now: float) -> None:
+    def expect_start(self, work: PendingWork, now: float) -> None:
         """Expect `started` for the debt's newest generation within A.
 
         The wait counts from the oldest wake that is unanswered. Were it counted from the newest, triggers that come
         faster than A would keep it from ever running out, and an owner that hangs would keep its debt (B4).
         """
-        debt.unacked = (*debt.unacked[:1], (debt.gen, now))
-        self.agenda.set(("start", debt.queue), debt.unacked[0][1] + debt.numbers.start_ack_s)
+        work.unacked = (*work.unacked[:1], (work.gen, now))
+        self.agenda.set(("start", work.queue), work.unacked[0][1] + work.numbers.start_ack_s)
 
-    def started(self, debt: Debt, seat: Seat, now: float, gen: int) -> None:
+    def started(self, work: PendingWork, entry: SessionQueue, now: float, gen: int) -> None:
         """A session says that a receive begun after it learned of ``gen`` is on its way (B3, B5)."""
-        self.progress(debt, seat, now)
-        if not debt.dirty or gen > self.ledger.newest_gen:
+        self.progress(work, entry, now)
+        if not work.dirty or gen > self.ledger.newest_gen:
             return
-        if debt.owner != seat.session:
+        if work.owner != entry.session:
             # Somebody else who was asked was quicker. Only the newest generation makes it the owner: an older one
             # says nothing about what the present owner still has to answer.
-            if debt.owner is not None and (gen < debt.gen or not debt.unacked):
+            if work.owner is not None and (gen < work.gen or not work.unacked):
                 return
-            self.ledger.disown(debt)
-            debt.owner = seat.session
-            debt.unacked = ((debt.gen, now),)
-        debt.unacked = tuple((g, at) for g, at in debt.unacked if g > gen)
-        debt.started_at = now
-        if debt.unacked:
-            self.agenda.set(("start", debt.queue), debt.unacked[0][1] + debt.numbers.start_ack_s)
+            self.ledger.disown(work)
+            work.owner = entry.session
+            work.unacked = ((work.gen, now),)
+        work.unacked = tuple((g, at) for g, at in work.unacked if g > gen)
+        work.started_at = now
+        if work.unacked:
+            self.agenda.set(("start", work.queue), work.unacked[0][1] + work.numbers.start_ack_s)
         else:
-            debt.rounds = 0
-            debt.asked = frozenset((seat.session,))
-            self.agenda.clear(("start", debt.queue))
-        self._expect_progress(debt)
+            work.rounds = 0
+            work.asked = frozenset((entry.session,))
+            self.agenda.clear(("start", work.queue))
+        self._expect_progress(work)
 
-    def progress(self, debt: Debt, seat: Seat, now: float) -> None:
+    def progress(self, work: PendingWork, entry: SessionQueue, now: float) -> None:
         """A session shows that it is at work on this queue; what barred it as stuck or deaf is over."""
-        if seat.stuck or seat.deaf:
-            seat.stuck = seat.deaf = False
-            debt.seats.refresh(seat)
-            self.hand_out(debt, now)
+        if entry.stuck or entry.deaf:
+            entry.stuck = entry.deaf = False
+            work.sessions.refresh(entry)
+            self.wake_sessions(work, now)
 
-    def receiving(self, debt: Debt, seat: Seat, now: float, begun_at: float) -> None:
+    def receiving(self, work: PendingWork, entry: SessionQueue, now: float, begun_at: float) -> None:
         """A heartbeat names a receive that began at ``begun_at`` (B5)."""
-        if begun_at > max(seat.woken_at, seat.stuck_at) + JITTER_S:
-            self.progress(debt, seat, now)
-        if debt.owner == seat.session and debt.started_at is not None and begun_at > debt.started_at + JITTER_S:
-            debt.started_at = begun_at
-            self._expect_progress(debt)
+        if begun_at > max(entry.woken_at, entry.stuck_at) + JITTER_S:
+            self.progress(work, entry, now)
+        if work.owner == entry.session and work.started_at is not None and begun_at > work.started_at + JITTER_S:
+            work.started_at = begun_at
+            self._expect_progress(work)
 
-    def _expect_progress(self, debt: Debt) -> None:
-        if debt.started_at is not None:
-            allowed = debt.numbers.store_call_s + self.sessions.heartbeat_s
-            self.agenda.set(("progress", debt.queue), debt.started_at + allowed)
+    def _expect_progress(self, work: PendingWork) -> None:
+        if work.started_at is not None:
+            allowed = work.numbers.store_call_s + self.sessions.heartbeat_s
+            self.agenda.set(("progress", work.queue), work.started_at + allowed)
 
-    def start_missed(self, debt: Debt, now: float) -> None:
+    def start_missed(self, work: PendingWork, now: float) -> None:
         """No `started` within A: the owner hears the newest wake again, and 2, 4, 8 ... further sessions do (B4)."""
-        if not debt.dirty or debt.owner is None or not debt.unacked:
+        if not work.dirty or work.owner is None or not work.unacked:
             return
-        owner = debt.seats.get(debt.owner)
-        debt.rounds += 1
-        further = debt.seats.pick(2 ** min(debt.rounds, 20), debt.asked)
+        owner = work.sessions.get(work.owner)
+        work.rounds += 1
+        further = work.sessions.pick(2 ** min(work.rounds, 20), work.asked)
         if owner is not None:
-            self.write(debt, owner)
-        for seat in further:
-            self.write(debt, seat)
-            debt.asked |= {seat.session}
-        debt.unacked = ((debt.gen, now),)
-        self.agenda.set(("start", debt.queue), now + debt.numbers.start_ack_s)
-        self.tell(StartMissed(debt.queue, debt.rounds, len(further)))
+            self.write(work, owner)
+        for entry in further:
+            self.write(work, entry)
+            work.asked |= {entry.session}
+        work.unacked = ((work.gen, now),)
+        self.agenda.set(("start", work.queue), now + work.numbers.start_ack_s)
+        self.emit(StartMissed(work.queue, work.rounds, len(further)))
 
-    def progress_missed(self, debt: Debt, now: float) -> None:
+    def progress_missed(self, work: PendingWork, now: float) -> None:
         """The owner's receive neither ended nor was followed by another within R + H (B5)."""
-        if not debt.dirty or debt.owner is None or debt.started_at is None:
+        if not work.dirty or work.owner is None or work.started_at is None:
             return
-        stuck = debt.seats.get(debt.owner)
-        self.ledger.disown(debt)
+        stuck = work.sessions.get(work.owner)
+        self.ledger.disown(work)
         if stuck is not None:
             stuck.stuck = True
             stuck.stuck_at = now
-            debt.seats.refresh(stuck)
-            self.tell(OwnerStuck(debt.queue, stuck.session))
-        self.hand_out(debt, now)
+            work.sessions.refresh(stuck)
+            self.emit(OwnerStuck(work.queue, stuck.session))
+        self.wake_sessions(work, now)
 
     # -- room --------------------------------------------------------------------------------------------------------
 
-    def more(self, debt: Debt, seat: Seat, now: float, depth: int | None, starting: int = 0) -> None:
+    def more(self, work: PendingWork, entry: SessionQueue, now: float, depth: int | None, starting: int = 0) -> None:
         """A session stopped although there may be more: it is barred, and the next one is woken (B6, the cascade).
 
         ``starting`` is how many workers a scaler is starting for it.
         """
-        seat.starting = starting
-        if depth is not None and debt.dirty:
-            debt.size = max(1, depth)
-        seat.full = True
-        seat.free = 0
-        seat.stuck = seat.deaf = False
-        debt.seats.refresh(seat)
-        if debt.owner == seat.session:
-            self.ledger.disown(debt)
-        if debt.dirty and debt.owner is None:
-            debt.reason = "more"
-            self.hand_out(debt, now)
+        entry.starting = starting
+        if depth is not None and work.dirty:
+            work.size = max(1, depth)
+        entry.full = True
+        entry.free = 0
+        entry.stuck = entry.deaf = False
+        work.sessions.refresh(entry)
+        if work.owner == entry.session:
+            self.ledger.disown(work)
+        if work.dirty and work.owner is None:
+            work.reason = "more"
+            self.wake_sessions(work, now)
 
-    def room(self, debt: Debt, seat: Seat, now: float, free: int, gen: int | None) -> None:
+    def room(self, work: PendingWork, entry: SessionQueue, now: float, free: int, gen: int | None) -> None:
         """A session says how many handler slots are free."""
-        was_full = seat.full
-        seat.report(free, gen)
-        if seat.full is not was_full:
-            debt.seats.refresh(seat)
-        if debt.dirty and seat.has_room:
-            self.hand_out(debt, now)
+        was_full = entry.full
+        entry.report(free, gen)
+        if entry.full is not was_full:
+            work.sessions.refresh(entry)
+        if work.dirty and entry.has_room:
+            self.wake_sessions(work, now)
 
     # -- the end of a queue ------------------------------------------------------------------------------------------
 
-    def drop(self, debt: Debt) -> bool:
+    def drop(self, work: PendingWork) -> bool:
         """Forget a queue that is gone, with what is owed and due there; False, and nothing is done, where it is not.
 
         It stands in the queue service, or a session is there to look: then it is not gone. No wake is lost: to a queue
         that is not known, the first that comes is asked to look (B10).
         """
-        if debt.exists or len(debt.seats):
+        if work.exists or len(work.sessions):
             return False
-        self.ledger.drop(debt.queue)
+        self.ledger.drop(work.queue)
         return True
 
     def _no_more_timers(self, queue: str) -> None:
         for kind in ("due", "sweep", "start", "progress", "reread"):
             self.agenda.clear((kind, queue))
-        self.turns.forget(queue)
+        self.coordinator.forget(queue)
 
     # -- covers ------------------------------------------------------------------------------------------------------
 
-    def settle(self, debt: Debt) -> None:
+    def settle(self, work: PendingWork) -> None:
         """Nothing is owed for this queue any more."""
-        self.ledger.settle(debt)
-        self.turns.settled(debt)
-        self.agenda.clear(("start", debt.queue))
-        self.agenda.clear(("progress", debt.queue))
+        self.ledger.settle(work)
+        self.coordinator.settled(work)
+        self.agenda.clear(("start", work.queue))
+        self.agenda.clear(("progress", work.queue))
 
-    def release_owner(self, debt: Debt, session: int) -> None:
+    def release_owner(self, work: PendingWork, session: int) -> None:
         """Take the debt back from a session."""
-        debt.asked -= {session}
-        if debt.owner == session:
-            self.ledger.disown(debt)
-            self.agenda.clear(("start", debt.queue))
-            self.agenda.clear(("progress", debt.queue))
+        work.asked -= {session}
+        if work.owner == session:
+            self.ledger.disown(work)
+            self.agenda.clear(("start", work.queue))
+            self.agenda.clear(("progress", work.queue))
 
 
 TICK: Timer = ("again", 0)
@@ -403,17 +405,17 @@ class Reminders:
     def tick(self, now: float) -> None:
         """Tell again of what is due, and come back."""
         period = self._d.periods.again_s
-        for debt in self._d.ledger.debts.values():
-            if now - max(debt.rung_at, self._since) >= period and self._known(debt):
-                size = debt.visible or max(1, debt.size)
-                since = debt.visible_since if debt.visible else debt.marked_at
-                self._d.ring(debt, now, "resync", size, since, shared=True)
+        for work in self._d.ledger.by_queue.values():
+            if now - max(work.rung_at, self._since) >= period and self._known(work):
+                size = work.visible or max(1, work.size)
+                since = work.visible_since if work.visible else work.marked_at
+                self._d.ring(work, now, "resync", size, since, shared=True)
         self._d.agenda.set(TICK, now + period / LOOKS)
 
     @staticmethod
-    def _known(debt: Debt) -> bool:
+    def _known(work: PendingWork) -> bool:
         """Whether somebody would say that the work is done.
 
         Of a queue elsewhere only sessions do: without any, reminders would never end.
         """
-        return debt.visible > 0 or (debt.waits and len(debt.seats) > 0)
+        return work.visible > 0 or (work.waits and len(work.sessions) > 0)

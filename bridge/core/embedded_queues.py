@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from bridge.contract.wire import CarriedMessage
-from bridge.core.commands import Reclaim, Reread
+from bridge.core.commands import Reclaim, Refresh
 from bridge.core.dispatch import Dispatch
 from bridge.core.listener_counts import count_found, count_triggers
-from bridge.core.pending_work import Debt
-from bridge.core.session_queue import Slot
+from bridge.core.pending_work import PendingWork
+from bridge.core.session_queue import WakeSlot
 from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMoved, ReceivesTold, Triggered
 
 CARRY_MAX = 32
@@ -39,7 +39,7 @@ class CarriedBatch(msgspec.Struct, eq=False):
     started: bool = False
 
 
-class Handfuls:
+class CarriedBatches:
     """What one session was handed within the last A. Each event costs the same however many there are.
 
     What is on its way to a busy session in A are thousands, and each brings a `started`.
@@ -53,21 +53,21 @@ class Handfuls:
         """Of each queue those without `started`, the oldest first; beside them stand some that are gone."""
         self._order: list[tuple[float, int]] = []
 
-    def add(self, handful: CarriedBatch) -> None:
+    def add(self, batch: CarriedBatch) -> None:
         """Expect `started` for these."""
-        self.by_gen[handful.gen] = handful
-        self._waiting.setdefault(handful.queue, deque()).append(handful)
-        heapq.heappush(self._order, (handful.due_at, handful.gen))
+        self.by_gen[batch.gen] = batch
+        self._waiting.setdefault(batch.queue, deque()).append(batch)
+        heapq.heappush(self._order, (batch.due_at, batch.gen))
 
     def take_up(self, queue: str, gen: int) -> list[CarriedBatch]:
         """Take those of a queue, up to ``gen``, that were not taken up before."""
         waiting = self._waiting.get(queue)
         taken: list[CarriedBatch] = []
         while waiting and waiting[0].gen <= gen:
-            handful = waiting.popleft()
-            if handful.gen in self.by_gen:
-                handful.started = True
-                taken.append(handful)
+            batch = waiting.popleft()
+            if batch.gen in self.by_gen:
+                batch.started = True
+                taken.append(batch)
         if waiting is not None and not waiting:
             del self._waiting[queue]
         return taken
@@ -76,18 +76,18 @@ class Handfuls:
         """Take those whose A is over by ``now``."""
         taken: list[CarriedBatch] = []
         while (at := self.next()) is not None and at <= now:
-            handful = self.by_gen.pop(heapq.heappop(self._order)[1])
-            waiting = self._waiting.get(handful.queue)
-            if waiting and waiting[0] is handful:
+            batch = self.by_gen.pop(heapq.heappop(self._order)[1])
+            waiting = self._waiting.get(batch.queue)
+            if waiting and waiting[0] is batch:
                 waiting.popleft()
-            taken.append(handful)
+            taken.append(batch)
         return taken
 
     def leave(self, queue: str | None) -> list[CarriedBatch]:
         """Take those of ``queue``, or all."""
-        taken = [handful for handful in self.by_gen.values() if queue is None or handful.queue == queue]
-        for handful in taken:
-            del self.by_gen[handful.gen]
+        taken = [batch for batch in self.by_gen.values() if queue is None or batch.queue == queue]
+        for batch in taken:
+            del self.by_gen[batch.gen]
         if queue is not None:
             self._waiting.pop(queue, None)
         return taken
@@ -99,14 +99,14 @@ class Handfuls:
         return self._order[0][0] if self._order else None
 
 
-class Own:
+class EmbeddedQueues:
     """The rules of own queues, on the common ground of dispatch."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._d = dispatch
-        self._handfuls: dict[int, Handfuls] = {}
+        self._handfuls: dict[int, CarriedBatches] = {}
         """By session."""
-        self._visible: dict[str, Debt] = {}
+        self._visible: dict[str, PendingWork] = {}
         """Queues of the service with visible messages: the audit looks at these and not at every name."""
         self.audit_found = 0
         """How often the audit had something to repair; above zero is a bug of ours (O4)."""
@@ -132,62 +132,62 @@ class Own:
     ) -> None:
         """Take note of how a queue stands after a commit, in the writer's order (O1)."""
         d = self._d
-        debt = d.ledger.open(queue, now)
-        if visible and not debt.visible:
-            debt.visible_since = now
-        deleted = debt.exists and not exists
-        came, told, marked = visible - debt.visible, debt.carried_told, debt.gen
-        debt.carried_told = 0
-        debt.exists = exists
-        debt.paused = paused
-        debt.visible = visible
+        work = d.ledger.open(queue, now)
+        if visible and not work.visible:
+            work.visible_since = now
+        deleted = work.exists and not exists
+        came, told, marked = visible - work.visible, work.carried_told, work.gen
+        work.carried_told = 0
+        work.exists = exists
+        work.paused = paused
+        work.visible = visible
         if visible:
-            self._visible[queue] = debt
+            self._visible[queue] = work
         else:
             self._visible.pop(queue, None)
-        debt.invisible, debt.leased, debt.delayed = invisible, leased, delayed
-        debt.oldest_at = None if oldest_s is None else now - oldest_s
-        debt.receives += receives
-        debt.empty += empty
+        work.invisible, work.leased, work.delayed = invisible, leased, delayed
+        work.oldest_at = None if oldest_s is None else now - oldest_s
+        work.receives += receives
+        work.empty += empty
         for source, (found, _) in (sources or {}).items():
-            count_found(debt, source, found)
+            count_found(work, source, found)
         if put:
-            count_triggers(debt, now, "store", 1)
-            d.tell(Triggered(queue, "store", put))
-        d.tell(QueueMoved(queue, visible, invisible, put, receives, empty, dict(sources or {})))
+            count_triggers(work, now, "store", 1)
+            d.emit(Triggered(queue, "store", put))
+        d.emit(QueueMoved(queue, visible, invisible, put, receives, empty, dict(sources or {})))
         if next_visible_s is None:
             d.agenda.clear(("reread", queue))
         else:
             d.agenda.set(("reread", queue), now + next_visible_s)
-        if self.by_level(debt):
-            if visible and (rose or not debt.dirty):
+        if self.by_level(work):
+            if visible and (rose or not work.dirty):
                 # Rose from nothing: whoever went idle on the empty answer before must hear of a newer generation.
-                d.mark(debt, now, "trigger" if put else "due", visible, foreign=False)
-            elif not visible and debt.dirty and not debt.foreign:
-                d.settle(debt)
+                d.request_wake(work, now, "trigger" if put else "due", visible, foreign=False)
+            elif not visible and work.dirty and not work.foreign:
+                d.settle(work)
         elif put and not paused:
             # Only listeners of another store are here, as far as they said: a put is a trigger like any other to them.
-            d.mark(debt, now, "trigger", put, foreign=True)
+            d.request_wake(work, now, "trigger", put, foreign=True)
         elif rose and visible:
-            d.mark(debt, now, "due", visible, foreign=True)
-        if debt.gen == marked:
-            self._ring(debt, now, put - told if visible or rose else 0, came)
-        if deleted and not debt.read_elsewhere:
-            d.drop(debt)
+            d.request_wake(work, now, "due", visible, foreign=True)
+        if work.gen == marked:
+            self._ring(work, now, put - told if visible or rose else 0, came)
+        if deleted and not work.read_elsewhere:
+            d.drop(work)
         elif not exists:
             d.ledger.forget(queue)
-            d.ledger.release(debt)
+            d.ledger.release(work)
 
-    def _ring(self, debt: Debt, now: float, put: int, came: int) -> None:
+    def _ring(self, work: PendingWork, now: float, put: int, came: int) -> None:
         """Plain subscribers hear each put, and each message that comes back, not only the rise from empty (O1)."""
         if put > 0:
-            self._d.ring(debt, now, "trigger", put, now)
+            self._d.ring(work, now, "trigger", put, now)
         elif came > 0:
-            self._d.ring(debt, now, "due", came, now)
+            self._d.ring(work, now, "due", came, now)
 
-    def by_level(self, debt: Debt) -> bool:
+    def by_level(self, work: PendingWork) -> bool:
         """Whether the store's own level decides what is owed here (O0)."""
-        return debt.seats.any_own or (debt.exists and not debt.seats.any_foreign)
+        return work.sessions.any_own or (work.exists and not work.sessions.any_foreign)
 
     # -- wakes that carry messages (O7) ------------------------------------------------------------------------------
 
@@ -196,18 +196,18 @@ class Own:
 
         Only where nothing waits already: a backlog is worked through by receives, in its order.
         """
-        debt = self._d.ledger.find(queue)
-        if debt is None or debt.dirty or debt.visible or debt.paused or not debt.seats.any_own:
+        work = self._d.ledger.find(queue)
+        if work is None or work.dirty or work.visible or work.paused or not work.sessions.any_own:
             return None
-        seat = debt.seats.pick_to_carry()
-        if seat is None:
+        entry = work.sessions.pick_to_carry()
+        if entry is None:
             return None
-        limit = min(seat.spare, count, CARRY_MAX)
+        limit = min(entry.spare, count, CARRY_MAX)
         # Set aside before it is certain: two puts on their way must never share one slot, and a `room` that comes
         # before their commits knows of neither.
-        seat.granted += limit
-        debt.seats.used(seat)
-        return seat.session, limit, debt.numbers.start_ack_s
+        entry.granted += limit
+        work.sessions.used(entry)
+        return entry.session, limit, work.numbers.start_ack_s
 
     def handed(
         self,
@@ -229,11 +229,11 @@ class Own:
         each takes in a frame.
         """
         d = self._d
-        debt = d.ledger.open(queue, now)
-        seat = debt.seats.get(session)
-        weight = seat.slot.weight if seat is not None and seat.slot is not None else 0
+        work = d.ledger.open(queue, now)
+        entry = work.sessions.get(session)
+        weight = entry.slot.weight if entry is not None and entry.slot is not None else 0
         # Sent for a look since the grant, its receive takes the slots: what was kept for it goes back.
-        fit = 0 if seat is None or seat.looking or late else len(messages)
+        fit = 0 if entry is None or entry.looking or late else len(messages)
         for index, bytes_ in enumerate(weights[:fit]):
             weight += bytes_
             if weight > CARRY_BYTES_MAX:
@@ -245,35 +245,35 @@ class Own:
             unfit = tuple((message.id, message.pop_receipt) for message in left)
             d.commands.append(Reclaim(queue, unfit, uncount=True))
         messages = messages[:fit]
-        if seat is None:
+        if entry is None:
             return
         claims = tuple((message.id, message.pop_receipt) for message in messages)
-        seat.granted = max(0, seat.granted - granted)
-        seat.free = max(0, seat.free - len(messages))
+        entry.granted = max(0, entry.granted - granted)
+        entry.free = max(0, entry.free - len(messages))
         if not messages:
             return
         # Not the debt's generation: what was carried is not owed. But it comes from the same counter, so that whoever
         # learned of it has learned of every mark before it.
         gen = d.ledger.next_gen()
-        if not debt.dirty:
-            debt.gen = gen
-        seat.carry(gen, len(messages))
+        if not work.dirty:
+            work.gen = gen
+        entry.carry(gen, len(messages))
         size = max(visible, len(messages))
         marked_at = now
-        before = seat.slot
+        before = entry.slot
         if before is not None:
             held = before.messages or []
             size += before.size
             messages = held + messages
             marked_at = min(before.marked_at, now)
-        seat.slot = Slot(gen, "trigger", size, marked_at, None, messages, weight)
-        due_at = now + debt.numbers.start_ack_s
-        handful = CarriedBatch(session, queue, gen, claims, now, due_at, alone=size == len(messages))
-        self._handfuls.setdefault(session, Handfuls()).add(handful)
-        d.agenda.set_earlier(("handful", session), due_at)
-        d.fill(seat)
-        d.announce(debt, now, gen, "trigger", len(claims), now, None)
-        debt.carried_told += len(claims)
+        entry.slot = WakeSlot(gen, "trigger", size, marked_at, None, messages, weight)
+        due_at = now + work.numbers.start_ack_s
+        batch = CarriedBatch(session, queue, gen, claims, now, due_at, alone=size == len(messages))
+        self._handfuls.setdefault(session, CarriedBatches()).add(batch)
+        d.agenda.set_earlier(("batch", session), due_at)
+        d.fill(entry)
+        d.announce(work, now, gen, "trigger", len(claims), now, None)
+        work.carried_told += len(claims)
 
     def took_up(self, session: int, queue: str, gen: int, now: float) -> bool:
         """A listener took up what it was handed, up to ``gen``; say whether it said no more than that.
@@ -284,60 +284,60 @@ class Own:
         if held is None:
             return False
         fresh = held.take_up(queue, gen)
-        for handful in fresh:
-            self._d.tell(HandlerStarted(queue, now - handful.handed_at))
-        debt = self._d.ledger.find(queue)
-        if fresh and debt is not None:
+        for batch in fresh:
+            self._d.emit(HandlerStarted(queue, now - batch.handed_at))
+        work = self._d.ledger.find(queue)
+        if fresh and work is not None:
             # A receive that was answered by push; what it brought was put in the commit that woke.
-            count_found(debt, "trigger", 1)
-            self._d.tell(ReceivesTold(queue, "trigger", 1, 0))
+            count_found(work, "trigger", 1)
+            self._d.emit(ReceivesTold(queue, "trigger", 1, 0))
         exact = held.by_gen.get(gen)
         return exact is not None and exact.queue == queue and exact.alone
 
-    def handfuls_due(self, session: int, now: float) -> None:
+    def batches_due(self, session: int, now: float) -> None:
         """Release what was not taken up within A; forget what was, for its lease of A has ended or was extended."""
         held = self._handfuls.get(session)
         if held is None:
             return
-        for handful in held.due(now):
-            if not handful.started:
-                self._bar(handful)
-                self._release(handful)
+        for batch in held.due(now):
+            if not batch.started:
+                self._bar(batch)
+                self._release(batch)
         when = held.next()
         if when is None:
             del self._handfuls[session]
         else:
-            self._d.agenda.set(("handful", session), when)
+            self._d.agenda.set(("batch", session), when)
 
     def session_lost(self, session: int, queue: str | None = None) -> None:
         """Release at once what a session was handed and has not extended yet."""
         held = self._handfuls.get(session)
         if held is None:
             return
-        for handful in held.leave(queue):
-            self._release(handful)
+        for batch in held.leave(queue):
+            self._release(batch)
         if not held.by_gen:
             del self._handfuls[session]
-            self._d.agenda.clear(("handful", session))
+            self._d.agenda.clear(("batch", session))
 
-    def _bar(self, handful: CarriedBatch) -> None:
+    def _bar(self, batch: CarriedBatch) -> None:
         """Carry no more to a session that is connected and does not hear: each message would lose A with it."""
-        debt = self._d.ledger.find(handful.queue)
-        seat = None if debt is None else debt.seats.get(handful.session)
-        if debt is not None and seat is not None:
-            seat.deaf = True
-            debt.seats.refresh(seat)
+        work = self._d.ledger.find(batch.queue)
+        entry = None if work is None else work.sessions.get(batch.session)
+        if work is not None and entry is not None:
+            entry.deaf = True
+            work.sessions.refresh(entry)
 
-    def _release(self, handful: CarriedBatch) -> None:
-        self._d.commands.append(Reclaim(handful.queue, handful.claims, uncount=not handful.started))
-        if not handful.started:
-            self._d.tell(HandedBack(handful.queue, len(handful.claims)))
+    def _release(self, batch: CarriedBatch) -> None:
+        self._d.commands.append(Reclaim(batch.queue, batch.claims, uncount=not batch.started))
+        if not batch.started:
+            self._d.emit(HandedBack(batch.queue, len(batch.claims)))
 
     # -- timers ------------------------------------------------------------------------------------------------------
 
     def reread_due(self, queue: str) -> None:
         """An invisible message is due: ask the store, never mark blindly (O3)."""
-        self._d.commands.append(Reread(queue))
+        self._d.commands.append(Refresh(queue))
 
     def reread_later(self, now: float, queue: str) -> None:
         """Ask again in a second: the store could not be asked."""
@@ -346,12 +346,12 @@ class Own:
     def audit(self, now: float) -> None:
         """Every H: visible work that nobody is on although somebody has room is a bug, repaired and counted (O4)."""
         d = self._d
-        for debt in list(self._visible.values()):
-            if not self.by_level(debt) or debt.owner is not None or not debt.seats.any_ready:
+        for work in list(self._visible.values()):
+            if not self.by_level(work) or work.owner is not None or not work.sessions.any_ready:
                 continue
             self.audit_found += 1
-            d.tell(AuditFound(debt.queue, debt.visible))
-            if debt.dirty:
-                d.hand_out(debt, now)
+            d.emit(AuditFound(work.queue, work.visible))
+            if work.dirty:
+                d.wake_sessions(work, now)
             else:
-                d.mark(debt, now, "due", debt.visible, foreign=False)
+                d.request_wake(work, now, "due", work.visible, foreign=False)

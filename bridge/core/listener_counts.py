@@ -12,7 +12,7 @@ from bridge.contract.jobs import CLASSES_MAX, HANDLERS_MAX, NO_JOBS, NOTHING, OU
 from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.sources import UNANNOUNCED, WAKE_SOURCES
 from bridge.contract.wire import TALLIED, BuriedCount, StoreDepth
-from bridge.core.pending_work import Counted, CountedBuried, Debt
+from bridge.core.pending_work import Counted, CountedBuried, PendingWork
 from bridge.observe.facts import Fact, JobsTold, ReceivesTold, Unannounced, WorkersTallied
 
 PACKED_MAX: Final = 4 * 1024 * 1024
@@ -87,7 +87,7 @@ STEP_MAX: Final = 1_000_000
 """The most that one heartbeat adds to a count; a listener that claims more is broken, and must not spoil the sums."""
 
 
-class Receives:
+class ReceiveCounts:
     """Counts receives into debts, and remembers the levels of each instance and queue that ever told of any.
 
     Beyond 100,000 such pairs, and beyond 4 MiB of lost instances, the one that was silent longest is forgotten. From
@@ -101,17 +101,17 @@ class Receives:
         )
 
     def told(
-        self, instance: str, debt: Debt, levels: Mapping[str, tuple[int, int]], *, announced: bool = False
+        self, instance: str, work: PendingWork, levels: Mapping[str, tuple[int, int]], *, announced: bool = False
     ) -> list[Fact]:
         """Take the levels of one heartbeat, count what is new in them, and return it as facts.
 
         Where work was ``announced`` meanwhile, a look that nobody asked for may have come before the trigger of what it
         found: then `UNANNOUNCED` is not counted.
         """
-        found_known = self.levels.get(instance, debt.queue)
+        found_known = self.levels.get(instance, work.queue)
         base = self.levels.forgot and found_known is None
         known = {} if found_known is None else found_known
-        self.levels.keep(instance, debt.queue, known)
+        self.levels.keep(instance, work.queue, known)
         news: list[Fact] = []
         for source in (*WAKE_SOURCES, UNANNOUNCED):
             level = levels.get(source)
@@ -126,59 +126,59 @@ class Receives:
                 found, empty = min(found, STEP_MAX), min(empty, STEP_MAX)
                 if source == UNANNOUNCED:
                     if not announced:
-                        debt.unannounced += found
-                        news.append(Unannounced(debt.queue, found))
+                        work.unannounced += found
+                        news.append(Unannounced(work.queue, found))
                     continue
-                count_found(debt, source, found)
-                debt.receives += found + empty
-                debt.empty += empty
-                news.append(ReceivesTold(debt.queue, source, found, empty))
+                count_found(work, source, found)
+                work.receives += found + empty
+                work.empty += empty
+                news.append(ReceivesTold(work.queue, source, found, empty))
         return news
 
 
-def count_depth(debt: Debt, depth: StoreDepth, now: float) -> None:
+def count_depth(work: PendingWork, depth: StoreDepth, now: float) -> None:
     """Keep the newest count of a queue elsewhere; heartbeats of several listeners come in any order.
 
     A bare number, as a scaler counts it, does not hide for a while what was told beside another.
     """
-    at, before = now - depth.age_ms / 1000, debt.counted
+    at, before = now - depth.age_ms / 1000, work.counted
     bare = depth.leased is None and depth.delayed is None and depth.oldest_ms is None and depth.visible > 0
     if before is not None and bare and before.whole and at < before.at + WHOLE_S:
         return
     if before is None or at >= before.at:
         oldest_at = None if depth.oldest_ms is None or not depth.visible else at - depth.oldest_ms / 1000
-        debt.counted = Counted(
+        work.counted = Counted(
             depth.visible, depth.invisible, at, depth.at_least, depth.leased, depth.delayed, oldest_at
         )
 
 
-def count_buried(debt: Debt, buried: BuriedCount, now: float) -> None:
+def count_buried(work: PendingWork, buried: BuriedCount, now: float) -> None:
     """Keep the newest count of a queue's poison queue, likewise."""
     at = now - buried.age_ms / 1000
-    if debt.buried is None or at >= debt.buried.at:
-        debt.buried = CountedBuried(buried.queue or debt.queue + POISON_SUFFIX, buried.messages, at)
+    if work.buried is None or at >= work.buried.at:
+        work.buried = CountedBuried(buried.queue or work.queue + POISON_SUFFIX, buried.messages, at)
 
 
-def count_triggers(debt: Debt, now: float, bus: str, count: int) -> None:
+def count_triggers(work: PendingWork, now: float, bus: str, count: int) -> None:
     """Count triggers, by the bus that they came by."""
-    debt.triggers += count
-    debt.buses = {**debt.buses, bus: debt.buses.get(bus, 0) + count}
-    debt.triggered_at = now
+    work.triggers += count
+    work.buses = {**work.buses, bus: work.buses.get(bus, 0) + count}
+    work.triggered_at = now
 
 
-def count_found(debt: Debt, source: str, found: int) -> None:
+def count_found(work: PendingWork, source: str, found: int) -> None:
     """Count receives that found work, by what made their listener look."""
     if found:
-        debt.wake_sources = {**debt.wake_sources, source: debt.wake_sources.get(source, 0) + found}
+        work.wake_sources = {**work.wake_sources, source: work.wake_sources.get(source, 0) + found}
 
 
-def was_announced(debt: Debt, now: float, within_s: float) -> bool:
+def was_announced(work: PendingWork, now: float, within_s: float) -> bool:
     """Say whether what a listener told of just now may be work that was announced.
 
     It was where a trigger, a delay or a lease marked the queue and is not settled yet, or did so within ``within_s``: a
     put that a look meets before its trigger came, and a heartbeat that tells of it some seconds later.
     """
-    return now - debt.announced_at <= within_s or (debt.dirty and debt.announced_at >= debt.marked_at)
+    return now - work.announced_at <= within_s or (work.dirty and work.announced_at >= work.marked_at)
 
 
 JOB_TELLERS_MAX: Final = 100_000
@@ -198,11 +198,11 @@ class JobCounts:
     def __init__(self) -> None:
         self.levels: Levels[tuple[str, str], Jobs] = Levels(dict[tuple[str, str], Jobs], JOB_TELLERS_MAX)
 
-    def told(self, instance: str, debt: Debt, levels: Mapping[str, Jobs]) -> list[Fact]:
+    def told(self, instance: str, work: PendingWork, levels: Mapping[str, Jobs]) -> list[Fact]:
         """Take the levels of one heartbeat, by handler; outcomes that this version does not know are ignored."""
         news: list[Fact] = []
         for handler, level in levels.items():
-            key = (debt.queue, handler)
+            key = (work.queue, handler)
             known = self.levels.get(instance, key)
             more = minus(_read(level, known or NO_JOBS), known or NO_JOBS)
             if more == NO_JOBS:
@@ -211,9 +211,9 @@ class JobCounts:
             if known is None and level.resumed:
                 continue
             more = _believed(more)
-            debt.jobs = {} if debt.jobs is None else debt.jobs
-            add(debt.jobs, handler, more)
-            news.append(JobsTold(debt.queue, handler, more))
+            work.jobs = {} if work.jobs is None else work.jobs
+            add(work.jobs, handler, more)
+            news.append(JobsTold(work.queue, handler, more))
         return news
 
 
@@ -256,7 +256,7 @@ TALLY_STEP_MAX: Final = 1_000_000
 """The most that one heartbeat adds to a count: whoever claims more is broken, and must not spoil the sums."""
 
 
-class Tallies:
+class WorkerCounts:
     """Remembers the levels of each instance and queue, and returns as facts what is new in them.
 
     Beyond 10,000 such pairs the one that was silent longest is forgotten, and counted anew should it come back.

@@ -17,7 +17,7 @@ from bridge.contract.sources import WORK
 from bridge.contract.trace_context import Traced, Traces, merged
 from bridge.contract.wire import Reason
 from bridge.core.agenda import DueTimes
-from bridge.core.session_queue import Seats
+from bridge.core.session_queue import QueueSessions
 from bridge.core.settings import Numbers, Tuning
 
 SIZE_MAX = 1_000_000_000
@@ -63,11 +63,11 @@ _NOTHING: Final[Mapping[str, int]] = {}
 _NEVER: Final[dict[Reason, DueTimes]] = {}
 
 
-class Debt(msgspec.Struct, eq=False):
+class PendingWork(msgspec.Struct, eq=False):
     """One queue as the bridge knows it."""
 
     queue: str
-    seats: Seats
+    sessions: QueueSessions
     numbers: Numbers
     gen: int = 0
     dirty: bool = False
@@ -145,7 +145,7 @@ class Debt(msgspec.Struct, eq=False):
     @property
     def own(self) -> bool:
         """Whether the queue service holds this queue, or a session says so (O0)."""
-        return self.exists or self.seats.any_own
+        return self.exists or self.sessions.any_own
 
     @property
     def elsewhere(self) -> bool:
@@ -153,7 +153,7 @@ class Debt(msgspec.Struct, eq=False):
 
         Its debts can only be settled by covers, whatever the queue service knows of a queue of the same name.
         """
-        return (not self.exists and not self.seats.any_own) or self.seats.any_foreign
+        return (not self.exists and not self.sessions.any_own) or self.sessions.any_foreign
 
     @property
     def waits(self) -> bool:
@@ -166,7 +166,7 @@ class Debt(msgspec.Struct, eq=False):
     @property
     def needed(self) -> bool:
         """Whether it is never forgotten for want of room: it stands in the queue service, or somebody listens."""
-        return self.exists or len(self.seats) > 0
+        return self.exists or len(self.sessions) > 0
 
     @property
     def any_due(self) -> bool:
@@ -181,10 +181,10 @@ class Debt(msgspec.Struct, eq=False):
     @property
     def forgettable(self) -> bool:
         """Whether nothing would be lost by forgetting this queue."""
-        return not (self.dirty or self.exists or self.any_due or len(self.seats))
+        return not (self.dirty or self.exists or self.any_due or len(self.sessions))
 
 
-class Ledger:
+class PendingQueues:
     """All debts of one boot.
 
     At its limit it forgets names that nobody listens to: those that nothing is known of first, then those with a debt,
@@ -194,7 +194,7 @@ class Ledger:
     """
 
     def __init__(self, limit: int, tuning: Tuning, forgotten: Callable[[str], None] = lambda queue: None) -> None:
-        self.debts: dict[str, Debt] = {}
+        self.by_queue: dict[str, PendingWork] = {}
         self.limit = limit
         self.unknown = 0
         """How many names with something owed were forgotten, or not even noted, for want of room."""
@@ -219,131 +219,133 @@ class Ledger:
         self._gen += 1
         return self._gen
 
-    def find(self, queue: str) -> Debt | None:
+    def find(self, queue: str) -> PendingWork | None:
         """Return the debt of a queue that was heard of."""
-        return self.debts.get(queue)
+        return self.by_queue.get(queue)
 
     def newest(self, queue: str) -> tuple[int, bool]:
         """Return a queue's newest generation, 0 if it was never heard of, and whether work waits there.
 
         A name that is not known may be one that was forgotten for want of room: then it counts as the newest of those.
         """
-        debt = self.find(queue)
-        return (self.unknown_gen, self.unknown > 0) if debt is None else (max(debt.gen, debt.rung), debt.waits)
+        work = self.find(queue)
+        return (self.unknown_gen, self.unknown > 0) if work is None else (max(work.gen, work.rung), work.waits)
 
-    def open(self, queue: str, now: float) -> Debt:
+    def open(self, queue: str, now: float) -> PendingWork:
         """Return the debt of ``queue``, which may be new; for listeners and the queue service, whom no limit refuses.
 
         The caller sees to it that it is `needed` before another is opened.
         """
-        debt = self.debts.get(queue)
-        if debt is None:
+        work = self.by_queue.get(queue)
+        if work is None:
             self._make_room()
-            debt = self._add(queue, now)
-        return debt
+            work = self._add(queue, now)
+        return work
 
-    def hear(self, queue: str, now: float) -> Debt:
+    def hear(self, queue: str, now: float) -> PendingWork:
         """Return the debt of a queue that somebody rang for.
 
         Where every known name is needed it is not kept: mark it all the same, for plain subscribers, and keep no time
         for it.
         """
-        debt = self.debts.get(queue)
-        if debt is None:
+        work = self.by_queue.get(queue)
+        if work is None:
             if self._make_room():
                 return self._add(queue, now)
-            debt = self._new(queue, now)
+            work = self._new(queue, now)
             self.unknown += 1
             self.unknown_gen = self.next_gen()
-        return debt
+        return work
 
-    def release(self, debt: Debt) -> None:
+    def release(self, work: PendingWork) -> None:
         """Note that nobody needs a queue any more: it may be forgotten when there is no room."""
-        if not debt.needed and debt.queue in self.debts:
-            self._lanes[debt.lane][debt.queue] = None
+        if not work.needed and work.queue in self.by_queue:
+            self._lanes[work.lane][work.queue] = None
 
     def forget(self, queue: str) -> None:
         """Forget a queue that is gone, if nothing is owed."""
-        debt = self.debts.get(queue)
-        if debt is not None and debt.forgettable:
+        work = self.by_queue.get(queue)
+        if work is not None and work.forgettable:
             self.drop(queue)
 
     def drop(self, queue: str) -> None:
         """Forget a queue with all that is owed there; whoever comes to it later is asked to look (B10)."""
-        if self.debts.pop(queue, None) is not None:
+        if self.by_queue.pop(queue, None) is not None:
             self._forgotten(queue)
         for lane in self._lanes:
             lane.pop(queue, None)
 
-    def _new(self, queue: str, now: float) -> Debt:
-        return Debt(queue=queue, seats=Seats(queue, self.stirred), numbers=self._tuning.of(queue), born_at=now)
+    def _new(self, queue: str, now: float) -> PendingWork:
+        return PendingWork(
+            queue=queue, sessions=QueueSessions(queue, self.stirred), numbers=self._tuning.of(queue), born_at=now
+        )
 
-    def _add(self, queue: str, now: float) -> Debt:
-        debt = self.debts[queue] = self._new(queue, now)
+    def _add(self, queue: str, now: float) -> PendingWork:
+        work = self.by_queue[queue] = self._new(queue, now)
         self._lanes[0][queue] = None
-        return debt
+        return work
 
     def _make_room(self) -> bool:
         """Forget what need not be known, and say whether there is room for one more."""
         # Two for one: listeners are let in beyond the limit, and what they leave behind goes bit by bit.
         for _ in range(2):
-            if len(self.debts) < self.limit:
+            if len(self.by_queue) < self.limit:
                 break
-            debt = self._least_needed()
-            if debt is None:
+            work = self._least_needed()
+            if work is None:
                 break
-            if debt.lane:
+            if work.lane:
                 self.unknown += 1
-                self.unknown_gen = max(self.unknown_gen, debt.gen, debt.rung)
-            self.drop(debt.queue)
-        return len(self.debts) < self.limit
+                self.unknown_gen = max(self.unknown_gen, work.gen, work.rung)
+            self.drop(work.queue)
+        return len(self.by_queue) < self.limit
 
-    def _least_needed(self) -> Debt | None:
+    def _least_needed(self) -> PendingWork | None:
         for number, lane in enumerate(self._lanes):
             while lane:
                 queue, _ = lane.popitem(last=False)
-                debt = self.debts.get(queue)
-                if debt is None or debt.needed:
+                work = self.by_queue.get(queue)
+                if work is None or work.needed:
                     continue
-                if debt.lane > number:
-                    self._lanes[debt.lane][queue] = None
+                if work.lane > number:
+                    self._lanes[work.lane][queue] = None
                     continue
-                return debt
+                return work
         return None
 
-    def mark(
-        self, debt: Debt, now: float, reason: Reason, size: int, trace: Traced | None = None, *, foreign: bool
+    def request_wake(
+        self, work: PendingWork, now: float, reason: Reason, size: int, trace: Traced | None = None, *, foreign: bool
     ) -> None:
         """Raise the debt of a queue to a new generation (B1); never dropped, only merged (I8)."""
-        debt.gen = self.next_gen()
+        work.gen = self.next_gen()
         doubtful = reason in DOUBTS
-        debt.announced = debt.announced or not doubtful
+        work.announced = work.announced or not doubtful
         if reason in WORK:
-            debt.announced_at = now
-        debt.after_gap = doubtful and not debt.seats and (debt.after_gap or not debt.dirty)
-        if not debt.dirty:
-            debt.dirty = True
-            debt.marked_at = now
-            debt.size = 0
-        debt.reason = reason
-        debt.size = min(SIZE_MAX, debt.size + size)
+            work.announced_at = now
+        work.after_gap = doubtful and not work.sessions and (work.after_gap or not work.dirty)
+        if not work.dirty:
+            work.dirty = True
+            work.marked_at = now
+            work.size = 0
+        work.reason = reason
+        work.size = min(SIZE_MAX, work.size + size)
         if trace is not None:
-            debt.traceparent = trace.traceparent or debt.traceparent
-            debt.traces = merged(debt.traces, trace)
-        debt.foreign = debt.foreign or foreign
+            work.traceparent = trace.traceparent or work.traceparent
+            work.traces = merged(work.traces, trace)
+        work.foreign = work.foreign or foreign
 
-    def settle(self, debt: Debt) -> None:
+    def settle(self, work: PendingWork) -> None:
         """Nothing is owed any more."""
-        debt.dirty = debt.announced = debt.after_gap = False
-        debt.foreign = False
-        debt.size = 0
-        debt.traceparent = debt.traces = None
-        self.disown(debt)
+        work.dirty = work.announced = work.after_gap = False
+        work.foreign = False
+        work.size = 0
+        work.traceparent = work.traces = None
+        self.disown(work)
 
-    def disown(self, debt: Debt) -> None:
+    def disown(self, work: PendingWork) -> None:
         """Nobody has taken the debt on."""
-        debt.owner = None
-        debt.unacked = ()
-        debt.asked = frozenset()
-        debt.rounds = 0
-        debt.started_at = None
+        work.owner = None
+        work.unacked = ()
+        work.asked = frozenset()
+        work.rounds = 0
+        work.started_at = None

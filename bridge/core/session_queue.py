@@ -11,7 +11,7 @@ from bridge.contract.trace_context import Traces
 from bridge.contract.wire import CarriedMessage, Processes, Reason, Starved, Subscription
 
 
-class Slot(msgspec.Struct):
+class WakeSlot(msgspec.Struct):
     """A wake that is not yet on its way: written again, it is merged; once taken, it is not (B3)."""
 
     gen: int
@@ -25,7 +25,7 @@ class Slot(msgspec.Struct):
     traces: Traces | None = None
 
 
-class Seat(msgspec.Struct, eq=False):
+class SessionQueue(msgspec.Struct, eq=False):
     """One session's place at one queue.
 
     ``free`` is the last level the listener reported, less the messages carried since: `reported_gen` tells up to
@@ -55,7 +55,7 @@ class Seat(msgspec.Struct, eq=False):
     stuck_at: float = 0.0
     deaf: bool = False
     """Did not take up what was carried to it: barred until it shows that it hears again."""
-    slot: Slot | None = None
+    slot: WakeSlot | None = None
     woken_gen: int = 0
     woken_at: float = 0.0
     touched: bool = False
@@ -107,9 +107,9 @@ class Seat(msgspec.Struct, eq=False):
         self.carried.append((gen, count))
 
 
-def seat(session: int, sub: Subscription, *, accepts: bool, scaler: bool = False) -> Seat:
+def session_queue(session: int, sub: Subscription, *, accepts: bool, scaler: bool = False) -> SessionQueue:
     """Make the seat that a hello asks for."""
-    return Seat(
+    return SessionQueue(
         session=session,
         queue=sub.queue,
         capacity=sub.capacity,
@@ -126,11 +126,11 @@ def seat(session: int, sub: Subscription, *, accepts: bool, scaler: bool = False
 CARRY_CANDIDATES = 16
 
 # Most queues never have a session, and share what is empty: of 100,000 names each byte counts.
-_NOBODY: dict[int, Seat] = {}
+_NOBODY: dict[int, SessionQueue] = {}
 _NO_STORES: dict[str, int] = {}
 
 
-class Seats:
+class QueueSessions:
     """The sessions subscribed to one queue; those with room in the order of their last use."""
 
     __slots__ = ("_all", "_barred", "_foreign", "_own", "_queue", "_ready", "_scalers", "_stirred", "_stores", "store")
@@ -154,7 +154,7 @@ class Seats:
     def __len__(self) -> int:
         return len(self._all)
 
-    def __iter__(self) -> Iterator[Seat]:
+    def __iter__(self) -> Iterator[SessionQueue]:
         return iter(self._all.values())
 
     @property
@@ -182,16 +182,16 @@ class Seats:
         """Whether a scaler could start somebody, or is about to."""
         return bool(self._scalers) or self.barred_scaler() is not None
 
-    def workers_for(self, scaler: Seat) -> int:
+    def workers_for(self, scaler: SessionQueue) -> int:
         """Return how many workers a scaler need not start: those with sessions, and what other scalers start (Z5)."""
-        starting = sum(seat.starting for seat in self._all.values() if seat.scaler and seat is not scaler)
-        return starting + sum(seat.capacity > 0 for seat in self._all.values() if not seat.scaler)
+        starting = sum(entry.starting for entry in self._all.values() if entry.scaler and entry is not scaler)
+        return starting + sum(entry.capacity > 0 for entry in self._all.values() if not entry.scaler)
 
-    def barred_scaler(self) -> Seat | None:
+    def barred_scaler(self) -> SessionQueue | None:
         """Return a scaler that starts workers and is to hear of more work: one, and only where none has room (Z5)."""
         if not self._barred or self._scalers:
             return None
-        return next((seat for seat in self._barred.values() if seat.starting and seat.capacity), None)
+        return next((entry for entry in self._barred.values() if entry.starting and entry.capacity), None)
 
     def any_other_store(self, store: str | None, besides: Iterable[int]) -> bool:
         """Whether a session names another store than this one, of those not in ``besides``; where it names none, no.
@@ -203,114 +203,114 @@ class Seats:
             return False
         known = dict(self._stores)
         for session in besides:
-            seat = self._all.get(session)
-            if seat is not None and seat.store is not None:
-                known[seat.store] -= 1
+            entry = self._all.get(session)
+            if entry is not None and entry.store is not None:
+                known[entry.store] -= 1
         return not known.get(store) and any(known.values())
 
-    def get(self, session: int) -> Seat | None:
+    def get(self, session: int) -> SessionQueue | None:
         """Return the seat of a session."""
         return self._all.get(session)
 
-    def add(self, seat: Seat) -> None:
+    def add(self, entry: SessionQueue) -> None:
         """Seat a session."""
-        self.remove(seat.session)
+        self.remove(entry.session)
         if not self._all:
             # Nobody is in the others either.
             self._all, self._ready, self._scalers, self._barred = {}, {}, {}, {}
             self._stores = {}
-        self._all[seat.session] = seat
-        self.store = seat.store or self.store
-        if seat.store is not None:
-            self._stores[seat.store] = self._stores.get(seat.store, 0) + 1
-        if seat.own:
+        self._all[entry.session] = entry
+        self.store = entry.store or self.store
+        if entry.store is not None:
+            self._stores[entry.store] = self._stores.get(entry.store, 0) + 1
+        if entry.own:
             self._own += 1
         else:
             self._foreign += 1
-        self.refresh(seat)
+        self.refresh(entry)
 
-    def remove(self, session: int) -> Seat | None:
+    def remove(self, session: int) -> SessionQueue | None:
         """Take a session's seat away."""
-        seat = self._all.pop(session, None)
-        if seat is not None:
-            self._order(seat).pop(session, None)
+        entry = self._all.pop(session, None)
+        if entry is not None:
+            self._order(entry).pop(session, None)
             self._barred.pop(session, None)
-            if seat.own:
+            if entry.own:
                 self._own -= 1
             else:
                 self._foreign -= 1
-            if seat.store is not None:
-                self._stores[seat.store] -= 1
-                if not self._stores[seat.store]:
-                    del self._stores[seat.store]
-                    if seat.store == self.store:
+            if entry.store is not None:
+                self._stores[entry.store] -= 1
+                if not self._stores[entry.store]:
+                    del self._stores[entry.store]
+                    if entry.store == self.store:
                         self.store = next(iter(self._stores), None)
             if self._stirred is not None:
                 self._stirred.add(self._queue)
-        return seat
+        return entry
 
-    def turns_own(self, seat: Seat) -> None:
+    def turns_own(self, entry: SessionQueue) -> None:
         """Note that a seated session says `own` of this queue from now on."""
-        if not seat.own:
-            seat.own = True
+        if not entry.own:
+            entry.own = True
             self._own += 1
             self._foreign -= 1
 
-    def refresh(self, seat: Seat) -> None:
+    def refresh(self, entry: SessionQueue) -> None:
         """Note that a seat gained or lost room; its place in the order is kept."""
-        order = self._order(seat)
-        if seat.has_room:
-            order.setdefault(seat.session, seat)
-            self._barred.pop(seat.session, None)
+        order = self._order(entry)
+        if entry.has_room:
+            order.setdefault(entry.session, entry)
+            self._barred.pop(entry.session, None)
         else:
-            order.pop(seat.session, None)
-            if seat.scaler:
-                self._barred.setdefault(seat.session, seat)
+            order.pop(entry.session, None)
+            if entry.scaler:
+                self._barred.setdefault(entry.session, entry)
         if self._stirred is not None:
             self._stirred.add(self._queue)
 
-    def _order(self, seat: Seat) -> dict[int, Seat]:
-        return self._scalers if seat.scaler else self._ready
+    def _order(self, entry: SessionQueue) -> dict[int, SessionQueue]:
+        return self._scalers if entry.scaler else self._ready
 
-    def used(self, seat: Seat) -> None:
+    def used(self, entry: SessionQueue) -> None:
         """Put a seat at the end of the order."""
-        order = self._order(seat)
-        if order.pop(seat.session, None) is not None:
-            order[seat.session] = seat
+        order = self._order(entry)
+        if order.pop(entry.session, None) is not None:
+            order[entry.session] = entry
 
-    def pick_all(self, besides: Container[int] = ()) -> list[Seat]:
+    def pick_all(self, besides: Container[int] = ()) -> list[SessionQueue]:
         """Return all workers with room, or else one scaler, without those in ``besides``."""
-        return [seat for seat in self._ready.values() if seat.session not in besides] or self.pick(1, besides)
+        return [entry for entry in self._ready.values() if entry.session not in besides] or self.pick(1, besides)
 
-    def workers_besides(self, session: int) -> list[Seat]:
+    def workers_besides(self, session: int) -> list[SessionQueue]:
         """Return all workers with room but this one, who took the debt on: nobody need start one more."""
-        return [seat for seat in self._ready.values() if seat.session != session]
+        return [entry for entry in self._ready.values() if entry.session != session]
 
-    def pick(self, count: int, besides: Container[int] = ()) -> list[Seat]:
+    def pick(self, count: int, besides: Container[int] = ()) -> list[SessionQueue]:
         """Return up to ``count`` seats with room, least recently used first, without those in ``besides``."""
-        picked: list[Seat] = []
-        for seat in chain(self._ready.values(), self._scalers.values()):
+        picked: list[SessionQueue] = []
+        for entry in chain(self._ready.values(), self._scalers.values()):
             if len(picked) >= count:
                 break
-            if seat.session not in besides:
-                picked.append(seat)
+            if entry.session not in besides:
+                picked.append(entry)
         return picked
 
-    def pick_for(self, size: int) -> list[Seat]:
+    def pick_for(self, size: int) -> list[SessionQueue]:
         """Return the seats whose room together is enough for ``size`` messages, one at least if any has room."""
-        picked: list[Seat] = []
+        picked: list[SessionQueue] = []
         room = 0
-        for seat in self._ready.values():
-            picked.append(seat)
+        for entry in self._ready.values():
+            picked.append(entry)
             # A free count of 0 without a `more` is a guess of ours: it still may take one.
-            room += max(1, seat.spare)
+            room += max(1, entry.spare)
             if room >= size:
                 break
         return picked or list(islice(self._scalers.values(), 1))
 
-    def pick_to_carry(self) -> Seat | None:
+    def pick_to_carry(self) -> SessionQueue | None:
         """Return the least recently used seat that takes messages along with its wake and has a free slot (O7)."""
-        for seat in islice(self._ready.values(), CARRY_CANDIDATES):
-            if seat.accepts and seat.own and seat.spare > 0 and seat.slot is None and not seat.looking:
-                return seat
+        for entry in islice(self._ready.values(), CARRY_CANDIDATES):
+            if entry.accepts and entry.own and entry.spare > 0 and entry.slot is None and not entry.looking:
+                return entry
         return None

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from bridge.core.agenda import Agenda
-from bridge.core.session_queue import Seat
+from bridge.core.session_queue import SessionQueue
 
 HELLO_S = 5.0
 DEAD_AFTER_BEATS = 3
@@ -39,7 +39,7 @@ class Session(msgspec.Struct, eq=False):
     """It starts workers instead of handling messages (Z5)."""
     beat_s: float = 0.0
     """The heartbeat it was last told; a fleet that shrinks meanwhile makes nobody late."""
-    seats: dict[str, Seat] = {}
+    queues: dict[str, SessionQueue] = {}
     unsent: dict[str, None] = {}
     """Queues whose slot holds a wake."""
     flushing: bool = False
@@ -114,7 +114,7 @@ GRACE_BEATS = 1.5
 """What a session is given after a suspend: one heartbeat, and half of one for a machine that has just woken."""
 
 
-class Silence:
+class SessionTimeouts:
     """The moments at which sessions are looked at for a sign of life.
 
     A deadline is not moved by every frame: it is looked up when it passes.

@@ -8,35 +8,35 @@ from __future__ import annotations
 from typing import Final
 
 from bridge.contract.cluster import Name
-from bridge.core.pending_work import Debt
+from bridge.core.pending_work import PendingWork
 
 OF_TURNS: Final = frozenset({"member", "able", "turn", "covered", "outward", "again for turns"})
 """Kinds of timers that are the turns' own."""
 
 
-class Alone:
+class SingleNode:
     """Turns of a bridge without others."""
 
-    def marked(self, debt: Debt, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+    def marked(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
         """Take note of a mark. ``shared``: others have it too; ``fresh``: nothing was owed before."""
 
-    def shown(self, debt: Debt, now: float, gen: int) -> None:
+    def shown(self, work: PendingWork, now: float, gen: int) -> None:
         """Take note that a session is told of a generation."""
 
-    def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+    def covered(self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
         """Take note of an empty receive that began at least ``after_s`` after its session learned of ``gen``."""
 
-    def behind_s(self, debt: Debt, now: float) -> float:
+    def behind_s(self, work: PendingWork, now: float) -> float:
         """Return how much later than whoever comes first this bridge sweeps a queue (C5)."""
         return 0.0
 
-    def settled(self, debt: Debt) -> None:
+    def settled(self, work: PendingWork) -> None:
         """Take note that nothing is owed any more."""
 
-    def act(self, debt: Debt) -> None:
+    def act(self, work: PendingWork) -> None:
         """Wait no longer for the turn of this queue."""
 
-    def greeted(self, debt: Debt, now: float, store: str | None) -> bool:
+    def greeted(self, work: PendingWork, now: float, store: str | None) -> bool:
         """Take note of a hello for a queue; whether what was forgiven there has to be owed again."""
         return False
 
@@ -50,11 +50,11 @@ class Alone:
     def forget(self, queue: str) -> None:
         """Forget a queue."""
 
-    def tick(self, now: float, kind: str, debt: Debt | None) -> None:
+    def tick(self, now: float, kind: str, work: PendingWork | None) -> None:
         """Do what is due of the kinds that are its own."""
 
     def stir(self, now: float) -> None:
         """Say what changed of whom could be woken."""
 
-    def no_room(self, debt: Debt, now: float) -> None:
+    def no_room(self, work: PendingWork, now: float) -> None:
         """Take note of a debt that nobody here has room for (B6)."""

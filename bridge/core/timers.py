@@ -6,8 +6,8 @@ from bridge.contract.backoff import Draw
 from bridge.contract.wire import Reason
 from bridge.core.agenda import DueTimes
 from bridge.core.dispatch import Dispatch
-from bridge.core.embedded_queues import Own
-from bridge.core.pending_work import Debt
+from bridge.core.embedded_queues import EmbeddedQueues
+from bridge.core.pending_work import PendingWork
 from bridge.observe.facts import ActedLate
 
 GAP_SPREAD_S = 10.0
@@ -17,7 +17,7 @@ SHIFT_MARGIN_S = 0.1
 class Timers:
     """What becomes due without anybody saying so, on the common ground of dispatch."""
 
-    def __init__(self, dispatch: Dispatch, own: Own) -> None:
+    def __init__(self, dispatch: Dispatch, own: EmbeddedQueues) -> None:
         self._d = dispatch
         self._own = own
 
@@ -27,17 +27,17 @@ class Timers:
         Also those that never came by the bus that missed some: what it lost may be their first. Returns how many.
         """
         marked = 0
-        for debt in self._d.ledger.debts.values():
-            if self._own.by_level(debt) and not debt.seats.any_foreign:
+        for work in self._d.ledger.by_queue.values():
+            if self._own.by_level(work) and not work.sessions.any_foreign:
                 continue
             marked += 1
             if marked == 1:
                 # The first look need not wait for anybody: with one queue there is nothing to spread.
-                self._d.mark(debt, now, "resync", foreign=True, shared=True)
+                self._d.request_wake(work, now, "resync", foreign=True, shared=True)
             else:
-                period = debt.numbers.sweep_s
+                period = work.numbers.sweep_s
                 spread = min(period / 4 if period else GAP_SPREAD_S, GAP_SPREAD_S)
-                self.arm_due(debt, now, spread * self._d.draw(), "resync", 1, shared=True)
+                self.arm_due(work, now, spread * self._d.draw(), "resync", 1, shared=True)
         return marked
 
     def suspended(self, now: float, gap_s: float) -> int:
@@ -48,94 +48,94 @@ class Timers:
         """
         # Never early: what was read of two clocks is less exact than a due time.
         nearer = max(0.0, gap_s - SHIFT_MARGIN_S)
-        for debt in self._d.ledger.debts.values():
-            if debt.covered_at is not None:
+        for work in self._d.ledger.by_queue.values():
+            if work.covered_at is not None:
                 # Else listeners would hear of a coverage younger than it is, and put off their own looks (L10).
-                debt.covered_at -= gap_s
-            debt.born_at -= gap_s
-            debt.visible_since -= gap_s
-            if debt.counted is not None:
-                debt.counted = debt.counted.older(gap_s)
-            if self._own.by_level(debt) and not debt.seats.any_foreign:
+                work.covered_at -= gap_s
+            work.born_at -= gap_s
+            work.visible_since -= gap_s
+            if work.counted is not None:
+                work.counted = work.counted.older(gap_s)
+            if self._own.by_level(work) and not work.sessions.any_foreign:
                 continue
-            for times in (*debt.due.values(), *debt.due_to_all.values()):
+            for times in (*work.due.values(), *work.due_to_all.values()):
                 times.nearer(nearer)
                 when = times.next()
                 if when is not None:
-                    self._d.agenda.set_earlier(("due", debt.queue), max(when, now))
-            for seat in debt.seats:
-                seat.leases = [end - nearer for end in seat.leases]
+                    self._d.agenda.set_earlier(("due", work.queue), max(when, now))
+            for entry in work.sessions:
+                entry.leases = [end - nearer for end in entry.leases]
         return self.gap(now)
 
     def arm_due(
-        self, debt: Debt, now: float, delay_s: float, reason: Reason, size: int, *, shared: bool = False
+        self, work: PendingWork, now: float, delay_s: float, reason: Reason, size: int, *, shared: bool = False
     ) -> None:
         """Keep a due time; it becomes a mark when it comes, and no cover settles it before.
 
         ``shared`` where other bridges keep it as well, so that they look in turn (C2).
         """
-        kept = debt.due_to_all if shared else debt.due
+        kept = work.due_to_all if shared else work.due
         times = kept.get(reason)
         if times is None:
             times = DueTimes()
             # Not changed: queues without due times share one that is empty.
             if shared:
-                debt.due_to_all = {**kept, reason: times}
+                work.due_to_all = {**kept, reason: times}
             else:
-                debt.due = {**kept, reason: times}
+                work.due = {**kept, reason: times}
         times.add(now, delay_s, size=size)
         when = times.next()
         if when is not None:
-            self._d.agenda.set_earlier(("due", debt.queue), when)
+            self._d.agenda.set_earlier(("due", work.queue), when)
 
-    def due(self, debt: Debt, now: float) -> None:
+    def due(self, work: PendingWork, now: float) -> None:
         """Mark what is due now."""
-        for kept, shared in ((debt.due, False), (debt.due_to_all, True)):
+        for kept, shared in ((work.due, False), (work.due_to_all, True)):
             for reason, times in list(kept.items()):
                 size = times.pop_due(now)
                 if size:
-                    self._d.mark(debt, now, reason, size, foreign=True, shared=shared)
+                    self._d.request_wake(work, now, reason, size, foreign=True, shared=shared)
                 when = times.next()
                 if when is None:
                     del kept[reason]
                 else:
-                    self._d.agenda.set_earlier(("due", debt.queue), when)
+                    self._d.agenda.set_earlier(("due", work.queue), when)
 
-    def arm_sweep(self, debt: Debt, now: float) -> None:
+    def arm_sweep(self, work: PendingWork, now: float) -> None:
         """Set the next sweep from the last cover (B9); own queues need none (O5)."""
-        period = debt.numbers.sweep_s
-        if period <= 0 or self._own.by_level(debt) or not debt.seats:
-            self._d.agenda.clear(("sweep", debt.queue))
+        period = work.numbers.sweep_s
+        if period <= 0 or self._own.by_level(work) or not work.sessions:
+            self._d.agenda.clear(("sweep", work.queue))
             return
-        due = next_sweep(self._swept_from(debt), period, self._d.draw)
-        self._d.agenda.set(("sweep", debt.queue), max(due, now))
+        due = next_sweep(self._swept_from(work), period, self._d.draw)
+        self._d.agenda.set(("sweep", work.queue), max(due, now))
 
     @staticmethod
-    def _swept_from(debt: Debt) -> float:
-        return debt.born_at if debt.covered_at is None else max(debt.covered_at, debt.born_at)
+    def _swept_from(work: PendingWork) -> float:
+        return work.born_at if work.covered_at is None else max(work.covered_at, work.born_at)
 
-    def sweep(self, debt: Debt, now: float) -> None:
+    def sweep(self, work: PendingWork, now: float) -> None:
         """Look at a queue that nobody asked about; overdue is a level, not a new mark each time (B9)."""
-        if self._own.by_level(debt) or not debt.seats:
+        if self._own.by_level(work) or not work.sessions:
             return
-        if not debt.dirty:
-            behind = self._d.turns.behind_s(debt, now)
-            turn = latest_sweep(self._swept_from(debt), debt.numbers.sweep_s) + behind
+        if not work.dirty:
+            behind = self._d.coordinator.behind_s(work, now)
+            turn = latest_sweep(self._swept_from(work), work.numbers.sweep_s) + behind
             if behind and now < turn:
                 # C5: it waits before its mark. Once made, a mark is only forgiven for a look that began after it, and
                 # two sweeps that meet would be two looks.
-                self._d.agenda.set(("sweep", debt.queue), turn)
+                self._d.agenda.set(("sweep", work.queue), turn)
                 return
             if behind:
-                self._d.tell(ActedLate(debt.queue))
-            self._d.mark(debt, now, "sweep", foreign=True)
-        elif debt.owner is not None:
+                self._d.emit(ActedLate(work.queue))
+            self._d.request_wake(work, now, "sweep", foreign=True)
+        elif work.owner is not None:
             # Overdue by A already and still not covered: past the owner, to the next (B9).
-            owner = debt.owner
-            self._d.release_owner(debt, owner)
-            if not self._d.hand_out(debt, now, besides=(owner,)):
-                self._d.hand_out(debt, now)
-        self._d.agenda.set(("sweep", debt.queue), now + max(debt.numbers.start_ack_s, debt.numbers.sweep_s / 4))
+            owner = work.owner
+            self._d.release_owner(work, owner)
+            if not self._d.wake_sessions(work, now, besides=(owner,)):
+                self._d.wake_sessions(work, now)
+        self._d.agenda.set(("sweep", work.queue), now + max(work.numbers.start_ack_s, work.numbers.sweep_s / 4))
 
 
 JITTER = 0.1

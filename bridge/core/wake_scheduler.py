@@ -22,10 +22,10 @@ from bridge.contract.wire import (
     SCALER,
     BridgeHeartbeat,
     Bye,
-    Cover,
-    CoverAge,
+    EmptyReceive,
     ErrorFrame,
     Hello,
+    LastEmptyReceive,
     ListenerHeartbeat,
     More,
     Report,
@@ -38,23 +38,23 @@ from bridge.contract.wire import (
     WelcomedQueue,
 )
 from bridge.core.agenda import TURN_MAX, Agenda
-from bridge.core.cluster.coordinator import Turns
+from bridge.core.cluster.coordinator import Coordinator
 from bridge.core.commands import Command
 from bridge.core.dispatch import Dispatch, Reminders, Timer
-from bridge.core.embedded_queues import Own
+from bridge.core.embedded_queues import EmbeddedQueues
 from bridge.core.listener_counts import (
     JobCounts,
-    Receives,
-    Tallies,
+    ReceiveCounts,
+    WorkerCounts,
     count_buried,
     count_depth,
     count_triggers,
     seen,
     was_announced,
 )
-from bridge.core.pending_work import Debt
-from bridge.core.session_queue import Seat, seat
-from bridge.core.sessions import HELLO_S, InFlight, Rejections, Session, Silence
+from bridge.core.pending_work import PendingWork
+from bridge.core.session_queue import SessionQueue, session_queue
+from bridge.core.sessions import HELLO_S, InFlight, Rejections, Session, SessionTimeouts
 from bridge.core.settings import Periods
 from bridge.core.single_node import OF_TURNS
 from bridge.core.timers import Timers
@@ -76,7 +76,7 @@ GONE = 1001
 AUDIT: Final[Timer] = ("audit", 0)
 
 
-class Bell:
+class WakeScheduler:
     """One boot of the bridge's rules.
 
     ``engine`` gives the fingerprint of each queue where the bridge's own service works on an engine: no queue is its
@@ -90,19 +90,19 @@ class Bell:
         """What kind of store that is (`bridge.contract.untold`)."""
         self.periods = periods
         self.dispatch = Dispatch(boot, periods, draw)
-        self.turns: Turns | None = None
+        self.coordinator: Coordinator | None = None
         """How it takes turns with other bridges; None where there are none."""
-        self.own = Own(self.dispatch)
-        self.timers = Timers(self.dispatch, self.own)
+        self.embedded = EmbeddedQueues(self.dispatch)
+        self.timers = Timers(self.dispatch, self.embedded)
         self.reminders = Reminders(self.dispatch)
         self.ledger = self.dispatch.ledger
         self.sessions = self.dispatch.sessions
         self._agenda = self.dispatch.agenda
-        self.silence = Silence(self.sessions)
+        self.silence = SessionTimeouts(self.sessions)
         self.rejections = Rejections()
         self._duplicates = Duplicates()
-        self._receives = Receives()
-        self._tallies = Tallies()
+        self._receives = ReceiveCounts()
+        self._tallies = WorkerCounts()
         self._jobs = JobCounts()
         self._next_session = 0
 
@@ -111,9 +111,9 @@ class Bell:
         """Whether the bridge's queues are in an engine, which other bridges may serve at once."""
         return self._engine is not None
 
-    def join(self, **about: str | None) -> Turns:
-        """Take turns with the other bridges of a cluster; before anything else. What it is told of itself: `Turns`."""
-        turns = self.dispatch.turns = self.turns = Turns(self.dispatch, self.timers, **about)
+    def join(self, **about: str | None) -> Coordinator:
+        """Take turns with the other bridges of a cluster; called first. ``about``: as `Coordinator` takes it."""
+        turns = self.dispatch.coordinator = self.coordinator = Coordinator(self.dispatch, self.timers, **about)
         return turns
 
     # -- what is to be done ------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Bell:
 
     def deadline(self) -> float | None:
         """Return when `tick` wants to be called next."""
-        if self.turns is not None and self.turns.urgent:
+        if self.coordinator is not None and self.coordinator.urgent:
             return 0.0
         first, death = self._agenda.next(), self.silence.deadline()
         return first if death is None else death if first is None else min(first, death)
@@ -154,31 +154,31 @@ class Bell:
         ``shared`` where the other bridges of the cluster hear it too (C2).
         """
         queue = event.queue
-        debt = self.ledger.hear(queue, now)
+        work = self.ledger.hear(queue, now)
         not_before = event.not_before_ms
         name = (event.source, event.id) if event.source and event.id else None
         if self._duplicates.is_copy(now, name, queue, not_before, bus, redelivered):
-            self.dispatch.tell(DuplicateDropped(queue, bus))
+            self.dispatch.emit(DuplicateDropped(queue, bus))
             return
         first = self._duplicates.marked(now, name, queue, not_before, bus)
-        count_triggers(debt, now, bus, count)
-        self.dispatch.tell(Triggered(queue, bus, event.payload_size, count))
-        if debt.seats.any_own and not debt.seats.any_foreign:
+        count_triggers(work, now, bus, count)
+        self.dispatch.emit(Triggered(queue, bus, event.payload_size, count))
+        if work.sessions.any_own and not work.sessions.any_foreign:
             # O1: the store's own level says what is visible; a hint can add nothing, and must not cost a receive.
             return
         if not_before and self.ledger.find(queue) is None:
             # There is no room to keep a time for it: whoever comes is asked to look, and the sweep finds the rest.
             return
         if not_before:
-            self.timers.arm_due(debt, now, not_before / 1000, "due", event.payload_size, shared=shared)
+            self.timers.arm_due(work, now, not_before / 1000, "due", event.payload_size, shared=shared)
             return
         if not first:
             name = None
-        elif name is not None and self.dispatch.turns.early(now, name, queue):
+        elif name is not None and self.dispatch.coordinator.early(now, name, queue):
             # C4: a peer's receive that began after its own mark of this very publish came back empty.
             return
         size = event.payload_size
-        self.dispatch.mark(debt, now, "trigger", size, event, foreign=True, name=name, shared=shared)
+        self.dispatch.request_wake(work, now, "trigger", size, event, foreign=True, name=name, shared=shared)
 
     def gap(self, now: float) -> int:
         """Triggers may have been missed; return how many queues are looked at for it."""
@@ -189,17 +189,17 @@ class Bell:
 
         Raises `BadInput` (``queue_not_found``) for one that was never heard of.
         """
-        debt = self.ledger.find(queue)
-        if debt is None:
+        work = self.ledger.find(queue)
+        if work is None:
             raise BadInput("queue_not_found", "this bridge never heard of that queue")
-        return self.dispatch.drop(debt)
+        return self.dispatch.drop(work)
 
     def suspended(self, now: float, gap_s: float) -> int:
         """The machine slept, and the clock with it, for ``gap_s`` (B15); return how many queues are looked at."""
         self.silence.suspended(now, gap_s)
-        self.dispatch.turns.suspended()
+        self.dispatch.coordinator.suspended()
         marked = self.timers.suspended(now, gap_s)
-        self.dispatch.tell(Suspended(gap_s, marked))
+        self.dispatch.emit(Suspended(gap_s, marked))
         return marked
 
     # -- sessions ----------------------------------------------------------------------------------------------------
@@ -240,16 +240,16 @@ class Bell:
     def unreadable(self, now: float, number: int | None, code: str, why: str) -> None:
         """Note that a session, if there is one yet, is ended over a frame that cannot be read."""
         session = None if number is None else self.sessions.get(number)
-        listener, queues = ("", ()) if session is None else (session.listener, tuple(session.seats))
+        listener, queues = ("", ()) if session is None else (session.listener, tuple(session.queues))
         self.rejections.add(now, queues, listener, code, why)
-        self.dispatch.tell(SessionRefused(listener, code, why))
+        self.dispatch.emit(SessionRefused(listener, code, why))
 
     def _refuse(self, now: float, session: Session, code: str, message: str, hello: Hello | None = None) -> None:
-        instance, listener, queues = session.instance or "", session.listener, tuple(session.seats)
+        instance, listener, queues = session.instance or "", session.listener, tuple(session.queues)
         if hello is not None:
             instance, listener, queues = hello.instance, hello.listener, tuple(each.queue for each in hello.queues)
         self.rejections.add(now, queues, listener, code, message, instance=instance)
-        self.dispatch.tell(SessionRefused(listener, code, message))
+        self.dispatch.emit(SessionRefused(listener, code, message))
         self.dispatch.send(session.id, ErrorFrame(code, message))
         self.dispatch.end(session.id, POLICY, code)
         self._close(now, session, code)
@@ -258,8 +258,8 @@ class Bell:
         holder = self.sessions.holder(frame.instance)
         besides = {session.id} if holder is None else {session.id, holder.id}
         for sub in frame.queues:
-            debt = self.ledger.find(sub.queue)
-            if debt is not None and debt.seats.any_other_store(sub.store, besides):
+            work = self.ledger.find(sub.queue)
+            if work is not None and work.sessions.any_other_store(sub.store, besides):
                 # B11: a staging worker must not settle production's debts.
                 why = f"another listener of {sub.queue} uses a different store"
                 self._refuse(now, session, "store_mismatch", why, frame)
@@ -277,42 +277,42 @@ class Bell:
         session.accepts = "messages" in frame.accept
         session.scaler = frame.kind == SCALER
         wanted = dict.fromkeys(sub.queue for sub in frame.queues)  # handed out in this order, not in a set's
-        for queue in [queue for queue in session.seats if queue not in wanted]:
+        for queue in [queue for queue in session.queues if queue not in wanted]:
             self._leave(now, session, queue)
         states: list[WelcomedQueue] = []
-        turns = self.dispatch.turns
+        turns = self.dispatch.coordinator
         for sub in frame.queues:
-            debt = self.ledger.open(sub.queue, now)
-            debt.store = frame.store or debt.store
-            unheard = debt.covered_at is None and not debt.dirty and not debt.any_due
-            unheard |= turns.greeted(debt, now, sub.store) and not debt.dirty
-            taken = session.seats.get(sub.queue)
-            place = seat(session.id, sub, accepts=session.accepts, scaler=session.scaler)
+            work = self.ledger.open(sub.queue, now)
+            work.store = frame.store or work.store
+            unheard = work.covered_at is None and not work.dirty and not work.any_due
+            unheard |= turns.greeted(work, now, sub.store) and not work.dirty
+            taken = session.queues.get(sub.queue)
+            entry = session_queue(session.id, sub, accepts=session.accepts, scaler=session.scaler)
             # B8: what it holds from before, of a bridge that is gone, only its first heartbeat will tell.
-            place.touched = True
+            entry.touched = True
             if taken is not None:
                 # A later hello of the same session keeps what it was told and what it reported.
-                place.slot, place.woken_gen, place.touched = taken.slot, taken.woken_gen, taken.touched
-                place.leases, place.carried, place.failing_since = taken.leases, taken.carried, taken.failing_since
-                place.hung, place.starved = taken.hung, taken.starved
-                place.granted, place.reported_gen, place.woken_at = taken.granted, taken.reported_gen, taken.woken_at
-                place.looking, place.began = taken.looking, taken.began
-                place.starting, place.processes = taken.starting, taken.processes
-                place.in_flight = taken.in_flight
-                if place.carried:
+                entry.slot, entry.woken_gen, entry.touched = taken.slot, taken.woken_gen, taken.touched
+                entry.leases, entry.carried, entry.failing_since = taken.leases, taken.carried, taken.failing_since
+                entry.hung, entry.starved = taken.hung, taken.starved
+                entry.granted, entry.reported_gen, entry.woken_at = taken.granted, taken.reported_gen, taken.woken_at
+                entry.looking, entry.began = taken.looking, taken.began
+                entry.starting, entry.processes = taken.starting, taken.processes
+                entry.in_flight = taken.in_flight
+                if entry.carried:
                     # O7: it may have said hello before it heard of these.
-                    place.report(place.free, None)
-            session.seats[sub.queue] = place
-            debt.seats.add(place)
-            if unheard and not self.own.by_level(debt):
+                    entry.report(entry.free, None)
+            session.queues[sub.queue] = entry
+            work.sessions.add(entry)
+            if unheard and not self.embedded.by_level(work):
                 # B10: a hello never marks, except that a queue never heard of is born dirty.
-                self.ledger.mark(debt, now, "resync", 1, foreign=True)
-                turns.marked(debt, now, None, shared=False, fresh=True)
-            elif self.own.by_level(debt) and debt.visible and not debt.dirty:
-                self.ledger.mark(debt, now, "resync", debt.visible, foreign=False)
-            self.timers.arm_sweep(debt, now)
-            turns.shown(debt, now, debt.gen)
-            states.append(queue_state(debt, self.own, self.periods, now))
+                self.ledger.request_wake(work, now, "resync", 1, foreign=True)
+                turns.marked(work, now, None, shared=False, fresh=True)
+            elif self.embedded.by_level(work) and work.visible and not work.dirty:
+                self.ledger.request_wake(work, now, "resync", work.visible, foreign=False)
+            self.timers.arm_sweep(work, now)
+            turns.shown(work, now, work.gen)
+            states.append(queue_state(work, self.embedded, self.periods, now))
         self.dispatch.send(
             session.id,
             Welcome(
@@ -326,80 +326,80 @@ class Bell:
         self.sessions.told(session)
         self.silence.expect(session)
         if first:
-            self.dispatch.tell(SessionOpened(session.id, session.listener, session.kind, len(wanted)))
+            self.dispatch.emit(SessionOpened(session.id, session.listener, session.kind, len(wanted)))
         for queue in wanted:
-            self.dispatch.hand_out(self.ledger.debts[queue], now)
+            self.dispatch.wake_sessions(self.ledger.by_queue[queue], now)
 
     def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
         # Ten thousand idle sessions send nothing else, so what is only asked of some is asked last.
         leases = frame.leases
         for queue, beat in frame.queues.items():
-            place = session.seats.get(queue)
-            if place is None:
+            entry = session.queues.get(queue)
+            if entry is None:
                 continue
-            debt = self.ledger.debts[queue]
+            work = self.ledger.by_queue[queue]
             ends = leases.get(queue)
-            if ends or place.leases:
-                place.leases = [now + end / 1000 for end in ends or ()]
-            if place.deaf:
+            if ends or entry.leases:
+                entry.leases = [now + end / 1000 for end in ends or ()]
+            if entry.deaf:
                 # Whoever sends heartbeats runs. That it learned of the wake is not asked for: the frame may be lost.
-                self.dispatch.progress(debt, place, now)
+                self.dispatch.progress(work, entry, now)
             if beat.receiving_ms is not None:
-                self.dispatch.receiving(debt, place, now, now - beat.receiving_ms / 1000)
+                self.dispatch.receiving(work, entry, now, now - beat.receiving_ms / 1000)
             if beat.free is not None:
-                if place.looking and now - place.woken_at >= self.sessions.dead_after_s:
-                    place.began = True  # that wake, or its `started`, was lost: it is on its way no more
-                self.dispatch.room(debt, place, now, beat.free, beat.gen)
-                if place.touched and beat.free >= place.capacity and beat.receiving_ms is None and not place.leases:
+                if entry.looking and now - entry.woken_at >= self.sessions.dead_after_s:
+                    entry.began = True  # that wake, or its `started`, was lost: it is on its way no more
+                self.dispatch.room(work, entry, now, beat.free, beat.gen)
+                if entry.touched and beat.free >= entry.capacity and beat.receiving_ms is None and not entry.leases:
                     # B8: the generation alone does not tell that a wake was heard: a welcome, or a wake before it, may
                     # have told the same one, and this heartbeat may have crossed it. After D nothing is on its way.
-                    heard = (beat.gen or 0) >= place.woken_gen and now - place.woken_at >= self.sessions.dead_after_s
-                    place.touched = not heard
-                if place.stuck and beat.free and beat.receiving_ms is None:
+                    heard = (beat.gen or 0) >= entry.woken_gen and now - entry.woken_at >= self.sessions.dead_after_s
+                    entry.touched = not heard
+                if entry.stuck and beat.free and beat.receiving_ms is None:
                     # B5: it is idle again, and the cover that told so was lost; nothing else would ever end its bar.
-                    self.dispatch.progress(debt, place, now)
-                full = beat.free == 0 and beat.receiving_ms is None and debt.owner == session.id
-                if full and (beat.gen or 0) >= place.woken_gen:
+                    self.dispatch.progress(work, entry, now)
+                full = beat.free == 0 and beat.receiving_ms is None and work.owner == session.id
+                if full and (beat.gen or 0) >= entry.woken_gen:
                     # S2: a level, repeated, heals the `more` that was lost.
-                    self.dispatch.more(debt, place, now, None, place.starting)
-            place.hung, place.starved = beat.hung, beat.starved
+                    self.dispatch.more(work, entry, now, None, entry.starting)
+            entry.hung, entry.starved = beat.hung, beat.starved
             if beat.failing_ms is not None:
-                place.failing_since = now - beat.failing_ms / 1000
-            elif place.failing_since is not None:
-                place.failing_since = None
-            if beat.processes is not None and place.scaler:
-                place.processes, place.starting = beat.processes, beat.processes.starting
-                debt.seats.refresh(place)
+                entry.failing_since = now - beat.failing_ms / 1000
+            elif entry.failing_since is not None:
+                entry.failing_since = None
+            if beat.processes is not None and entry.scaler:
+                entry.processes, entry.starting = beat.processes, beat.processes.starting
+                work.sessions.refresh(entry)
                 if beat.processes.tally and session.instance is not None:
                     for fact in self._tallies.told(session.instance, queue, beat.processes.tally):
-                        self.dispatch.tell(fact)
+                        self.dispatch.emit(fact)
             if beat.receives and session.instance is not None:
                 levels = beat.receives
                 if beat.unannounced:
                     levels = {**levels, UNANNOUNCED: (beat.unannounced, 0)}
-                announced = was_announced(debt, now, 2 * self.sessions.heartbeat_s)
-                known = debt.unannounced
-                for fact in self._receives.told(session.instance, debt, levels, announced=announced):
-                    self.dispatch.tell(fact)
-                if debt.unannounced > known:
-                    debt.unannounced_at = now
+                announced = was_announced(work, now, 2 * self.sessions.heartbeat_s)
+                known = work.unannounced
+                for fact in self._receives.told(session.instance, work, levels, announced=announced):
+                    self.dispatch.emit(fact)
+                if work.unannounced > known:
+                    work.unannounced_at = now
             if beat.jobs is not None and session.instance is not None:
-                place.in_flight = seen(place.in_flight, beat.jobs)
-                for fact in self._jobs.told(session.instance, debt, beat.jobs):
-                    self.dispatch.tell(fact)
+                entry.in_flight = seen(entry.in_flight, beat.jobs)
+                for fact in self._jobs.told(session.instance, work, beat.jobs):
+                    self.dispatch.emit(fact)
             if beat.depth is not None:
-                count_depth(debt, beat.depth, now)
+                count_depth(work, beat.depth, now)
             if beat.buried is not None:
-                count_buried(debt, beat.buried, now)
-            if beat.covered is not None and debt.dirty and beat.covered >= debt.gen:
+                count_buried(work, beat.buried, now)
+            if beat.covered is not None and work.dirty and beat.covered >= work.gen:
                 # S2: a level, repeated, heals the cover that was lost.
-                self.dispatch.turns.covered(debt, now, beat.covered, 0.0, None)
-                self._settle(debt, place, now, beat.covered)
+                self.dispatch.coordinator.covered(work, now, beat.covered, 0.0, None)
+                self._settle(work, entry, now, beat.covered)
         if frame.running or session.running:
             session.running = {
                 queue: InFlight(told.id, told.attempt, now - told.ms / 1000)
                 for queue, told in frame.running.items()
-                if queue in session.seats
+                if queue in session.queues
             }
         if session.unsent:
             # A net: whatever became of the last `Flush`, no session stays deaf for longer than a heartbeat.
@@ -413,101 +413,101 @@ class Bell:
                 since_ms=0,
                 sessions=len(self.sessions),
                 queues={
-                    queue: cover_age(self.ledger.debts[queue], self.own, now, place, self._agenda)
-                    for queue, place in session.seats.items()
+                    queue: cover_age(self.ledger.by_queue[queue], self.embedded, now, entry, self._agenda)
+                    for queue, entry in session.queues.items()
                 },
             ),
         )
 
     def _report(self, now: float, session: Session, frame: Report) -> None:
-        place = session.seats.get(frame.queue)
-        if place is None:
+        entry = session.queues.get(frame.queue)
+        if entry is None:
             # Unsubscribed while the frame was on its way, or never subscribed: not this session's to say.
             return
-        debt = self.ledger.debts[frame.queue]
+        work = self.ledger.by_queue[frame.queue]
         if isinstance(frame, Started):
             if frame.boot == self.boot:
-                place.touched = True
-                place.began = place.looking and (place.began or frame.gen >= place.woken_gen)
-                if not self.own.took_up(session.id, frame.queue, frame.gen, now):
-                    self.dispatch.started(debt, place, now, frame.gen)
+                entry.touched = True
+                entry.began = entry.looking and (entry.began or frame.gen >= entry.woken_gen)
+                if not self.embedded.took_up(session.id, frame.queue, frame.gen, now):
+                    self.dispatch.started(work, entry, now, frame.gen)
                 else:
-                    self.dispatch.progress(debt, place, now)
+                    self.dispatch.progress(work, entry, now)
         elif isinstance(frame, More):
-            place.touched = True
-            self.dispatch.more(debt, place, now, frame.depth, frame.starting if place.scaler else 0)
+            entry.touched = True
+            self.dispatch.more(work, entry, now, frame.depth, frame.starting if entry.scaler else 0)
             unannounced = frame.depth != 0 if frame.unannounced is None else frame.unannounced
-            if not place.own and unannounced:
+            if not entry.own and unannounced:
                 # L6, L7: a lease of nobody ended, or a release was acknowledged, where there is no slot to look with.
                 # A cover that is on its way was begun before that, and no trigger tells of it. A `more` for a wake that
                 # met no slot is no such news: its generation is still owed, and marking it again would go round for
                 # ever between receives that outlast each other (I2).
-                self.dispatch.mark(debt, now, "more", 0 if debt.dirty else frame.depth or 1, foreign=True)
+                self.dispatch.request_wake(work, now, "more", 0 if work.dirty else frame.depth or 1, foreign=True)
         elif isinstance(frame, Room):
             if frame.free:
-                place.starting = 0  # a scaler has room again once all that it asked for are there (Z3)
-            self.dispatch.progress(debt, place, now)
-            self.dispatch.room(debt, place, now, frame.free, frame.gen)
+                entry.starting = 0  # a scaler has room again once all that it asked for are there (Z3)
+            self.dispatch.progress(work, entry, now)
+            self.dispatch.room(work, entry, now, frame.free, frame.gen)
         else:
             if frame.own:
-                debt.seats.turns_own(place)
-            self._cover(now, debt, place, frame)
+                work.sessions.turns_own(entry)
+            self._cover(now, work, entry, frame)
 
-    def _cover(self, now: float, debt: Debt, place: Seat, frame: Cover) -> None:
+    def _cover(self, now: float, work: PendingWork, entry: SessionQueue, frame: EmptyReceive) -> None:
         if frame.boot != self.boot:
             # I3: generations of two boots are never compared.
             return
-        if debt.seats.any_other_store(frame.store, (place.session,)):
-            session = self.sessions.get(place.session)
+        if work.sessions.any_other_store(frame.store, (entry.session,)):
+            session = self.sessions.get(entry.session)
             if session is not None:
                 why = "this empty receive is of a different store than the others'"
                 self._refuse(now, session, "store_mismatch", why)
             return
-        self.dispatch.progress(debt, place, now)
-        debt.read_elsewhere = not place.own
+        self.dispatch.progress(work, entry, now)
+        work.read_elsewhere = not entry.own
         begun = now - frame.age_ms / 1000
-        debt.covered_at = begun if debt.covered_at is None else max(debt.covered_at, begun)
-        self.timers.arm_sweep(debt, now)
-        if frame.next_visible_in_ms is not None and not self.own.by_level(debt):
-            self.timers.arm_due(debt, now, frame.next_visible_in_ms / 1000, "due", 1)
+        work.covered_at = begun if work.covered_at is None else max(work.covered_at, begun)
+        self.timers.arm_sweep(work, now)
+        if frame.next_visible_in_ms is not None and not self.embedded.by_level(work):
+            self.timers.arm_due(work, now, frame.next_visible_in_ms / 1000, "due", 1)
         visible_s = None if frame.next_visible_in_ms is None else frame.next_visible_in_ms / 1000
-        self.dispatch.turns.covered(debt, now, frame.gen, frame.after_ms / 1000, visible_s)
-        self._settle(debt, place, now, frame.gen)
+        self.dispatch.coordinator.covered(work, now, frame.gen, frame.after_ms / 1000, visible_s)
+        self._settle(work, entry, now, frame.gen)
 
-    def _settle(self, debt: Debt, place: Seat, now: float, gen: int) -> None:
+    def _settle(self, work: PendingWork, entry: SessionQueue, now: float, gen: int) -> None:
         """Settle what an empty receive begun after ``gen`` proves settled: marks, never leases or timers (B7)."""
-        if not debt.dirty:
-            self.dispatch.tell(Covered(debt.queue, settled=False))
+        if not work.dirty:
+            self.dispatch.emit(Covered(work.queue, settled=False))
             return
-        if self.ledger.newest_gen >= gen >= debt.gen:
-            if self.own.by_level(debt) and debt.visible:
+        if self.ledger.newest_gen >= gen >= work.gen:
+            if self.embedded.by_level(work) and work.visible:
                 # O1: a cover only tells that this session is idle; the store knows of work. Ask another, and leave
                 # this one to the audit, lest an honest mistake becomes a loop between the two.
-                debt.foreign = False
-                self.dispatch.release_owner(debt, place.session)
-                self.dispatch.hand_out(debt, now, besides=(place.session,))
-                self.dispatch.tell(Covered(debt.queue, settled=False))
+                work.foreign = False
+                self.dispatch.release_owner(work, entry.session)
+                self.dispatch.wake_sessions(work, now, besides=(entry.session,))
+                self.dispatch.emit(Covered(work.queue, settled=False))
             else:
-                self.dispatch.settle(debt)
-                self.dispatch.tell(Covered(debt.queue, settled=True))
+                self.dispatch.settle(work)
+                self.dispatch.emit(Covered(work.queue, settled=True))
             return
-        self.dispatch.tell(Covered(debt.queue, settled=False))
-        if debt.owner == place.session:
-            if not debt.unacked:
+        self.dispatch.emit(Covered(work.queue, settled=False))
+        if work.owner == entry.session:
+            if not work.unacked:
                 # It looked before it knew: send again. While a wake is unanswered, that one is still on its way.
-                self.dispatch.write(debt, place)
-                self.dispatch.expect_start(debt, now)
+                self.dispatch.write(work, entry)
+                self.dispatch.expect_start(work, now)
         else:
-            self.dispatch.hand_out(debt, now)
+            self.dispatch.wake_sessions(work, now)
 
     def _bye(self, now: float, session: Session, frame: Bye) -> None:
         for queue, ends in frame.leases.items():
-            place = session.seats.get(queue)
-            if place is not None:
-                place.leases = [now + end / 1000 for end in ends]
-        for place in session.seats.values():
+            entry = session.queues.get(queue)
+            if entry is not None:
+                entry.leases = [now + end / 1000 for end in ends]
+        for entry in session.queues.values():
             # A listener that says bye says which leases it leaves: nothing else of it can re-appear.
-            place.touched = False
+            entry.touched = False
         self.dispatch.send(session.id, Bye())
         self.dispatch.end(session.id, 1000, "bye")
         self._close(now, session, "bye")
@@ -518,33 +518,33 @@ class Bell:
         self._agenda.clear(("hello", session.id))
         self.silence.forget(session.id)
         # At one stroke: to look for those of each queue would walk over all of them as often as it has queues.
-        self.own.session_lost(session.id)
-        for queue in list(session.seats):
+        self.embedded.session_lost(session.id)
+        for queue in list(session.queues):
             self._leave(now, session, queue)
         if session.instance is not None:
             for told in (self._receives, self._tallies, self._jobs):
                 # After a bye an instance never comes back (L12).
                 (told.levels.ended if reason == "bye" else told.levels.lost)(session.instance)
-            self.dispatch.tell(SessionClosed(session.id, session.listener, reason))
+            self.dispatch.emit(SessionClosed(session.id, session.listener, reason))
 
     def _leave(self, now: float, session: Session, queue: str) -> None:
-        place = session.seats.pop(queue)
+        entry = session.queues.pop(queue)
         session.unsent.pop(queue, None)
-        debt = self.ledger.debts[queue]
+        work = self.ledger.by_queue[queue]
         # Asked before the seat is gone: with it, the queue may stop being an own one.
-        by_level = self.own.by_level(debt)
-        debt.seats.remove(session.id)
-        self.own.session_lost(session.id, queue)
+        by_level = self.embedded.by_level(work)
+        work.sessions.remove(session.id)
+        self.embedded.session_lost(session.id, queue)
         if not by_level:
-            for end in place.leases:
-                self.timers.arm_due(debt, now, max(0.0, end - now), "lease", 1)
-            if place.touched:
-                self.timers.arm_due(debt, now, place.visibility_s, "lease", 1)
-        self.dispatch.release_owner(debt, session.id)
-        self.dispatch.hand_out(debt, now)
-        if not debt.seats:
+            for end in entry.leases:
+                self.timers.arm_due(work, now, max(0.0, end - now), "lease", 1)
+            if entry.touched:
+                self.timers.arm_due(work, now, entry.visibility_s, "lease", 1)
+        self.dispatch.release_owner(work, session.id)
+        self.dispatch.wake_sessions(work, now)
+        if not work.sessions:
             self._agenda.clear(("sweep", queue))
-            self.ledger.release(debt)
+            self.ledger.release(work)
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -558,21 +558,21 @@ class Bell:
         """Do what is due; of more than `TURN_MAX` the earliest, and `deadline` asks for the rest immediately."""
         for kind, what in self._agenda.pop_due(now, TURN_MAX):
             if kind in OF_TURNS:
-                self.dispatch.turns.tick(now, kind, self.ledger.find(what) if isinstance(what, str) else None)
+                self.dispatch.coordinator.tick(now, kind, self.ledger.find(what) if isinstance(what, str) else None)
             elif isinstance(what, int):
                 self._tick_session(now, kind, what)
             else:
-                debt = self.ledger.find(what)
-                if debt is not None:
-                    self._tick_queue(now, kind, debt)
+                work = self.ledger.find(what)
+                if work is not None:
+                    self._tick_queue(now, kind, work)
         for session in self.silence.dead(now):
             self.dispatch.end(session.id, GONE, "silent")
             self._close(now, session, "silent")
-        self.dispatch.turns.stir(now)
+        self.dispatch.coordinator.stir(now)
 
     def _tick_session(self, now: float, kind: str, number: int) -> None:
         if kind == "audit":
-            self.own.audit(now)
+            self.embedded.audit(now)
             if len(self.sessions):
                 self._agenda.set(AUDIT, now + self.sessions.heartbeat_s)
             return
@@ -585,30 +585,30 @@ class Bell:
         if kind == "hello":
             self.dispatch.end(number, NO_HELLO, "no hello within 5 s")
             self._close(now, session, "no hello")
-        elif kind == "handful":
-            self.own.handfuls_due(number, now)
+        elif kind == "batch":
+            self.embedded.batches_due(number, now)
 
-    def _tick_queue(self, now: float, kind: str, debt: Debt) -> None:
+    def _tick_queue(self, now: float, kind: str, work: PendingWork) -> None:
         if kind == "start":
-            self.dispatch.start_missed(debt, now)
+            self.dispatch.start_missed(work, now)
         elif kind == "progress":
-            self.dispatch.progress_missed(debt, now)
+            self.dispatch.progress_missed(work, now)
         elif kind == "reread":
-            self.own.reread_due(debt.queue)
+            self.embedded.reread_due(work.queue)
         elif kind == "due":
-            self.timers.due(debt, now)
+            self.timers.due(work, now)
         elif kind == "sweep":
-            self.timers.sweep(debt, now)
+            self.timers.sweep(work, now)
 
 
-def queue_state(debt: Debt, own: Own, periods: Periods, now: float) -> WelcomedQueue:
+def queue_state(work: PendingWork, own: EmbeddedQueues, periods: Periods, now: float) -> WelcomedQueue:
     """Return a queue as a welcome tells of it, with those of its numbers that are not the session's own."""
-    numbers = debt.numbers
+    numbers = work.numbers
     return WelcomedQueue(
-        debt.queue,
-        debt.gen,
-        not debt.dirty,
-        _covered_age_ms(debt, own, now),
+        work.queue,
+        work.gen,
+        not work.dirty,
+        _covered_age_ms(work, own, now),
         sweep_ms=_told(numbers.sweep_s, periods.sweep_s),
         slack_ms=_told(numbers.slack_s, SLACK_S),
         spread_ms=_told(numbers.spread_s, SPREAD_S),
@@ -616,21 +616,23 @@ def queue_state(debt: Debt, own: Own, periods: Periods, now: float) -> WelcomedQ
     )
 
 
-def cover_age(debt: Debt, own: Own, now: float, seat: Seat, agenda: Agenda[tuple[str, int | str]]) -> CoverAge:
+def cover_age(
+    work: PendingWork, own: EmbeddedQueues, now: float, entry: SessionQueue, agenda: Agenda[tuple[str, int | str]]
+) -> LastEmptyReceive:
     """Return a queue as a heartbeat tells of it; a scaler hears of other workers (Z5), and of what is due (Z2)."""
-    age_ms = _covered_age_ms(debt, own, now)
-    if not seat.scaler:
-        return CoverAge(debt.gen, age_ms)
-    times = [at for kind in ("due", "reread") if (at := agenda.when((kind, debt.queue))) is not None]
+    age_ms = _covered_age_ms(work, own, now)
+    if not entry.scaler:
+        return LastEmptyReceive(work.gen, age_ms)
+    times = [at for kind in ("due", "reread") if (at := agenda.when((kind, work.queue))) is not None]
     due_ms = max(0, round((min(times) - now) * 1000)) if times else None
-    return CoverAge(debt.gen, age_ms, debt.seats.workers_for(seat), due_ms)
+    return LastEmptyReceive(work.gen, age_ms, work.sessions.workers_for(entry), due_ms)
 
 
-def _covered_age_ms(debt: Debt, own: Own, now: float) -> int | None:
-    if own.by_level(debt):
+def _covered_age_ms(work: PendingWork, own: EmbeddedQueues, now: float) -> int | None:
+    if own.by_level(work):
         # O5: 0 only if nothing is visible in this very tick.
-        return 0 if not debt.visible else max(1, round((now - debt.visible_since) * 1000))
-    return None if debt.covered_at is None else round((now - debt.covered_at) * 1000)
+        return 0 if not work.visible else max(1, round((now - work.visible_since) * 1000))
+    return None if work.covered_at is None else round((now - work.covered_at) * 1000)
 
 
 def _told(value_s: float, default_s: float) -> int | None:
@@ -648,7 +650,7 @@ def elsewhere(frame: UpFrame, engine: Callable[[str], str]) -> UpFrame:
     if isinstance(frame, Hello):
         queues = [_subscription(sub, engine) for sub in frame.queues]
         return msgspec.structs.replace(frame, queues=queues, accept=[])
-    if isinstance(frame, Cover) and frame.own:
+    if isinstance(frame, EmptyReceive) and frame.own:
         return msgspec.structs.replace(frame, own=False, store=engine(frame.queue))
     return frame
 

@@ -15,8 +15,8 @@ from bridge.keda.counts import Count, Key
 from bridge.keda.scaled_object import Target
 
 if TYPE_CHECKING:
-    from bridge.core.pending_work import Debt
-    from bridge.core.session_queue import Seat
+    from bridge.core.pending_work import PendingWork
+    from bridge.core.session_queue import SessionQueue
     from bridge.service.bridge import Bridge
 
 
@@ -86,17 +86,17 @@ def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
     what their newest receive was told.
     """
     now, queue = bridge.now(), target.queue
-    debt = bridge.bell.ledger.find(queue)
-    seats = () if debt is None else debt.seats
-    busy = sum(_holds(seat) for seat in seats)
-    due_s = None if debt is None else _due_s(bridge, debt, now)
+    work = bridge.scheduler.ledger.find(queue)
+    entries = () if work is None else work.sessions
+    busy = sum(_holds(entry) for entry in entries)
+    due_s = None if work is None else _due_s(bridge, work, now)
     unseen = _others(bridge, queue, now)
     if counted_at(bridge, target) is not None:
         if count is None or count.failed or now - count.at > TOLD_S:
-            return Known(announced=debt is not None and debt.dirty, busy=busy, unseen=True, due_s=due_s)
+            return Known(announced=work is not None and work.dirty, busy=busy, unseen=True, due_s=due_s)
         return Known(
             # Where somebody should only make sure (a broker was away, say), the count has.
-            announced=debt is not None and debt.dirty and debt.announced,
+            announced=work is not None and work.dirty and work.announced,
             paused=count.paused,
             visible=count.visible,
             invisible=count.invisible,
@@ -106,23 +106,23 @@ def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
             lapsed=count.lapsed,
             due_s=due_s,
         )
-    if debt is None:
+    if work is None:
         # Never heard of, or forgotten for want of room.
-        return Known(announced=bridge.bell.ledger.unknown > 0, unseen=unseen)
-    if debt.exists and not (debt.read_elsewhere and not debt.seats.any_own):
+        return Known(announced=bridge.scheduler.ledger.unknown > 0, unseen=unseen)
+    if work.exists and not (work.read_elsewhere and not work.sessions.any_own):
         return Known(
             # Who has not received yet may not know its store.
-            announced=debt.dirty and debt.seats.any_foreign,
-            paused=debt.paused,
-            visible=debt.visible,
-            invisible=debt.invisible,
-            leased=debt.leased,
+            announced=work.dirty and work.sessions.any_foreign,
+            paused=work.paused,
+            visible=work.visible,
+            invisible=work.invisible,
+            leased=work.leased,
             busy=busy,
             due_s=due_s,
         )
-    told = debt.counted if debt.counted is not None and len(debt.seats) and now - debt.counted.at < TOLD_S else None
+    told = work.counted if work.counted is not None and len(work.sessions) and now - work.counted.at < TOLD_S else None
     return Known(
-        announced=debt.dirty,
+        announced=work.dirty,
         visible=None if told is None else told.visible,
         invisible=0 if told is None else told.invisible,
         leased=None if told is None else told.leased,
@@ -132,22 +132,22 @@ def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
     )
 
 
-def _holds(seat: Seat) -> bool:
+def _holds(entry: SessionQueue) -> bool:
     """Say whether a session is a worker's that holds messages, as far as it has said."""
-    return not seat.scaler and bool(seat.leases or seat.carried or 0 <= seat.free < seat.capacity)
+    return not entry.scaler and bool(entry.leases or entry.carried or 0 <= entry.free < entry.capacity)
 
 
 def _others(bridge: Bridge, queue: str, now: float) -> bool:
     """Say whether workers of a queue may be with another bridge."""
-    if bridge.turns is None:
-        return bridge.bell.on_engine
-    members = bridge.turns.members
+    if bridge.coordinator is None:
+        return bridge.scheduler.on_engine
+    members = bridge.coordinator.members
     return members.alone(now) or any(queue in peer.abilities for peer in members.peers.values())
 
 
-def _due_s(bridge: Bridge, debt: Debt, now: float) -> float | None:
-    times = [bridge.bell.dispatch.agenda.when(("reread", debt.queue))]
+def _due_s(bridge: Bridge, work: PendingWork, now: float) -> float | None:
+    times = [bridge.scheduler.dispatch.agenda.when(("reread", work.queue))]
     # Looks that are only to make sure are none of a message.
-    known = [*debt.due.items(), *debt.due_to_all.items()]
+    known = [*work.due.items(), *work.due_to_all.items()]
     times += [each.next() for reason, each in known if reason not in DOUBTS]
     return min((max(0.0, at - now) for at in times if at is not None), default=None)

@@ -41,7 +41,7 @@ Listen = Callable[..., Awaitable[tuple[Sequence[Listening], int]]]
 """Takes connections for protocols that it has made; returns what listens, and the port."""
 
 
-class Gate:
+class Gateway:
     """Connects those who come with the port of grpcio on this machine; belongs to its event loop."""
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ class _Outer(_Side):
     certificate: Certificate | None
     silent: asyncio.TimerHandle
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gateway) -> None:
         super().__init__()
         self.trusted = False
         self._gate = gate

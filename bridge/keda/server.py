@@ -1,4 +1,4 @@
-"""The gRPC server that KEDA asks: a thin shell over `Watching`, `KedaCounts` and `Door`, and all that needs grpcio."""
+"""The gRPC server for KEDA, and all that needs grpcio: a thin shell over `Watching` and `KedaCounts`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bridge.contract.address import sender_of
 from bridge.contract.errors import BadInput
 from bridge.keda.counts import KedaCounts
 from bridge.keda.demand import counted_at, look, work
-from bridge.keda.gateway import INNER_HOST, PER_SENDER_MAX, Gate, Listen
+from bridge.keda.gateway import INNER_HOST, PER_SENDER_MAX, Gateway, Listen
 from bridge.keda.scaled_object import KEY, Target, asked
 from bridge.keda.streams import Stream, Watching
 from bridge.observe.facts import AccessRefused, Fact, KedaDropped
@@ -100,9 +100,9 @@ class KedaServer:
         self._bridge = bridge
         self._host, self._port = host, port
         self._stores = stores
-        self._door = Door(access, bridge.tell)
+        self._door = KedaAuthorizer(access, bridge.emit)
         self._listen, self._tls = listen, tls
-        self._gate = Gate()
+        self._gate = Gateway()
         self.inner_port = 0
         """Where grpcio itself listens, on this machine, once started."""
         self._write_s, self._age_s, self._grace_s = write_s, age_s, grace_s
@@ -345,7 +345,7 @@ class KedaServer:
             elif self._door.access is None:
                 disconnect = self._counted_by_sender(sender_of(self._behind(context)[0]))
         except Refused as refused:
-            self._bridge.tell(KedaDropped("limit"))
+            self._bridge.emit(KedaDropped("limit"))
             self._door.refuse(refused, identity, target.queue, self._behind(context)[0])
             raise
         self._open += 1
@@ -384,7 +384,7 @@ class KedaServer:
 
     def _drop(self, stream: Stream) -> None:
         stream.end()
-        self._bridge.tell(KedaDropped("slow"))
+        self._bridge.emit(KedaDropped("slow"))
 
 
 def _bytes(message: Any) -> bytes:
@@ -429,7 +429,7 @@ class Caller(msgspec.Struct, frozen=True):
     certificate: Certificate | None = None
 
 
-class Door:
+class KedaAuthorizer:
     """Lets in who may look, where an access list is kept; without one everybody may."""
 
     def __init__(self, access: AccessWatch | None, tell: Callable[[Fact], None]) -> None:

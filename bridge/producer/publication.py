@@ -35,7 +35,7 @@ class Sending(msgspec.Struct, frozen=True):
     due_ms: int | None
 
 
-class _Debt:
+class _Pending:
     """Publishes merged into one: how many messages, the words of the newest of them, and the traces of all."""
 
     __slots__ = ("id", "size", "traceparent", "traces")
@@ -60,18 +60,18 @@ class _Queue:
     __slots__ = ("flying", "owed")
 
     def __init__(self) -> None:
-        self.owed: dict[int | None, _Debt] = {}
+        self.owed: dict[int | None, _Pending] = {}
         self.flying = False
 
     def owe(self, due: int | None, size: int, id_: str | None, trace: Traced) -> None:
         """Owe a publish that is newer than what is owed for this time."""
         held = self.owed.get(due)
         if held is None:
-            self.owed[due] = _Debt(size, id_, trace)
+            self.owed[due] = _Pending(size, id_, trace)
         else:
             held.add(size, id_, trace)
 
-    def debts(self) -> list[tuple[int | None, _Debt]]:
+    def pending(self) -> list[tuple[int | None, _Pending]]:
         """List what is owed: at once first, and then the due times, nearest first."""
         return sorted(self.owed.items(), key=lambda item: -math.inf if item[0] is None else item[0])
 
@@ -118,9 +118,9 @@ class Publication:
             if queue.flying:
                 continue
             self._fold(queue, now_ms)
-            for due, debt in queue.debts():
-                debt.id = debt.id or self._new_id()
-                event = self._event(name, debt, due, now_ms)
+            for due, work in queue.pending():
+                work.id = work.id or self._new_id()
+                event = self._event(name, work, due, now_ms)
                 room -= len(encode_event(event)) + 1
                 if len(batch) == self._limit or (room < 0 and batch):
                     return batch
@@ -174,31 +174,33 @@ class Publication:
         """Return what is owed and not in flight, as it would be sent now; changes nothing."""
         now_ms = math.floor(now * 1000)
         return [
-            self._event(name, debt, due, now_ms) for name, queue in self._queues.items() for due, debt in queue.debts()
+            self._event(name, work, due, now_ms)
+            for name, queue in self._queues.items()
+            for due, work in queue.pending()
         ]
 
-    def _event(self, name: str, debt: _Debt, due: int | None, now_ms: int) -> CloudQueueWorkDetected:
+    def _event(self, name: str, work: _Pending, due: int | None, now_ms: int) -> CloudQueueWorkDetected:
         account, queue_name = split_reference(name)
         return CloudQueueWorkDetected(
             storage_account=account,
             queue_name=queue_name,
-            payload_size=debt.size,
-            id=debt.id,
+            payload_size=work.size,
+            id=work.id,
             source=self._source,
             # What is left of the delay now, for it counts from receipt.
             not_before_ms=0 if due is None else min(max(0, due - now_ms), NOT_BEFORE_MS_MAX),
-            traceparent=debt.traceparent,
-            traces=several(debt.traces),
+            traceparent=work.traceparent,
+            traces=several(work.traces),
         )
 
     def _fold(self, queue: _Queue, now_ms: int) -> None:
         """Owe at once what has become due meanwhile, after an outage."""
         for due in sorted(due for due in queue.owed if due is not None and due <= now_ms):
-            debt = queue.owed.pop(due)
+            work = queue.owed.pop(due)
             if None in queue.owed:
                 # A fresh id: the older ones may have reached the bridge, and named less than this (P5).
-                debt.id = None
-            queue.owe(None, debt.size, debt.id, debt)
+                work.id = None
+            queue.owe(None, work.size, work.id, work)
 
     def _give_back(self, batch: Sequence[Sending]) -> None:
         for sending in batch:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from bridge.contract.sources import merged_size
 from bridge.contract.trace_context import joined, several
 from bridge.contract.wire import Wake
-from bridge.core.commands import Announce, Tell
+from bridge.core.commands import Announce, AnnounceInTurn
 from bridge.observe import tracing
 from bridge.observe.swallowed import swallow
 from bridge.service.callbacks import SUBSCRIBER
@@ -90,7 +90,7 @@ class Announcer:
         subscriber = Subscriber(self, None if queues is None else frozenset(queues), writable, send, way)
         if way is not None:
             only = next(iter(subscriber.queues)) if subscriber.queues is not None else None
-            if (turns := self._bridge.bell.turns) is None:
+            if (turns := self._bridge.scheduler.coordinator) is None:
                 subscriber.way = None
             else:
                 turns.outward.ways[way] = only
@@ -114,7 +114,7 @@ class Announcer:
         every = subscriber.queues is None
         queues: Iterable[str] | None = subscriber.queues
         if queues is None:
-            queues = [debt.queue for debt in self._bridge.bell.ledger.debts.values() if debt.waits]
+            queues = [work.queue for work in self._bridge.scheduler.ledger.by_queue.values() if work.waits]
         for queue in queues:
             newest, waits = self._bridge.newest(queue)
             if newest and (waits or (newest > gen and not every)):
@@ -182,7 +182,7 @@ class Announcer:
 
     def _may_tell(self, way: str, announced: Announce) -> bool:
         """Say whether this is told now, with what was held of its queue; else it is to be held (C10)."""
-        bridge, turns = self._bridge, self._bridge.bell.turns
+        bridge, turns = self._bridge, self._bridge.scheduler.coordinator
         if turns is None or bridge.stopped:
             return True
         now = bridge.now()
@@ -197,7 +197,7 @@ class Announcer:
             asyncio.get_running_loop().call_soon(self._flush_due)
         self._due[subscriber] = None
 
-    def _in_turn(self, subscriber: Subscriber, told: Tell) -> None:
+    def _in_turn(self, subscriber: Subscriber, told: AnnounceInTurn) -> None:
         held = subscriber.held.pop(told.queue)
         if told.what == "drop":
             return

@@ -28,30 +28,30 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from bridge.contract.backoff import Draw
-from bridge.contract.cluster import Word
+from bridge.contract.cluster import ClusterMessage
 from bridge.contract.errors import BadInput, Closed, WrongThread
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.core.admission import BYTES_MAX, WAIT_MS, Admission
-from bridge.core.cluster.coordinator import Turns
+from bridge.core.cluster.coordinator import Coordinator
 from bridge.core.cluster.handover import ENDS_S
-from bridge.core.commands import Announce, Command, End, Flush, Reclaim, Reread, Say, Send, Tell
+from bridge.core.commands import Announce, AnnounceInTurn, Broadcast, Command, End, Flush, Reclaim, Refresh, Send
 from bridge.core.settings import Periods
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.facts import Fact, MemberRefused, Observer
 from bridge.observe.metrics import Metrics
 from bridge.observe.slices import sliced
 from bridge.observe.swallowed import swallow, swallowing
 from bridge.queues.base import PUT_WINDOW_S, QueueStore
-from bridge.queues.embedded.own_store import OwnStore
+from bridge.queues.embedded.own_store import EmbeddedStore
 from bridge.queues.served import ServedStore
-from bridge.service.callbacks import Hub
+from bridge.service.callbacks import Callbacks
 from bridge.service.channels.base import Outlet
 from bridge.service.clocks import Suspends, paired, system_clocks
-from bridge.service.embedded_feed import OwnQueueFeed, open_own_store, put_right
+from bridge.service.embedded_feed import EmbeddedFeed, open_embedded_store, put_right
 from bridge.service.put_gate import PutGate
 from bridge.service.runner import Runner
 from bridge.service.sessions import CHANNEL, BridgeSession, Flushes, LiveSessions
-from bridge.service.shared_store import Elsewhere
+from bridge.service.shared_store import SharedStore
 from bridge.service.state import content, status
 from bridge.service.state import status as standing
 from bridge.service.state.answers import Cluster, ListenerState, QueueState, Readiness
@@ -90,26 +90,36 @@ class Bridge:
         self.metrics = Metrics()
         self.draining = False
         self._draw = draw
-        given = open_own_store(data, self.boot, settings.synchronous, settings.put_window_s) if store is None else store
-        self.store: ServedStore = (
-            given if isinstance(given, OwnStore) else Elsewhere(given, self._put_elsewhere, self._deleted_elsewhere)
+        given = (
+            open_embedded_store(data, self.boot, settings.synchronous, settings.put_window_s)
+            if store is None
+            else store
         )
-        self.hub = Hub()
+        self.store: ServedStore = (
+            given
+            if isinstance(given, EmbeddedStore)
+            else SharedStore(given, self._put_elsewhere, self._deleted_elsewhere)
+        )
+        self.hub = Callbacks()
         self.hub.observers.append(self.metrics)
         self.gate = PutGate(
             Admission(settings.put_waiting_bytes, settings.put_wait_ms / 1000),
             self._so_far,
-            self.tell,
+            self.emit,
         )
         """What every put over HTTP passes."""
         self.webhooks: Callable[[], list[ListenerState]] = list
         """What tells of webhooks, whose queues are attended."""
         self._checks: standing.Checks = {}
-        self.bell = Bell(self.boot, settings.periods, draw, None if self.own is not None else self.store.fingerprint)
-        if isinstance(self.store, Elsewhere):
-            self.bell.engine_kind = self.store.kind
-        watch(self.metrics, self.bell, self.store, self._so_far, lambda: standing.told_by_webhooks(self.webhooks()))
-        self.turns: Turns | None = None
+        self.scheduler = WakeScheduler(
+            self.boot, settings.periods, draw, None if self.own is not None else self.store.fingerprint
+        )
+        if isinstance(self.store, SharedStore):
+            self.scheduler.engine_kind = self.store.kind
+        watch(
+            self.metrics, self.scheduler, self.store, self._so_far, lambda: standing.told_by_webhooks(self.webhooks())
+        )
+        self.coordinator: Coordinator | None = None
         """How this bridge takes turns with others; None where it is the only one."""
         self.member: Membership | None = None
         """This bridge's part in the cluster of those turns."""
@@ -126,14 +136,14 @@ class Bridge:
         self._closing: asyncio.Task[None] | None = None
 
     @property
-    def own(self) -> OwnStore | None:
+    def own(self) -> EmbeddedStore | None:
         """The bridge's own store; None where its queues are those of an engine."""
-        return self.store if isinstance(self.store, OwnStore) else None
+        return self.store if isinstance(self.store, EmbeddedStore) else None
 
     @property
     def keeps_queues(self) -> bool:
         """Whether there are queues behind its own API: not in a cluster without a store."""
-        return not isinstance(self.store, Elsewhere) or self.store.keeps
+        return not isinstance(self.store, SharedStore) or self.store.keeps
 
     @property
     def named_boot(self) -> str | None:
@@ -160,7 +170,7 @@ class Bridge:
         self.notice_suspend()
         await self.store.open()
         if self.own is not None:
-            ear = OwnQueueFeed(self)
+            ear = EmbeddedFeed(self)
             self.own.observe(ear)
             ear.committed(self.own.levels(), [])
 
@@ -192,8 +202,8 @@ class Bridge:
             return
         begun = self.now()
         self._take_no_more()
-        await self._sessions.depart(begun, self.member.turns.others(begun), self._draw)
-        await self.member.bequeath(begun + ENDS_S)
+        await self._sessions.depart(begun, self.member.coordinator.others(begun), self._draw)
+        await self.member.hand_over_queues(begun + ENDS_S)
 
     def drain(self) -> None:
         """Take no more triggers and sessions, and tell the sessions there are; may be called twice."""
@@ -208,13 +218,13 @@ class Bridge:
         self._sessions.send_all_away()
         if self.member is not None:
             # C7: last, for the end of the sessions made timers (B8), which nobody else knows of.
-            self.member.bequeath_without_waiting()
+            self.member.hand_over_without_waiting()
 
     def _take_no_more(self) -> None:
         self.draining = True
         if self.member is not None:
             # C7: first of all, so that the others act on what they hold.
-            self.member.turns.leave(self.now())
+            self.member.coordinator.leave(self.now())
             self.drive()
 
     def observe(self, observer: Observer) -> None:
@@ -260,17 +270,17 @@ class Bridge:
         if self.member is not None:
             events, shared = self.member.line.named(events, bus), self.member.line.shares
         for event, count in zip(events, counts or itertools.repeat(1), strict=False):
-            self.bell.trigger(now, event, bus, redelivered=redelivered, count=count, shared=shared)
+            self.scheduler.trigger(now, event, bus, redelivered=redelivered, count=count, shared=shared)
         self.drive(later=True)
         self.hub.forward(events, bus)
         return len(events)
 
     # -- other bridges -----------------------------------------------------------------------------------------------
 
-    def take_turns(self, line: Line, **about: str | None) -> Membership:
-        """Be one of a cluster, whose others are heard on ``line``; before the start. ``about``: see `Turns`."""
-        self.turns = turns = self.bell.join(**about)
-        if isinstance(served := self.store, Elsewhere):
+    def take_turns(self, line: ClusterLink, **about: str | None) -> Membership:
+        """Be one of a cluster, whose others are heard on ``line``; before the start. ``about``: see `Coordinator`."""
+        self.coordinator = turns = self.scheduler.join(**about)
+        if isinstance(served := self.store, SharedStore):
             turns.identity = lambda: served.identity
             # C8: what either was told may be old; an engine can be emptied, or replaced behind its address.
             self.observe(lambda fact: served.ask_again() if isinstance(fact, MemberRefused) else None)
@@ -278,9 +288,9 @@ class Bridge:
         self.member = Membership(self, turns, line)
         return self.member
 
-    def beside(self, engine: QueueStore) -> Elsewhere:
+    def beside(self, engine: QueueStore) -> SharedStore:
         """Return the queues that workers keep in ``engine`` beside this bridge's own; whoever asked closes them."""
-        return Elsewhere(engine, self._put_elsewhere, lambda _: None, is_watched=False)
+        return SharedStore(engine, self._put_elsewhere, lambda _: None, is_watched=False)
 
     def _put_elsewhere(self, events: Sequence[CloudQueueWorkDetected]) -> None:
         # Also while it is stopping: such a put was let in before.
@@ -311,7 +321,7 @@ class Bridge:
 
     def gap(self) -> int:
         """Triggers may have been missed on a bus: look once at each queue elsewhere; return how many."""
-        marked = self.bell.gap(self.now())
+        marked = self.scheduler.gap(self.now())
         self.drive()
         return marked
 
@@ -321,7 +331,7 @@ class Bridge:
         Raises `BadInput`: ``queue_not_found`` where it was never heard of, ``conflict`` where it stands in the queue
         service or somebody listens.
         """
-        if not self.bell.forget(queue):
+        if not self.scheduler.forget(queue):
             why = "it stands in the queue service, or somebody listens to it: delete it, or end its listeners"
             raise BadInput("conflict", why)
         self.drive()
@@ -342,19 +352,19 @@ class Bridge:
         """
         subscribers = self.hub.subscribers
         subscribers.append(hear)
-        self.bell.reminders.announcing(self.now(), True)
+        self.scheduler.reminders.announcing(self.now(), True)
         self.arm()
 
         def end() -> None:
             if hear in subscribers:
                 subscribers.remove(hear)
-            self.bell.reminders.announcing(self.now(), bool(subscribers))
+            self.scheduler.reminders.announcing(self.now(), bool(subscribers))
 
         return end
 
     def newest(self, queue: str) -> tuple[int, bool]:
         """Return a queue's newest generation, 0 if it was never heard of, and whether work waits there."""
-        return self.bell.ledger.newest(queue)
+        return self.scheduler.ledger.newest(queue)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -366,7 +376,7 @@ class Bridge:
 
     def unreadable(self, session: BridgeSession | None, error: BadInput) -> None:
         """Note a worker's frame that cannot be read: it is rejected, and shown."""
-        self.bell.unreadable(self.now(), None if session is None else session.number, error.code, str(error))
+        self.scheduler.unreadable(self.now(), None if session is None else session.number, error.code, str(error))
         self.drive()
 
     # -- doing what the rules say ------------------------------------------------------------------------------------
@@ -395,7 +405,7 @@ class Bridge:
         try:
             while True:
                 if not commands:
-                    commands.extend(self.bell.commands())
+                    commands.extend(self.scheduler.commands())
                     if not commands:
                         break
                 command = commands.popleft()
@@ -417,8 +427,8 @@ class Bridge:
         finally:
             self._driving = False
         try:
-            for fact in self.bell.facts():
-                self.tell(fact)
+            for fact in self.scheduler.facts():
+                self.emit(fact)
         finally:
             self.arm()
 
@@ -427,18 +437,18 @@ class Bridge:
             self._sessions.close(command.session, command.code, command.reason)
         elif isinstance(command, Announce):
             self.hub.announce(command)
-        elif isinstance(command, Tell):
+        elif isinstance(command, AnnounceInTurn):
             self.hub.tell_in_turn(command)
-        elif isinstance(command, Say):
+        elif isinstance(command, Broadcast):
             if self.member is not None:
                 with swallowing(LINE):
                     self.member.line.say(command.word)
-        elif isinstance(command, Reread | Reclaim) and self.own is not None:
+        elif isinstance(command, Refresh | Reclaim) and self.own is not None:
             put_right(self, self.own, command)
 
     def arm(self) -> None:
         """Have the timer stand at the deadline of the rules."""
-        deadline = self.bell.deadline()
+        deadline = self.scheduler.deadline()
         if deadline == self._timer_at or self.stopped:
             return
         if self._timer is not None:
@@ -462,7 +472,7 @@ class Bridge:
             return
         self.notice_suspend()
         with swallowing("a timer of the rules"):
-            self.bell.tick(self.now())
+            self.scheduler.tick(self.now())
         self.drive()
 
     # -- state -------------------------------------------------------------------------------------------------------
@@ -472,15 +482,15 @@ class Bridge:
 
         What was buried is told to a reader who ``sees`` the poison queue.
         """
-        return standing.describe(self.bell, queue, self.now(), sees)
+        return standing.describe(self.scheduler, queue, self.now(), sees)
 
     def cluster(self) -> Cluster:
         """Return the cluster as this bridge sees it."""
-        return standing.cluster(self.bell, self.turns, self.now())
+        return standing.cluster(self.scheduler, self.coordinator, self.now())
 
     def listeners(self) -> list[ListenerState]:
         """Return the sessions that said hello, oldest first."""
-        return standing.listeners(self.bell, self.now())
+        return standing.listeners(self.scheduler, self.now())
 
     def readiness(self) -> Readiness:
         """Return whether everything configured works, and each check by name."""
@@ -489,7 +499,7 @@ class Bridge:
             self.draining,
             self._checks,
             self.gate.refusing(),
-            standing.crowded(self.bell),
+            standing.crowded(self.scheduler),
             keeps=self.keeps_queues,
         )
 
@@ -497,9 +507,9 @@ class Bridge:
         """Have ``check`` asked, under ``name``, whenever readiness is: whether it works, and how it stands."""
         self._checks[name] = (check, required)
 
-    def tell(self, fact: Fact) -> None:
+    def emit(self, fact: Fact) -> None:
         """Tell all observers of a fact, of the rules or from without."""
-        self.hub.tell(fact)
+        self.hub.emit(fact)
 
 
 class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -520,33 +530,33 @@ Clock = Callable[[], float]
 
 
 def watch(
-    metrics: Metrics, bell: Bell, store: ServedStore, now: Clock, told_by_webhooks: Callable[[], set[str]]
+    metrics: Metrics, scheduler: WakeScheduler, store: ServedStore, now: Clock, told_by_webhooks: Callable[[], set[str]]
 ) -> None:
     """Register the gauges of every bridge."""
-    if isinstance(store, OwnStore):
+    if isinstance(store, EmbeddedStore):
         metrics.watch("queuebell_put_keys", "Keys of puts that are remembered", lambda: float(store.remembered))
     metrics.watch(
         "queuebell_receives_failing",
         "Listeners' queues whose receives fail",
-        lambda: float(status.failing(bell)),
+        lambda: float(status.failing(scheduler)),
     )
     metrics.watch(
         "queuebell_queues_unknown",
         "Queue names with work announced that were forgotten for want of room, since the start",
-        lambda: float(bell.ledger.unknown),
+        lambda: float(scheduler.ledger.unknown),
     )
     metrics.watch(
         "queuebell_store_up",
         "1 while the store of the bridge's own queues works",
         lambda: float(store.failure() is None),
     )
-    metrics.watch_workers(lambda: status.scaled(bell))
-    metrics.watch_jobs(lambda: status.in_flight(bell))
-    metrics.watch_queues(lambda: status.queues(bell, now(), told_by_webhooks()))
-    metrics.watch_counts(lambda: content.held(bell, now()))
+    metrics.watch_workers(lambda: status.scaled(scheduler))
+    metrics.watch_jobs(lambda: status.in_flight(scheduler))
+    metrics.watch_queues(lambda: status.queues(scheduler, now(), told_by_webhooks()))
+    metrics.watch_counts(lambda: content.held(scheduler, now()))
 
 
-def watch_cluster(metrics: Metrics, turns: Turns, now: Clock) -> None:
+def watch_cluster(metrics: Metrics, turns: Coordinator, now: Clock) -> None:
     """Register the gauges of a bridge that is one of a cluster."""
     metrics.watch(
         "queuebell_cluster_members",
@@ -575,7 +585,7 @@ log = logging.getLogger("queuebell.bridge")
 LINE: Final = "the line to the other bridges"
 
 
-class Line(Protocol):
+class ClusterLink(Protocol):
     """Where the other bridges of a cluster are heard (`bridge.triggers.cluster.ClusterLine`)."""
 
     @property
@@ -583,7 +593,7 @@ class Line(Protocol):
         """Whether what is marked here is marked by the others too."""
         ...
 
-    def say(self, word: Word) -> None:
+    def say(self, word: ClusterMessage) -> None:
         """Say one word, now or never."""
         ...
 
@@ -599,7 +609,7 @@ class Line(Protocol):
         """Tell the others of these triggers, and return how many of them are on their way: the first ones."""
         ...
 
-    async def bequeath(self, events: Sequence[CloudQueueWorkDetected]) -> None:
+    async def hand_over_queues(self, events: Sequence[CloudQueueWorkDetected]) -> None:
         """Tell the others what this bridge leaves behind, and wait until the broker has it, however long."""
         ...
 
@@ -607,50 +617,50 @@ class Line(Protocol):
 class Membership:
     """Brings the words of the others to the rules, and hands over what this bridge has pending when it leaves."""
 
-    def __init__(self, bridge: Runner, turns: Turns, line: Line) -> None:
+    def __init__(self, bridge: Runner, turns: Coordinator, line: ClusterLink) -> None:
         self._bridge = bridge
-        self.turns = turns
+        self.coordinator = turns
         self.line = line
         self._bequeathed = False
 
     def connected(self, connected: bool) -> None:
         """Take turns while the others can be heard, and act alone while they cannot (C1)."""
         if not self._bridge.stopped:
-            begin_or_end = self.turns.begin if connected else self.turns.end
+            begin_or_end = self.coordinator.begin if connected else self.coordinator.end
             begin_or_end(self._bridge.now())
             self._bridge.drive()
 
-    def hear(self, word: Word) -> None:
+    def hear(self, word: ClusterMessage) -> None:
         """Take a word of another bridge, decoded and checked."""
         if not self._bridge.stopped:
             self._bridge.notice_suspend()
-            self.turns.hear(self._bridge.now(), word)
+            self.coordinator.hear(self._bridge.now(), word)
             self._bridge.drive()
 
-    async def bequeath(self, until: float) -> None:
+    async def hand_over_queues(self, until: float) -> None:
         """Send the others what is pending and due here; return when the broker has it, or at ``until`` (C7)."""
-        bequest: list[CloudQueueWorkDetected] = []
+        handover: list[CloudQueueWorkDetected] = []
         try:
             async with asyncio.timeout_at(until):
-                for some in sliced(self._bridge.bell.ledger.debts.values()):
-                    bequest += self.turns.bequest(self._bridge.now(), some)
+                for some in sliced(self._bridge.scheduler.ledger.by_queue.values()):
+                    handover += self.coordinator.handover(self._bridge.now(), some)
                     await asyncio.sleep(0)
-                await self.line.bequeath(bequest)
+                await self.line.hand_over_queues(handover)
         except TimeoutError:
             log.warning(
                 "the other bridges could not be told what is owed and due here; they look at every queue when they miss"
                 " this one, and their sweeps find the rest",
-                extra={"left": len(bequest)},
+                extra={"left": len(handover)},
             )
         else:
-            self.turns.bequeathed(self._bridge.now())
+            self.coordinator.handed_over(self._bridge.now())
             self._bridge.drive()
         self._bequeathed = True
 
-    def bequeath_without_waiting(self) -> None:
+    def hand_over_without_waiting(self) -> None:
         """Do so where nobody waits for the broker; nothing where it was done before."""
         if not self._bequeathed:
             self._bequeathed = True
             # The broker may not have it, so the others still check every queue (C5).
             with swallowing(LINE):
-                self.line.tell(self.line.named(self.turns.bequest(self._bridge.now()), ""))
+                self.line.tell(self.line.named(self.coordinator.handover(self._bridge.now()), ""))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.core.commands import Announce, Tell
+from bridge.core.commands import Announce, AnnounceInTurn
 from bridge.observe.facts import Fact, Observer
 from bridge.observe.swallowed import swallow, swallowing
 
 SUBSCRIBER = "a subscriber of wakes"
 
 
-class Hub:
+class Callbacks:
     """Calls everybody who asked to be called. No callback may block or call back."""
 
     def __init__(self) -> None:
@@ -20,10 +20,10 @@ class Hub:
         self.subscribers: list[Callable[[Announce], None]] = []
         self.forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
         self.session_watchers: list[Callable[[Iterable[str]], None]] = []
-        self.tellers: dict[str, list[Callable[[Tell], None]]] = {}
+        self.tellers: dict[str, list[Callable[[AnnounceInTurn], None]]] = {}
         """By the way that other bridges share."""
 
-    def tell(self, fact: Fact) -> None:
+    def emit(self, fact: Fact) -> None:
         """Report a fact to all observers."""
         for observer in self.observers:
             try:
@@ -37,7 +37,7 @@ class Hub:
             with swallowing(SUBSCRIBER):
                 hear(announced)
 
-    def tell_in_turn(self, told: Tell) -> None:
+    def tell_in_turn(self, told: AnnounceInTurn) -> None:
         """Report what becomes of a wake that was held for another bridge."""
         for hear in self.tellers.get(told.way, ()):
             with swallowing(SUBSCRIBER):

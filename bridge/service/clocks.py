@@ -69,17 +69,17 @@ class Suspends:
     def notice(self) -> float:
         """Compare the clocks; after a suspend every queue elsewhere is looked at once. Return its seconds, or 0."""
         read = None
-        bell = self._bridge.bell
+        scheduler = self._bridge.scheduler
         if self._clocks is not None:
             with swallowing("the clocks that show a suspend"):
                 read = self._clocks()
-        if bell.turns is not None:
-            bell.turns.watch(read, there=self._clocks is not None)
+        if scheduler.coordinator is not None:
+            scheduler.coordinator.watch(read, there=self._clocks is not None)
         if read is None:
             return 0.0
-        slept = self._watch.observe(*read, bell.sessions.heartbeat_s)
+        slept = self._watch.observe(*read, scheduler.sessions.heartbeat_s)
         if slept:
-            bell.suspended(self._bridge.now(), slept)
+            scheduler.suspended(self._bridge.now(), slept)
             self._bridge.drive()
         return slept
 
@@ -141,5 +141,5 @@ class LoopWatch:
         while True:
             due = loop.time() + EVERY_S
             await asyncio.sleep(EVERY_S)
-            self._bridge.tell(LoopLagged(max(0.0, loop.time() - due)))
+            self._bridge.emit(LoopLagged(max(0.0, loop.time() - due)))
             self._bridge.notice_suspend()

@@ -10,11 +10,11 @@ import msgspec
 
 from bridge.contract.times import rfc3339
 from bridge.contract.wire import CarriedMessage
-from bridge.core.commands import Reclaim, Reread
+from bridge.core.commands import Reclaim, Refresh
 from bridge.core.embedded_queues import CARRY_BYTES_MAX
 from bridge.observe.swallowed import swallow
 from bridge.queues.base import Claim, StoredMessage
-from bridge.queues.embedded.own_store import OwnStore
+from bridge.queues.embedded.own_store import EmbeddedStore
 from bridge.queues.embedded.terms import Grant, Handed, Level
 from bridge.service.runner import Runner
 
@@ -22,7 +22,9 @@ from bridge.service.runner import Runner
 ENVELOPE_BYTES = 320
 
 
-def open_own_store(data: str | os.PathLike[str] | None, boot: str, synchronous: str, put_window_s: float) -> OwnStore:
+def open_embedded_store(
+    data: str | os.PathLike[str] | None, boot: str, synchronous: str, put_window_s: float
+) -> EmbeddedStore:
     """Make the embedded store, in the directory ``data`` or in memory."""
     if data is None:
         from bridge.queues.embedded.memory import MemoryStore
@@ -34,12 +36,12 @@ def open_own_store(data: str | os.PathLike[str] | None, boot: str, synchronous: 
     return SqliteStore(file, boot=boot, synchronous=synchronous, put_window_s=put_window_s)
 
 
-class OwnQueueFeed:
+class EmbeddedFeed:
     """Hears what was committed, in the writer's order, and says who may be handed messages."""
 
     def __init__(self, bridge: Runner) -> None:
         self._bridge = bridge
-        self._rules = bridge.bell.own
+        self._rules = bridge.scheduler.embedded
         self._grants: dict[tuple[int, str], list[tuple[int, float]]] = {}
         """How many messages, and since when at the earliest their leases run."""
 
@@ -97,7 +99,7 @@ class OwnQueueFeed:
         granted, since = limits.pop(0) if limits else (len(hand.messages), now)
         if not limits:
             self._grants.pop((session, hand.queue), None)
-        lease_s = self._bridge.bell.dispatch.tuning.of(hand.queue).start_ack_s
+        lease_s = self._bridge.scheduler.dispatch.tuning.of(hand.queue).start_ack_s
         # A worker counts from the arrival of the wake; the lease runs since before the flush.
         left_s = lease_s - (now - since)
         carried = [_carried(message, left_s) for message in hand.messages]
@@ -106,16 +108,16 @@ class OwnQueueFeed:
         self._rules.handed(now, hand.queue, session, granted, carried, hand.visible, weights, late=late)
 
 
-def put_right(bridge: Runner, own: OwnStore, command: Reread | Reclaim) -> None:
+def put_right(bridge: Runner, own: EmbeddedStore, command: Refresh | Reclaim) -> None:
     """Have the store tell a queue's level again, or take handed messages back; a failure is tried again."""
     try:
-        if isinstance(command, Reread):
+        if isinstance(command, Refresh):
             own.reread(command.queue)
         else:
             own.reclaim(command.queue, [Claim(*claim) for claim in command.claims], uncount=command.uncount)
     except Exception as error:  # noqa: BLE001 - tried again
         swallow("the store of the embedded queues", error)
-        bridge.bell.own.reread_later(bridge.now(), command.queue)
+        bridge.scheduler.embedded.reread_later(bridge.now(), command.queue)
 
 
 def _weight(message: CarriedMessage) -> int:

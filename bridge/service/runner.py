@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.facts import Fact
 
 
@@ -12,7 +12,7 @@ class Runner(Protocol):
     """Runs the rules (`bridge.service.bridge.Bridge`)."""
 
     @property
-    def bell(self) -> Bell:
+    def scheduler(self) -> WakeScheduler:
         """The rules; call `drive` after each event that you bring them."""
         ...
 
@@ -38,6 +38,6 @@ class Runner(Protocol):
         """Perform the commands of the rules; ``later`` lets wakes of this turn of the loop merge first."""
         ...
 
-    def tell(self, fact: Fact) -> None:
+    def emit(self, fact: Fact) -> None:
         """Pass a fact on to those that observe the bridge."""
         ...

@@ -11,7 +11,7 @@ from bridge.contract.wire import DownFrame, Drain, UpFrame
 from bridge.core.cluster.handover import ANSWER_S, departures
 from bridge.observe import tracing
 from bridge.observe.swallowed import swallow, swallowing
-from bridge.service.callbacks import Hub
+from bridge.service.callbacks import Callbacks
 from bridge.service.channels.base import Outlet, Session
 from bridge.service.runner import Runner
 
@@ -41,7 +41,7 @@ class BridgeSession:
 class LiveSessions:
     """The sessions that have not ended, by number."""
 
-    def __init__(self, bridge: Runner, hub: Hub) -> None:
+    def __init__(self, bridge: Runner, hub: Callbacks) -> None:
         self._bridge = bridge
         self._hub = hub
         self.live: dict[int, BridgeSession] = {}
@@ -50,7 +50,7 @@ class LiveSessions:
 
     def open(self, outlet: Outlet) -> BridgeSession:
         """Begin a session on ``outlet``."""
-        number = self._bridge.bell.open(self._bridge.now(), outlet.kind)
+        number = self._bridge.scheduler.open(self._bridge.now(), outlet.kind)
         session = self.live[number] = BridgeSession(self, number, outlet)
         self._bridge.drive()
         return session
@@ -60,7 +60,7 @@ class LiveSessions:
         self._bridge.notice_suspend()
         if session.number in self.live:
             try:
-                self._bridge.bell.frame(self._bridge.now(), session.number, frame)
+                self._bridge.scheduler.frame(self._bridge.now(), session.number, frame)
             except Exception:
                 # A partial hello is invalid, and over a broker no connection ends with it: nothing of it may stay.
                 with swallowing(CHANNEL):
@@ -68,13 +68,13 @@ class LiveSessions:
                 session.ended("internal")
                 raise
             self._bridge.drive()
-            sender = self._bridge.bell.sessions.get(session.number)
-            self._hub.session_heard(() if sender is None else sender.seats)
+            sender = self._bridge.scheduler.sessions.get(session.number)
+            self._hub.session_heard(() if sender is None else sender.queues)
 
     def ended(self, session: BridgeSession, reason: str) -> None:
         """Tell the rules that a session is gone; nothing where it has ended before."""
         if self._remove(session.number) is not None:
-            self._bridge.bell.lost(self._bridge.now(), session.number, reason)
+            self._bridge.scheduler.lost(self._bridge.now(), session.number, reason)
             self._bridge.drive()
 
     def close(self, number: int, code: int, reason: str) -> None:
@@ -148,7 +148,7 @@ class Flushes:
             return
         outlet = session.outlet
         try:
-            wakes = self._bridge.bell.take(self._bridge.now(), number) if outlet.writable() else None
+            wakes = self._bridge.scheduler.take(self._bridge.now(), number) if outlet.writable() else None
         except Exception as error:  # noqa: BLE001 - tried again
             swallow(CHANNEL, error)
             wakes = None

@@ -73,7 +73,7 @@ LOOKS: Final = frozenset(("peek", "depth", "counts", "exists", "oldest_ms", "pau
 OF_DESCRIBED: Final = frozenset(("create_alike", "listing"))
 
 
-class Elsewhere(ServedStore):
+class SharedStore(ServedStore):
     """The queues of ``engine``; it is closed with this.
 
     ``ring`` is told of every put that was acknowledged or may have been carried out, before the caller is answered;
@@ -125,7 +125,7 @@ class Elsewhere(ServedStore):
     @property
     def keeps(self) -> bool:
         """Whether there is an engine at all."""
-        return not isinstance(self._engine, Nowhere)
+        return not isinstance(self._engine, NoStore)
 
     def fingerprint(self, queue: str) -> str:
         """Return that of the engine, whichever bridge it is reached by (B11)."""
@@ -453,7 +453,7 @@ WAY_OUT: Final = (
 )
 
 
-class Nowhere(PutOnceStore):
+class NoStore(PutOnceStore):
     """Refuses as `Unsupported` whatever would put, take or change; there is nothing to list or to find."""
 
     capabilities = Capabilities(put_once=True, oldest_age=True)

@@ -76,7 +76,7 @@ class Attachment:
         self._cluster = cluster
         self.announces = trusted
         """Whether wakes are published here at all."""
-        told = Republisher(bridge.boot, prefix, brokers, bridge.now, bridge.tell) if republish and trusted else None
+        told = Republisher(bridge.boot, prefix, brokers, bridge.now, bridge.emit) if republish and trusted else None
         self._republisher = told
         if cluster is not None and told is not None:
             cluster.unproven = lambda: told.unproven
@@ -87,12 +87,12 @@ class Attachment:
                 lambda: float(told.owed),
             )
         back = None if told is None else told.back
-        self._intake = Intake(bridge, name, prefix, bridge.tell, trusted=trusted, back=back)
+        self._intake = Intake(bridge, name, prefix, bridge.emit, trusted=trusted, back=back)
         self._broker: Broker | None = None
         self._subscriber: Subscriber | None = None
         self._unforward: Callable[[], None] | None = None
         self._supervised = Supervised(
-            factory, name, self._up, bridge.gap, on_down=self._down, tell=bridge.tell, draw=draw
+            factory, name, self._up, bridge.gap, on_down=self._down, tell=bridge.emit, draw=draw
         )
 
     async def start(self) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from bridge.brokers.base import ANY, Broker, Incoming, SubscriptionRefused
-from bridge.contract.cluster import Able, Covered, Member, Sent, Word, decode_word, encode_word
+from bridge.contract.cluster import Able, ClusterMessage, Covered, Member, Sent, decode_word, encode_word
 from bridge.contract.errors import BadInput, BusUnavailable
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.throttle import Throttle
@@ -82,7 +82,7 @@ class ClusterLine:
             self._broker = None
             self._member.connected(False)
 
-    def say(self, word: Word) -> None:
+    def say(self, word: ClusterMessage) -> None:
         """Say one word; if that cannot be done now, not at all: what is said later would be wrong, or said again."""
         if self._broker is not None:
             self._broker.publish((self._prefix, "cluster", _SUBJECTS[type(word)]), encode_word(word))
@@ -118,7 +118,7 @@ class ClusterLine:
                 return place
         return len(events)
 
-    async def bequeath(self, events: Sequence[CloudQueueWorkDetected]) -> None:
+    async def hand_over_queues(self, events: Sequence[CloudQueueWorkDetected]) -> None:
         """Tell the others what this bridge leaves behind: triggers like any other (C7).
 
         Returns when the broker has answered that it has them, on a later connection if this one breaks; cancel it to
@@ -140,7 +140,7 @@ class ClusterLine:
         try:
             word = decode_word(incoming.payload)
         except BadInput as error:
-            self._bridge.tell(WordRefused("", str(error)))
+            self._bridge.emit(WordRefused("", str(error)))
             passed = self._complaints.passes(self._bridge.now())
             if passed is not None:
                 log.warning(

@@ -300,12 +300,12 @@ class Listening:
         if len(self._prefix) > CHANNEL_BYTES_MAX:
             raise ConfigurationError(f"prefix: a channel of PostgreSQL is at most {CHANNEL_BYTES_MAX} bytes")
         self._promising = Promising(name, self._prefix, bridge.boot)
-        self._notifications = Notifications(bridge, name, self._prefix, bridge.tell, self._promising, ours)
+        self._notifications = Notifications(bridge, name, self._prefix, bridge.emit, self._promising, ours)
         self._voices = Voices(name, self._prefix, bridge.gap)
         PostgresLine(given)  # a wrong address is told here
         self._supervised: Supervised[PostgresLine] = Supervised(
             lambda: PostgresLine(given), name, self._up, bridge.gap,
-            on_down=self._down, tell=bridge.tell, draw=draw,
+            on_down=self._down, tell=bridge.emit, draw=draw,
         )  # fmt: skip
 
     async def start(self) -> None:

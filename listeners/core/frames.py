@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bridge.contract.wire import (
     BridgeHeartbeat,
-    Cover,
+    EmptyReceive,
     More,
     QueueBeat,
     Report,
@@ -30,7 +30,9 @@ def frame_of(command: Command, queue: str, *, own: bool) -> Report | None:
         case SendCover(boot, gen, age_s, next_visible_s, after_s):
             next_ms = None if next_visible_s is None else round(next_visible_s * 1000)
             # Down: what other bridges forgive by it must have begun after, and not a moment before (C4).
-            return Cover(queue, boot, gen, _milliseconds(age_s), next_ms, own=own, after_ms=max(0, int(after_s * 1000)))
+            return EmptyReceive(
+                queue, boot, gen, _milliseconds(age_s), next_ms, own=own, after_ms=max(0, int(after_s * 1000))
+            )
         case SendMore(depth, unannounced):
             return More(queue, depth, unannounced)
         case SendRoom(free, gen):

@@ -12,7 +12,17 @@ import msgspec
 
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound
-from bridge.contract.wire import UNSEEN, CoverAge, More, Processes, QueueBeat, StoreDepth, Subscription, UpFrame, Wake
+from bridge.contract.wire import (
+    UNSEEN,
+    LastEmptyReceive,
+    More,
+    Processes,
+    QueueBeat,
+    StoreDepth,
+    Subscription,
+    UpFrame,
+    Wake,
+)
 from bridge.observe.swallowed import swallow, swallowing, unless_cancelled
 from bridge.queues.base import Capabilities, Depth, QueueStore, named
 from listeners.core.commands import StartReceive
@@ -160,7 +170,7 @@ class Scaled:
         """Return ``beat``."""
         return beat
 
-    def echoed(self, stamp: int, told: CoverAge) -> None:
+    def echoed(self, stamp: int, told: LastEmptyReceive) -> None:
         """Hear of other workers, and of what is due, as the bridge knows it."""
         due_s = None if told.due_ms is None else told.due_ms / 1000
         self._feed(self.rules.heard, told.workers, due_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from bridge.contract.wire import CoverAge, QueueBeat, Running, Subscription, Wake
+from bridge.contract.wire import LastEmptyReceive, QueueBeat, Running, Subscription, Wake
 from listeners.core.periods import Periods
 
 
@@ -47,7 +47,7 @@ class Port(Protocol):
         """Return ``beat`` with what is owed."""
         ...
 
-    def echoed(self, stamp: int, told: CoverAge) -> None:
+    def echoed(self, stamp: int, told: LastEmptyReceive) -> None:
         """Hear that the bridge has the heartbeat of this stamp, and what it answers of this queue."""
         ...
 

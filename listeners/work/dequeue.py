@@ -21,7 +21,7 @@ from bridge.contract.event import rounded_up
 from bridge.contract.jobs import Jobs
 from bridge.contract.sources import UNANNOUNCED
 from bridge.contract.trace_context import Traces, merged
-from bridge.contract.wire import RUNNING_CHARS_MAX, CoverAge, QueueBeat, Running, Subscription, Wake
+from bridge.contract.wire import RUNNING_CHARS_MAX, LastEmptyReceive, QueueBeat, Running, Subscription, Wake
 from bridge.observe import tracing
 from bridge.observe.swallowed import swallowing, unless_cancelled
 from bridge.observe.tracing import Cause
@@ -221,7 +221,7 @@ class Dequeue:
     def _owes_counts(self) -> bool:
         return self._found.changed or self._store_counts.rules.changed
 
-    def echoed(self, stamp: int, told: CoverAge) -> None:
+    def echoed(self, stamp: int, told: LastEmptyReceive) -> None:
         """Hear that the bridge has the heartbeat of this stamp."""
         self._found.echoed(stamp)
         self._jobs.echoed(stamp)

@@ -239,7 +239,7 @@ def _tell_promises(service: Bridge) -> None:
         log.info("queues of this service are in %s, as in other stores", service.store)
     else:
         log.info("queues of this service: %s", OWN_IN_WORDS)
-    for match, numbers in service.bell.dispatch.tuning.each():
+    for match, numbers in service.scheduler.dispatch.tuning.each():
         promised = numbers.bound()
         log.info(
             "queues %s in other stores: %s",

@@ -66,14 +66,15 @@ async def test_a_bridge_is_told_what_a_store_tells(
             raise Bury("cannot be done")
 
     async with (
-        place(tmp_path, monkeypatch) as url, Bridge() as bridge, open_store(url) as store, Publisher(bridge) as bell
+        place(tmp_path, monkeypatch) as url, Bridge() as bridge, open_store(url) as store,
+        Publisher(bridge) as publisher,
     ):  # fmt: skip
         made = calls_of(store)
 
         def state() -> QueueState:
             return bridge.describe(QUEUE) or QueueState(queue=QUEUE)
 
-        await PublishingQueue(store, bell).put(QUEUE, [NewMessage(body) for body in (b"a", b"b", b"c", b"bad")])
+        await PublishingQueue(store, publisher).put(QUEUE, [NewMessage(body) for body in (b"a", b"b", b"c", b"bad")])
         listener = Listener(store, QUEUE, work, bridge=bridge, concurrency=1, batch=1, handle_signals=False)
         running = asyncio.create_task(listener.run(), name="worker")
         try:

@@ -20,10 +20,10 @@ async def test_the_handler_runs_in_the_trace_of_the_put(
     with spans() as made:
         work = Work(made)
         async with place(tmp_path, monkeypatch) as url:
-            async with Bridge() as bridge, open_store(url) as store, Publisher(bridge) as bell:
+            async with Bridge() as bridge, open_store(url) as store, Publisher(bridge) as publisher:
                 async with listening(url, work.do, bridge=bridge, on_queue_empty=work.idle.set):
                     await until(work.idle)
-                    await PublishingQueue(store, bell).put(QUEUE, ["one"])
+                    await PublishingQueue(store, publisher).put(QUEUE, ["one"])
                     await until(work.done)
     send, process = made.one(f"send {QUEUE}"), made.one(f"process {QUEUE}")
     carried = place not in (azure_endpoint, emulator)

@@ -63,7 +63,7 @@ class Work:
 async def work_through(url: str) -> Work:
     """Put four messages to the store at ``url``, with a bridge and two listeners, and wait until all are dealt with."""
     work = Work()
-    async with Bridge() as bridge, open_store(url) as store, Publisher(bridge) as bell:
+    async with Bridge() as bridge, open_store(url) as store, Publisher(bridge) as publisher:
         options = {"bridge": bridge, "visibility_timeout": 30.0, "handle_signals": False}
         listeners = [
             Listener(url, QUEUE, work.do, **options),
@@ -72,7 +72,7 @@ async def work_through(url: str) -> Work:
         running = [asyncio.create_task(listener.run(), name="worker") for listener in listeners]
         try:
             bodies = [b"one", b"two", b"not now", b"not yet"]
-            await PublishingQueue(store, bell).put(QUEUE, [NewMessage(body) for body in bodies])
+            await PublishingQueue(store, publisher).put(QUEUE, [NewMessage(body) for body in bodies])
             async with asyncio.timeout(PATIENCE_S):
                 await work.ended.wait()
         finally:

@@ -7,7 +7,7 @@ import msgspec
 from bridge.contract.backoff import RandomExponential
 from bridge.contract.wire import Started
 from bridge.core.settings import Periods
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
 from listeners.core.liveness import Liveness
@@ -49,15 +49,15 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     stops: int = 0
     """How many listeners are asked to stop in the middle of the last trigger's receive."""
     controller: type[Controller] = TriesLikeTheShell
-    bell: type[Bell] = Bell
+    scheduler: type[WakeScheduler] = WakeScheduler
 
 
 def receives(story: Story) -> list[float]:
     """Return when receives began, in seconds from the first trigger, until an hour after the last failure."""
     plan = Plan(
         name=story.name, listeners=story.listeners, messages=0, capacity=story.capacity, hints=story.hints,
-        errors=10**6, lost_frames=story.loses_started, stops=story.stops, controller=story.controller, bell=story.bell,
-        liveness=Liveness, deadman=DeadMan, periods=Periods(sweep_s=60.0),
+        errors=10**6, lost_frames=story.loses_started, stops=story.stops, controller=story.controller,
+        scheduler=story.scheduler, liveness=Liveness, deadman=DeadMan, periods=Periods(sweep_s=60.0),
     )  # fmt: skip
     play = _Play(World(plan), story)
     play.until(play.world.now + 30.0)

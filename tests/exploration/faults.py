@@ -51,7 +51,7 @@ class Faults:
                     self.requests.remove(request)
                 else:
                     self._break_off(request)
-        self.bell = self._new_bell()
+        self.scheduler = self._new_bell()
         if self.plan.own:
             self.store.advance(self.now)
             self._hear_levels(self.store.levels(self.now, all_queues=True))
@@ -67,8 +67,8 @@ class Faults:
             request.status = "sent"
 
     def _forget(self, _: int) -> None:
-        for debt in list(self.bell.ledger.debts.values()):
-            self.bell.ledger.forget(debt.queue)
+        for work in list(self.scheduler.ledger.by_queue.values()):
+            self.scheduler.ledger.forget(work.queue)
 
     def _lose(self, i: int) -> None:
         self.links[i].down.pop(0)

@@ -9,18 +9,18 @@ import msgspec
 
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.core.agenda import Agenda, DueTimes
-from bridge.core.cluster.capacity import Abilities
-from bridge.core.cluster.coordinator import Telling, Turns, _Queue
+from bridge.core.cluster.capacity import CapacityReports
+from bridge.core.cluster.coordinator import Coordinator, EmptyReceiveReport, _Queue
 from bridge.core.cluster.members import Members, Peer
-from bridge.core.cluster.wake_requests import Marks
+from bridge.core.cluster.wake_requests import WakeRequests
 from bridge.core.dispatch import Dispatch, Reminders
-from bridge.core.embedded_queues import CarriedBatch, Handfuls, Own
-from bridge.core.pending_work import Debt, Ledger
-from bridge.core.session_queue import Seat, Seats, Slot
-from bridge.core.sessions import Session, Silence
+from bridge.core.embedded_queues import CarriedBatch, CarriedBatches, EmbeddedQueues
+from bridge.core.pending_work import PendingQueues, PendingWork
+from bridge.core.session_queue import QueueSessions, SessionQueue, WakeSlot
+from bridge.core.sessions import Session, SessionTimeouts
 from bridge.core.timers import Timers
-from bridge.core.wake_scheduler import Bell
-from bridge.producer.publication import Publication, _Debt
+from bridge.core.wake_scheduler import WakeScheduler
+from bridge.producer.publication import Publication, _Pending
 from listeners.core.controller import Controller
 from listeners.core.evidence import Receive
 from listeners.core.waits import Waits
@@ -34,24 +34,24 @@ TIME, GEN, GEN_TIME, GEN_COUNT, SKIP, HEAP, NAMES = "time", "gen", "gen, time", 
 
 SPECS: dict[type, dict[str, str]] = {
     # What only feeds figures, facts and hints of latency is skipped.
-    Debt: {
+    PendingWork: {
         "gen": GEN, "marked_at": SKIP, "unacked": GEN_TIME, "started_at": TIME, "visible_since": SKIP,
         "covered_at": SKIP, "born_at": SKIP, "triggers": SKIP, "receives": SKIP, "empty": SKIP, "wakes": SKIP,
         "wake_sources": SKIP, "announced_at": SKIP, "unannounced": SKIP, "traceparent": SKIP, "traces": SKIP,
         "reason": SKIP, "buses": SKIP, "numbers": SKIP,
     },
-    Seat: {
+    SessionQueue: {
         "reported_gen": GEN, "carried": GEN_COUNT, "stuck_at": TIME, "woken_gen": GEN, "woken_at": TIME,
         "leases": TIME,
     },
-    Slot: {"gen": GEN, "marked_at": SKIP, "traceparent": SKIP, "traces": SKIP, "reason": SKIP},
-    Handfuls: {"_waiting": SKIP, "_order": SKIP},
+    WakeSlot: {"gen": GEN, "marked_at": SKIP, "traceparent": SKIP, "traces": SKIP, "reason": SKIP},
+    CarriedBatches: {"_waiting": SKIP, "_order": SKIP},
     CarriedBatch: {"gen": GEN, "handed_at": TIME, "due_at": SKIP},
-    Session: {"opened_at": SKIP, "last_heard": TIME, "listener": SKIP, "seats": NAMES},
-    Ledger: {
+    Session: {"opened_at": SKIP, "last_heard": TIME, "listener": SKIP, "queues": NAMES},
+    PendingQueues: {
         "_gen": GEN, "limit": SKIP, "_lanes": SKIP, "_tuning": SKIP, "unknown": SKIP, "unknown_gen": SKIP,
     },
-    Silence: {"_sessions": SKIP, "_grace_until": SKIP},
+    SessionTimeouts: {"_sessions": SKIP, "_grace_until": SKIP},
     Controller: {
         "gen": GEN, "covered_gen": GEN, "_began_at": TIME, "_beat_at": TIME, "_draw": SKIP, "_scaling": SKIP,
         "_reason": SKIP, "_told_empty": SKIP, "epoch": SKIP, "covered": SKIP, "_evidence": SKIP, "_rid": SKIP,
@@ -64,24 +64,24 @@ SPECS: dict[type, dict[str, str]] = {
     Request: {"id": SKIP, "began_at": TIME, "receipt": SKIP},
     Held: {"accept_at": TIME, "lease_ends": TIME, "receipt": SKIP},
     Node: {"beat_at": TIME},
-    Bell: {
+    WakeScheduler: {
         "_duplicates": SKIP, "_receives": SKIP, "periods": SKIP, "_agenda": SKIP, "ledger": SKIP, "sessions": SKIP,
-        "turns": SKIP,
+        "coordinator": SKIP,
     },
-    Own: {"_d": SKIP},
+    EmbeddedQueues: {"_d": SKIP},
     Reminders: {"_d": SKIP},
-    Seats: {"_ready": NAMES, "_queue": SKIP, "_stirred": SKIP},
+    QueueSessions: {"_ready": NAMES, "_queue": SKIP, "_stirred": SKIP},
     Timers: {"_d": SKIP, "_own": SKIP},
     Dispatch: {"periods": SKIP, "tuning": SKIP},
     # What of several bridges is reckoned from numbers of words stands in tests/exploration/cluster/key.py.
-    Turns: {
+    Coordinator: {
         "_d": SKIP, "_timers": SKIP, "_about": SKIP, "_said_at": SKIP, "_due_at": SKIP, "_early": SKIP,
         "outward": SKIP,
     },
-    Abilities: {"_d": SKIP, "_members": SKIP, "_reported_at": SKIP, "_full_since": SKIP},
+    CapacityReports: {"_d": SKIP, "_members": SKIP, "_reported_at": SKIP, "_full_since": SKIP},
     _Queue: {"full_at": SKIP, "told_at": SKIP},
-    Telling: {"begun_at": SKIP, "visible_at": TIME},
-    Marks: {"named": SKIP, "bare": SKIP, "names": SKIP, "shown": SKIP},
+    EmptyReceiveReport: {"begun_at": SKIP, "visible_at": TIME},
+    WakeRequests: {"named": SKIP, "bare": SKIP, "names": SKIP, "shown": SKIP},
     Members: {
         "boot": SKIP, "refused": SKIP, "went": SKIP, "_came_back": SKIP, "_doubled_at": SKIP,
         "_seq": SKIP, "_sent": SKIP, "_heard_self": SKIP, "_needs": SKIP,
@@ -89,7 +89,7 @@ SPECS: dict[type, dict[str, str]] = {
     Peer: {"word": SKIP, "heard_at": TIME, "left": SKIP},
     CloudQueueWorkDetected: {"id": SKIP, "source": SKIP, "time": SKIP, "traceparent": SKIP, "traces": SKIP},
     Publication: {"_not_before": TIME, "_limit": SKIP, "_source": SKIP, "_new_id": SKIP},
-    _Debt: {"id": SKIP, "traceparent": SKIP, "traces": SKIP},
+    _Pending: {"id": SKIP, "traceparent": SKIP, "traces": SKIP},
     World: {
         "plan": SKIP, "now": SKIP, "serial": SKIP, "receives": SKIP, "wakes": SKIP, "messages": SKIP, "calm": SKIP,
     },
@@ -219,7 +219,7 @@ class Keys:
 
 def _is_gen(kind: type, name: str) -> bool:
     # A room's or a beat's generation may be absent.
-    return kind.__name__ in {"Wake", "Started", "Cover", "WelcomedQueue", "Seen"} and name == "gen"
+    return kind.__name__ in {"Wake", "Started", "EmptyReceive", "WelcomedQueue", "Seen"} and name == "gen"
 
 
 def _intern(how: str) -> str:

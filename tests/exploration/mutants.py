@@ -11,12 +11,12 @@ from bridge.contract.cluster import Name
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import Hello, ListenerHeartbeat, More
 from bridge.core.dispatch import Dispatch
-from bridge.core.embedded_queues import CarriedBatch, Own
-from bridge.core.pending_work import Debt, Ledger
-from bridge.core.session_queue import Seat
+from bridge.core.embedded_queues import CarriedBatch, EmbeddedQueues
+from bridge.core.pending_work import PendingQueues, PendingWork
+from bridge.core.session_queue import SessionQueue
 from bridge.core.sessions import Session
 from bridge.core.timers import Timers
-from bridge.core.wake_scheduler import Bell, Duplicates
+from bridge.core.wake_scheduler import Duplicates, WakeScheduler
 from bridge.producer.publication import Publication, Sending
 from listeners.core.commands import SendStarted
 from listeners.core.controller import Controller
@@ -24,14 +24,14 @@ from listeners.core.deadman import DeadMan
 from listeners.core.pool import Place, Sharing
 
 
-class BornClean(Bell):
+class BornClean(WakeScheduler):
     """V4: no re-sync after a restart; a queue never heard of is born clean (B10)."""
 
     def _hello(self, now: float, session: Session, frame: Hello) -> None:
         for sub in frame.queues:
-            debt = self.ledger.open(sub.queue, now)
-            if debt.covered_at is None and not debt.dirty:
-                debt.covered_at = now
+            work = self.ledger.open(sub.queue, now)
+            if work.covered_at is None and not work.dirty:
+                work.covered_at = now
         super()._hello(now, session, frame)
 
 
@@ -39,8 +39,8 @@ class CheckThenSubscribe(BornClean):
     """V1: what is triggered while nobody is subscribed is somebody else's to find (B1, B10)."""
 
     def trigger(self, now: float, event: CloudQueueWorkDetected, bus: str, *, redelivered: bool = False) -> None:
-        debt = self.ledger.find(event.queue)
-        if debt is not None and len(debt.seats):
+        work = self.ledger.find(event.queue)
+        if work is not None and len(work.sessions):
             super().trigger(now, event, bus, redelivered=redelivered)
 
 
@@ -53,14 +53,14 @@ class SnapshotAfter(Controller):
 
 
 class _Forgetful(Dispatch):
-    def hand_out(self, debt: Debt, now: float, besides: Container[int] = ()) -> bool:
-        handed = super().hand_out(debt, now, besides)
+    def wake_sessions(self, work: PendingWork, now: float, besides: Container[int] = ()) -> bool:
+        handed = super().wake_sessions(work, now, besides)
         if handed:
-            self.settle(debt)
+            self.settle(work)
         return handed
 
 
-class WakeAndForget(Bell):
+class WakeAndForget(WakeScheduler):
     """V3: one is woken, and the debt is forgotten (B3, B4)."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -69,12 +69,12 @@ class WakeAndForget(Bell):
 
 
 class _Deaf(Dispatch):
-    def mark(self, debt: Debt, *arguments: Any, **more: Any) -> None:
-        if debt.owner is None:
-            super().mark(debt, *arguments, **more)
+    def request_wake(self, work: PendingWork, *arguments: Any, **more: Any) -> None:
+        if work.owner is None:
+            super().request_wake(work, *arguments, **more)
 
 
-class DropsWhileOwned(Bell):
+class DropsWhileOwned(WakeScheduler):
     """V6, the bridge's side: a trigger while somebody is at it is dropped (B1, I8)."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -96,12 +96,12 @@ class DropsWhileBusy(Controller):
 
 
 class _NoLeases(Timers):
-    def arm_due(self, debt: Debt, now: float, delay_s: float, reason: Any, size: int, **more: Any) -> None:
+    def arm_due(self, work: PendingWork, now: float, delay_s: float, reason: Any, size: int, **more: Any) -> None:
         if reason != "lease":
-            super().arm_due(debt, now, delay_s, reason, size, **more)
+            super().arm_due(work, now, delay_s, reason, size, **more)
 
 
-class NoTimerAtTheEnd(Bell):
+class NoTimerAtTheEnd(WakeScheduler):
     """V7: the end of a session arms no timer for what its listener may have held (B8)."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -122,11 +122,11 @@ class StartedOnReceipt(Controller):
         super()._woken(now, boot, gen, *wake)
 
 
-class AnyCover(Bell):
+class AnyCover(WakeScheduler):
     """V9: a cover settles whatever is owed, whichever generation it knew (I3, B7)."""
 
-    def _settle(self, debt: Debt, place: Seat, now: float, gen: int) -> None:
-        super()._settle(debt, place, now, max(gen, debt.gen))
+    def _settle(self, work: PendingWork, entry: SessionQueue, now: float, gen: int) -> None:
+        super()._settle(work, entry, now, max(gen, work.gen))
 
 
 class HandlersInTheDrain(Controller):
@@ -141,13 +141,13 @@ class HandlersInTheDrain(Controller):
 
 
 class _Trusting(Dispatch):
-    def more(self, debt: Debt, seat: Seat, now: float, depth: int | None, starting: int = 0) -> None:
-        if debt.owner == seat.session:
-            self.ledger.disown(debt)
-        self.hand_out(debt, now)
+    def more(self, work: PendingWork, entry: SessionQueue, now: float, depth: int | None, starting: int = 0) -> None:
+        if work.owner == entry.session:
+            self.ledger.disown(work)
+        self.wake_sessions(work, now)
 
 
-class FullUntracked(Bell):
+class FullUntracked(WakeScheduler):
     """V11: `more` is passed on, but who said it is not barred (B6)."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -156,15 +156,15 @@ class FullUntracked(Bell):
 
 
 class _Silent(Dispatch):
-    def mark(self, debt: Debt, now: float, reason: Any, *arguments: Any, **more: Any) -> None:
-        if debt.owner is None:
-            super().mark(debt, now, reason, *arguments, **more)
+    def request_wake(self, work: PendingWork, now: float, reason: Any, *arguments: Any, **more: Any) -> None:
+        if work.owner is None:
+            super().request_wake(work, now, reason, *arguments, **more)
         else:
             size = arguments[0] if arguments else 1
-            self.ledger.mark(debt, now, reason, size, foreign=more["foreign"])
+            self.ledger.request_wake(work, now, reason, size, foreign=more["foreign"])
 
 
-class SilentWhileOwned(Bell):
+class SilentWhileOwned(WakeScheduler):
     """V12: a mark while owned counts, and tells nobody (B3)."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -180,11 +180,11 @@ class ForgetsUnknown(Controller):
 
 
 class _Early(Timers):
-    def arm_due(self, debt: Debt, now: float, delay_s: float, reason: Any, size: int, **more: Any) -> None:
-        super().arm_due(debt, now, max(0.0, delay_s - 0.05), reason, size, **more)
+    def arm_due(self, work: PendingWork, now: float, delay_s: float, reason: Any, size: int, **more: Any) -> None:
+        super().arm_due(work, now, max(0.0, delay_s - 0.05), reason, size, **more)
 
 
-class EarlyTimers(Bell):
+class EarlyTimers(WakeScheduler):
     """V14: a timer comes early, by the resolution it should be rounded up to (B2)."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -192,12 +192,12 @@ class EarlyTimers(Bell):
         self.timers.__class__ = _Early
 
 
-class CoversSettleTimers(Bell):
+class CoversSettleTimers(WakeScheduler):
     """V14: a cover settles what is not due yet (B2, B7)."""
 
-    def _settle(self, debt: Debt, place: Seat, now: float, gen: int) -> None:
-        super()._settle(debt, place, now, gen)
-        debt.due.clear()
+    def _settle(self, work: PendingWork, entry: SessionQueue, now: float, gen: int) -> None:
+        super()._settle(work, entry, now, gen)
+        work.due.clear()
 
 
 class _ByIdAlone(Duplicates):
@@ -207,7 +207,7 @@ class _ByIdAlone(Duplicates):
         return name in self._seen
 
 
-class DedupesByBusinessId(Bell):
+class DedupesByBusinessId(WakeScheduler):
     """V15: what carries an id that was seen is a copy, though a producer may name two puts alike (B13, P5)."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -235,25 +235,25 @@ class ClearsAfterAcknowledgement(Publication):
         return super().failed(batch, now, draw)
 
 
-class Inherits(Bell):
+class Inherits(WakeScheduler):
     """V17: the `started` of an instance counts for the next one of the same name (S1, B8)."""
 
     def _hello(self, now: float, session: Session, frame: Hello) -> None:
         before = next((s for s in self.sessions.named() if s.listener == frame.listener and s is not session), None)
         owned: dict[str, float] = {}
         if before is not None:
-            for queue in before.seats:
-                debt = self.ledger.debts[queue]
-                if debt.owner == before.id and debt.started_at is not None:
-                    owned[queue] = debt.started_at
+            for queue in before.queues:
+                work = self.ledger.by_queue[queue]
+                if work.owner == before.id and work.started_at is not None:
+                    owned[queue] = work.started_at
             self._close(now, before, "replaced")
         super()._hello(now, session, frame)
         for queue, started_at in owned.items():
-            debt = self.ledger.debts[queue]
-            debt.owner, debt.unacked, debt.started_at = session.id, (), started_at
+            work = self.ledger.by_queue[queue]
+            work.owner, work.unacked, work.started_at = session.id, (), started_at
             self._agenda.clear(("start", queue))
             session.unsent.pop(queue, None)
-            session.seats[queue].slot = None
+            session.queues[queue].slot = None
 
 
 class SharedReceive(Controller):
@@ -272,14 +272,14 @@ class SharedReceive(Controller):
         self._out.append(SendStarted(boot, gen))
 
 
-class _PerQueue(Ledger):
-    def mark(self, debt: Debt, *arguments: Any, **more: Any) -> None:
-        before = debt.gen
-        super().mark(debt, *arguments, **more)
-        debt.gen = before + 1
+class _PerQueue(PendingQueues):
+    def request_wake(self, work: PendingWork, *arguments: Any, **more: Any) -> None:
+        before = work.gen
+        super().request_wake(work, *arguments, **more)
+        work.gen = before + 1
 
 
-class GenPerQueue(Bell):
+class GenPerQueue(WakeScheduler):
     """V19: each queue counts its own generations, from 0 again when it is forgotten and met anew (B1)."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -287,39 +287,39 @@ class GenPerQueue(Bell):
         self.ledger.__class__ = _PerQueue
 
 
-class _Flat(Own):
+class _Flat(EmbeddedQueues):
     def level(self, now: float, queue: str, *, rose: bool, **more: Any) -> None:
         super().level(now, queue, rose=False, **more)
 
 
-class RiseUnreported(Bell):
+class RiseUnreported(WakeScheduler):
     """O1: empty and filled again within a commit is no newer generation."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.own.__class__ = _Flat
+        self.embedded.__class__ = _Flat
 
 
-class _Hoards(Own):
-    def _release(self, handful: CarriedBatch) -> None:
+class _Hoards(EmbeddedQueues):
+    def _release(self, batch: CarriedBatch) -> None:
         pass
 
 
-class NeverReclaims(Bell):
+class NeverReclaims(WakeScheduler):
     """O7: what was carried to nobody is left to its lease of A, and counts as an attempt."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.own.__class__ = _Hoards
+        self.embedded.__class__ = _Hoards
 
 
 class _Patient(Dispatch):
-    def expect_start(self, debt: Debt, now: float) -> None:
-        debt.unacked = ((debt.gen, now),)
-        self.agenda.set(("start", debt.queue), now + self.periods.start_ack_s)
+    def expect_start(self, work: PendingWork, now: float) -> None:
+        work.unacked = ((work.gen, now),)
+        self.agenda.set(("start", work.queue), now + self.periods.start_ack_s)
 
 
-class RestartsA(Bell):
+class RestartsA(WakeScheduler):
     """B4: every mark restarts A, so that an owner that hangs keeps its debt while triggers come."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -334,7 +334,7 @@ class SaysMoreOnce(Controller):
         super()._say_more(again and not self.waits.retry)
 
 
-class MarksForEvery(Bell):
+class MarksForEvery(WakeScheduler):
     """I2: every `more` is taken for news, also that of a wake that met no slot."""
 
     def _report(self, now: float, session: Session, frame: Any) -> None:
@@ -343,7 +343,7 @@ class MarksForEvery(Bell):
         super()._report(now, session, frame)
 
 
-class MarksForNone(Bell):
+class MarksForNone(WakeScheduler):
     """L7: a `more` for a release, or for a lease of nobody that ended, is taken for one that a wake asked for."""
 
     def _report(self, now: float, session: Session, frame: Any) -> None:
@@ -360,7 +360,7 @@ class _Keeps(Dispatch):
             super().more(*arguments)
 
 
-class KeepsTheFullOwner(Bell):
+class KeepsTheFullOwner(WakeScheduler):
     """S2: a heartbeat that tells no room, and no receive, bars its sender and leaves it the debt."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -373,55 +373,55 @@ class KeepsTheFullOwner(Bell):
         self.dispatch.beating = False  # type: ignore[attr-defined]
 
 
-class StaysBarred(Bell):
+class StaysBarred(WakeScheduler):
     """B5: a barred session whose cover was lost stays barred, although its heartbeats show that it is idle."""
 
     def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
         barred = [
             queue
-            for queue, seat in session.seats.items()
-            if seat.stuck and queue in frame.queues and frame.queues[queue].receiving_ms is None
+            for queue, entry in session.queues.items()
+            if entry.stuck and queue in frame.queues and frame.queues[queue].receiving_ms is None
         ]
         super()._heartbeat(now, session, frame)
         for queue in barred:
-            seat = session.seats[queue]
-            seat.stuck = True
-            self.ledger.debts[queue].seats.refresh(seat)
+            entry = session.queues[queue]
+            entry.stuck = True
+            self.ledger.by_queue[queue].sessions.refresh(entry)
 
 
-class BornEmptyHanded(Bell):
+class BornEmptyHanded(WakeScheduler):
     """B8: a session is born as if its listener held nothing, although the bridge may have restarted."""
 
     def _hello(self, now: float, session: Session, frame: Hello) -> None:
         super()._hello(now, session, frame)
-        for seat in session.seats.values():
-            seat.touched = False
+        for entry in session.queues.values():
+            entry.touched = False
 
 
-class BelievesACrossedHeartbeat(Bell):
+class BelievesACrossedHeartbeat(WakeScheduler):
     """B8: an idle heartbeat of a known generation proves that nothing is held, although a wake may have crossed it."""
 
     def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
         super()._heartbeat(now, session, frame)
         for queue, beat in frame.queues.items():
-            seat = session.seats[queue]
-            if beat.free == seat.capacity and not seat.leases and (beat.gen or 0) >= seat.woken_gen:
-                seat.touched = False
+            entry = session.queues[queue]
+            if beat.free == entry.capacity and not entry.leases and (beat.gen or 0) >= entry.woken_gen:
+                entry.touched = False
 
 
 class _Attempts(Timers):
-    def arm_sweep(self, debt: Debt, now: float) -> None:
-        if ("sweep", debt.queue) not in self._d.agenda:
-            super().arm_sweep(debt, now)
+    def arm_sweep(self, work: PendingWork, now: float) -> None:
+        if ("sweep", work.queue) not in self._d.agenda:
+            super().arm_sweep(work, now)
 
-    def sweep(self, debt: Debt, now: float) -> None:
+    def sweep(self, work: PendingWork, now: float) -> None:
         period_s = self._d.periods.sweep_s
-        if debt.covered_at is None or now - debt.covered_at >= period_s:
-            super().sweep(debt, now)
-        self._d.agenda.set(("sweep", debt.queue), now + period_s)
+        if work.covered_at is None or now - work.covered_at >= period_s:
+            super().sweep(work, now)
+        self._d.agenda.set(("sweep", work.queue), now + period_s)
 
 
-class SweepsFromTheAttempt(Bell):
+class SweepsFromTheAttempt(WakeScheduler):
     """The sweep's next turn counts from its last attempt: a receive that takes time makes it skip every other (B9)."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -463,5 +463,5 @@ class WaitsForHandlers(Controller):
 class GrantsTwice(Sharing):
     """A queue is granted what others use."""
 
-    def grant(self, place: Place, receiving: int) -> int:
-        return max(0, place.capacity - place.running - receiving)
+    def grant(self, entry: Place, receiving: int) -> int:
+        return max(0, entry.capacity - entry.running - receiving)

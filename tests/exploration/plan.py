@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bridge.core.settings import Periods
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from bridge.producer.publication import Publication
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
@@ -93,7 +93,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float | None = None
     """How long a visible message may wait while somebody could take it; None: not for ever."""
 
-    bell: type[Bell] = Bell
+    scheduler: type[WakeScheduler] = WakeScheduler
     controller: type[Controller] = Controller
     publication: type[Publication] | None = None
     """The producer's rules; None: each trigger goes by itself, and none is lost."""

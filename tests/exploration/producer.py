@@ -68,7 +68,7 @@ class Producer:
         message = self.messages[number]
         if self.plan.own:
             call = Call("put", message.queue, messages=[number])
-            granted = None if message.delay_s else self.bell.own.grant(self.now, message.queue, 1)
+            granted = None if message.delay_s else self.scheduler.embedded.grant(self.now, message.queue, 1)
             if granted is not None:
                 call.session, call.granted, call.lease_s = granted
             self.store.calls.append(call)
@@ -117,7 +117,7 @@ class Producer:
         )
 
     def _mark(self, event: CloudQueueWorkDetected) -> None:
-        self.bell.trigger(self.now, event, "test")
+        self.scheduler.trigger(self.now, event, "test")
 
     def _putting(self, message: int) -> bool:
         puts = (call.messages for call in self.store.calls if call.kind == "put")

@@ -55,7 +55,7 @@ def test_no_mutant_lies_idle() -> None:
             planted |= {value for value in trial.planted.values() if inspect.isclass(value)}
         else:
             plan = trial.planted
-            values = (plan.bell, plan.controller, plan.deadman) if trial.plans else (plan,)
+            values = (plan.scheduler, plan.controller, plan.deadman) if trial.plans else (plan,)
             planted |= set(values)
     written = {
         thing

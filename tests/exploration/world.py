@@ -8,12 +8,12 @@ from typing import cast
 from bridge.contract.wire import (
     BridgeHeartbeat,
     CarriedMessage,
-    Cover,
+    EmptyReceive,
     ErrorFrame,
     ListenerHeartbeat,
     Wake,
 )
-from bridge.core.commands import End, Flush, Reclaim, Reread
+from bridge.core.commands import End, Flush, Reclaim, Refresh
 from bridge.observe.facts import AuditFound
 from tests.exploration.faults import Faults
 from tests.exploration.node import Held, Link, Node, half
@@ -35,7 +35,7 @@ class World(Options, Faults, Producer):
             for i in range(plan.messages)
         ]
         self.store = Store(plan.own, plan.hints, self.messages)
-        self.bell = self._new_bell()
+        self.scheduler = self._new_bell()
         self.links: list[Link] = []
         self.nodes = [Node(i, plan, alive=i < plan.listeners - plan.late_joiners) for i in range(plan.listeners)]
         self.begin_producer(plan)
@@ -59,7 +59,7 @@ class World(Options, Faults, Producer):
                 self.do(steps[0])
 
     def _new_bell(self):  # type: ignore[no-untyped-def]
-        return self.plan.bell(f"{self.boots:032x}", self.plan.periods, half)
+        return self.plan.scheduler(f"{self.boots:032x}", self.plan.periods, half)
 
     def fork(self) -> bytes:
         """Return this moment as bytes."""
@@ -67,7 +67,7 @@ class World(Options, Faults, Producer):
 
     def deadline(self) -> float | None:
         """Return when something happens by itself next."""
-        times = [self.bell.deadline(), self.store.next_due(self.now)]
+        times = [self.scheduler.deadline(), self.store.next_due(self.now)]
         times += [node.deadline() for node in self.nodes if node.alive]
         times.append(self.publishes_at())
         times += [
@@ -123,9 +123,9 @@ class World(Options, Faults, Producer):
             if request.kind == "receive" and not request.abandoned and ends <= now:
                 self._give_up(request)
         self._collect()
-        bell_at = self.bell.deadline()
+        bell_at = self.scheduler.deadline()
         if bell_at is not None and bell_at <= now:
-            self.bell.tick(now)
+            self.scheduler.tick(now)
         self._drive()
         if self.store.own and not plan.split_hear:
             while self.store.outcomes:
@@ -143,14 +143,19 @@ class World(Options, Faults, Producer):
         link = self.links[i]
         frame = link.up.pop(0)
         queue = getattr(frame, "queue", None)
-        before = {name: debt.gen for name, debt in self.bell.ledger.debts.items() if debt.dirty}
-        self.bell.frame(self.now, link.number, frame)
+        before = {name: work.gen for name, work in self.scheduler.ledger.by_queue.items() if work.dirty}
+        self.scheduler.frame(self.now, link.number, frame)
         for name, gen in before.items():
-            debt = self.bell.ledger.debts[name]
-            if debt.dirty:
+            work = self.scheduler.ledger.by_queue[name]
+            if work.dirty:
                 continue
             # I3: cleared only by a cover of this boot that knew of the newest generation.
-            if isinstance(frame, Cover) and queue == name and frame.boot == self.bell.boot and frame.gen >= gen:
+            if (
+                isinstance(frame, EmptyReceive)
+                and queue == name
+                and frame.boot == self.scheduler.boot
+                and frame.gen >= gen
+            ):
                 continue
             beat = frame.queues.get(name) if isinstance(frame, ListenerHeartbeat) else None
             if beat is not None and beat.covered is not None and beat.covered >= gen:
@@ -207,25 +212,25 @@ class World(Options, Faults, Producer):
                 )
                 for m, receipt, count in hand.messages
             ]  # fmt: skip
-            self.bell.own.handed(self.now, hand.queue, hand.session, hand.granted, carried, hand.visible)
+            self.scheduler.embedded.handed(self.now, hand.queue, hand.session, hand.granted, carried, hand.visible)
         self._hear_levels(outcome.levels)
         for request in outcome.requests:
             request.status = "answered"
 
     def _hear_levels(self, levels: list) -> None:  # type: ignore[type-arg]
         for level in levels:
-            self.bell.own.level(
+            self.scheduler.embedded.level(
                 self.now, level.queue, exists=True, visible=level.visible, invisible=level.invisible, rose=level.rose,
                 put=level.put, receives=level.receives, empty=level.empty, next_visible_s=level.next_visible_s,
             )  # fmt: skip
-            debt = self.bell.ledger.find(level.queue)
-            if debt is not None and debt.dirty and not debt.foreign and not level.visible and debt.seats.any_own:
+            work = self.scheduler.ledger.find(level.queue)
+            if work is not None and work.dirty and not work.foreign and not level.visible and work.sessions.any_own:
                 raise Violation("O1", "dirty although nothing is visible")
 
     def _flush(self, i: int) -> None:
         link = self.links[i]
         link.flush = False
-        for wake in self.bell.take(self.now, link.number):
+        for wake in self.scheduler.take(self.now, link.number):
             self.wakes += 1
             if not link.cut and not link.deaf:
                 link.down.append(wake)
@@ -235,7 +240,7 @@ class World(Options, Faults, Producer):
         link.bridge_open = False
         link.flush = False
         link.up = []
-        self.bell.lost(self.now, link.number, "lost")
+        self.scheduler.lost(self.now, link.number, "lost")
 
     def _notice(self, i: int) -> None:
         link = self.links[i]
@@ -247,8 +252,8 @@ class World(Options, Faults, Producer):
 
     def _connect(self, number: int) -> None:
         node = self.nodes[number]
-        session = self.bell.open(self.now, "test")
-        link = Link(session, number, node.life, self.bell.boot)
+        session = self.scheduler.open(self.now, "test")
+        link = Link(session, number, node.life, self.scheduler.boot)
         self.links.append(link)
         node.link = link
         node.hello(self.plan, self.now)
@@ -287,9 +292,9 @@ class World(Options, Faults, Producer):
 
     def _drive(self) -> None:
         by_number = {link.number: i for i, link in enumerate(self.links) if link.bridge_open}
-        while commands := self.bell.commands():
+        while commands := self.scheduler.commands():
             for command in commands:
-                if isinstance(command, Reread):
+                if isinstance(command, Refresh):
                     self.store.calls.append(Call("reread", command.queue))
                 elif isinstance(command, Reclaim):
                     claims = [(int(m), int(receipt)) for m, receipt in command.claims]
@@ -309,7 +314,7 @@ class World(Options, Faults, Producer):
                     continue
                 elif not self.links[i].cut and not self.links[i].deaf:
                     self.links[i].down.append(command.frame)
-        for fact in self.bell.facts():
+        for fact in self.scheduler.facts():
             if isinstance(fact, AuditFound):
                 raise Violation("O4", "the audit found visible work that nobody was on")
         self.links = [link for link in self.links if link.node_open or link.bridge_open]
@@ -329,8 +334,8 @@ class World(Options, Faults, Producer):
         return any(self.store.waiting(queue, self.now) and self.able(queue) for queue in queues)
 
     def _check(self) -> None:
-        for session in self.bell.sessions.named():
-            if not set(session.unsent) <= set(session.seats):
+        for session in self.scheduler.sessions.named():
+            if not set(session.unsent) <= set(session.queues):
                 raise Violation("B3", "a wake is due to a queue that the session does not listen to")
         for message in self.messages:
             if message.count < 0:

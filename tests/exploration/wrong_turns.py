@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bridge.contract.backoff import RandomExponential
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from listeners.core.commands import Command, SendMore, SendRoom, StartReceive
 from listeners.core.controller import Controller
 from listeners.core.pool import Place, Share, Sharing
@@ -123,13 +123,13 @@ class WrongTurn(msgspec.Struct, frozen=True):
 # -- stories by hand -------------------------------------------------------------------------------------------------
 
 
-def _hears_in_time(bell: type[Bell]) -> str | None:
+def _hears_in_time(scheduler: type[WakeScheduler]) -> str | None:
     """B4: the first session hangs and a trigger comes every second; the second hears within A and a round."""
-    rig = Rig(bell=bell)
+    rig = Rig(scheduler=scheduler)
     first, second = rig.join(capacity=1), rig.join(capacity=1)
     rig.settle_hello(first)
     rig.trigger()
-    hanging = first if rig.debt().owner == first else second
+    hanging = first if rig.work().owner == first else second
     other = second if hanging == first else first
     rig.wakes(first)
     rig.wakes(second)
@@ -144,9 +144,9 @@ def _hears_in_time(bell: type[Bell]) -> str | None:
     return "LOST"
 
 
-def _a_mark_while_owned_is_heard(bell: type[Bell]) -> str | None:
+def _a_mark_while_owned_is_heard(scheduler: type[WakeScheduler]) -> str | None:
     """Trigger while the owner's receive is in flight, and lose its cover: it must hear of the newer generation."""
-    rig = Rig(bell=bell)
+    rig = Rig(scheduler=scheduler)
     owner = rig.join()
     rig.settle_hello(owner)
     rig.trigger()
@@ -161,29 +161,29 @@ def _a_mark_while_owned_is_heard(bell: type[Bell]) -> str | None:
     return "LOST"
 
 
-def _an_old_cover_settles_nothing(bell: type[Bell]) -> str | None:
+def _an_old_cover_settles_nothing(scheduler: type[WakeScheduler]) -> str | None:
     """Forget a queue, meet it anew, and let a cover arrive that was begun before."""
-    rig = Rig(bell=bell)
+    rig = Rig(scheduler=scheduler)
     first = rig.join()
     rig.settle_hello(first)
-    old = rig.debt().gen
+    old = rig.work().gen
     for _ in range(5):  # idle for so long that its end leaves no timer (B8), or the queue could not be forgotten
         rig.wait(4.0)
         rig.beat(first, gen=old, covered=old, free=32)
     # A look of the listener's own (L6) begins here, knowing of `old`; then its connection breaks.
     rig.lose(first)
-    rig.bell.ledger.forget(QUEUE)
-    assert rig.bell.ledger.find(QUEUE) is None
+    rig.scheduler.ledger.forget(QUEUE)
+    assert rig.scheduler.ledger.find(QUEUE) is None
     rig.trigger()
     again = rig.join()
     rig.deaf.add(again)
     rig.cover(again, old)
-    return None if rig.debt().dirty else "I3"
+    return None if rig.work().dirty else "I3"
 
 
-def _hears_of_a_rise(bell: type[Bell]) -> str | None:
+def _hears_of_a_rise(scheduler: type[WakeScheduler]) -> str | None:
     """Empty and filled again within one commit, whose empty answer one of two went idle on: it must be woken."""
-    rig = Rig(bell=bell)
+    rig = Rig(scheduler=scheduler)
     full, idle = rig.join(own=True, capacity=1), rig.join(own=True, capacity=1)
     rig.more(full)
     rig.level(1, rose=True, put=1)
@@ -221,17 +221,17 @@ def _a_full_owner_gives_way(plan: Plan) -> str | None:
     return None if met_after(plan) <= 2 * plan.periods.heartbeat_s else "late"
 
 
-def _a_crossing_proves_nothing(bell: type[Bell]) -> str | None:
+def _a_crossing_proves_nothing(scheduler: type[WakeScheduler]) -> str | None:
     """B8: the wake repeats a known generation and crosses an idle heartbeat; when the worker dies, a timer runs."""
-    rig = Rig(bell=bell)
+    rig = Rig(scheduler=scheduler)
     session = rig.join(capacity=1)
     rig.settle_hello(session)
     rig.trigger()
-    gen = rig.debt().gen
+    gen = rig.work().gen
     rig.wait(2.0)
     rig.beat(session, free=1, gen=gen)
     rig.lose(session)
-    return None if "lease" in rig.debt().due else "LOST"
+    return None if "lease" in rig.work().due else "LOST"
 
 
 # -- the register ----------------------------------------------------------------------------------------------------
@@ -240,17 +240,17 @@ PROMPT = {"messages": 2, "capacity": 2, "patience_s": 0.0}
 """No timer may be needed at all."""
 
 
-def _bell(planted: type[Bell], name: str, **fields: object) -> Explored:
-    return Explored(small(name, **fields), {"bell": planted})
+def _bell(planted: type[WakeScheduler], name: str, **fields: object) -> Explored:
+    return Explored(small(name, **fields), {"scheduler": planted})
 
 
 def _controller(planted: type, name: str, **fields: object) -> Explored:
     return Explored(small(name, **fields), {"controller": planted})
 
 
-def _an_empty_queue_stays_cheap(bell: type[Bell]) -> str | None:
+def _an_empty_queue_stays_cheap(scheduler: type[WakeScheduler]) -> str | None:
     """I2: at most 67 receives in an hour, also where a wake met no slot."""
-    return None if AT_LEAST <= len(receives(replace(GOES_ROUND, bell=bell))) <= AT_MOST else "I2"
+    return None if AT_LEAST <= len(receives(replace(GOES_ROUND, scheduler=scheduler))) <= AT_MOST else "I2"
 
 
 RELEASE = Plan(
@@ -350,13 +350,13 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
     WrongTurn(
         "V11",
         "`more` without tracking who is full",
-        (Walked(Plan(name="V11", listeners=1, messages=3, settled=True), {"bell": mutants.FullUntracked}),),
+        (Walked(Plan(name="V11", listeners=1, messages=3, settled=True), {"scheduler": mutants.FullUntracked}),),
     ),
     WrongTurn(
         "V12",
         "a mark while owned sends nothing",
         (
-            Played(_a_mark_while_owned_is_heard, Bell, mutants.SilentWhileOwned),
+            Played(_a_mark_while_owned_is_heard, WakeScheduler, mutants.SilentWhileOwned),
         ),
     ),
     WrongTurn("V13", "an unknown receive forgotten", (_controller(mutants.ForgetsUnknown, "V13", unknowns=1),)),
@@ -389,13 +389,13 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
         (_bell(mutants.Inherits, "V17", crashes=1, revivals=1, patience_s=1.0),),
     ),
     WrongTurn("V18", "a shared receive", (_controller(mutants.SharedReceive, "V18", **PROMPT),)),
-    WrongTurn("V19", "gen per queue", (Played(_an_old_cover_settles_nothing, Bell, mutants.GenPerQueue),)),
+    WrongTurn("V19", "gen per queue", (Played(_an_old_cover_settles_nothing, WakeScheduler, mutants.GenPerQueue),)),
     WrongTurn(
         "sweep",
         "sweep scheduled from the attempt",
         (
             Played(
-                _sweeps_in_time, FLEET, replace(FLEET, bell=mutants.SweepsFromTheAttempt)
+                _sweeps_in_time, FLEET, replace(FLEET, scheduler=mutants.SweepsFromTheAttempt)
             ),
         ),
     ),
@@ -412,7 +412,7 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
 
 OTHERS: tuple[WrongTurn, ...] = (
     # Not in the list of the protocol, and as wrong.
-    WrongTurn("B4", "every mark restarts A", (Played(_hears_in_time, Bell, mutants.RestartsA),)),
+    WrongTurn("B4", "every mark restarts A", (Played(_hears_in_time, WakeScheduler, mutants.RestartsA),)),
     WrongTurn("B5", "barred for good", (_bell(mutants.StaysBarred, "B5", lost_frames=1, messages=2, patience_s=2.5),)),
     WrongTurn(
         "B8, restart",
@@ -422,7 +422,7 @@ OTHERS: tuple[WrongTurn, ...] = (
     WrongTurn(
         "B8, crossed",
         "a heartbeat from before the wake believed",
-        (Played(_a_crossing_proves_nothing, Bell, mutants.BelievesACrossedHeartbeat),),
+        (Played(_a_crossing_proves_nothing, WakeScheduler, mutants.BelievesACrossedHeartbeat),),
     ),
     WrongTurn(
         "L5",
@@ -432,16 +432,16 @@ OTHERS: tuple[WrongTurn, ...] = (
     WrongTurn(
         "S2",
         "a heartbeat without room bars, and leaves the debt",
-        (Played(_a_full_owner_gives_way, FULL_OWNER, replace(FULL_OWNER, bell=mutants.KeepsTheFullOwner)),),
+        (Played(_a_full_owner_gives_way, FULL_OWNER, replace(FULL_OWNER, scheduler=mutants.KeepsTheFullOwner)),),
     ),
     WrongTurn(
         "I2",
         "every `more` is a mark",
-        (Played(_an_empty_queue_stays_cheap, Bell, mutants.MarksForEvery),),
+        (Played(_an_empty_queue_stays_cheap, WakeScheduler, mutants.MarksForEvery),),
     ),
-    WrongTurn("L7", "a `more` for a release is no mark", (Walked(RELEASE, {"bell": mutants.MarksForNone}),)),
+    WrongTurn("L7", "a `more` for a release is no mark", (Walked(RELEASE, {"scheduler": mutants.MarksForNone}),)),
     WrongTurn("O1, early", "a level of before its commit", (Explored(small("O1", own=True), {"early_level": True}),)),
-    WrongTurn("O1, rise", "a rise not reported", (Played(_hears_of_a_rise, Bell, mutants.RiseUnreported),)),
+    WrongTurn("O1, rise", "a rise not reported", (Played(_hears_of_a_rise, WakeScheduler, mutants.RiseUnreported),)),
     WrongTurn("O7", "carried to nobody, and kept", (_bell(mutants.NeverReclaims, "O7", own=True, carry=True, cuts=1),)),
     WrongTurn(
         "pool, quiet",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.contract import names
-from bridge.core.session_queue import Seats
+from bridge.core.session_queue import QueueSessions
 from bridge.producer.held_leases import HeldLeases
 from bridge.queues.embedded import state
 from bridge.service.announcing import Announcer, Subscriber
@@ -53,14 +53,14 @@ async def test_leases_that_are_all_looked_at_for_each_message(monkeypatch: pytes
 
 async def test_the_stores_of_all_seats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each hello and each look compared its store with that of all who listen to the queue."""
-    other = Seats.any_other_store
+    other = QueueSessions.any_other_store
 
-    def planted(self: Seats, store: str | None, besides: Iterable[int]) -> bool:
+    def planted(self: QueueSessions, store: str | None, besides: Iterable[int]) -> bool:
         for _ in self:
             pass
         return other(self, store, besides)
 
-    monkeypatch.setattr(Seats, "any_other_store", planted)
+    monkeypatch.setattr(QueueSessions, "any_other_store", planted)
     assert {"hello", "wake_and_cover"} & set(await grown(Rules, "listeners"))
 
 

@@ -45,12 +45,12 @@ class Rules:
 
     def _cover(self) -> None:
         for number in list(self.rig.frames):
-            session = self.rig.bell.sessions.get(number)
-            for queue in () if session is None else tuple(session.seats):
-                debt = self.rig.bell.ledger.debts[queue]
-                if debt.dirty:
-                    self.rig.started(number, debt.gen, queue)
-                    self.rig.cover(number, debt.gen, queue)
+            session = self.rig.scheduler.sessions.get(number)
+            for queue in () if session is None else tuple(session.queues):
+                work = self.rig.scheduler.ledger.by_queue[queue]
+                if work.dirty:
+                    self.rig.started(number, work.gen, queue)
+                    self.rig.cover(number, work.gen, queue)
 
     async def fill_queues(self, count: int) -> None:
         """Names with work that nobody listens to."""
@@ -67,12 +67,12 @@ class Rules:
         for number in range(count):
             queue = f"many/q{number}"
             session = self.rig.join(queue)
-            self.rig.cover(session, self.rig.bell.ledger.debts[queue].gen, queue)
+            self.rig.cover(session, self.rig.scheduler.ledger.by_queue[queue].gen, queue)
 
     async def fill_leased(self, count: int) -> None:
         """Leases on the queue that end at times of their own."""
         for number in range(count):
-            self.rig.bell.timers.arm_due(self.rig.debt(), self.rig.now, 1000.0 + number, "lease", 1)
+            self.rig.scheduler.timers.arm_due(self.rig.work(), self.rig.now, 1000.0 + number, "lease", 1)
 
     async def fill_delayed(self, count: int) -> None:
         """Delays at other queues."""
@@ -89,17 +89,17 @@ class Rules:
     async def wake_and_cover(self) -> Work:
         """The listener says that it began, and that it found nothing."""
         self.rig.trigger()
-        debt = self.rig.debt()
-        owner = debt.owner or self.listener
+        pending = self.rig.work()
+        owner = pending.owner or self.listener
         with counted() as work:
-            self.rig.started(owner, debt.gen)
-            self.rig.cover(owner, debt.gen)
+            self.rig.started(owner, pending.gen)
+            self.rig.cover(owner, pending.gen)
         return work
 
     async def _settle(self) -> None:
-        debt = self.rig.debt()
-        self.rig.started(debt.owner or self.listener, debt.gen)
-        self.rig.cover(debt.owner or self.listener, debt.gen)
+        work = self.rig.work()
+        self.rig.started(work.owner or self.listener, work.gen)
+        self.rig.cover(work.owner or self.listener, work.gen)
 
     async def hello(self) -> Work:
         """Of one more listener of the queue."""
@@ -125,7 +125,7 @@ class Rules:
     async def session_end(self) -> Work:
         """Of that one, whose connection breaks."""
         number = self.rig.join(QUEUE, store="aa11")
-        self.rig.beat(number, free=32, gen=self.rig.debt().gen)
+        self.rig.beat(number, free=32, gen=self.rig.work().gen)
         with counted() as work:
             self.rig.lose(number)
         return work
@@ -133,7 +133,7 @@ class Rules:
     async def heartbeat(self) -> Work:
         """Of the listener."""
         with counted() as work:
-            self.rig.beat(self.listener, free=32, gen=self.rig.debt().gen)
+            self.rig.beat(self.listener, free=32, gen=self.rig.work().gen)
         return work
 
 

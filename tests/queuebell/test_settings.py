@@ -54,8 +54,8 @@ def test_every_public_name_is_there() -> None:
         for name in package.__all__:
             assert getattr(queuebell, name) is getattr(package, name)
     assert set(dir(queuebell)) == {*bridge.__all__, *listeners.__all__}
-    with pytest.raises(AttributeError, match="no attribute 'Bell'"):
-        _ = queuebell.Bell
+    with pytest.raises(AttributeError, match="no attribute 'WakeScheduler'"):
+        _ = queuebell.WakeScheduler
 
 
 def test_all_names_come_at_once() -> None:

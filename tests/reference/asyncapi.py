@@ -110,7 +110,7 @@ FRAME_WORDS: Final[Words] = {
         "": said("The worker has begun to receive after a wake, or has taken up the messages that it carried."),
         **_STAMPED, "queue": _QUEUE, "boot": _BOOT, "gen": _GEN,
     },
-    "Cover": {
+    "EmptyReceive": {
         "": said("A receive found the queue empty: what was announced until it began is done."),
         **_STAMPED, "queue": _QUEUE, "boot": _BOOT, "gen": _GEN,
         "age_ms": said("How long ago that receive began.", **_MS),
@@ -271,7 +271,7 @@ FRAME_WORDS: Final[Words] = {
         "sessions": said("How many sessions there are."),
         "queues": said("By queue: all that the session listens to."),
     },
-    "CoverAge": {
+    "LastEmptyReceive": {
         "": said("How a queue stands."),
         "gen": _SENT_GEN,
         "covered_age_ms": said("How long ago a receive began that found it empty; null where there was none."),
@@ -384,7 +384,7 @@ UP: Final[tuple[type[msgspec.Struct], ...]] = get_args(UpFrame)
 DOWN: Final[tuple[type[msgspec.Struct], ...]] = get_args(DownFrame)
 WIRE: Final[tuple[type[msgspec.Struct], ...]] = get_args(WireFrame)
 """Those about a WebSocket itself: over brokers they do not go."""
-CLUSTER: Final[tuple[type[msgspec.Struct], ...]] = get_args(cluster.Word)
+CLUSTER: Final[tuple[type[msgspec.Struct], ...]] = get_args(cluster.ClusterMessage)
 
 _MESSAGE: Final = {
     "id": "0000000000000017", "pop_receipt": "66f307dd0867019e", "dequeue_count": 1,
@@ -400,7 +400,9 @@ EXAMPLES: Final[dict[str, list[Json]]] = {
         },
     ],
     "Started": [{"type": "started", "queue": QUEUE, "boot": BOOT, "gen": 7}],
-    "Cover": [{"type": "cover", "queue": QUEUE, "boot": BOOT, "gen": 7, "age_ms": 3, "next_visible_in_ms": 30_000}],
+    "EmptyReceive": [
+        {"type": "cover", "queue": QUEUE, "boot": BOOT, "gen": 7, "age_ms": 3, "next_visible_in_ms": 30_000},
+    ],
     "More": [{"type": "more", "queue": QUEUE, "depth": 12}],
     "Room": [{"type": "room", "queue": QUEUE, "free": 4, "gen": 7}],
     "ListenerHeartbeat": [

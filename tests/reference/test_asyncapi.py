@@ -15,7 +15,7 @@ import pytest
 
 from bridge.brokers import SCHEMES
 from bridge.contract.cloudevents import decode_mqtt, decode_nats
-from bridge.contract.cluster import Word, decode_word, encode_word
+from bridge.contract.cluster import ClusterMessage, decode_word, encode_word
 from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.framing import encode_down, encode_up, read_stamp
@@ -119,9 +119,9 @@ def test_examples_of_frames_go_through_the_codec() -> None:
 def test_words_between_bridges_are_those_of_the_code() -> None:
     """Every type stands on the one channel, each with its subject; decoded and encoded an example is what it was."""
     channel = CHANNELS["natsCluster"]
-    assert set(channel["messages"]) == {word.__name__ for word in get_args(Word)}
+    assert set(channel["messages"]) == {word.__name__ for word in get_args(ClusterMessage)}
     assert set(channel["parameters"]["word"]["enum"]) == set(_SUBJECTS.values())
-    for word in get_args(Word):
+    for word in get_args(ClusterMessage):
         for example in examples(word.__name__):
             decoded = decode_word(json.dumps(example).encode())
             assert type(decoded) is word
@@ -138,7 +138,7 @@ WRONG = [
     ("Hello", {**HELLO, "queues": [{"queue": QUEUE, "capacity": 1, "store": "no hex"}]}),
     ("Hello", {**HELLO, "queues": [{"queue": f"a/q{n}", "capacity": 1} for n in range(1001)]}),
     ("Started", {"type": "started", "queue": QUEUE, "boot": BOOT, "gen": -1}),
-    ("Cover", {"type": "cover", "queue": QUEUE, "boot": BOOT, "gen": 1, "age_ms": "1"}),
+    ("EmptyReceive", {"type": "cover", "queue": QUEUE, "boot": BOOT, "gen": 1, "age_ms": "1"}),
     ("More", {"type": "more", "queue": QUEUE, "depth": -1}),
     ("Room", {"type": "room", "queue": QUEUE, "free": 1_000_001}),
     ("ListenerHeartbeat", {**BEAT, "queues": {QUEUE: {"receives": {"trigger": [1]}}}}),
@@ -318,7 +318,7 @@ async def test_what_a_database_notifies_is_heard() -> None:
     """The name of a queue alone, a trigger, one that wants to be told, and what a bridge promises."""
     async with Bridge() as bridge:
         promising = Promising("postgres", "queuebell", BOOT)
-        notifications = Notifications(bridge, "postgres", "queuebell", bridge.tell, promising)
+        notifications = Notifications(bridge, "postgres", "queuebell", bridge.emit, promising)
         for name in CHANNELS["notifications"]["messages"]:
             (payload,) = examples(name)
             notifications.hear(payload if isinstance(payload, str) else json.dumps(payload))

@@ -87,9 +87,9 @@ async def pool() -> None:
 
 async def bridge() -> None:
     """Run two beside their bridge."""
-    async with Bridge(data="data") as bell:
-        site.store = bell.store
-        await asyncio.gather(*(listener.run() for listener in await site.both(bridge=bell)))
+    async with Bridge(data="data") as scheduler:
+        site.store = scheduler.store
+        await asyncio.gather(*(listener.run() for listener in await site.both(bridge=scheduler)))
 
 
 class Filled(MemoryStore):

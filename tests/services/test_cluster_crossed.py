@@ -288,8 +288,8 @@ async def test_pause_at_one_bridge_and_resume_at_another(tmp_path: Path, url: st
         await stores[1].put(QUEUE, ["too"])
         await until(
             lambda: not any(
-                debt.dirty for place in cluster.places if (debt := place.bridge.bell.ledger.find(QUEUE)) is not None
-                and len(debt.seats)
+                work.dirty and len(work.sessions)
+                for place in cluster.places if (work := place.bridge.scheduler.ledger.find(QUEUE)) is not None
             ),
             "nothing is found there", PATIENCE_S,
         )  # fmt: skip

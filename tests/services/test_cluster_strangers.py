@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bridge.brokers.base import Broker
-from bridge.contract.cluster import Word, encode_word
+from bridge.contract.cluster import ClusterMessage, encode_word
 from bridge.core.cluster.coordinator import OWN_BOOT
 from bridge.core.cluster.members import OTHER_MACHINE
 from bridge.observe.facts import MemberRefused, WordRefused
@@ -23,7 +23,7 @@ from tests.support.processes import until
 from tests.support.redis import RedisServer
 
 
-def say(broker: Broker, *words: Word | bytes, on: str = "member") -> None:
+def say(broker: Broker, *words: ClusterMessage | bytes, on: str = "member") -> None:
     for word in words:
         payload = word if isinstance(word, bytes) else encode_word(word)
         assert broker.publish(("queuebell", "cluster", on), payload)

@@ -30,14 +30,14 @@ def spread(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
 
 def owe(bridge: Bridge) -> None:
     """Have a bridge alone know of a lease that ends in a minute."""
-    debt = bridge.bell.ledger.hear("billing/later", bridge.now())
-    bridge.bell.timers.arm_due(debt, bridge.now(), 60.0, "lease", 1)
+    work = bridge.scheduler.ledger.hear("billing/later", bridge.now())
+    bridge.scheduler.timers.arm_due(work, bridge.now(), 60.0, "lease", 1)
 
 
 def leaver_told(site: Site, leaver: int) -> bool:
     """Whether all others know that it leaves."""
     boot = site.bridges[leaver].boot
-    others = [bridge.turns for place, bridge in enumerate(site.bridges) if place != leaver]
+    others = [bridge.coordinator for place, bridge in enumerate(site.bridges) if place != leaver]
     return all(each is not None and each.members.peers[boot].word.leaving for each in others)
 
 
@@ -101,7 +101,7 @@ async def test_sessions_go_one_after_the_other_and_the_others_are_told_first(
         site.forget_facts()
         leaving = asyncio.create_task(site.bridges[0].leave(), name="leave")
         await until(lambda: len(site.of(SessionClosed)) == 1, "the first went", PATIENCE_S)
-        assert site.bridges[0].turns is not None
-        assert site.bridges[0].turns.members.leaving
+        assert site.bridges[0].coordinator is not None
+        assert site.bridges[0].coordinator.members.leaving
         await leaving
         assert len(site.of(SessionClosed)) == 2

@@ -17,7 +17,7 @@ from bridge.core.settings import Periods
 from bridge.http.webhooks.settings import WebhookSettings, name_of_all
 from bridge.http.webhooks.shell import Webhooks
 from bridge.service.bridge import BridgeSettings
-from bridge.service.shared_store import Nowhere
+from bridge.service.shared_store import NoStore
 from bridge.triggers.attachment import Attachments, BusSettings
 from tests.services.test_turns import PATIENCE_S, patient
 from tests.support.brokers import NatsServer
@@ -52,14 +52,14 @@ class Member:
         line = self.buses.buses["nats"]._cluster
         assert line is not None
         line.say = lambda word: None  # type: ignore[method-assign]
-        self.bridge.bell.dispatch.announcing = False
+        self.bridge.scheduler.dispatch.announcing = False
         await self.hooks.stop()
         await self.buses.stop()
 
     @property
     def held(self) -> int:
-        assert self.bridge.turns is not None
-        return len(self.bridge.turns.outward)
+        assert self.bridge.coordinator is not None
+        return len(self.bridge.coordinator.outward)
 
 
 class Crew:
@@ -93,7 +93,7 @@ async def crew(
         members = []
         for settings in webhooks:
             bridge = await stack.enter_async_context(
-                Bridge(store=Nowhere(), settings=BridgeSettings(periods=Periods(sweep_s=0, start_ack_s=ack_s)))
+                Bridge(store=NoStore(), settings=BridgeSettings(periods=Periods(sweep_s=0, start_ack_s=ack_s)))
             )
             about = {"name": "c", "webhooks": name_of_all(settings)}
             buses = Attachments(bridge, nats=[url], settings=BusSettings(cluster=about))
@@ -104,9 +104,9 @@ async def crew(
         found = Crew(members, await stack.enter_async_context(Publisher(url)))
         await until(
             lambda: all(
-                member.bridge.turns is not None
-                and len(member.bridge.turns.members.peers) == len(members) - 1
-                and not member.bridge.turns.members.alone(member.bridge.turns.at(member.bridge.now()))
+                member.bridge.coordinator is not None
+                and len(member.bridge.coordinator.members.peers) == len(members) - 1
+                and not member.bridge.coordinator.members.alone(member.bridge.coordinator.at(member.bridge.now()))
                 for member in members
             ),
             "everybody hears everybody", PATIENCE_S,
@@ -128,7 +128,7 @@ async def test_the_sender_is_killed_and_it_is_still_posted(tmp_path: Path) -> No
         await found.publisher.publish(QUEUE)
         await target.until(posted + 1)
         assert target.posts[-1].verify()["boot"] != first.bridge.boot
-        await until(lambda: len(second.bridge.turns.members.peers) == 1, "it is missed", PATIENCE_S)  # type: ignore[union-attr]
+        await until(lambda: len(second.bridge.coordinator.members.peers) == 1, "it is missed", PATIENCE_S)  # type: ignore[union-attr]
         posted = len(target.posts)
         await found.publisher.publish(QUEUE)
         await target.until(posted + 1)

@@ -77,12 +77,15 @@ async def test_on_every_store(place: Place, tmp_path: Path, monkeypatch: pytest.
     """From nobody to a handler and back; a count that proves nothing has one look for what was said before."""
     work = Work()
     async with place(tmp_path, monkeypatch) as url, Bridge(**QUIET) as bridge, open_store(url) as store:
-        async with Publisher(bridge) as bell, scaled(url, bridge, workers(url, bridge, work)) as (actuator, scaler):
+        async with (
+            Publisher(bridge) as publisher,
+            scaled(url, bridge, workers(url, bridge, work)) as (actuator, scaler),
+        ):
             await until(lambda: (state := scaler.state()) and state.mode == "push", "a session")
-            await PublishingQueue(store, bell).put(QUEUE, [NewMessage(b"one")])
+            await PublishingQueue(store, publisher).put(QUEUE, [NewMessage(b"one")])
             await work.has("one")
             await actuator.until(lambda: not actuator.running())
-            await PublishingQueue(store, bell).put(QUEUE, [NewMessage(b"two")])
+            await PublishingQueue(store, publisher).put(QUEUE, [NewMessage(b"two")])
             await work.has("two")
             await actuator.until(lambda: not actuator.running())
             # That its worker has looked a scaler hears with the next heartbeat. Where a count of 0 proves nothing, and

@@ -66,11 +66,13 @@ class Site:
 
     def settled(self) -> bool:
         """Whether nothing is owed anywhere."""
-        return not any(debt.dirty for bridge in self.bridges if (debt := bridge.bell.ledger.find(QUEUE)) is not None)
+        return not any(
+            work.dirty for bridge in self.bridges if (work := bridge.scheduler.ledger.find(QUEUE)) is not None
+        )
 
     def calm(self, members: int) -> bool:
         """Whether everybody knows everybody, and who is able."""
-        turns = [bridge.turns for bridge in self.bridges if not bridge.draining]
+        turns = [bridge.coordinator for bridge in self.bridges if not bridge.draining]
         return all(
             each is not None
             and len(each.members.peers) == members - 1
@@ -109,7 +111,7 @@ async def cluster(
             site.buses.append(buses)
         for place in workers:
             await stack.enter_async_context(working(site, place))
-        members = [bridge.turns for bridge in site.bridges]
+        members = [bridge.coordinator for bridge in site.bridges]
         await until(
             lambda: all(each is not None and len(each.members.peers) == bridges - 1 for each in members),
             "everybody knows everybody",
@@ -149,7 +151,7 @@ async def test_c7_the_first_leaves_and_the_next_acts_at_once(tmp_path: Path, pat
     async with cluster(tmp_path) as site:
         first, second, _ = site.order()
         site.bridges[first].end_sessions()
-        others = [bridge.turns for place, bridge in enumerate(site.bridges) if place != first]
+        others = [bridge.coordinator for place, bridge in enumerate(site.bridges) if place != first]
         boot = site.bridges[first].boot
         await until(
             lambda: all(each is not None and each.members.peers[boot].word.leaving for each in others),
@@ -170,7 +172,7 @@ async def test_c1_the_first_is_gone_without_a_word_and_nothing_is_lost(tmp_path:
         line = site.buses[first].buses["nats"]._cluster
         assert line is not None
         line.say = lambda word: None  # type: ignore[method-assign]
-        site.bridges[first].bell.dispatch.hand_out = lambda *_, **__: False  # type: ignore[method-assign]
+        site.bridges[first].scheduler.dispatch.wake_sessions = lambda *_, **__: False  # type: ignore[method-assign]
         await put(site, 1)
         site.bridges[second].trigger([EVENT], bus="http")
         await until(lambda: len(site.handled) == 1, "handled", PATIENCE_S)

@@ -396,7 +396,7 @@ class Checks:
         if event.gen < before:
             self._broken(event, "I7", f"{event.queue}: the generation went back from {before} to {event.gen}")
         self._gens[key] = event.gen
-        if event.dirty or self._own or (isinstance(event, e.MarkedBy) and event.forgiven):
+        if event.dirty or self._own or (isinstance(event, e.MarkedBy) and event.settled_by_peer):
             return
         self._checked["I3"] += 1
         covered = self._covered.get(key)

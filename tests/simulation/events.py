@@ -272,7 +272,7 @@ class MarkedBy(Marked, frozen=True):
     """The same of one of several bridges; ``forgiven`` where a peer's word paid it (C4)."""
 
     boot: str
-    forgiven: bool
+    settled_by_peer: bool
 
 
 class WordSaid(Event, frozen=True):

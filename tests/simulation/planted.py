@@ -7,14 +7,14 @@ from typing import Any
 from bridge.contract.wire import ListenerHeartbeat
 from bridge.core.commands import Announce, Flush, Send
 from bridge.core.dispatch import Dispatch
-from bridge.core.embedded_queues import Own
-from bridge.core.session_queue import Seat
+from bridge.core.embedded_queues import EmbeddedQueues
+from bridge.core.session_queue import SessionQueue
 from bridge.core.sessions import Session
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from bridge.service.bridge import Bridge
 
 
-class WakesNobody(Bell):
+class WakesNobody(WakeScheduler):
     """V3: the debt is noted, and its wake never written."""
 
     def take(self, now: float, number: int) -> list[Any]:
@@ -22,15 +22,15 @@ class WakesNobody(Bell):
         return []
 
 
-class ForgetsPuts(Bell):
+class ForgetsPuts(WakeScheduler):
     """O1: a put is neither carried nor marked; only what becomes visible by itself is."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.own.__class__ = _MarksNoPut
+        self.embedded.__class__ = _MarksNoPut
 
 
-class _MarksNoPut(Own):
+class _MarksNoPut(EmbeddedQueues):
     def grant(self, now: float, queue: str, count: int) -> None:
         return None
 
@@ -52,7 +52,7 @@ class _Silent:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dispatch, name)
 
-    def mark(self, *_: object, **__: object) -> None:
+    def request_wake(self, *_: object, **__: object) -> None:
         """Forget it."""
 
 
@@ -61,24 +61,24 @@ class SleepsOverPuts(ForgetsPuts):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.own.audit = lambda now: None  # type: ignore[method-assign]
+        self.embedded.audit = lambda now: None  # type: ignore[method-assign]
 
 
-class CarriesBeyondCapacity(Bell):
+class CarriesBeyondCapacity(WakeScheduler):
     """O7: as much travels with a wake as was put, whatever its listener has room for."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.own.__class__ = _CountsNoSlots
+        self.embedded.__class__ = _CountsNoSlots
 
 
-class _CountsNoSlots(Own):
+class _CountsNoSlots(EmbeddedQueues):
     def grant(self, now: float, queue: str, count: int) -> tuple[int, int, float] | None:
         granted = super().grant(now, queue, count)
         return None if granted is None else (granted[0], count, granted[2])
 
 
-class MergesNothing(Bell):
+class MergesNothing(WakeScheduler):
     """B3: every wake that was ever written is kept for a session, and taken by it."""
 
     def take(self, now: float, number: int) -> list[Any]:
@@ -91,14 +91,14 @@ class MergesNothing(Bell):
 class FlushesWhereNothingWaits(Dispatch):
     """A flush is asked for only where a session's first wake is written."""
 
-    def fill(self, seat: Seat) -> None:
+    def fill(self, seat: SessionQueue) -> None:
         session = self.sessions.get(seat.session)
         if session is not None:
             session.flushing = bool(session.unsent)
         super().fill(seat)
 
 
-class TrustsEachFlush(Bell):
+class TrustsEachFlush(WakeScheduler):
     """A session whose flush was lost is not flushed at its next heartbeat."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -121,7 +121,7 @@ class DropsBatches(Bridge):
             return
         self._driving = True
         try:
-            while commands := self.bell.commands():
+            while commands := self.scheduler.commands():
                 for command in commands:
                     if isinstance(command, Send):
                         session = self._sessions.live.get(command.session)
@@ -136,7 +136,7 @@ class DropsBatches(Bridge):
                         self._perform(command)
         finally:
             self._driving = False
-        for fact in self.bell.facts():
+        for fact in self.scheduler.facts():
             for observer in self.hub.observers:
                 observer(fact)
         self.arm()
@@ -148,5 +148,5 @@ class DropsBatches(Bridge):
         if not session.outlet.writable():
             self.flushes.now(number)
             return
-        for wake in self.bell.take(self.now(), number):
+        for wake in self.scheduler.take(self.now(), number):
             session.outlet.send(wake)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from tests.simulation.access import Desk
 from tests.simulation.checks import Checks
 from tests.simulation.cost_check import RESTART_WATCH_S
@@ -35,7 +35,7 @@ def run(
     faults: Sequence[Fault] | None = None,
     *,
     keep_story: bool = False,
-    bell: type[Bell] = Bell,
+    scheduler: type[WakeScheduler] = WakeScheduler,
 ) -> Outcome:
     """Run ``plan`` with ``seed`` to its end and judge it; ``faults`` None draws them from the seed.
 
@@ -51,7 +51,7 @@ def run(
     loud = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        world = World(plan, seed, hear, bell)
+        world = World(plan, seed, hear, scheduler)
         return _Run(world, checks, story).outcome(seed, faults)
     finally:
         logging.disable(loud)

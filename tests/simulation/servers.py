@@ -142,7 +142,7 @@ class BridgeServer:
             boottime=boottime,
         )
         fingerprint = None if engine is None else self.bridge.store.fingerprint
-        self.bridge.bell = watched(world, process.host)(self.boot, periods, process.chance.random, fingerprint)
+        self.bridge.scheduler = watched(world, process.host)(self.boot, periods, process.chance.random, fingerprint)
         exceptions.spoil_bridge(self.bridge)
         self.bridge.observe(self._fact)
         self._line: ClusterLine | None = None
@@ -176,8 +176,8 @@ class BridgeServer:
         await bridge.start()
         bridge.subscribe(self._exceptions.hear("a subscriber"))
         if plan.store == "own":
-            for queue, debt in bridge.bell.ledger.debts.items():
-                world.level(queue, debt.visible)
+            for queue, work in bridge.scheduler.ledger.by_queue.items():
+                world.level(queue, work.visible)
         if plan.channel == "wire" or plan.bridges > 1:
             WireServer(world, process, bridge, access)
         if plan.channel == "broker" or plan.bridges > 1:
@@ -231,7 +231,7 @@ class BridgeServer:
 
     def owes(self) -> bool:
         """Say whether some queue is owed a look."""
-        return any(debt.dirty for debt in self.bridge.bell.ledger.debts.values())
+        return any(work.dirty for work in self.bridge.scheduler.ledger.by_queue.values())
 
     def gone(self) -> None:
         """Tell that it is gone, however it went."""

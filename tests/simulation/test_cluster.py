@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.core.cluster.coordinator import Turns
-from bridge.core.wake_scheduler import Bell
+from bridge.core.cluster.coordinator import Coordinator
+from bridge.core.wake_scheduler import WakeScheduler
 from bridge.triggers.republishing import Republisher
 from tests.exploration.cluster import mutants
 from tests.simulation.fault import CLUSTER_KINDS, Fault, draw_faults
@@ -56,20 +56,20 @@ def test_every_kind_of_fault_of_several_bridges_is_drawn() -> None:
     assert any(fault.target == "bridge-1>broker" for fault in drawn)
 
 
-def with_turns(wrong: type[Turns]) -> type[Bell]:
+def with_turns(wrong: type[Coordinator]) -> type[WakeScheduler]:
     """Return rules that take turns like this."""
 
-    class Joined(Bell):
-        def join(self, **about: str | None) -> Turns:
-            taken = self.dispatch.turns = self.turns = wrong(self.dispatch, self.timers, **about)
+    class Joined(WakeScheduler):
+        def join(self, **about: str | None) -> Coordinator:
+            taken = self.dispatch.coordinator = self.coordinator = wrong(self.dispatch, self.timers, **about)
             return taken
 
     return Joined
 
 
-def broken(plan: Plan, seed: int, bell: type[Bell] = Bell) -> set[str]:
+def broken(plan: Plan, seed: int, scheduler: type[WakeScheduler] = WakeScheduler) -> set[str]:
     """Return the rules that a run breaks."""
-    return {line.split()[0].rstrip(":") for line in run(plan, seed, bell=bell).violations}
+    return {line.split()[0].rstrip(":") for line in run(plan, seed, scheduler=scheduler).violations}
 
 
 DENSE = {"faults": (), "messages": 200, "hours": 40 / 3600, "handler_s": (0.001, 0.01), "producers": 3, "burst": 1}
@@ -77,7 +77,7 @@ SUSPENDS = {"faults": ("suspend",), "fault_gap_s": 5.0}
 
 
 @pytest.mark.parametrize(
-    ("bell", "changes", "rule"),
+    ("scheduler", "changes", "rule"),
     [
         (with_turns(mutants.ForgivesByArrival), {}, "C4"),
         (with_turns(mutants.StandsStill), SUSPENDS, "C4"),
@@ -87,10 +87,10 @@ SUSPENDS = {"faults": ("suspend",), "fault_gap_s": 5.0}
     ],
     ids=["W1", "W2", "W3", "W6", "W13"],
 )
-def test_wrong_turns_are_found(bell: type[Bell], changes: dict[str, object], rule: str) -> None:
+def test_wrong_turns_are_found(scheduler: type[WakeScheduler], changes: dict[str, object], rule: str) -> None:
     """Forgiven by arrival, by a word from before a sleep, all for one; swept from arrival; begun with the cover."""
     plan = msgspec.structs.replace(DIRECT, **changes)
-    seed = next(seed for seed in range(6) if rule in broken(plan, seed, bell))
+    seed = next(seed for seed in range(6) if rule in broken(plan, seed, scheduler))
     assert not broken(plan, seed)
 
 
@@ -126,16 +126,16 @@ def calm(bridges: int, **changes: Any) -> Plan:
     )  # fmt: skip
 
 
-def longest_wait(bell: type[Bell]) -> float:
+def longest_wait(scheduler: type[WakeScheduler]) -> float:
     """Return how long a message waited at most, calm, with three bridges and one worker."""
-    outcome = run(calm(3, workers=1, messages=20, queues=4, hours=90.0 / 3600), 0, [], bell=bell)
+    outcome = run(calm(3, workers=1, messages=20, queues=4, hours=90.0 / 3600), 0, [], scheduler=scheduler)
     assert not outcome.violations
     return max(outcome.figures.worst_gap_s.values())
 
 
 def test_w8_who_waits_for_a_member_without_a_worker_waits_for_nothing() -> None:
     """C3: with one worker and three bridges, a trigger is looked at at once, whoever comes first in the order."""
-    assert longest_wait(Bell) <= WAIT_MOST_S
+    assert longest_wait(WakeScheduler) <= WAIT_MOST_S
     assert longest_wait(with_turns(mutants.TakesUnknownForAble)) >= 2.0
 
 

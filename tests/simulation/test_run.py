@@ -11,7 +11,7 @@ import pytest
 
 from bridge.access.access_watch import AccessWatch
 from bridge.access.keys import Access, AccessList, Identity
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from tests.exploration import mutants
 from tests.simulation import recorded, servers
 from tests.simulation.fault import CALL_KINDS, CLUSTER_KINDS, SCALE_KINDS, Fault, draw_faults
@@ -188,13 +188,13 @@ def test_every_kind_of_fault_is_drawn() -> None:
     assert seen == set(PRESETS["elsewhere-broker"].faults) - {*CLUSTER_KINDS, *SCALE_KINDS}
 
 
-def broken(plan: Plan, seed: int, bell: type[Bell] = Bell) -> set[str]:
+def broken(plan: Plan, seed: int, scheduler: type[WakeScheduler] = WakeScheduler) -> set[str]:
     """Return what a run with these rules of the bridge breaks."""
-    return {line.split()[0].rstrip(":") for line in run(plan, seed, bell=bell).violations}
+    return {line.split()[0].rstrip(":") for line in run(plan, seed, scheduler=scheduler).violations}
 
 
 @pytest.mark.parametrize(
-    ("bell", "preset", "changes", "rule"),
+    ("scheduler", "preset", "changes", "rule"),
     [
         (mutants.DropsWhileOwned, "elsewhere-wire", {}, "I8"),
         (mutants.AnyCover, "elsewhere-wire", {}, "I3"),
@@ -205,10 +205,12 @@ def broken(plan: Plan, seed: int, bell: type[Bell] = Bell) -> set[str]:
         (MergesNothing, "own-wire", {}, "I5"),
     ],
 )
-def test_planted_faults_are_found(bell: type[Bell], preset: str, changes: dict[str, object], rule: str) -> None:
+def test_planted_faults_are_found(
+    scheduler: type[WakeScheduler], preset: str, changes: dict[str, object], rule: str
+) -> None:
     """A mark dropped, a cover believed blindly, a wake never sent, a put slept over, a flood: a few runs see each."""
     plan = msgspec.structs.replace(PRESETS[preset], messages=60, **changes)
-    seed = next(seed for seed in range(8) if rule in broken(plan, seed, bell))
+    seed = next(seed for seed in range(8) if rule in broken(plan, seed, scheduler))
     assert not broken(plan, seed)
 
 
@@ -233,7 +235,7 @@ def test_forgotten_leases_are_lost() -> None:
         healed_s=100.0,
     )
     faults = [Fault(200.0 + 80.0 * number, "crash", f"worker-{number}", 300.0) for number in range(2)]
-    wrong = (run(plan, seed, faults, bell=mutants.NoTimerAtTheEnd).total["lost"] for seed in range(6))
+    wrong = (run(plan, seed, faults, scheduler=mutants.NoTimerAtTheEnd).total["lost"] for seed in range(6))
     seed = next(seed for seed, lost in enumerate(wrong) if lost)
     assert run(plan, seed, faults).ok
 
@@ -267,7 +269,7 @@ def test_a_bridge_that_drops_a_batch_for_one_exception_is_caught(monkeypatch: py
     assert sound.ok
     assert {"exception in Outlet.writable", "exception in an observer"} <= sound.coverage.keys()
     monkeypatch.setattr(servers, "Bridge", DropsBatches)
-    found = run(plan, DEAF, bell=TrustsEachFlush)
+    found = run(plan, DEAF, scheduler=TrustsEachFlush)
     assert any(line.startswith("I1 ") for line in found.violations)
     assert any("is broken" in line for line in found.violations)
 

@@ -117,7 +117,7 @@ def test_the_command_names_what_failed_and_the_faults_that_it_takes(
 
     wrong = with_turns(ForgivesByArrival)
     monkeypatch.setattr(command, "play", play)
-    monkeypatch.setattr(jobs, "run", lambda plan, seed, faults: run(plan, seed, faults, bell=wrong))
+    monkeypatch.setattr(jobs, "run", lambda plan, seed, faults: run(plan, seed, faults, scheduler=wrong))
     words = ["--bridges", "2", "--seeds", "2", "--hours", "0.02", "--workers", "1", "--faults", "slow_link"]
     assert command.main(words) == 1
     said = capsys.readouterr().out

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-from bridge.contract.cluster import Covered, Name, Word
+from bridge.contract.cluster import ClusterMessage, Covered, Name
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Cover, ListenerHeartbeat, UpFrame, Wake
-from bridge.core.cluster.coordinator import Turns
+from bridge.contract.wire import EmptyReceive, ListenerHeartbeat, UpFrame, Wake
+from bridge.core.cluster.coordinator import Coordinator
 from bridge.core.commands import Command
-from bridge.core.pending_work import Debt
-from bridge.core.wake_scheduler import Bell
+from bridge.core.pending_work import PendingWork
+from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.facts import DuplicateDropped, Forgiven
 from tests.simulation.events import CoverHeard, Marked, MarkedBy, MarkForgiven, Triggered
 
@@ -25,11 +25,11 @@ _BORN = (0, False)
 """How a queue stands that was only heard of."""
 
 
-def watched(world: World, host: Host) -> type[Bell]:
+def watched(world: World, host: Host) -> type[WakeScheduler]:
     """Return the world's rules, watched on a host."""
     kernel = world.kernel
 
-    class Watched(world.bell):  # type: ignore[name-defined,misc]
+    class Watched(world.scheduler):  # type: ignore[name-defined,misc]
         """Tells triggers, covers and marks."""
 
         _told: dict[str, tuple[int, bool]]
@@ -46,24 +46,24 @@ def watched(world: World, host: Host) -> type[Bell]:
         ) -> None:
             """Tell whether a trigger raised the generation."""
             queue, facts = event.queue, len(self.dispatch.facts)
-            debt = self.ledger.find(queue)
-            before = 0 if debt is None else debt.gen
+            work = self.ledger.find(queue)
+            before = 0 if work is None else work.gen
             super().trigger(now, event, bus, redelivered=redelivered, count=count, shared=shared)
-            debt = self.ledger.find(queue)
-            assert debt is not None
+            work = self.ledger.find(queue)
+            assert work is not None
             # Own queues are marked by their store, and what is due later by its time: both are merged all the same.
             merged = (
                 bool(event.not_before_ms)
-                or debt.own
+                or work.own
                 or event.id in self.__dict__.pop("_born_forgiven", ())
                 or any(isinstance(fact, DuplicateDropped) for fact in self.dispatch.facts[facts:])
             )
-            world.emit(Triggered(kernel.now, queue, before, debt.gen, merged))
+            world.emit(Triggered(kernel.now, queue, before, work.gen, merged))
 
         def frame(self, now: float, number: int, frame: UpFrame) -> None:
             """Tell covers, also those that a heartbeat repeats."""
-            if isinstance(frame, Cover):
-                if self.turns is None or frame.boot == self.boot:
+            if isinstance(frame, EmptyReceive):
+                if self.coordinator is None or frame.boot == self.boot:
                     world.emit(CoverHeard(kernel.now, frame.queue, frame.boot, frame.gen))
             elif isinstance(frame, ListenerHeartbeat):
                 for queue, beat in frame.queues.items():
@@ -76,7 +76,7 @@ def watched(world: World, host: Host) -> type[Bell]:
         def take(self, now: float, number: int) -> list[Wake]:
             """Count what is held for a session."""
             session = self.sessions.get(number)
-            places = [] if session is None else list(session.seats.values())
+            places = [] if session is None else list(session.queues.values())
             for place in places:
                 if place.slot is not None and place.slot.messages is not None:
                     world.holds("carried", len(place.slot.messages), place.capacity)
@@ -89,28 +89,28 @@ def watched(world: World, host: Host) -> type[Bell]:
         def commands(self) -> list[Command]:
             """Tell what is owed now."""
             told: dict[str, tuple[int, bool]] = self.__dict__.setdefault("_told", {})
-            for queue, debt in self.ledger.debts.items():
-                stands = (debt.gen, debt.dirty)
+            for queue, work in self.ledger.by_queue.items():
+                stands = (work.gen, work.dirty)
                 if told.get(queue, _BORN) != stands:
                     told[queue] = stands
-                    if self.turns is None:
-                        world.emit(Marked(kernel.now, queue, debt.gen, debt.dirty))
+                    if self.coordinator is None:
+                        world.emit(Marked(kernel.now, queue, work.gen, work.dirty))
                     else:
                         paid = any(isinstance(fact, Forgiven) and fact.queue == queue for fact in self.dispatch.facts)
-                        world.emit(MarkedBy(kernel.now, queue, debt.gen, debt.dirty, self.boot, paid))
+                        world.emit(MarkedBy(kernel.now, queue, work.gen, work.dirty, self.boot, paid))
             commands: list[Command] = super().commands()
             return commands
 
-        def join(self, **about: str | None) -> Turns:
+        def join(self, **about: str | None) -> Coordinator:
             """Watch the turns too."""
-            turns: Turns = super().join(**about)
+            turns: Coordinator = super().join(**about)
             _watch_turns(world, host, self.boot, turns, self)
             return turns
 
     return Watched
 
 
-def _watch_turns(world: World, host: Host, boot: str, turns: Turns, bell: Any) -> None:
+def _watch_turns(world: World, host: Host, boot: str, turns: Coordinator, scheduler: Any) -> None:
     """Hold what a peer's word forgives against the truth: when marks were made, and when receives began."""
     kernel = world.kernel
     hear, marked, early = turns.hear, turns.marked, turns.early
@@ -120,21 +120,21 @@ def _watch_turns(world: World, host: Host, boot: str, turns: Turns, bell: Any) -
     def told(queue: str, by: Literal["name", "time", "cover"], at: float) -> None:
         world.emit(MarkForgiven(kernel.now, queue, boot, by, at, world.emptied.get(queue, -math.inf)))
 
-    def noted(debt: Debt, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
-        of_queue = made.setdefault(debt.queue, {})
+    def noted(work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+        of_queue = made.setdefault(work.queue, {})
         if name is not None:
-            world.named_at.setdefault((boot, debt.queue, name), kernel.now)
-        marked(debt, now, name, shared=shared, fresh=fresh)
-        of_queue[name if name in _owed(turns, debt.queue)[0] else None] = kernel.now
+            world.named_at.setdefault((boot, work.queue, name), kernel.now)
+        marked(work, now, name, shared=shared, fresh=fresh)
+        of_queue[name if name in _owed(turns, work.queue)[0] else None] = kernel.now
 
-    def judged(now: float, word: Word) -> None:
+    def judged(now: float, word: ClusterMessage) -> None:
         if not isinstance(word, Covered) or word.boot == boot:
             hear(now, word)
             return
         queue = word.queue
-        debt = bell.ledger.find(queue)
+        work = scheduler.ledger.find(queue)
         before, bare = _owed(turns, queue)
-        covered = None if debt is None else debt.covered_at
+        covered = None if work is None else work.covered_at
         hear(now, word)
         after, still = _owed(turns, queue)
         of_queue = made.setdefault(queue, {})
@@ -146,13 +146,13 @@ def _watch_turns(world: World, host: Host, boot: str, turns: Turns, bell: Any) -
                 told(queue, "time", own)
         if bare and not still:
             told(queue, "time", of_queue.pop(None, kernel.now))
-        if debt is not None and debt.covered_at is not None and debt.covered_at != covered:
-            told(queue, "cover", host.true(debt.covered_at))
+        if work is not None and work.covered_at is not None and work.covered_at != covered:
+            told(queue, "cover", host.true(work.covered_at))
 
     def born(now: float, name: Name, queue: str) -> bool:
         paid = early(now, name, queue)
         if paid:
-            bell.__dict__["_born_forgiven"] = (name[1],)
+            scheduler.__dict__["_born_forgiven"] = (name[1],)
             told(queue, "name", min(at for (_, *known), at in world.named_at.items() if known == [queue, name]))
         return paid
 
@@ -160,7 +160,7 @@ def _watch_turns(world: World, host: Host, boot: str, turns: Turns, bell: Any) -
     turns.hear, turns.marked, turns.early = judged, noted, born  # type: ignore[method-assign]
 
 
-def _owed(turns: Turns, queue: str) -> tuple[set[Name], bool]:
+def _owed(turns: Coordinator, queue: str) -> tuple[set[Name], bool]:
     """Return the names of the marks that stand, and whether there is one without."""
     kept = turns._queues.get(queue)
-    return (set(), False) if kept is None else (set(kept.marks.named), kept.marks.bare is not None)
+    return (set(), False) if kept is None else (set(kept.requests.named), kept.requests.bare is not None)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from tests.simulation.events import BecameInvisible, BecameVisible, Event, ProcessDown, ProcessUp
 from tests.simulation.exceptions import knob
 from tests.simulation.kernel import Kernel
@@ -29,12 +29,12 @@ EPOCH: Final = 1_790_000_000.0
 class World:
     """Everything that processes share, and nothing that they may look at but the network and their own clock."""
 
-    def __init__(self, plan: Plan, seed: int, hear: Callable[[Event], None], bell: type[Bell]) -> None:
+    def __init__(self, plan: Plan, seed: int, hear: Callable[[Event], None], scheduler: type[WakeScheduler]) -> None:
         self.plan = plan
         self.kernel = Kernel(seed)
         self.network = Network(self.kernel)
         self.trouble = Trouble()
-        self.bell = bell
+        self.scheduler = scheduler
         self.queues = [f"shop/q{number}" for number in range(plan.queues)]
         self.coverage: Counter[str] = Counter()
         self.failures: list[str] = []

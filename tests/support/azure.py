@@ -196,7 +196,7 @@ async def serving_azure(
             wall=wall,
             draining=lambda: bridge.draining,
             gate=bridge.gate,
-            principals=None if access is None else AccountPrincipals(access, {ACCOUNT: principal}, bridge.tell),
+            principals=None if access is None else AccountPrincipals(access, {ACCOUNT: principal}, bridge.emit),
         )
         settings = front_settings(WebSettings(shutdown_timeout=0.2), "127.0.0.1", 0)
         server = await stack.enter_async_context(AzureServer(front, settings, boot=bridge.named_boot, tls=tls))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bridge.contract.cluster import Word
+from bridge.contract.cluster import ClusterMessage
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import (
     LISTENER,
     Bye,
-    Cover,
     DownFrame,
+    EmptyReceive,
     Hello,
     ListenerHeartbeat,
     More,
@@ -20,9 +20,9 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
 )
-from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Say, Send
+from bridge.core.commands import Announce, Broadcast, End, Flush, Reclaim, Refresh, Send
 from bridge.core.settings import Periods
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.facts import Fact
 
 BOOT = "b" * 32
@@ -30,11 +30,13 @@ QUEUE = "billing/orders"
 
 
 class Rig:
-    """Drives a real `Bell`; `wakes` and `frames` are what reached each session."""
+    """Drives a real `WakeScheduler`; `wakes` and `frames` are what reached each session."""
 
-    def __init__(self, *, sweep_s: float = 0.0, bell: type[Bell] = Bell, **periods: float | str) -> None:
+    def __init__(
+        self, *, sweep_s: float = 0.0, scheduler: type[WakeScheduler] = WakeScheduler, **periods: float | str
+    ) -> None:
         self.now = 100.0
-        self.bell = bell(BOOT, Periods(sweep_s=sweep_s, **periods), lambda: 0.5)  # type: ignore[arg-type]
+        self.scheduler = scheduler(BOOT, Periods(sweep_s=sweep_s, **periods), lambda: 0.5)  # type: ignore[arg-type]
         self.frames: dict[int, list[DownFrame]] = {}
         self.ended: dict[int, tuple[int, str]] = {}
         self.rereads: list[str] = []
@@ -42,38 +44,38 @@ class Rig:
         self.announced: list[str] = []
         self.rung: list[Announce] = []
         self.facts: list[Fact] = []
-        self.words: list[Word] = []
+        self.words: list[ClusterMessage] = []
         self.deaf: set[int] = set()
         self._names = 0
 
     def drive(self) -> None:
         """Do what the bell says."""
-        while commands := self.bell.commands():
+        while commands := self.scheduler.commands():
             for command in commands:
                 if isinstance(command, Flush):
                     if command.session not in self.deaf:
-                        self.frames[command.session].extend(self.bell.take(self.now, command.session))
+                        self.frames[command.session].extend(self.scheduler.take(self.now, command.session))
                 elif isinstance(command, Send):
                     self.frames[command.session].append(command.frame)
                 elif isinstance(command, End):
                     self.ended[command.session] = (command.code, command.reason)
-                elif isinstance(command, Reread):
+                elif isinstance(command, Refresh):
                     self.rereads.append(command.queue)
                 elif isinstance(command, Announce):
                     self.announced.append(command.reason)
                     self.rung.append(command)
-                elif isinstance(command, Say):
+                elif isinstance(command, Broadcast):
                     self.words.append(command.word)
                 else:
                     self.reclaims.append(command)
-        self.facts.extend(self.bell.facts())
+        self.facts.extend(self.scheduler.facts())
 
     def join(
         self, *queues: str, capacity: int = 32, own: bool = False, accept: bool = False, store: str | None = None,
         instance: str | None = None, visibility_ms: int = 30_000, kind: str = LISTENER,
     ) -> int:  # fmt: skip
         """Open a session and say hello; return its number."""
-        number = self.bell.open(self.now, "test")
+        number = self.scheduler.open(self.now, "test")
         self.frames[number] = []
         self._names += 1
         self.say(
@@ -93,14 +95,14 @@ class Rig:
 
     def say(self, number: int, frame: UpFrame) -> None:
         """Have a session say something."""
-        self.bell.frame(self.now, number, frame)
+        self.scheduler.frame(self.now, number, frame)
         self.drive()
 
     def trigger(self, queue: str = QUEUE, size: int = 1, bus: str = "http", **fields: object) -> None:
         """Have a trigger come in."""
         account, name = queue.split("/")
         event = CloudQueueWorkDetected(account, name, payload_size=size, **fields)  # type: ignore[arg-type]
-        self.bell.trigger(self.now, event, bus)
+        self.scheduler.trigger(self.now, event, bus)
         self.drive()
 
     def started(self, number: int, gen: int, queue: str = QUEUE) -> None:
@@ -109,7 +111,7 @@ class Rig:
 
     def cover(self, number: int, gen: int, queue: str = QUEUE, *, boot: str = BOOT, next_ms: int | None = None) -> None:
         """An empty receive is reported."""
-        self.say(number, Cover(queue, boot, gen, 0, next_visible_in_ms=next_ms))
+        self.say(number, EmptyReceive(queue, boot, gen, 0, next_visible_in_ms=next_ms))
 
     def more(
         self, number: int, queue: str = QUEUE, depth: int | None = None, *, unannounced: bool | None = None
@@ -134,7 +136,7 @@ class Rig:
 
     def lose(self, number: int) -> None:
         """A session's connection breaks."""
-        self.bell.lost(self.now, number, "lost")
+        self.scheduler.lost(self.now, number, "lost")
         self.drive()
 
     def level(
@@ -142,7 +144,7 @@ class Rig:
         next_s: float | None = None, invisible: int = 0,
     ) -> None:  # fmt: skip
         """The own store committed something."""
-        self.bell.own.level(
+        self.scheduler.embedded.level(
             self.now, queue, exists=exists, visible=visible, invisible=invisible, rose=rose, put=put, receives=0,
             empty=0, next_visible_s=next_s,
         )  # fmt: skip
@@ -151,9 +153,9 @@ class Rig:
     def wait(self, seconds: float) -> None:
         """Let time pass, stopping at every deadline."""
         until = self.now + seconds
-        while (deadline := self.bell.deadline()) is not None and deadline <= until:
+        while (deadline := self.scheduler.deadline()) is not None and deadline <= until:
             self.now = max(self.now, deadline)
-            self.bell.tick(self.now)
+            self.scheduler.tick(self.now)
             self.drive()
         self.now = until
 
@@ -173,13 +175,13 @@ class Rig:
         assert isinstance(first, Welcome)
         return first
 
-    def debt(self, queue: str = QUEUE):  # type: ignore[no-untyped-def]
+    def work(self, queue: str = QUEUE):  # type: ignore[no-untyped-def]
         """Return what the bell knows of a queue."""
-        return self.bell.ledger.debts[queue]
+        return self.scheduler.ledger.by_queue[queue]
 
     def settle_hello(self, number: int, queue: str = QUEUE) -> None:
         """Answer the wake that a queue never heard of is born with."""
         for gen in self.gens(number):
             self.started(number, gen, queue)
             self.cover(number, gen, queue)
-        assert not self.debt(queue).dirty
+        assert not self.work(queue).dirty

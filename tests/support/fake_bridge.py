@@ -12,9 +12,9 @@ from bridge.contract.wire import (
     BridgeHeartbeat,
     Bye,
     CarriedMessage,
-    CoverAge,
     DownFrame,
     Hello,
+    LastEmptyReceive,
     ListenerHeartbeat,
     Reason,
     UpFrame,
@@ -105,7 +105,7 @@ class FakeBridge:
             link.down.put_nowait(Welcome(self.boot, 5000, 60_000, self.sessions, states))
         elif isinstance(frame, ListenerHeartbeat):
             self.beats.append(frame)
-            cover = {queue: CoverAge(self.gen, self.covered_age_ms) for queue in frame.queues}
+            cover = {queue: LastEmptyReceive(self.gen, self.covered_age_ms) for queue in frame.queues}
             link.down.put_nowait(BridgeHeartbeat(self.boot, frame.stamp, 0, self.sessions, cover))
         elif isinstance(frame, Bye):
             self.frames.append(frame)

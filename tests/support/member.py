@@ -7,7 +7,7 @@ from typing import Final
 
 from bridge.contract.cluster import Ability, Able, Covered, Member, Name
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.core.cluster.coordinator import Turns
+from bridge.core.cluster.coordinator import Coordinator
 from bridge.core.cluster.members import rank
 from bridge.observe.facts import Fact
 from tests.support.bells import BOOT, QUEUE, Rig
@@ -33,7 +33,9 @@ class MemberRig(Rig):
         webhooks: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(sweep_s=sweep_s)
-        self.turns: Turns = self.bell.join(version="1.0", address="here", name=name, store=store, webhooks=webhooks)
+        self.turns: Coordinator = self.scheduler.join(
+            version="1.0", address="here", name=name, store=store, webhooks=webhooks
+        )
         self.turns.begin(self.now)
         self._seqs: dict[str, int] = {}
         self._echoed = 0
@@ -77,7 +79,7 @@ class MemberRig(Rig):
         """Have a trigger come in that the others hear too."""
         account, name = queue.split("/")
         event = CloudQueueWorkDetected(account, name, **fields)  # type: ignore[arg-type]
-        self.bell.trigger(self.now, event, "nats", shared=True)
+        self.scheduler.trigger(self.now, event, "nats", shared=True)
         self.drive()
 
     def covered(

@@ -10,13 +10,13 @@ import pytest
 
 from bridge.queues.embedded.calls import Call, Commit, Committer
 from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.own_store import OwnStore
+from bridge.queues.embedded.own_store import EmbeddedStore
 from bridge.queues.embedded.tally import Tally
 
 # Private: `_engine`: the engine of a store. `_due`, `_expiring`: a tally's counts, compared with the rows.
 
 
-def engine_of(store: OwnStore) -> Engine:
+def engine_of(store: EmbeddedStore) -> Engine:
     """Return what is beneath an open store: its statements and counts are nobody's business but these tests'."""
     engine = store._engine()
     assert engine is not None

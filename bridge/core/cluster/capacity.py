@@ -16,7 +16,7 @@ FULL_FOR_S: Final = 0.02
 ABLE: Final[Timer] = ("able", 0)
 
 
-class Abilities:
+class CapacityReports:
     """Which queues the others believe this bridge has workers for, and which changes are still to be reported."""
 
     def __init__(self, dispatch: Dispatch, members: Members) -> None:
@@ -62,7 +62,7 @@ class Abilities:
         self.stirred.clear()
         self._held.clear()
         found: dict[str, Ability | None] = {}
-        for queue in sorted(debt.queue for debt in self._d.ledger.debts.values() if len(debt.seats)):
+        for queue in sorted(work.queue for work in self._d.ledger.by_queue.values() if len(work.sessions)):
             self._report(found, queue, self._ability(queue), now)
         return self._words(found, whole=True, asks=asks)
 
@@ -94,10 +94,10 @@ class Abilities:
         return may
 
     def _ability(self, queue: str) -> Ability | None:
-        debt = self._d.ledger.find(queue)
-        if debt is None or not len(debt.seats):
+        work = self._d.ledger.find(queue)
+        if work is None or not len(work.sessions):
             return None
-        longest = max(seat.visibility_s for seat in debt.seats)
+        longest = max(entry.visibility_s for entry in work.sessions)
         # Z5: a bridge that would have to start a worker comes after all that have one with room.
-        ready = debt.seats.any_worker_ready
-        return Ability(ready, round(longest * 1000), debt.seats.store, not ready and debt.seats.any_starter)
+        ready = work.sessions.any_worker_ready
+        return Ability(ready, round(longest * 1000), work.sessions.store, not ready and work.sessions.any_starter)

@@ -19,15 +19,15 @@ from bridge.contract.cluster import (
     NAMES_MAX,
     QUEUES_MAX,
     Able,
+    ClusterMessage,
     Covered,
     Member,
     Name,
     Sent,
-    Word,
 )
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.core.agenda import TURN_MAX
-from bridge.core.cluster.capacity import SAY_EVERY_S, Abilities
+from bridge.core.cluster.capacity import SAY_EVERY_S, CapacityReports
 from bridge.core.cluster.handover import left_behind
 from bridge.core.cluster.members import (
     SAY_S,
@@ -40,12 +40,12 @@ from bridge.core.cluster.members import (
     able,
     why_not,
 )
-from bridge.core.cluster.subscribers import PLACE_S, Outward
-from bridge.core.cluster.wake_requests import DRIFT, Marks, proven_until
-from bridge.core.commands import Say
+from bridge.core.cluster.subscribers import PLACE_S, SubscriberCoordinator
+from bridge.core.cluster.wake_requests import DRIFT, WakeRequests, proven_until
+from bridge.core.commands import Broadcast
 from bridge.core.dispatch import Dispatch, Timer
-from bridge.core.pending_work import Debt
-from bridge.core.single_node import Alone
+from bridge.core.pending_work import PendingWork
+from bridge.core.single_node import SingleNode
 from bridge.core.timers import Timers
 from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, MemberRefused, StoreDiffers, WordRefused
 
@@ -67,8 +67,8 @@ AGAIN: Final[Timer] = ("again for turns", 0)
 class _Queue(msgspec.Struct, eq=False):
     """What is kept of one queue."""
 
-    marks: Marks
-    telling: Telling | None = None
+    requests: WakeRequests
+    telling: EmptyReceiveReport | None = None
     told_at: float = -math.inf
     """When covers were last told."""
     forgiven_store: str | None = None
@@ -81,7 +81,7 @@ def _unknown() -> str | None:
     return None
 
 
-class Turns(Alone):
+class Coordinator(SingleNode):
     """Turns of one bridge among others.
 
     ``name`` is the cluster's, ``store`` the fingerprint of the engine behind its own queue API, ``address`` where it is
@@ -100,7 +100,7 @@ class Turns(Alone):
         webhooks: str | None = None,
     ) -> None:
         self.members = Members(dispatch.boot)
-        self.outward = Outward(dispatch, self.members, webhooks)
+        self.outward = SubscriberCoordinator(dispatch, self.members, webhooks)
         self.deferred: dict[str, None] = {}
         """Queues whose debt waits for its turn."""
         self._again: list[str] = []
@@ -118,7 +118,7 @@ class Turns(Alone):
         )
         self._queues: dict[str, _Queue] = {}
         self._early: OrderedDict[Name, tuple[str, float, str | None]] = OrderedDict()
-        self._abilities = Abilities(dispatch, self.members)
+        self._abilities = CapacityReports(dispatch, self.members)
         self._waiting: OrderedDict[str, None] = OrderedDict()
         """Queues with work left and, when last looked at, nobody with room."""
         self.slept_s: float | None = 0.0
@@ -174,7 +174,7 @@ class Turns(Alone):
         self.members.left()
         self._say_member(now)
 
-    def bequeathed(self, now: float) -> None:
+    def handed_over(self, now: float) -> None:
         """All that this bridge leaves behind was told: nobody needs to look for it when it is gone (C5, C7)."""
         self._bequeathed = True
         self._say_member(now)
@@ -185,14 +185,14 @@ class Turns(Alone):
             return 0
         return sum(not peer.word.leaving for peer in self.members.peers.values())
 
-    def bequest(self, now: float, debts: Iterable[Debt] | None = None) -> list[CloudQueueWorkDetected]:
+    def handover(self, now: float, by_queue: Iterable[PendingWork] | None = None) -> list[CloudQueueWorkDetected]:
         """Return, as triggers, what is owed and due here alone, of ``debts`` or all, once all sessions have ended (C7).
 
         What the others have as well is theirs already. Its sessions went one after the other, and their workers go on:
         the ends of their leases are told as one, or each would be a look at the same queue. Of more due times of a
         queue than `BEQUEST_MAX` the sweep finds the last.
         """
-        return left_behind(self._d.ledger.debts.values() if debts is None else debts, now)
+        return left_behind(self._d.ledger.by_queue.values() if by_queue is None else by_queue, now)
 
     def watch(self, clocks: tuple[float, float] | None, *, there: bool) -> None:
         """Take a reading of the clock that events are told by and of one that goes on, before each event.
@@ -222,19 +222,19 @@ class Turns(Alone):
         """The clock stood still (B15): no moment from before proves anything."""
         self.members.lost_touch()
 
-    def hear(self, now: float, word: Word) -> None:
+    def hear(self, now: float, word: ClusterMessage) -> None:
         """Take a word from the cluster's subjects, decoded and checked."""
         if word.boot == self._d.boot:
             if isinstance(word, Member) and not self.members.heard_self(word.seq):
                 self.members.heard_double(self.at(now))
-                self._d.tell(WordRefused(word.boot, NEVER_SAID))
+                self._d.emit(WordRefused(word.boot, NEVER_SAID))
                 self._refuse(now, word, OWN_BOOT)
                 self._reconsider_all(now)
             return
         if isinstance(word, Member):
             self._hear_member(now, word)
         elif word.boot not in self.members.peers:
-            self._d.tell(WordRefused(word.boot, "not a member, as far as was heard"))
+            self._d.emit(WordRefused(word.boot, "not a member, as far as was heard"))
         elif isinstance(word, Able):
             if word.asks:
                 self._anew = True
@@ -258,7 +258,7 @@ class Turns(Alone):
         before = self.members.peers.get(word.boot)
         leaving = before is not None and before.word.leaving
         if self.members.hear(self.at(now), word):
-            self._d.tell(MemberCame(word.boot, word.address or "", word.version))
+            self._d.emit(MemberCame(word.boot, word.address or "", word.version))
             # It knows of nobody and acts alone until it hears of us; and not heard is not able.
             self._say_member(now)
             self._say_all_abilities(now)
@@ -276,126 +276,128 @@ class Turns(Alone):
             peer.heard_at, peer.timed = self.at(now) - SILENT_S, False
             self._d.agenda.set(MEMBER, now)
         if self.members.refuse(self.at(now), word, why):
-            self._d.tell(MemberRefused(word.boot, word.address or "", why))
+            self._d.emit(MemberRefused(word.boot, word.address or "", why))
 
-    def before(self, debt: Debt, now: float) -> int:
+    def before(self, work: PendingWork, now: float) -> int:
         """Return how many bridges that are able come before this one."""
-        seats = debt.seats
-        starts = not seats.any_worker_ready and seats.any_starter
-        return self.members.before(debt.queue, self.at(now), seats.store, ready=seats.any_worker_ready, starts=starts)
+        entries = work.sessions
+        starts = not entries.any_worker_ready and entries.any_starter
+        return self.members.before(
+            work.queue, self.at(now), entries.store, ready=entries.any_worker_ready, starts=starts
+        )
 
     def _help(self, now: float, queue: str, peer: Peer | None) -> None:
         """Another has work left for a queue and nobody with room: whoever has room looks, in turn (C3).
 
         While somebody is being started there nobody else is started here (Z5).
         """
-        debt = self._d.ledger.find(queue)
-        if debt is None or debt.dirty or not debt.seats.any_ready:
+        work = self._d.ledger.find(queue)
+        if work is None or work.dirty or not work.sessions.any_ready:
             return
-        starts = peer is not None and able(peer, queue, debt.seats.store, starts=True)
-        if starts and not debt.seats.any_worker_ready:
+        starts = peer is not None and able(peer, queue, work.sessions.store, starts=True)
+        if starts and not work.sessions.any_worker_ready:
             return
         kept = self._queue(queue)
-        if now - kept.full_at >= FULL_AGAIN * debt.numbers.start_ack_s:
+        if now - kept.full_at >= FULL_AGAIN * work.numbers.start_ack_s:
             kept.full_at = now
-            self._d.mark(debt, now, "more", foreign=True, shared=True)
+            self._d.request_wake(work, now, "more", foreign=True, shared=True)
 
     # -- what the bridge's own rules tell ----------------------------------------------------------------------------
 
-    def marked(self, debt: Debt, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+    def marked(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
         """Take note of a mark, and decide whether it waits for its turn (C2)."""
-        if self._d.ledger.find(debt.queue) is not debt:
+        if self._d.ledger.find(work.queue) is not work:
             return  # there is no room for its name: nothing is kept of it, and nobody is here to look
-        self._queue(debt.queue).marks.mark(self.at(now), debt.gen, name)
-        if debt.deferred:
+        self._queue(work.queue).requests.add(self.at(now), work.gen, name)
+        if work.deferred:
             if not shared:
-                self.act(debt)  # one look pays all marks, and this one is nobody else's
-        elif fresh and shared and debt.owner is None:
-            place = self.before(debt, now)
-            if place:
-                debt.deferred = True
-                self.deferred[debt.queue] = None
-                self._wait(debt, now, place)
+                self.act(work)  # one look pays all marks, and this one is nobody else's
+        elif fresh and shared and work.owner is None:
+            entry = self.before(work, now)
+            if entry:
+                work.deferred = True
+                self.deferred[work.queue] = None
+                self._wait(work, now, entry)
 
-    def behind_s(self, debt: Debt, now: float) -> float:
+    def behind_s(self, work: PendingWork, now: float) -> float:
         """Return how much later than whoever comes first this bridge sweeps a queue (C5); 0 where nobody does."""
-        place = self.before(debt, now)
-        return self.waits_s(debt, place) if place else 0.0
+        entry = self.before(work, now)
+        return self.waits_s(work, entry) if entry else 0.0
 
     @staticmethod
-    def waits_s(debt: Debt, place: int) -> float:
+    def waits_s(work: PendingWork, entry: int) -> float:
         """Return how long a mark waits behind so many bridges."""
-        return debt.numbers.start_ack_s + PLACE_S * place
+        return work.numbers.start_ack_s + PLACE_S * entry
 
-    def _wait(self, debt: Debt, now: float, place: int) -> None:
+    def _wait(self, work: PendingWork, now: float, entry: int) -> None:
         # From the oldest mark: a newer one must never push the look out, or a stream of them does so for ever (C2).
-        oldest = self._queue(debt.queue).marks.oldest()
+        oldest = self._queue(work.queue).requests.oldest()
         waited = 0.0 if oldest is None else self.at(now) - oldest
-        self._d.agenda.set(("turn", debt.queue), now - waited + self.waits_s(debt, place))
+        self._d.agenda.set(("turn", work.queue), now - waited + self.waits_s(work, entry))
 
-    def act(self, debt: Debt) -> None:
+    def act(self, work: PendingWork) -> None:
         """Wait no longer."""
-        if debt.deferred:
-            debt.deferred = False
-            self.deferred.pop(debt.queue, None)
-            self._d.agenda.clear(("turn", debt.queue))
+        if work.deferred:
+            work.deferred = False
+            self.deferred.pop(work.queue, None)
+            self._d.agenda.clear(("turn", work.queue))
 
-    def settled(self, debt: Debt) -> None:
+    def settled(self, work: PendingWork) -> None:
         """Forget what was owed, and wait for nothing."""
-        kept = self._queues.get(debt.queue)
+        kept = self._queues.get(work.queue)
         if kept is not None:
-            kept.marks.settle()
-        self._waiting.pop(debt.queue, None)
-        self.act(debt)
+            kept.requests.settle()
+        self._waiting.pop(work.queue, None)
+        self.act(work)
 
-    def shown(self, debt: Debt, now: float, gen: int) -> None:
+    def shown(self, work: PendingWork, now: float, gen: int) -> None:
         """Remember when a generation was first shown, which bounds every receive that knows of it."""
-        self._queue(debt.queue).marks.show(self.at(now) if self._dated else None, gen)
+        self._queue(work.queue).requests.show(self.at(now) if self._dated else None, gen)
 
-    def greeted(self, debt: Debt, now: float, store: str | None) -> bool:
+    def greeted(self, work: PendingWork, now: float, store: str | None) -> bool:
         """A session comes: what waits here is for it (C2). Another store's receive paid nothing of its debts (B11)."""
-        self.act(debt)
-        kept = self._queues.get(debt.queue)
+        self.act(work)
+        kept = self._queues.get(work.queue)
         if kept is None or kept.forgiven_store is None or store is None or kept.forgiven_store == store:
             return False
         kept.forgiven_store = None
         return True
 
-    def no_room(self, debt: Debt, now: float) -> None:
+    def no_room(self, work: PendingWork, now: float) -> None:
         """Others may have room for it: say so, and again while it lasts (C3)."""
-        if debt.queue not in self._waiting:
-            self._waiting[debt.queue] = None
+        if work.queue not in self._waiting:
+            self._waiting[work.queue] = None
             self._d.agenda.set_earlier(MEMBER, max(now, self._said_at + SAY_EVERY_S))
 
-    def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+    def covered(self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
         """Tell the others of an empty receive, soon (C4); of an older generation too, for it may pay their marks."""
         if not self.members.peers:
             return
-        kept = self._queue(debt.queue)
-        learned = kept.marks.learned(gen)
+        kept = self._queue(work.queue)
+        learned = kept.requests.learned(gen)
         # ``after_s`` is by the listener's clock, which may run faster than ours: of a minute that is 60 ms.
         begun = None if learned is None or not self._dated else learned + after_s * (1 - DRIFT)
-        if kept.telling is not None and kept.telling.store != debt.seats.store:
+        if kept.telling is not None and kept.telling.store != work.sessions.store:
             # C4: what one store's receive proves is never told as another's.
-            self._tell_covered(debt, now)
+            self._tell_covered(work, now)
         telling = kept.telling
         if telling is None:
             # Kept from now on: a session may go before it is told.
-            telling = kept.telling = Telling(debt.seats.store)
-            self._d.agenda.set(("covered", debt.queue), max(now + MERGE_S, kept.told_at + SAY_EVERY_S))
+            telling = kept.telling = EmptyReceiveReport(work.sessions.store)
+            self._d.agenda.set(("covered", work.queue), max(now + MERGE_S, kept.told_at + SAY_EVERY_S))
         visible_at = None if next_visible_s is None else now + next_visible_s
-        telling.merge(begun, visible_at, kept.marks.take_names(gen))
+        telling.merge(begun, visible_at, kept.requests.take_names(gen))
 
     def early(self, now: float, name: Name, queue: str) -> bool:
         """Whether a peer's receive paid the first mark of this name before it is made here (C4)."""
         known = self._early.pop(name, None)
         if known is None or known[0] != queue or now - known[1] > EARLY_S:
             return False
-        store, debt = known[2], self._d.ledger.find(queue)
-        if store is not None and debt is not None:
-            if debt.seats.store not in (None, store):
+        store, work = known[2], self._d.ledger.find(queue)
+        if store is not None and work is not None:
+            if work.sessions.store not in (None, store):
                 return False  # B11: whose sessions came since then
-            if debt.seats.store is None:
+            if work.sessions.store is None:
                 self._queue(queue).forgiven_store = store
         return True
 
@@ -412,14 +414,14 @@ class Turns(Alone):
     # -- what others tell --------------------------------------------------------------------------------------------
 
     def _hear_covered(self, now: float, word: Covered) -> None:
-        debt = self._d.ledger.find(word.queue)
-        if debt is not None and word.store is not None and debt.seats.store not in (None, word.store):
+        work = self._d.ledger.find(word.queue)
+        if work is not None and word.store is not None and work.sessions.store not in (None, word.store):
             # B11: a staging worker must not settle production's debts, of another bridge neither.
-            self._d.tell(StoreDiffers(word.queue, word.boot))
+            self._d.emit(StoreDiffers(word.queue, word.boot))
             return
         proven = None if word.begun_age_ms is None else self._proven(now, word.heard, word.begun_age_ms)
-        if debt is not None:
-            self._take_covered(now, debt, word, proven)
+        if work is not None:
+            self._take_covered(now, work, word, proven)
         for name in word.ids:
             # Named before its trigger came: that first mark is born forgiven.
             self._early[name] = (word.queue, now, word.store)
@@ -439,29 +441,29 @@ class Turns(Alone):
         # Later than now only by a wrong number, and listeners would be told of a cover that is yet to come.
         return min(self.at(now), proven_until(sent, heard[1], age_ms))
 
-    def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
-        marks = self._queue(debt.queue).marks
-        by_name = sum([marks.forgive_name(name) for name in word.ids])
+    def _take_covered(self, now: float, work: PendingWork, word: Covered, proven: float | None) -> None:
+        marks = self._queue(work.queue).requests
+        by_name = sum([marks.settle_by_name(name) for name in word.ids])
         by_time = False
         if proven is not None:
-            by_time = marks.forgive_until(proven)
+            by_time = marks.settle_until(proven)
             # B9 from the same lower bound: from its arrival, the sweep and every listener's dead-man would be put off.
             covered_at = now - (self.at(now) - proven)
-            debt.covered_at = covered_at if debt.covered_at is None else max(debt.covered_at, covered_at)
-            self._timers.arm_sweep(debt, now)
+            work.covered_at = covered_at if work.covered_at is None else max(work.covered_at, covered_at)
+            self._timers.arm_sweep(work, now)
         if word.next_visible_in_ms is not None:
-            self._timers.arm_due(debt, now, word.next_visible_in_ms / 1000, "due", 1, shared=True)
+            self._timers.arm_due(work, now, word.next_visible_in_ms / 1000, "due", 1, shared=True)
         if not (by_name or by_time):
             return
         if marks:
-            if debt.deferred:
-                self._wait(debt, now, max(1, self.before(debt, now)))
+            if work.deferred:
+                self._wait(work, now, max(1, self.before(work, now)))
             return
-        if debt.dirty:
-            self._d.settle(debt)
-            if debt.seats.store is None:
-                self._queue(debt.queue).forgiven_store = word.store
-            self._d.tell(Forgiven(debt.queue, "name" if by_name and not by_time else "time", word.boot))
+        if work.dirty:
+            self._d.settle(work)
+            if work.sessions.store is None:
+                self._queue(work.queue).forgiven_store = word.store
+            self._d.emit(Forgiven(work.queue, "name" if by_name and not by_time else "time", word.boot))
 
     # -- timers ------------------------------------------------------------------------------------------------------
 
@@ -470,7 +472,7 @@ class Turns(Alone):
         """Whether something changed that is to be said as soon as it may; all else is in the agenda."""
         return bool(self._abilities.stirred)
 
-    def tick(self, now: float, kind: str, debt: Debt | None) -> None:
+    def tick(self, now: float, kind: str, work: PendingWork | None) -> None:
         """Do what is due; ``debt`` is that of a timer of one queue."""
         if kind == "member":
             self._tick_member(now)
@@ -480,13 +482,13 @@ class Turns(Alone):
             self._reconsider_some(now)
         elif kind == "outward":
             self.outward.tick(now, self.at(now))
-        elif kind == "turn" and debt is not None:
-            if debt.deferred:
-                self.act(debt)
-                self._d.tell(ActedLate(debt.queue))
-                self._d.hand_out(debt, now)
-        elif kind == "covered" and debt is not None:
-            self._tell_covered(debt, now)
+        elif kind == "turn" and work is not None:
+            if work.deferred:
+                self.act(work)
+                self._d.emit(ActedLate(work.queue))
+                self._d.wake_sessions(work, now)
+        elif kind == "covered" and work is not None:
+            self._tell_covered(work, now)
 
     def stir(self, now: float) -> None:
         """Say what changed of whom could be woken, at most once a queue and 100 ms (C3)."""
@@ -507,20 +509,20 @@ class Turns(Alone):
 
     def _lost(self, now: float, peer: Peer) -> None:
         """A member went: what its sessions held died with it, timers and all (C5)."""
-        self._d.tell(MemberGone(peer.boot, peer.word.address or "", leaving=peer.word.leaving))
+        self._d.emit(MemberGone(peer.boot, peer.word.address or "", leaving=peer.word.leaving))
         if not (peer.word.leaving and peer.word.told):
             # Also of one that died while it left: only its last word says that others have what it knew.
             held = {queue: ability.visibility_ms for queue, ability in peer.abilities.items()}
             held |= {queue: v for queue, (until, v) in peer.left.items() if until > self.at(now) and queue not in held}
             # And wherever somebody is here to look: what it had marked may never have been told, nor what it was able
             # for (decision 0032).
-            for debt in self._d.ledger.debts.values():
-                if len(debt.seats):
-                    held.setdefault(debt.queue, max(round(seat.visibility_s * 1000) for seat in debt.seats))
+            for work in self._d.ledger.by_queue.values():
+                if len(work.sessions):
+                    held.setdefault(work.queue, max(round(entry.visibility_s * 1000) for entry in work.sessions))
             for queue, visibility_ms in held.items():
-                debt = self._d.ledger.hear(queue, now)
-                if self._d.ledger.find(queue) is debt:
-                    self._timers.arm_due(debt, now, visibility_ms / 1000, "lease", 1, shared=True)
+                work = self._d.ledger.hear(queue, now)
+                if self._d.ledger.find(queue) is work:
+                    self._timers.arm_due(work, now, visibility_ms / 1000, "lease", 1, shared=True)
         if not peer.word.leaving:
             self.outward.succeed(now, self.at(now), peer)
         self._reconsider_all(now)
@@ -539,15 +541,15 @@ class Turns(Alone):
     def _reconsider(self, now: float, queues: list[str]) -> None:
         """Act at once where nobody is before us any more (C2)."""
         for queue in queues:
-            debt = self._d.ledger.find(queue)
-            if debt is not None and debt.deferred and not self.before(debt, now):
-                self.act(debt)
-                self._d.hand_out(debt, now)
+            work = self._d.ledger.find(queue)
+            if work is not None and work.deferred and not self.before(work, now):
+                self.act(work)
+                self._d.wake_sessions(work, now)
 
     # -- what is said ------------------------------------------------------------------------------------------------
 
-    def _say(self, word: Word) -> None:
-        self._d.commands.append(Say(word))
+    def _say(self, word: ClusterMessage) -> None:
+        self._d.commands.append(Broadcast(word))
 
     def _say_member(self, now: float) -> None:
         full: list[str] = []
@@ -576,31 +578,31 @@ class Turns(Alone):
         self._d.agenda.set(MEMBER, self._due_at)
 
     def _lacks_room(self, queue: str) -> bool:
-        debt = self._d.ledger.find(queue)
-        return debt is not None and debt.dirty and not debt.deferred and not debt.seats.any_ready
+        work = self._d.ledger.find(queue)
+        return work is not None and work.dirty and not work.deferred and not work.sessions.any_ready
 
     def _say_all_abilities(self, now: float) -> None:
         asks, self._anew, self._asks = self._asks, False, False
         for word in self._abilities.all(now, asks=asks):
             self._say(word)
 
-    def _tell_covered(self, debt: Debt, now: float) -> None:
-        kept = self._queue(debt.queue)
+    def _tell_covered(self, work: PendingWork, now: float) -> None:
+        kept = self._queue(work.queue)
         telling, kept.telling = kept.telling, None
         kept.told_at = now
-        self._d.agenda.clear(("covered", debt.queue))
+        self._d.agenda.clear(("covered", work.queue))
         if telling is None:
             return
-        self._say(telling.word(self._d.boot, debt.queue, self.at(now), now, self.members.heard(self.at(now))))
+        self._say(telling.word(self._d.boot, work.queue, self.at(now), now, self.members.heard(self.at(now))))
 
     def _queue(self, queue: str) -> _Queue:
         kept = self._queues.get(queue)
         if kept is None:
-            kept = self._queues[queue] = _Queue(Marks())
+            kept = self._queues[queue] = _Queue(WakeRequests())
         return kept
 
 
-class Telling(msgspec.Struct):
+class EmptyReceiveReport(msgspec.Struct):
     """What is merged: the newest begin, the names of the newest marks, and when the next message becomes visible.
 
     ``begun_at`` is by the clock that goes on while the machine sleeps, ``visible_at`` by the rules' own.

@@ -9,7 +9,7 @@ from typing import Final
 from bridge.contract.backoff import Draw
 from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected
 from bridge.contract.names import split_reference
-from bridge.core.pending_work import Debt
+from bridge.core.pending_work import PendingWork
 
 SPREAD_S: Final = 5.0
 """The last is sent away before this: who hears of a leave waits no longer for it to end."""
@@ -34,16 +34,16 @@ def at_once(ends: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     return merged[::-1]
 
 
-def left_behind(debts: Iterable[Debt], now: float) -> list[CloudQueueWorkDetected]:
+def left_behind(by_queue: Iterable[PendingWork], now: float) -> list[CloudQueueWorkDetected]:
     """Return what is pending and due in these queues, as triggers; of each queue at most `BEQUEST_MAX` due times."""
     triggers: list[CloudQueueWorkDetected] = []
-    for debt in debts:
-        account, queue = split_reference(debt.queue)
-        if debt.dirty:
-            triggers.append(CloudQueueWorkDetected(account, queue, min(max(1, debt.size), PAYLOAD_SIZE_MAX)))
+    for work in by_queue:
+        account, queue = split_reference(work.queue)
+        if work.dirty:
+            triggers.append(CloudQueueWorkDetected(account, queue, min(max(1, work.size), PAYLOAD_SIZE_MAX)))
         ends = sorted(
             end
-            for reason, times in debt.due.items()
+            for reason, times in work.due.items()
             for end in (at_once(times.all()) if reason == "lease" else times.all())
         )
         for at, size in ends[:BEQUEST_MAX]:

@@ -17,7 +17,7 @@ import msgspec
 from bridge.contract.cluster import Sent
 from bridge.core.agenda import TURN_MAX, Agenda
 from bridge.core.cluster.members import Members, Peer, rank
-from bridge.core.commands import Say, Tell
+from bridge.core.commands import AnnounceInTurn, Broadcast
 from bridge.core.dispatch import Dispatch, Timer
 
 PLACE_S: Final = 0.25
@@ -43,7 +43,7 @@ class _Held(msgspec.Struct):
     last: float
 
 
-class Outward:
+class SubscriberCoordinator:
     """What this bridge tells by its ``ways``, in turn with the members that have the same.
 
     ``webhooks`` names those of this bridge together: who has others sends its own.
@@ -99,7 +99,7 @@ class Outward:
             return
         if held.last <= latest + SKEW_S:
             self._drop(*key)
-            self._d.commands.append(Tell(*key, "drop"))
+            self._d.commands.append(AnnounceInTurn(*key, "drop"))
             self._arm()
         elif held.first < latest + SKEW_S:
             # What is left is newer. Were it held from the oldest on, a stream of wakes would be told by all.
@@ -125,7 +125,7 @@ class Outward:
         """
         for way, only in self.ways.items():
             if self._has(peer, way):
-                self._left.append((way, peer.boot, list(self._d.ledger.debts) if only is None else [only]))
+                self._left.append((way, peer.boot, list(self._d.ledger.by_queue) if only is None else [only]))
         self._succeed_some(now, at)
 
     def _succeed_some(self, now: float, at: float) -> None:
@@ -135,13 +135,13 @@ class Outward:
             if len(queues) > room:
                 self._left.insert(0, (way, boot, queues[room:]))
             for queue in queues[:room]:
-                debt = self._d.ledger.find(queue)
-                if debt is None or not debt.waits or rank(queue, boot) < rank(queue, self._members.boot):
+                work = self._d.ledger.find(queue)
+                if work is None or not work.waits or rank(queue, boot) < rank(queue, self._members.boot):
                     continue
                 if not self._before(way, queue, at):
                     self._held.pop((way, queue), None)
                     self._tell(now, at, way, queue)
-                    self._d.commands.append(Tell(way, queue, "again"))
+                    self._d.commands.append(AnnounceInTurn(way, queue, "again"))
             room -= len(queues)
         self._arm()
 
@@ -177,7 +177,7 @@ class Outward:
     def _release(self, now: float, at: float, way: str, queue: str) -> None:
         self._drop(way, queue)
         self._tell(now, at, way, queue)
-        self._d.commands.append(Tell(way, queue, "held"))
+        self._d.commands.append(AnnounceInTurn(way, queue, "held"))
 
     def _drop(self, way: str, queue: str) -> None:
         del self._held[way, queue]
@@ -192,7 +192,7 @@ class Outward:
 
     def _say(self, at: float, way: str, queue: str, told: float) -> None:
         self._d.commands.append(
-            Say(
+            Broadcast(
                 Sent(
                     boot=self._members.boot,
                     queue=queue,

@@ -15,7 +15,7 @@ RESOLUTION_S: Final = 0.001
 _SHOWN_MAX: Final = 64
 
 
-class Marks(msgspec.Struct, eq=False):
+class WakeRequests(msgspec.Struct, eq=False):
     """The marks of one queue that nobody forgave, and the names and moments that covers here are told with."""
 
     named: dict[Name, float] = {}
@@ -30,7 +30,7 @@ class Marks(msgspec.Struct, eq=False):
     def __bool__(self) -> bool:
         return bool(self.named) or self.bare is not None
 
-    def mark(self, now: float, gen: int, name: Name | None) -> None:
+    def add(self, now: float, gen: int, name: Name | None) -> None:
         """Add a mark. A name that was used before is none: what it names may be paid, and this mark not (C4)."""
         if name is not None:
             self.names.append((name, gen))
@@ -44,11 +44,11 @@ class Marks(msgspec.Struct, eq=False):
         times = [*self.named.values(), *([] if self.bare is None else [self.bare[0]])]
         return min(times, default=None)
 
-    def forgive_name(self, name: Name) -> bool:
+    def settle_by_name(self, name: Name) -> bool:
         """Forgive the mark of this name; False where there is none."""
         return self.named.pop(name, None) is not None
 
-    def forgive_until(self, moment: float) -> bool:
+    def settle_until(self, moment: float) -> bool:
         """Forgive each mark made at ``moment`` or before; say whether there was one.
 
         Of the marks without a name only the last is remembered: they are forgiven together or not at all.

@@ -21,7 +21,7 @@ from bridge.http.page.shown import PageRoutes
 from bridge.http.server.accepting import Tls
 from bridge.http.server.answer import Answer, refuse
 from bridge.http.server.connection import ConnectionServer
-from bridge.http.server.doorkeeper import Doorkeeper
+from bridge.http.server.doorkeeper import Authorizer
 from bridge.http.server.guard import Guard
 from bridge.http.server.http_server import HttpServer
 from bridge.http.server.problem import Refusal
@@ -52,7 +52,7 @@ class WebServer(HttpServer):
     ) -> None:
         super().__init__(settings or WebSettings(), boot=bridge.named_boot, tls=tls)
         self._bridge = bridge
-        self._door = Doorkeeper(access, bridge.tell)
+        self._door = Authorizer(access, bridge.emit)
         self.plain: list[Rows] = []
         """What tells of plain subscribers elsewhere (webhooks, subjects), for ``GET /v1/listeners``; set it before
         `start`."""
@@ -94,7 +94,7 @@ class WebServer(HttpServer):
         feed = self._feed = Feed(self._bridge, self.settings, door, plain, self.subjects, graves.run_of)
         feed.add_to(routes)
         PageRoutes().add_to(routes)
-        LoginRoutes(door.access, self._bridge.tell).add_to(routes)
+        LoginRoutes(door.access, self._bridge.emit).add_to(routes)
         HealthRoutes(self._bridge).add_to(routes)
         wires = self._wires = Wires(self._bridge, routes, door, self._told)
         wires.add_to(routes)

@@ -16,7 +16,7 @@ from bridge.http.api.native import number
 from bridge.http.api.routes import TRIGGERS, Routes, query_of
 from bridge.http.server.answer import Answer
 from bridge.http.server.body import has_body, is_json, read_body, require_json
-from bridge.http.server.doorkeeper import MARKED, Doorkeeper
+from bridge.http.server.doorkeeper import MARKED, Authorizer
 from bridge.http.server.guard import Guard
 from bridge.http.server.problem import Refusal
 
@@ -33,7 +33,7 @@ _ONE = b'{"accepted":1}'
 class TriggerIngress:
     """Marks first, acknowledges then (B1)."""
 
-    def __init__(self, bridge: Bridge, guard: Guard, door: Doorkeeper) -> None:
+    def __init__(self, bridge: Bridge, guard: Guard, door: Authorizer) -> None:
         self._bridge = bridge
         self._guard = guard
         self._door = door
@@ -78,7 +78,7 @@ class TriggerIngress:
         if wait or self._door.past_rate(request):
             # Marked all the same (S13, I8): a hint that is merged costs nothing, one that is dropped costs a sweep.
             # A new name costs memory, so that it comes within the rate: its sender tries again.
-            events = [event for event in events if self._bridge.bell.ledger.find(event.queue)]
+            events = [event for event in events if self._bridge.scheduler.ledger.find(event.queue)]
         accepted = self._bridge.trigger(events, bus=BUS) if events else 0
         if wait:
             raise Refusal("too_many_requests", MARKED, retry_after=wait)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, cast
 
 from aiohttp import ClientConnectionResetError, HttpVersion11
 
-from bridge.access.access_watch import Leave
+from bridge.access.access_watch import Permit
 from bridge.access.grants import Verb
 from bridge.http.server.answer import Answer
-from bridge.http.server.doorkeeper import Doorkeeper
+from bridge.http.server.doorkeeper import Authorizer
 from bridge.http.server.settings import WebSettings
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Lasting(abc.ABC):
         self._chunked = True
         self._connection: Connection | None = None
         self._transport: asyncio.Transport | None = None
-        self._leave: Leave | None = None
+        self._leave: Permit | None = None
         self._written_at = 0.0
         self._beat: asyncio.TimerHandle | None = None
 
@@ -150,7 +150,7 @@ class LastingAnswers:
     """All lasting answers of one kind, of one web server: ``limit`` at most."""
 
     def __init__(
-        self, bridge: Bridge, settings: WebSettings, door: Doorkeeper, draw: Callable[[], float] = random.random
+        self, bridge: Bridge, settings: WebSettings, door: Authorizer, draw: Callable[[], float] = random.random
     ) -> None:
         self._bridge = bridge
         self._limit = settings.streams

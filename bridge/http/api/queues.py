@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bridge.access.grants import Verb
-from bridge.access.quota_guard import Within
+from bridge.access.quota_guard import QuotaGuard
 from bridge.contract.calls import ABLE_HEADER, STORE_HEADER
 from bridge.contract.errors import StoreError, Unsupported
 from bridge.http.api.ingress import refuse_while_draining
@@ -16,7 +16,7 @@ from bridge.http.api.native import NativeApi, creates, message_of, messages_of
 from bridge.http.api.routes import Route, Routes, key_of, only_query_of, query_of
 from bridge.http.server.answer import Answer
 from bridge.http.server.body import admitted_body, announced, has_body, is_json, media_type, read_body, require_json
-from bridge.http.server.doorkeeper import Doorkeeper
+from bridge.http.server.doorkeeper import Authorizer
 from bridge.http.server.guard import Guard
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.problem import Refusal
@@ -40,12 +40,12 @@ _encode = msgspec.json.Encoder().encode
 class QueueRoutes:
     """docs/http.md, call by call."""
 
-    def __init__(self, bridge: Bridge, guard: Guard, door: Doorkeeper, room: AnswerRoom) -> None:
+    def __init__(self, bridge: Bridge, guard: Guard, door: Authorizer, room: AnswerRoom) -> None:
         self._bridge = bridge
         self._guard = guard
         self._door = door
         self._api = NativeApi(bridge.store, room)
-        self._within = Within(bridge.store, door.access)
+        self._within = QuotaGuard(bridge.store, door.access)
         self._gate = bridge.gate
 
     def add_to(self, routes: Routes) -> None:
@@ -204,7 +204,7 @@ class QueueRoutes:
         if depth is not None and (described.depth_age_ms is None or self._bridge.own is None):
             # What listeners counted elsewhere stands. The bridge's own picture is as of the last commit; a lease may
             # have lapsed since.
-            described = now_counted(described, depth, counts, self._bridge.bell.engine_kind)
+            described = now_counted(described, depth, counts, self._bridge.scheduler.engine_kind)
         elif self._bridge.own is None:
             described = msgspec.structs.replace(described, exists=False, depth=None, depth_age_ms=None)
         return Answer(200, _encode(described))

@@ -29,7 +29,7 @@ from bridge.contract.errors import (
 from bridge.contract.names import reference
 from bridge.http.api.native import Unread
 from bridge.http.server.answer import UNREAD_RETRY_S, Answer
-from bridge.http.server.doorkeeper import Doorkeeper
+from bridge.http.server.doorkeeper import Authorizer
 from bridge.http.server.guard import Guard, origin_form
 from bridge.http.server.problem import Refusal, code_for_status
 from bridge.queues.base import is_key
@@ -53,7 +53,7 @@ _encoded = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*").fullmatch
 class Routes:
     """The table: fixed paths, and paths made of a prefix, a queue reference and a verb."""
 
-    def __init__(self, guard: Guard, door: Doorkeeper) -> None:
+    def __init__(self, guard: Guard, door: Authorizer) -> None:
         self._guard = guard
         self._door = door
         self._asks = door.asks

@@ -22,7 +22,7 @@ from bridge.contract.wire import Wake, encode_frame
 from bridge.http.api.lasting import Lasting, LastingAnswers
 from bridge.http.api.routes import Routes, query_pairs
 from bridge.http.server.answer import Answer
-from bridge.http.server.doorkeeper import Doorkeeper
+from bridge.http.server.doorkeeper import Authorizer
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.service.announcing import Announcer, Subscriber
@@ -82,7 +82,7 @@ class EventStreams(LastingAnswers):
     """All event streams of one web server."""
 
     def __init__(
-        self, bridge: Bridge, settings: WebSettings, door: Doorkeeper, draw: Callable[[], float] = random.random
+        self, bridge: Bridge, settings: WebSettings, door: Authorizer, draw: Callable[[], float] = random.random
     ) -> None:
         super().__init__(bridge, settings, door, draw)
         self._encoded: tuple[Wake | None, bytes] = (None, b"")

@@ -49,7 +49,7 @@ class StateRoutes:
         """Give what a person should know of, also of webhooks."""
         found = await between_others(
             findings(
-                self._bridge.bell,
+                self._bridge.scheduler,
                 self._bridge.now(),
                 stalled=self._bridge.flushes.stalled,
                 notices_suspend=self._bridge.suspends.noticed,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from bridge.access.grants import Principal
-from bridge.access.quota_guard import Within
+from bridge.access.quota_guard import QuotaGuard
 from bridge.core.admission import Ticket
 from bridge.http.azure.errors import AzureError
 from bridge.http.azure.exchange import Reply, Request
@@ -21,7 +21,7 @@ Operation = Callable[[Request], Coroutine[Any, Any, Reply]]
 class AdmittedPuts:
     """Carries puts out, and owns those that nobody waits for any more."""
 
-    def __init__(self, within: Within) -> None:
+    def __init__(self, within: QuotaGuard) -> None:
         self._within = within
         self._under_way: set[asyncio.Task[Reply]] = set()
 
@@ -69,7 +69,7 @@ class _Admitted:
 
     __slots__ = ("_gate", "_held", "_read", "_ticket", "begun")
 
-    def __init__(self, request: Request, gate: PutGate, within: Within, principal: Principal | None) -> None:
+    def __init__(self, request: Request, gate: PutGate, within: QuotaGuard, principal: Principal | None) -> None:
         self.begun = False
         self._gate = gate
         self._read = request.read

@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from bridge.access.quota_guard import PastLimit, Within
+from bridge.access.quota_guard import PastLimit, QuotaGuard
 from bridge.contract.errors import QueuebellError
 from bridge.http.azure import cors
 from bridge.http.azure.address import Resource
@@ -97,7 +97,7 @@ class AzureFront:
         self._draining = draining
         self._gate = gate
         self._principals = principals
-        self._within = Within(store, None if principals is None else principals.access)
+        self._within = QuotaGuard(store, None if principals is None else principals.access)
         self._admitted = AdmittedPuts(self._within)
         messages, queues = MessageOperations(store), QueueOperations(store, records, principals)
         self._messages = messages

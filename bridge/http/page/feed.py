@@ -22,7 +22,7 @@ from bridge.http.api.routes import Routes, only_query_of
 from bridge.http.api.state import Rows, Subjects
 from bridge.http.page.shown import edition
 from bridge.http.server.answer import Answer
-from bridge.http.server.doorkeeper import Doorkeeper
+from bridge.http.server.doorkeeper import Authorizer
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.observe.slices import Slices, of
@@ -109,7 +109,7 @@ class Feed(LastingAnswers):
         self,
         bridge: Bridge,
         settings: WebSettings,
-        door: Doorkeeper,
+        door: Authorizer,
         plain: Sequence[Rows],
         subjects: Sequence[Subjects],
         run_of: Callable[[str], Run | None],
@@ -142,7 +142,7 @@ class Feed(LastingAnswers):
         wanted, bridge = _wanted(request), self._bridge
 
         def make(reader: Principal | None) -> Slices[msgspec.Struct]:
-            view = yield from overview.queues(bridge.bell, bridge.now(), wanted, _sight(reader))
+            view = yield from overview.queues(bridge.scheduler, bridge.now(), wanted, _sight(reader))
             operates = reader is None or reader.may(Verb.OPERATE)
             return msgspec.structs.replace(view, bridge=self._about()) if operates else view
 
@@ -158,7 +158,7 @@ class Feed(LastingAnswers):
         wanted = _wanted(request)
 
         def make(_: Principal | None) -> Slices[msgspec.Struct]:
-            return overview.listeners(self._bridge.bell, self._bridge.now(), self._rows(), wanted)
+            return overview.listeners(self._bridge.scheduler, self._bridge.now(), self._rows(), wanted)
 
         return self._watch(request, Verb.OPERATE, frozenset(), ("listeners", wanted), make)
 
@@ -250,23 +250,23 @@ class Feed(LastingAnswers):
 
     def _one(self, queue: str, reader: Principal | None) -> msgspec.Struct:
         bridge, now = self._bridge, self._bridge.now()
-        debt = bridge.bell.ledger.find(queue)
+        work = bridge.scheduler.ledger.find(queue)
         explained = explaining.of(bridge, queue)
-        if debt is None or explained is None:
+        if work is None or explained is None:
             return overview.OneQueue(row=None)
         subjects = [subject for tell in self._subjects for subject in tell()]
         explained = explaining.plain(explained, self._rows(), subjects)
         most = overview.ROWS
         return overview.OneQueue(
-            row=overview.row(bridge.bell, debt, now, Troubles.at(bridge.bell, debt, now), _sight(reader)),
+            row=overview.row(bridge.scheduler, work, now, Troubles.at(bridge.scheduler, work, now), _sight(reader)),
             state=bridge.describe(queue, _sight(reader)),
             run=self._run_of(queue),
             explained=msgspec.structs.replace(
                 explained, sessions=explained.sessions[:most], subscribers=explained.subscribers[:most]
             ),
-            running=overview.running(bridge.bell, queue, now),
-            buses=dict(debt.buses),
-            triggered_ms=None if debt.triggered_at is None else max(0, round(1000 * (now - debt.triggered_at))),
+            running=overview.running(bridge.scheduler, queue, now),
+            buses=dict(work.buses),
+            triggered_ms=None if work.triggered_at is None else max(0, round(1000 * (now - work.triggered_at))),
         )
 
     def _about(self) -> overview.Self:
@@ -276,7 +276,7 @@ class Feed(LastingAnswers):
         return overview.Self(
             boot=bridge.boot,
             draining=bridge.draining,
-            sessions=len(bridge.bell.sessions),
+            sessions=len(bridge.scheduler.sessions),
             ready=readiness.ready,
             checks=readiness.checks,
             cluster=bridge.cluster(),

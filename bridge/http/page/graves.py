@@ -25,7 +25,7 @@ from bridge.http.api.ingress import refuse_while_draining
 from bridge.http.api.routes import Routes, only_query_of
 from bridge.http.server.answer import Answer
 from bridge.http.server.body import has_body, read_body, require_json
-from bridge.http.server.doorkeeper import Doorkeeper
+from bridge.http.server.doorkeeper import Authorizer
 from bridge.http.server.problem import Refusal
 from bridge.producer.replaying import Choice, Replaying
 from bridge.queues.base import BATCH_MAX, Depth, StoredMessage
@@ -37,7 +37,7 @@ from bridge.service.state.overview import Run
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
-    from bridge.access.access_watch import Leave
+    from bridge.access.access_watch import Permit
     from bridge.service.bridge import Bridge
 
 LOOKED_MAX: Final = 100_000
@@ -97,7 +97,7 @@ class Shown(msgspec.Struct, frozen=True):
 class GraveRoutes:
     """The calls, and the runs that they began."""
 
-    def __init__(self, bridge: Bridge, door: Doorkeeper, beside: Sequence[ServedStore] = ()) -> None:
+    def __init__(self, bridge: Bridge, door: Authorizer, beside: Sequence[ServedStore] = ()) -> None:
         self._bridge = bridge
         self._door = door
         self._beside = beside
@@ -212,9 +212,9 @@ class GraveRoutes:
 
         Raises `Refusal` where none has it: that there is no such queue, or where its messages are and what shows them.
         """
-        own, ledger = self._bridge.store, self._bridge.bell.ledger
-        debts = [debt for debt in map(ledger.find, (queue.removesuffix(POISON_SUFFIX), queue)) if debt is not None]
-        elsewhere = any(debt.elsewhere for debt in debts)
+        own, ledger = self._bridge.store, self._bridge.scheduler.ledger
+        by_queue = [work for work in map(ledger.find, (queue.removesuffix(POISON_SUFFIX), queue)) if work is not None]
+        elsewhere = any(work.elsewhere for work in by_queue)
         fails = "which this bridge does not read"
         for store in sorted((own, *self._beside), key=lambda each: (each is own) == elsewhere):
             try:
@@ -227,7 +227,7 @@ class GraveRoutes:
                 fails = f"which this bridge cannot read: {error}"
         if not elsewhere or not queue.endswith(POISON_SUFFIX):
             raise Refusal("queue_not_found", "there is no such queue")
-        kind = next((f" ({debt.store})" for debt in debts if debt.store), "")
+        kind = next((f" ({work.store})" for work in by_queue if work.store), "")
         raise Refusal(
             "queue_not_found",
             f"the messages of {queue} are safe in the store of its workers{kind}, {fails}. {ask_their_store(queue)}",
@@ -244,7 +244,7 @@ class GraveRoutes:
             return "it failed for a reason that stands in the bridge's log"
         return ""
 
-    def _over(self, queue: str, task: asyncio.Task[str], leave: Leave | None) -> None:
+    def _over(self, queue: str, task: asyncio.Task[str], leave: Permit | None) -> None:
         """Show how a run ended; the next one may begin."""
         if leave is not None:
             leave.close()

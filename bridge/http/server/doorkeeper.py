@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from aiohttp import hdrs
 from aiohttp.web import RequestKey, RequestPayloadError
 
-from bridge.access.access_watch import AccessWatch, End, Leave
+from bridge.access.access_watch import AccessWatch, End, Permit
 from bridge.access.grants import EVERYTHING, Principal, Reach, Verb
 from bridge.access.keys import PREFIX, Identity
 from bridge.access.quota_guard import PastLimit
@@ -43,7 +43,7 @@ _STRANGE: Final = "no principal here is named by this certificate, and no key wa
 _AUDITED: Final = (Verb.MANAGE, Verb.OPERATE)
 
 
-class Doorkeeper:
+class Authorizer:
     """Lets in who may, where an access list is kept; without one everybody may do everything."""
 
     def __init__(self, access: AccessWatch | None, tell: Callable[[Fact], None]) -> None:
@@ -240,7 +240,7 @@ class Doorkeeper:
         """Return the queues that the sender, who was admitted, may know of."""
         return EVERYTHING if self.access is None else request[_IDENTITY].principal.reach(Verb.LOOK)
 
-    def leave(self, request: BaseRequest, verb: Verb | None, end: End) -> Leave | None:
+    def leave(self, request: BaseRequest, verb: Verb | None, end: End) -> Permit | None:
         """Return what ends with the sender's grants; None where nothing does."""
         return None if self.access is None else self.access.leave(request[_IDENTITY], verb, end)
 

@@ -8,14 +8,14 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 
-from bridge.access.access_file import Looking, stamp_of
+from bridge.access.access_file import FileWatch, stamp_of
 from bridge.brokers.client_certificate import JUDGED_EVERY_S, doubt_of, open_to_all
 from bridge.contract.errors import ConfigurationError
 
 log = logging.getLogger("queuebell.web")
 
 
-class Certificates(Looking):
+class Certificates(FileWatch):
     """A certificate chain (own one first) and its private key, two PEM files, and the context that serves them.
 
     When the files have changed, new connections get the new ones; those that are open stay as they are. Files that do

@@ -42,7 +42,7 @@ from bridge.service.channels.base import FORBIDDEN, OVER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge.access.access_watch import End, Leave
+    from bridge.access.access_watch import End, Permit
     from bridge.access.certificates import Certificate
     from bridge.access.grants import Principal
     from bridge.access.keys import Identity
@@ -108,7 +108,7 @@ class WireHost(Protocol):
         """Count a session of its holder; returns what ends it. Raises `PastLimit`."""
         ...
 
-    def leave(self, identity: Identity, end: End) -> Leave | None:
+    def leave(self, identity: Identity, end: End) -> Permit | None:
         """Return what a session has, which ends with the grant to take."""
         ...
 
@@ -150,7 +150,7 @@ class Wire:
         self._loop = asyncio.get_running_loop()
         self.connection = connection
         self.address = address
-        self.leave: Leave | None = None
+        self.leave: Permit | None = None
         """What ends with the key of the wire; None where nobody is asked for one."""
         self.session: WireSession | None = None
         self.had_session = False
@@ -489,7 +489,7 @@ class WireSession:
         self._wire = wire
         self._counted = counted
         self.inner: BridgeSession = cast("BridgeSession", None)
-        self.leave: Leave | None = None
+        self.leave: Permit | None = None
 
     def feed(self, frame: UpFrame) -> None:
         """Take a frame of the listener, within what its key grants."""
@@ -503,12 +503,12 @@ class WireSession:
             frame = msgspec.structs.replace(frame, instance=leave.instance(frame.instance))
         self.inner.feed(frame)
 
-    def _forbid(self, leave: Leave, frame: Hello, queue: str) -> None:
+    def _forbid(self, leave: Permit, frame: Hello, queue: str) -> None:
         bridge = self._wire._wires.bridge
-        bridge.tell(AccessRefused(FORBIDDEN, leave.identity.principal.name, Verb.TAKE.value, queue, self._wire.address))
+        bridge.emit(AccessRefused(FORBIDDEN, leave.identity.principal.name, Verb.TAKE.value, queue, self._wire.address))
         why = f"'take' is not granted on {queue}"
         queues, instance = [each.queue for each in frame.queues], leave.instance(frame.instance)
-        bridge.bell.rejections.add(bridge.now(), queues, frame.listener, FORBIDDEN, why, instance=instance)
+        bridge.scheduler.rejections.add(bridge.now(), queues, frame.listener, FORBIDDEN, why, instance=instance)
         self._wire.send(ErrorFrame(FORBIDDEN, why))
         self.end(OVER[FORBIDDEN].close_code, FORBIDDEN, FORBIDDEN)
 

@@ -9,7 +9,7 @@ from bridge.contract.calls import CALL_BYTES_MAX, CARRIES, HEAD_BYTES_MAX, WINDO
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import SUBPROTOCOL, Ready
 from bridge.http.api.ingress import refuse_while_draining
-from bridge.http.server.doorkeeper import Doorkeeper
+from bridge.http.server.doorkeeper import Authorizer
 from bridge.http.wire.wire import CLOSE_TIMEOUT_S, Wire
 from bridge.queues.aiohttp_private.server import Socket
 from bridge.service.channels.base import OVER
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aiohttp.web import BaseRequest, Request, StreamResponse
 
-    from bridge.access.access_watch import End, Leave
+    from bridge.access.access_watch import End, Permit
     from bridge.access.keys import Identity
     from bridge.http.api.routes import Routes
     from bridge.http.server.answer import Answer
@@ -34,7 +34,7 @@ class Wires:
     """The wires that are open, and what they share; ``refused`` makes the answer that tells an error."""
 
     def __init__(
-        self, bridge: Bridge, routes: Routes, door: Doorkeeper, refused: Callable[[Exception], Answer]
+        self, bridge: Bridge, routes: Routes, door: Authorizer, refused: Callable[[Exception], Answer]
     ) -> None:
         self.bridge = bridge
         self.routes = routes
@@ -99,7 +99,7 @@ class Wires:
         access = self._door.access
         return None if access is None else access.connect(principal)
 
-    def leave(self, identity: Identity, end: End) -> Leave | None:
+    def leave(self, identity: Identity, end: End) -> Permit | None:
         """Return what a session has, which ends with the grant to take."""
         access = self._door.access
         return None if access is None else access.leave(identity, Verb.TAKE, end)

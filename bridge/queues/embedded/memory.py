@@ -15,7 +15,7 @@ from bridge.queues.base import PUT_WINDOW_S
 from bridge.queues.embedded.calls import Call, Commit, Committer
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import open_memory
-from bridge.queues.embedded.own_store import OwnStore, deliver
+from bridge.queues.embedded.own_store import EmbeddedStore, deliver
 from bridge.queues.embedded.sqlite import random_receipt
 from bridge.queues.embedded.terms import Level, StoreObserver
 
@@ -37,8 +37,8 @@ _shared: dict[str, Shared] = {}
 _shared_lock = threading.Lock()
 
 
-class MemoryStore(OwnStore):
-    """A queue store in memory (`OwnStore`), the SQLite engine without a file, a thread or a lock on disk.
+class MemoryStore(EmbeddedStore):
+    """A queue store in memory (`EmbeddedStore`), the SQLite engine without a file, a thread or a lock on disk.
 
     Stores of one ``name`` share their messages, their observers and the first one's clock. Calls run in order in the
     next turn of the caller's event loop, all that wait as one commit, so that a simulated loop runs it too: with

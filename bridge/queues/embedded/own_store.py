@@ -33,7 +33,7 @@ T = TypeVar("T")
 _place = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII).fullmatch
 
 
-class OwnStore(ServedStore):
+class EmbeddedStore(ServedStore):
     """A queue store in the bridge's own process, beyond the promise of every store (rules O1 to O7).
 
     It tells an observer how each queue stands after each commit, in the order of its one writer, so that the bridge

@@ -19,7 +19,7 @@ from bridge.queues.base import PUT_WINDOW_S
 from bridge.queues.embedded.calls import Call, Commit, Committer
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import FileLock, open_file, translate
-from bridge.queues.embedded.own_store import OwnStore, deliver
+from bridge.queues.embedded.own_store import EmbeddedStore, deliver
 from bridge.queues.embedded.reserve import Reserve
 from bridge.queues.embedded.terms import Level, StoreObserver
 
@@ -48,8 +48,8 @@ def random_receipt() -> int:
     return int.from_bytes(secrets.token_bytes(8)) >> 1
 
 
-class SqliteStore(OwnStore):
-    """A queue store on one file, owned by this process (`OwnStore`).
+class SqliteStore(EmbeddedStore):
+    """A queue store on one file, owned by this process (`EmbeddedStore`).
 
     All calls go through one writer thread. It takes whatever waits, makes one transaction of it, and answers after its
     commit, so that with ``synchronous="FULL"`` what was acknowledged survives a loss of power. ``clock`` (monotonic

@@ -30,12 +30,12 @@ from bridge.access.tokens import Mistimed
 from bridge.brokers.base import ANY, Broker, Incoming
 from bridge.contract.errors import BadInput, QueuebellError
 from bridge.contract.framing import VERSION, Stamp, encode_down, instance_of, is_instance, is_will, read_stamp
-from bridge.contract.wire import Bye, Cover, DownFrame, ErrorFrame, Hello, UpFrame, decode_up
+from bridge.contract.wire import Bye, DownFrame, EmptyReceive, ErrorFrame, Hello, UpFrame, decode_up
 from bridge.observe.facts import AccessRefused
 from bridge.service.channels.base import FORBIDDEN, OVER, UNAUTHENTICATED
 
 if TYPE_CHECKING:
-    from bridge.access.access_watch import AccessWatch, Leave
+    from bridge.access.access_watch import AccessWatch, Permit
     from bridge.service.bridge import Bridge
     from bridge.service.sessions import BridgeSession
 
@@ -99,7 +99,7 @@ class BrokeredOutlet:
         self.heard = heard
         """The newest sequence number that came from it."""
         self.session: BridgeSession | None = None
-        self.leave: Leave | None = None
+        self.leave: Permit | None = None
         """By whose leave it is open; None where nobody is asked."""
         self.counted: Callable[[], object] = _nothing
         """Called when it has ended: until then it counts as a session of its principal."""
@@ -237,7 +237,7 @@ class BrokeredSessions:
             if _stale(stamp, self._past.get(instance)):
                 return  # it was said before the session ended
             if self._access is not None:
-                self._bridge.tell(AccessRefused("unauthenticated", "", Verb.TAKE.value, "", way.kind))
+                self._bridge.emit(AccessRefused("unauthenticated", "", Verb.TAKE.value, "", way.kind))
             if isinstance(frame, Bye):
                 # Repeated, because our own got lost on its way back.
                 self.publish(way, instance, Bye())
@@ -270,7 +270,7 @@ class BrokeredSessions:
 
     def _fresh(self, outlet: BrokeredOutlet, stamp: Stamp, frame: UpFrame) -> bool:
         if _stale(stamp, outlet.heard):
-            return isinstance(frame, Cover)
+            return isinstance(frame, EmptyReceive)
         if stamp.seq is not None:
             outlet.heard = stamp.seq
         return True
@@ -285,7 +285,7 @@ class BrokeredSessions:
         ticket = stamp.ticket
         if self._access is None or (ticket is not None and hmac.compare_digest(instance_of(ticket), instance)):
             return True
-        self._bridge.tell(AccessRefused("unauthenticated", "", Verb.TAKE.value, "", way.kind, _NOT_ITS_OWN))
+        self._bridge.emit(AccessRefused("unauthenticated", "", Verb.TAKE.value, "", way.kind, _NOT_ITS_OWN))
         return False
 
     def _asked(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp) -> None:
@@ -339,7 +339,7 @@ class BrokeredSessions:
             on = queue or "any queue"
             why = f"'take' is not granted on {on}"
             queues, taken = [each.queue for each in frame.queues], leave.instance(frame.instance)
-            rejections = self._bridge.bell.rejections
+            rejections = self._bridge.scheduler.rejections
             rejections.add(self._bridge.now(), queues, frame.listener, FORBIDDEN, why, instance=taken)
             self._not_allowed(way, instance, name, queue or "", why)
             if outlet is not None:
@@ -357,7 +357,7 @@ class BrokeredSessions:
         frame = msgspec.structs.replace(frame, instance=leave.instance(frame.instance), accept=[])
         self._hello(way, instance, frame, stamp, leave)
 
-    def _over(self, instance: str, leave: Leave, code: str) -> None:
+    def _over(self, instance: str, leave: Permit, code: str) -> None:
         outlet = self._outlets.get(instance)
         if outlet is not None and outlet.leave is leave:
             self.publish(outlet.way, instance, ErrorFrame(code, OVER[code].why))
@@ -365,24 +365,24 @@ class BrokeredSessions:
             if outlet.session is not None:
                 outlet.session.ended(code)
 
-    def _past_limit(self, way: BusRoute, leave: Leave, instance: str, why: str, wait: int) -> None:
+    def _past_limit(self, way: BusRoute, leave: Permit, instance: str, why: str, wait: int) -> None:
         name = leave.identity.principal.name
-        self._bridge.tell(AccessRefused("limit", name, Verb.TAKE.value, "", way.kind))
+        self._bridge.emit(AccessRefused("limit", name, Verb.TAKE.value, "", way.kind))
         self._error(way, instance, "too_many_requests", why, wait)
 
     def _not_allowed(self, way: BusRoute, instance: str, principal: str, queue: str, why: str, late: str = "") -> None:
         reason = FORBIDDEN if principal else UNAUTHENTICATED
-        self._bridge.tell(AccessRefused(reason, principal, Verb.TAKE.value, queue, way.kind, late))
+        self._bridge.emit(AccessRefused(reason, principal, Verb.TAKE.value, queue, way.kind, late))
         self._error(way, instance, reason, why)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
-    def _hello(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp, leave: Leave | None) -> None:
+    def _hello(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp, leave: Permit | None) -> None:
         """Begin a session, or change the one there is; ``leave`` is closed where neither comes of it."""
         if not self._begun(way, instance, frame, stamp, leave) and leave is not None:
             leave.close()
 
-    def _begun(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp, leave: Leave | None) -> bool:
+    def _begun(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp, leave: Permit | None) -> bool:
         outlet = self._outlets.get(instance)
         if outlet is None:
             if _stale(stamp, self._past.get(instance)):

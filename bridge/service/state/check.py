@@ -122,14 +122,14 @@ def rough(listeners: Iterable[ListenerState], numbers: Sequence[RuleNumbers]) ->
     found: list[RoughCounts] = []
     for row in listeners:
         for each in row.queues:
-            place = patterns.first(each.queue)
-            if isinstance(told := each.processes, Processes) and told.counts != "exact" and place is not None:
+            entry = patterns.first(each.queue)
+            if isinstance(told := each.processes, Processes) and told.counts != "exact" and entry is not None:
                 found.append(
                     rough_counts(
                         queue=each.queue,
                         listener=row.listener,
                         trusted=told.counts == "trusted",
-                        looks=numbers[place].bound().receives_mean,
+                        looks=numbers[entry].bound().receives_mean,
                         idle_s=told.idle_ms / 1000,
                     )
                 )

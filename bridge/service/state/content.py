@@ -9,8 +9,8 @@ import msgspec
 
 from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.untold import UNTOLD
-from bridge.core.pending_work import Counted, Debt
-from bridge.core.wake_scheduler import Bell
+from bridge.core.pending_work import Counted, PendingWork
+from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.count_families import Held
 from bridge.observe.slices import sliced
 from bridge.queues.base import Counts, Depth
@@ -27,17 +27,19 @@ def everything(queue: str) -> bool:
     return True
 
 
-def content(bell: Bell, debt: Debt, now: float, sees: Callable[[str], bool] = everything) -> dict[str, Any]:
+def content(
+    scheduler: WakeScheduler, work: PendingWork, now: float, sees: Callable[[str], bool] = everything
+) -> dict[str, Any]:
     """Return what is known of a queue's messages, as the fields of `Content`, to a reader who ``sees`` these queues."""
-    counted = newest_counts(debt)
+    counted = newest_counts(work)
     known: dict[str, Any] = {}
     untold: dict[str, str] = {}
-    if counted is None and _never_put(debt):
+    if counted is None and _never_put(work):
         known = {"exists": False, "depth": Depth(0, 0), "leased": 0, "delayed": 0}
     elif counted is None:
         untold = dict.fromkeys(("depth", "oldest_ms", "leased", "delayed"), NOBODY_COUNTED)
     else:
-        since = oldest_since(debt)
+        since = oldest_since(work)
         known = {
             "exists": True,
             "depth": Depth(counted.visible, counted.invisible),
@@ -48,23 +50,23 @@ def content(bell: Bell, debt: Debt, now: float, sees: Callable[[str], bool] = ev
     if isinstance(counted, Counted):
         known |= {"depth_age_ms": round((now - counted.at) * 1000), "depth_at_least": counted.at_least}
         missing = {name for name in ("leased", "delayed") if known[name] is None and counted.invisible}
-        if known["oldest_ms"] is None and counted.visible and not _covered_since(debt, counted):
+        if known["oldest_ms"] is None and counted.visible and not _covered_since(work, counted):
             missing.add("oldest_ms")
-        untold = dict.fromkeys(sorted(missing), NOT_THIS_TIME) | {**UNTOLD.get(debt.store or bell.engine_kind, {})}
-    graves = buried(bell, debt)
+        untold = dict.fromkeys(sorted(missing), NOT_THIS_TIME) | {**UNTOLD.get(work.store or scheduler.engine_kind, {})}
+    graves = buried(scheduler, work)
     if graves is not None and not sees(graves.queue):
         untold["buried"] = NOT_SEEN
     elif graves is not None:
         known["buried"] = graves.messages
         known["buried_age_ms"] = None if graves.at is None else round((now - graves.at) * 1000)
-    elif not debt.queue.endswith(POISON_SUFFIX):
+    elif not work.queue.endswith(POISON_SUFFIX):
         untold["buried"] = NOBODY_COUNTED_BURIED
     return {**known, "untold": untold}
 
 
-def _never_put(debt: Debt) -> bool:
+def _never_put(work: PendingWork) -> bool:
     """Say whether a queue is the embedded store's, by its listeners, and does not exist there: it holds nothing."""
-    return not debt.exists and debt.seats.any_own and not debt.seats.any_foreign
+    return not work.exists and work.sessions.any_own and not work.sessions.any_foreign
 
 
 def now_counted(state: QueueState, depth: Depth, counts: Counts | None, kind: str = "") -> QueueState:
@@ -87,37 +89,37 @@ def now_counted(state: QueueState, depth: Depth, counts: Counts | None, kind: st
     )
 
 
-def newest_counts(debt: Debt) -> Debt | Counted | None:
+def newest_counts(work: PendingWork) -> PendingWork | Counted | None:
     """Return who knows how many messages there are: the queue service of its own, else what was told of the store."""
-    elsewhere = debt.read_elsewhere and debt.counted is not None and not debt.seats.any_own
-    return debt if debt.exists and not elsewhere else debt.counted
+    elsewhere = work.read_elsewhere and work.counted is not None and not work.sessions.any_own
+    return work if work.exists and not elsewhere else work.counted
 
 
-def oldest_since(debt: Debt) -> float | None:
+def oldest_since(work: PendingWork) -> float | None:
     """Return since when the message that has been visible longest is so, as far as anybody knows."""
-    counted = newest_counts(debt)
-    if counted is None or _covered_since(debt, counted):
+    counted = newest_counts(work)
+    if counted is None or _covered_since(work, counted):
         return None
     return counted.oldest_at
 
 
-def _covered_since(debt: Debt, counted: Debt | Counted) -> bool:
+def _covered_since(work: PendingWork, counted: PendingWork | Counted) -> bool:
     """Say whether a look has found nothing since these were counted: whatever was visible then is not any more."""
-    return isinstance(counted, Counted) and debt.covered_at is not None and debt.covered_at > counted.at
+    return isinstance(counted, Counted) and work.covered_at is not None and work.covered_at > counted.at
 
 
-def held(bell: Bell, now: float) -> Iterator[list[Held]]:
+def held(scheduler: WakeScheduler, now: float) -> Iterator[list[Held]]:
     """Return slice by slice, of each queue that anything is known of, how many messages it holds."""
 
-    def holds(debt: Debt) -> Held | None:
-        counted, graves = newest_counts(debt), buried(bell, debt)
+    def holds(work: PendingWork) -> Held | None:
+        counted, graves = newest_counts(work), buried(scheduler, work)
         if counted is None and graves is None:
             return None
-        since = oldest_since(debt)
+        since = oldest_since(work)
         # Where nothing is visible nothing waits; otherwise the store has only not told, and that is no 0.
-        empty = counted is not None and (not counted.visible or _covered_since(debt, counted))
+        empty = counted is not None and (not counted.visible or _covered_since(work, counted))
         return Held(
-            debt.queue,
+            work.queue,
             None if counted is None else counted.visible,
             None if counted is None else counted.invisible,
             None if counted is None else counted.leased,
@@ -125,10 +127,10 @@ def held(bell: Bell, now: float) -> Iterator[list[Held]]:
             (0.0 if empty else None) if since is None else max(0.0, now - since),
         )
 
-    return (list(filter(None, map(holds, part))) for part in sliced(bell.ledger.debts.values()))
+    return (list(filter(None, map(holds, part))) for part in sliced(scheduler.ledger.by_queue.values()))
 
 
-class Graves(NamedTuple):
+class DeadLetterCount(NamedTuple):
     """How many messages lie in a poison queue; ``at`` is when they were counted, None for now."""
 
     queue: str
@@ -136,21 +138,21 @@ class Graves(NamedTuple):
     at: float | None
 
 
-def buried(bell: Bell, debt: Debt) -> Graves | None:
+def buried(scheduler: WakeScheduler, work: PendingWork) -> DeadLetterCount | None:
     """Return what is known of a queue's poison queue; None for a poison queue, and where nobody has told.
 
     The newest count is good, whether it was told of the queue or of the poison queue itself, which may have listeners.
     """
-    if debt.queue.endswith(POISON_SUFFIX):
+    if work.queue.endswith(POISON_SUFFIX):
         return None
-    told = debt.buried
-    name = debt.queue + POISON_SUFFIX if told is None else told.queue
-    poison = bell.ledger.find(name)
+    told = work.buried
+    name = work.queue + POISON_SUFFIX if told is None else told.queue
+    poison = scheduler.ledger.find(name)
     counted = None if poison is None else newest_counts(poison)
     if counted is not None and (told is None or not isinstance(counted, Counted) or counted.at >= told.at):
         at = counted.at if isinstance(counted, Counted) else None
-        return Graves(name, counted.visible + counted.invisible, at)
+        return DeadLetterCount(name, counted.visible + counted.invisible, at)
     if told is not None:
-        return Graves(name, told.messages, told.at)
-    embedded = (debt.exists and not debt.read_elsewhere) or _never_put(debt)
-    return Graves(name, 0, None) if embedded else None
+        return DeadLetterCount(name, told.messages, told.at)
+    embedded = (work.exists and not work.read_elsewhere) or _never_put(work)
+    return DeadLetterCount(name, 0, None) if embedded else None

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from bridge.contract.names import split_reference
-from bridge.core.pending_work import Debt
-from bridge.core.session_queue import Seat
-from bridge.core.wake_scheduler import Bell
+from bridge.core.pending_work import PendingWork
+from bridge.core.session_queue import SessionQueue
+from bridge.core.wake_scheduler import WakeScheduler
 from bridge.service.state.answers import (
     Explained,
     ExplainedSession,
@@ -68,53 +68,55 @@ _QUEUES: Final = {
 def of(bridge: Bridge, queue: str) -> Explained | None:
     """Return who would get a trigger of ``queue`` at this bridge now, or None for a queue never heard of."""
     stalled = bridge.flushes.stalled
-    return explain(bridge.bell, queue, bridge.now(), draining=bridge.draining, stalled=stalled)
+    return explain(bridge.scheduler, queue, bridge.now(), draining=bridge.draining, stalled=stalled)
 
 
-def explain(bell: Bell, queue: str, now: float, *, draining: bool, stalled: Container[int] = ()) -> Explained | None:
+def explain(
+    scheduler: WakeScheduler, queue: str, now: float, *, draining: bool, stalled: Container[int] = ()
+) -> Explained | None:
     """Return who would get a trigger of ``queue`` now, or None for a queue never heard of.
 
     ``stalled`` are the numbers of sessions whose connection is behind; for plain subscribers see `plain`.
     """
-    debt = bell.ledger.find(queue)
-    if debt is None:
+    work = scheduler.ledger.find(queue)
+    if work is None:
         return None
-    own = debt.seats.any_own and not debt.seats.any_foreign
-    outcome, chosen = _outcome(bell, debt, own=own, draining=draining)
+    own = work.sessions.any_own and not work.sessions.any_foreign
+    outcome, chosen = _outcome(scheduler, work, own=own, draining=draining)
     what = "put" if own else "trigger"
-    ready = debt.seats.pick(len(debt.seats))
-    order = [*chosen, *ready, *debt.seats]
-    places = {seat.session: seat for seat in order}
-    picked = {seat.session for seat in chosen}
-    summary = _QUEUES[outcome].format(what=what, count=len(chosen), all=_counted(len(debt.seats), "session"))
-    if bell.turns is not None and outcome == "wakes" and (before := bell.turns.before(debt, now)):
+    ready = work.sessions.pick(len(work.sessions))
+    order = [*chosen, *ready, *work.sessions]
+    places = {entry.session: entry for entry in order}
+    picked = {entry.session for entry in chosen}
+    summary = _QUEUES[outcome].format(what=what, count=len(chosen), all=_counted(len(work.sessions), "session"))
+    if scheduler.coordinator is not None and outcome == "wakes" and (before := scheduler.coordinator.before(work, now)):
         first = "another bridge of the cluster comes first; if nothing is heard of its look for"
-        summary = f"{first} {bell.turns.waits_s(debt, before):g} s, {summary}"
-    if outcome == "no_session" and (there := _listened_at(bell, queue)):
+        summary = f"{first} {scheduler.coordinator.waits_s(work, before):g} s, {summary}"
+    if outcome == "no_session" and (there := _listened_at(scheduler, queue)):
         summary = f"nobody listens at this bridge; a {what} now is looked for by listeners at {', '.join(there)}"
     if own and outcome not in {"paused", "draining"}:
         summary += "; a trigger that is no put adds nothing"
-        summary += ", for the queue service knows what is visible" if debt.visible else ": nothing is visible"
+        summary += ", for the queue service knows what is visible" if work.visible else ": nothing is visible"
     return Explained(
         queue=queue,
         asked=what,
         outcome=outcome,
         summary=summary,
-        **_content(bell, debt, now),
-        paused=debt.paused,
-        dirty=debt.dirty,
-        gen=debt.gen,
-        unattended=unattended(bell, debt),
-        waits_for_a_person=waits_for_a_person(bell, debt, now),
-        rejected=[rejected(each, now) for each in bell.rejections.recent(now) if each.queue == queue],
+        **_content(scheduler, work, now),
+        paused=work.paused,
+        dirty=work.dirty,
+        gen=work.gen,
+        unattended=unattended(scheduler, work),
+        waits_for_a_person=waits_for_a_person(scheduler, work, now),
+        rejected=[rejected(each, now) for each in scheduler.rejections.recent(now) if each.queue == queue],
         trigger_adds=not own and not draining,
-        sessions=[_session(bell, debt, seat, now, outcome, picked, stalled) for seat in places.values()],
+        sessions=[_session(scheduler, work, entry, now, outcome, picked, stalled) for entry in places.values()],
     )
 
 
-def _content(bell: Bell, debt: Debt, now: float) -> dict[str, Any]:
+def _content(scheduler: WakeScheduler, work: PendingWork, now: float) -> dict[str, Any]:
     """Return what is known of a queue's messages; what was buried explains no trigger."""
-    known = content(bell, debt, now, lambda _: False)
+    known = content(scheduler, work, now, lambda _: False)
     known["untold"].pop("buried", None)
     return known
 
@@ -137,9 +139,9 @@ def plain(explained: Explained, subscribers: Iterable[ListenerState], subjects: 
     return msgspec.structs.replace(explained, subscribers=rows)
 
 
-def _listened_at(bell: Bell, queue: str) -> list[str]:
+def _listened_at(scheduler: WakeScheduler, queue: str) -> list[str]:
     """Name the other bridges of the cluster that have sessions of a queue, as they said."""
-    peers = () if bell.turns is None else bell.turns.members.peers.values()
+    peers = () if scheduler.coordinator is None else scheduler.coordinator.members.peers.values()
     return sorted(peer.word.address or peer.boot for peer in peers if queue in peer.abilities)
 
 
@@ -156,47 +158,55 @@ def _subscriber(
     )
 
 
-def _outcome(bell: Bell, debt: Debt, *, own: bool, draining: bool) -> tuple[str, list[Seat]]:
+def _outcome(
+    scheduler: WakeScheduler, work: PendingWork, *, own: bool, draining: bool
+) -> tuple[str, list[SessionQueue]]:
     """Say what a mark would do, by the same rules and without making it, and which seats it would wake."""
-    seats = debt.seats
+    entries = work.sessions
     if draining:
         return "draining", []
-    if own and debt.paused:
+    if own and work.paused:
         return "paused", []
-    if not len(seats):
+    if not len(entries):
         return "no_session", []
-    if own and debt.dirty:
+    if own and work.dirty:
         # O1: a level that does not rise is no news; who was told of it works through it.
-        return ("told", []) if seats.any_ready or debt.owner is not None else ("waits", [])
-    owner = None if debt.owner is None else seats.get(debt.owner)
-    if debt.dirty and owner is not None:
-        if debt.numbers.wake == "all":
-            return "joins", [owner, *seats.workers_besides(owner.session)]
+        return ("told", []) if entries.any_ready or work.owner is not None else ("waits", [])
+    owner = None if work.owner is None else entries.get(work.owner)
+    if work.dirty and owner is not None:
+        if work.numbers.wake == "all":
+            return "joins", [owner, *entries.workers_besides(owner.session)]
         return "joins", [owner]
-    carrying = seats.pick_to_carry() if own else None
-    if debt.numbers.wake == "all":
-        chosen = seats.pick_all()
+    carrying = entries.pick_to_carry() if own else None
+    if work.numbers.wake == "all":
+        chosen = entries.pick_all()
     elif carrying is not None:
         chosen = [carrying]
     else:
-        chosen = seats.pick_for(debt.size + 1 if debt.dirty else 1)
+        chosen = entries.pick_for(work.size + 1 if work.dirty else 1)
     return ("wakes", chosen) if chosen else ("waits", [])
 
 
 def _session(
-    bell: Bell, debt: Debt, seat: Seat, now: float, outcome: str, chosen: set[int], stalled: Container[int]
+    scheduler: WakeScheduler,
+    work: PendingWork,
+    entry: SessionQueue,
+    now: float,
+    outcome: str,
+    chosen: set[int],
+    stalled: Container[int],
 ) -> ExplainedSession:
-    session = bell.sessions.get(seat.session)
-    owns = debt.owner == seat.session
-    hears = seat is debt.seats.barred_scaler() and outcome not in {"paused", "draining"}
-    gets = seat.session in chosen or hears
-    why = "hears" if hears else _why(seat, outcome, gets=gets, owns=owns)
-    detail = (_SCALERS if seat.scaler else _SEATS)[why] + (
-        "; its connection takes nothing just now" if gets and seat.session in stalled else ""
+    session = scheduler.sessions.get(entry.session)
+    owns = work.owner == entry.session
+    hears = entry is work.sessions.barred_scaler() and outcome not in {"paused", "draining"}
+    gets = entry.session in chosen or hears
+    why = "hears" if hears else _why(entry, outcome, gets=gets, owns=owns)
+    detail = (_SCALERS if entry.scaler else _SEATS)[why] + (
+        "; its connection takes nothing just now" if gets and entry.session in stalled else ""
     )
-    since = failing_s(seat, now)
+    since = failing_s(entry, now)
     if since is not None:
-        what = "counts" if seat.scaler else "receives"
+        what = "counts" if entry.scaler else "receives"
         detail += f" (for {since:.0f} s)" if why == "failing" else f"; its {what} have failed for {since:.0f} s"
     return ExplainedSession(
         listener="" if session is None else session.listener,
@@ -205,30 +215,30 @@ def _session(
         gets=gets,
         why=why,
         detail=detail,
-        free=seat.free,
-        capacity=seat.capacity,
+        free=entry.free,
+        capacity=entry.capacity,
         owns=owns,
-        delayed=seat.session in stalled,
+        delayed=entry.session in stalled,
         failing_s=since,
-        processes=seat.processes if seat.scaler else msgspec.UNSET,
+        processes=entry.processes if entry.scaler else msgspec.UNSET,
     )
 
 
-def _why(seat: Seat, outcome: str, *, gets: bool, owns: bool) -> str:
+def _why(entry: SessionQueue, outcome: str, *, gets: bool, owns: bool) -> str:
     if outcome == "draining":
         return "draining"
     if owns:
         return "owner"
     if gets:
         return WOKEN
-    if seat.capacity <= 0:
+    if entry.capacity <= 0:
         return "capacity_0"
-    if seat.full:
+    if entry.full:
         # It speaks of room again once a receive was answered, whatever slots are free.
-        return "full" if seat.failing_since is None else "failing"
-    if seat.stuck:
+        return "full" if entry.failing_since is None else "failing"
+    if entry.stuck:
         return "stuck"
-    if seat.deaf:
+    if entry.deaf:
         return "deaf"
     return {"joins": "owned", "wakes": "later", "told": "told"}.get(outcome, "nothing")
 

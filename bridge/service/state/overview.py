@@ -14,12 +14,12 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bridge.contract.names import POISON_SUFFIX
-from bridge.core.pending_work import Debt
+from bridge.core.pending_work import PendingWork
 from bridge.core.sessions import Session
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.slices import SLICE, Slices, sliced
 from bridge.service.state.answers import Check, Cluster, Explained, ListenerState, QueueState
-from bridge.service.state.content import Graves, buried, content, newest_counts
+from bridge.service.state.content import DeadLetterCount, buried, content, newest_counts
 from bridge.service.state.status import listener
 from bridge.service.state.trouble import Troubles, in_trouble, is_silent
 
@@ -161,19 +161,21 @@ class ListenerRows(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[ListenerState]
 
 
-def row(bell: Bell, debt: Debt, now: float, troubles: Troubles, sees: Callable[[str], bool]) -> QueueRow:
+def row(
+    scheduler: WakeScheduler, work: PendingWork, now: float, troubles: Troubles, sees: Callable[[str], bool]
+) -> QueueRow:
     """Return how one queue stands, to a reader who ``sees`` queues of these names."""
-    known = content(bell, debt, now, sees)
+    known = content(scheduler, work, now, sees)
     depth = known.get("depth")
-    graves = _graves(bell, debt, sees)
-    told = (debt.jobs or {}).values()
-    waits = debt.waits or bool(depth and depth.visible)
+    graves = _graves(scheduler, work, sees)
+    told = (work.jobs or {}).values()
+    waits = work.waits or bool(depth and depth.visible)
     oldest_ms = known.get("oldest_ms")
-    since = debt.visible_since if debt.visible else debt.marked_at
+    since = work.visible_since if work.visible else work.marked_at
     return QueueRow(
-        queue=debt.queue,
-        visible=None if depth is None else depth.visible + _held_back(debt),
-        invisible=None if depth is None else depth.invisible - _held_back(debt),
+        queue=work.queue,
+        visible=None if depth is None else depth.visible + _held_back(work),
+        invisible=None if depth is None else depth.invisible - _held_back(work),
         leased=known.get("leased"),
         delayed=known.get("delayed"),
         oldest_ms=oldest_ms,
@@ -183,66 +185,66 @@ def row(bell: Bell, debt: Debt, now: float, troubles: Troubles, sees: Callable[[
         buried=None if graves is None else graves.messages,
         buried_ms=None if graves is None or graves.at is None else round((now - graves.at) * 1000),
         untold=known["untold"],
-        running_ms=troubles.running_ms(debt),
-        listeners=len(debt.seats),
-        paused=debt.paused,
-        dirty=debt.dirty,
-        triggers=debt.triggers,
-        receives=debt.receives,
-        empty=debt.empty,
+        running_ms=troubles.running_ms(work),
+        listeners=len(work.sessions),
+        paused=work.paused,
+        dirty=work.dirty,
+        triggers=work.triggers,
+        receives=work.receives,
+        empty=work.empty,
         handled=sum(sum(jobs.outcomes.values()) for jobs in told),
         failed=sum(sum(jobs.failures.values()) for jobs in told),
-        trouble=troubles.of(debt),
+        trouble=troubles.of(work),
     )
 
 
-def queues(bell: Bell, now: float, wanted: Wanted, sees: Callable[[str], bool]) -> Slices[Queues]:
+def queues(scheduler: WakeScheduler, now: float, wanted: Wanted, sees: Callable[[str], bool]) -> Slices[Queues]:
     """Gather the list of the queues that the reader ``sees``."""
     look_for = wanted.filter.casefold()
     order = _ORDERS[wanted.sort]
-    troubles = Troubles(bell, now)
+    troubles = Troubles(scheduler, now)
     yield from troubles.gather()
     most = wanted.first + ROWS
-    chosen: list[list[tuple[float, str, Debt]]] = []
+    chosen: list[list[tuple[float, str, PendingWork]]] = []
     visible = leased = troubled = triggers = receives = empty = seen = matching = 0
     graves: dict[str, int] = {}
-    for part in sliced(bell.ledger.debts.values()):
-        found: list[tuple[float, str, Debt]] = []
-        for debt in part:
-            if not sees(debt.queue):
+    for part in sliced(scheduler.ledger.by_queue.values()):
+        found: list[tuple[float, str, PendingWork]] = []
+        for work in part:
+            if not sees(work.queue):
                 continue
             seen += 1
-            visible += counts(debt)[0]
-            leased += _leased(debt)
-            if debt.queue.endswith(POISON_SUFFIX):
-                graves.setdefault(debt.queue, messages(debt))
-            elif debt.buried is not None and (told := _graves(bell, debt, sees)) is not None:
+            visible += counts(work)[0]
+            leased += _leased(work)
+            if work.queue.endswith(POISON_SUFFIX):
+                graves.setdefault(work.queue, messages(work))
+            elif work.buried is not None and (told := _graves(scheduler, work, sees)) is not None:
                 graves[told.queue] = told.messages
-            trouble = troubles.of(debt) is not None
+            trouble = troubles.of(work) is not None
             troubled += trouble
-            triggers += debt.triggers
-            receives += debt.receives
-            empty += debt.empty
-            if look_for in debt.queue.casefold():
-                below = _graves(bell, debt, sees) if wanted.sort == "buried" else None
-                found.append((order(debt, trouble, 0 if below is None else below.messages), debt.queue, debt))
+            triggers += work.triggers
+            receives += work.receives
+            empty += work.empty
+            if look_for in work.queue.casefold():
+                below = _graves(scheduler, work, sees) if wanted.sort == "buried" else None
+                found.append((order(work, trouble, 0 if below is None else below.messages), work.queue, work))
         matching += len(found)
         if most <= SLICE and chosen:
             found += chosen.pop()  # of a first page no more is kept than is shown
         chosen.append(sorted(found)[:most])
         yield
-    shown: list[Debt] = []
-    for place, (_, _, debt) in enumerate(itertools.islice(heapq.merge(*chosen), most)):
-        if place >= wanted.first:
-            shown.append(debt)
-        elif place % SLICE == 0:
+    shown: list[PendingWork] = []
+    for entry, (_, _, work) in enumerate(itertools.islice(heapq.merge(*chosen), most)):
+        if entry >= wanted.first:
+            shown.append(work)
+        elif entry % SLICE == 0:
             yield
     while chosen:
         del chosen[-20:]  # to let go of thousands takes milliseconds too
         yield
     rows: list[QueueRow] = []
     for part in sliced(shown, 20):
-        rows += (row(bell, debt, now, troubles, sees) for debt in part)
+        rows += (row(scheduler, work, now, troubles, sees) for work in part)
         yield
     return Queues(
         found=matching,
@@ -261,18 +263,20 @@ def queues(bell: Bell, now: float, wanted: Wanted, sees: Callable[[str], bool]) 
     )
 
 
-def listeners(bell: Bell, now: float, plain: Iterable[ListenerState], wanted: Wanted) -> Slices[ListenerRows]:
+def listeners(
+    scheduler: WakeScheduler, now: float, plain: Iterable[ListenerState], wanted: Wanted
+) -> Slices[ListenerRows]:
     """Gather the list of sessions and of ``plain`` subscribers; a filter looks at names of theirs and of their queues.
 
     Only those that are shown are described: there may be ten thousand.
     """
     look_for = wanted.filter.casefold()
     chosen: list[tuple[bool, str, Session | ListenerState]] = []
-    for part in sliced(bell.sessions.named()):
+    for part in sliced(scheduler.sessions.named()):
         chosen += (
-            (not _session_troubled(bell, session, now), session.listener, session)
+            (not _session_troubled(scheduler, session, now), session.listener, session)
             for session in part
-            if _names(look_for, session.listener, session.seats)
+            if _names(look_for, session.listener, session.queues)
         )
         yield
     chosen += [
@@ -283,8 +287,8 @@ def listeners(bell: Bell, now: float, plain: Iterable[ListenerState], wanted: Wa
     by_trouble = wanted.sort == "trouble"
     chosen.sort(key=lambda each: (by_trouble and each[0], each[1]))
     cut = [each for _, _, each in chosen[wanted.first : wanted.first + ROWS]]
-    there = (each for each in cut if not isinstance(each, Session) or bell.sessions.get(each.id) is each)
-    rows = [listener(bell, each, now) if isinstance(each, Session) else each for each in there]
+    there = (each for each in cut if not isinstance(each, Session) or scheduler.sessions.get(each.id) is each)
+    rows = [listener(scheduler, each, now) if isinstance(each, Session) else each for each in there]
     return ListenerRows(
         found=len(chosen),
         first=wanted.first,
@@ -292,10 +296,10 @@ def listeners(bell: Bell, now: float, plain: Iterable[ListenerState], wanted: Wa
     )
 
 
-def running(bell: Bell, queue: str, now: float) -> list[RunningRow]:
+def running(scheduler: WakeScheduler, queue: str, now: float) -> list[RunningRow]:
     """Return whose handlers have run longest on a queue."""
-    debt = bell.ledger.find(queue)
-    sessions = [bell.sessions.get(seat.session) for seat in (() if debt is None else debt.seats)]
+    work = scheduler.ledger.find(queue)
+    sessions = [scheduler.sessions.get(entry.session) for entry in (() if work is None else work.sessions)]
     rows = [
         RunningRow(
             listener=session.listener,
@@ -314,45 +318,45 @@ def _names(look_for: str, name: str, queues: Iterable[str]) -> bool:
     return not look_for or look_for in name.casefold() or any(look_for in queue.casefold() for queue in queues)
 
 
-def _session_troubled(bell: Bell, session: Session, now: float) -> bool:
-    return is_silent(bell, session, now) or any(in_trouble(seat) for seat in session.seats.values())
+def _session_troubled(scheduler: WakeScheduler, session: Session, now: float) -> bool:
+    return is_silent(scheduler, session, now) or any(in_trouble(entry) for entry in session.queues.values())
 
 
-def counts(debt: Debt) -> tuple[int, int]:
+def counts(work: PendingWork) -> tuple[int, int]:
     """Return what waits and what is invisible, 0 where it is not known."""
-    known = newest_counts(debt)
-    held = _held_back(debt)
+    known = newest_counts(work)
+    held = _held_back(work)
     return (0, 0) if known is None else (known.visible + held, known.invisible - held)
 
 
-def _held_back(debt: Debt) -> int:
+def _held_back(work: PendingWork) -> int:
     """Return how many messages wait for the end of a pause: its store counts them as invisible, and people do not."""
-    return debt.invisible - debt.leased - debt.delayed if debt.paused and newest_counts(debt) is debt else 0
+    return work.invisible - work.leased - work.delayed if work.paused and newest_counts(work) is work else 0
 
 
-def _leased(debt: Debt) -> int:
-    known = newest_counts(debt)
+def _leased(work: PendingWork) -> int:
+    known = newest_counts(work)
     return 0 if known is None else known.leased or 0
 
 
-def messages(debt: Debt) -> int:
+def messages(work: PendingWork) -> int:
     """Return how many messages are known to be in a queue."""
-    return sum(counts(debt))
+    return sum(counts(work))
 
 
-def _graves(bell: Bell, debt: Debt, sees: Callable[[str], bool]) -> Graves | None:
+def _graves(scheduler: WakeScheduler, work: PendingWork, sees: Callable[[str], bool]) -> DeadLetterCount | None:
     """Return what is known of a queue's poison queue, of one that the reader may look at."""
-    known = buried(bell, debt)
+    known = buried(scheduler, work)
     return known if known is not None and sees(known.queue) else None
 
 
-_ORDERS: Final[dict[str, Callable[[Debt, bool, int], float]]] = {
-    "trouble": lambda debt, trouble, buried: -1e18 * trouble - counts(debt)[0],
-    "name": lambda debt, trouble, buried: 0.0,
-    "waiting": lambda debt, trouble, buried: -counts(debt)[0],
-    "leased": lambda debt, trouble, buried: -_leased(debt),
-    "buried": lambda debt, trouble, buried: -buried,
-    "listeners": lambda debt, trouble, buried: -len(debt.seats),
-    "triggers": lambda debt, trouble, buried: -debt.triggers,
-    "receives": lambda debt, trouble, buried: -debt.receives,
+_ORDERS: Final[dict[str, Callable[[PendingWork, bool, int], float]]] = {
+    "trouble": lambda work, trouble, buried: -1e18 * trouble - counts(work)[0],
+    "name": lambda work, trouble, buried: 0.0,
+    "waiting": lambda work, trouble, buried: -counts(work)[0],
+    "leased": lambda work, trouble, buried: -_leased(work),
+    "buried": lambda work, trouble, buried: -buried,
+    "listeners": lambda work, trouble, buried: -len(work.sessions),
+    "triggers": lambda work, trouble, buried: -work.triggers,
+    "receives": lambda work, trouble, buried: -work.receives,
 }

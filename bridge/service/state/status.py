@@ -11,11 +11,11 @@ from msgspec import UNSET
 from bridge.contract.jobs import Jobs, add
 from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.wire import LISTENER, SCALER, UNSEEN, Processes
-from bridge.core.cluster.coordinator import Turns
-from bridge.core.pending_work import Debt
-from bridge.core.session_queue import Seat
+from bridge.core.cluster.coordinator import Coordinator
+from bridge.core.pending_work import PendingWork
+from bridge.core.session_queue import SessionQueue
 from bridge.core.sessions import Rejection, Session
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.queue_families import Standing
 from bridge.observe.slices import Slices, sliced
 from bridge.service.state.answers import (
@@ -44,7 +44,7 @@ ROWS_MAX: Final = 1000
 """Findings of one kind in one answer."""
 
 
-def unattended(bell: Bell, debt: Debt) -> str | None:
+def unattended(scheduler: WakeScheduler, work: PendingWork) -> str | None:
     """Say in words that work waits and no session is there to look (B14), or None where all is well.
 
     With a session at another bridge of the cluster it is. Of bridges that only share an engine none knows of the
@@ -53,96 +53,97 @@ def unattended(bell: Bell, debt: Debt) -> str | None:
     gap marked is named as such (`after_gap`). What was buried waits for a person, and is told of by
     `waits_for_a_person`.
     """
-    if stranded(debt):
-        count = "1 message waits" if debt.visible == 1 else f"{debt.visible} messages wait"
+    if stranded(work):
+        count = "1 message waits" if work.visible == 1 else f"{work.visible} messages wait"
         return f"{count} in the bridge's own queue, but the listeners of this name read another store"
     # What is delayed or leased waits for its time or for its holder: it is said once it is visible.
-    waiting = debt.visible if debt.exists else 0
-    known_empty = debt.exists and not waiting and not debt.read_elsewhere
-    if len(debt.seats) or debt.paused or known_empty or not (debt.dirty or waiting) or _is_grave(debt):
+    waiting = work.visible if work.exists else 0
+    known_empty = work.exists and not waiting and not work.read_elsewhere
+    if len(work.sessions) or work.paused or known_empty or not (work.dirty or waiting) or _is_grave(work):
         return None
     where, ends = "no listener is subscribed", "nothing is received until one starts"
-    if bell.turns is not None:
-        if any(debt.queue in peer.abilities for peer in bell.turns.members.peers.values()):
+    if scheduler.coordinator is not None:
+        if any(work.queue in peer.abilities for peer in scheduler.coordinator.members.peers.values()):
             return None
         where += " at any bridge of the cluster that is heard"
-    elif bell.on_engine:
+    elif scheduler.on_engine:
         where += " at this bridge"
         ends += ", here or at another bridge of this store"
-    if after_gap(debt):
+    if after_gap(work):
         return f"triggers may have been missed; {where}"
-    announced = "work was announced" if debt.announced else "its last listener left before it had received"
+    announced = "work was announced" if work.announced else "its last listener left before it had received"
     what = f"{waiting} waiting" if waiting else announced
     return f"{where}; {what}; {ends}"
 
 
-def waits_for_a_person(bell: Bell, debt: Debt, now: float) -> str | None:
+def waits_for_a_person(scheduler: WakeScheduler, work: PendingWork, now: float) -> str | None:
     """Say in words that messages were buried in this queue, where no listener takes them, or None where that is not so.
 
     Such a queue has no listener, as it should: that is no fault of anybody's, and a person is to look.
     """
-    if not _is_grave(debt):
+    if not _is_grave(work):
         return None
-    depth = content(bell, debt, now).get("depth")
+    depth = content(scheduler, work, now).get("depth")
     # A listener that buries counts its poison queue, which nobody receives from.
-    above = bell.ledger.find(debt.queue.removesuffix(POISON_SUFFIX))
-    counted = None if above is None else buried(bell, above)
+    above = scheduler.ledger.find(work.queue.removesuffix(POISON_SUFFIX))
+    counted = None if above is None else buried(scheduler, above)
     if depth is not None:
         count = depth.visible + depth.invisible
-    elif counted is not None and counted.queue == debt.queue and counted.messages:
+    elif counted is not None and counted.queue == work.queue and counted.messages:
         count = counted.messages
     else:
-        known_of = debt.dirty and not after_gap(debt)
+        known_of = work.dirty and not after_gap(work)
         return "messages were buried in another store, where their number is not known" if known_of else None
     return f"{count} {'message was' if count == 1 else 'messages were'} buried" if count else None
 
 
-def _is_grave(debt: Debt) -> bool:
-    return debt.queue.endswith(POISON_SUFFIX) and not len(debt.seats)
+def _is_grave(work: PendingWork) -> bool:
+    return work.queue.endswith(POISON_SUFFIX) and not len(work.sessions)
 
 
-def after_gap(debt: Debt) -> bool:
+def after_gap(work: PendingWork) -> bool:
     """Say whether a queue is only to be looked at because triggers may have been missed: nothing is known to wait."""
-    return debt.dirty and debt.after_gap and not (debt.exists and debt.visible)
+    return work.dirty and work.after_gap and not (work.exists and work.visible)
 
 
-def stranded(debt: Debt) -> bool:
+def stranded(work: PendingWork) -> bool:
     """Say whether messages are visible in the queue service while all listeners of the queue take from elsewhere.
 
     A listener is known to take from elsewhere once it has covered: before its first answer it may not know its store.
     """
-    elsewhere = debt.read_elsewhere and debt.seats.any_foreign and not debt.seats.any_own
-    return elsewhere and debt.exists and not debt.paused and debt.visible > 0
+    elsewhere = work.read_elsewhere and work.sessions.any_foreign and not work.sessions.any_own
+    return elsewhere and work.exists and not work.paused and work.visible > 0
 
 
-def failing(bell: Bell) -> int:
+def failing(scheduler: WakeScheduler) -> int:
     """Count the queues of sessions whose receives fail, as they said."""
-    return sum(seat.failing_since is not None for each in bell.sessions.named() for seat in each.seats.values())
+    return sum(entry.failing_since is not None for each in scheduler.sessions.named() for entry in each.queues.values())
 
 
-def queues(bell: Bell, now: float, told: Container[str]) -> Iterator[list[Standing]]:
+def queues(scheduler: WakeScheduler, now: float, told: Container[str]) -> Iterator[list[Standing]]:
     """Return slice by slice how each queue stands; those ``told`` by a webhook are not unattended."""
-    rejected = bell.rejections.by_queue(now)
+    rejected = scheduler.rejections.by_queue(now)
 
-    def standing(debt: Debt) -> Standing:
-        since = [seat.failing_since for seat in debt.seats if seat.failing_since is not None]
+    def standing(work: PendingWork) -> Standing:
+        since = [entry.failing_since for entry in work.sessions if entry.failing_since is not None]
         return Standing(
-            debt.queue,
-            len(debt.seats),
-            stranded(debt) or (debt.queue not in told and unattended(bell, debt) is not None and not after_gap(debt)),
+            work.queue,
+            len(work.sessions),
+            stranded(work)
+            or (work.queue not in told and unattended(scheduler, work) is not None and not after_gap(work)),
             max(0.0, now - min(since)) if since else 0.0,
-            len(rejected.get(debt.queue, ())),
+            len(rejected.get(work.queue, ())),
         )
 
-    return ([standing(debt) for debt in part] for part in sliced(bell.ledger.debts.values()))
+    return ([standing(work) for work in part] for part in sliced(scheduler.ledger.by_queue.values()))
 
 
-def scaled(bell: Bell) -> Iterator[tuple[str, Processes]]:
+def scaled(scheduler: WakeScheduler) -> Iterator[tuple[str, Processes]]:
     """Return how the workers of each scaler stand, by queue, as it said."""
-    for session in bell.sessions.named():
-        for seat in session.seats.values():
-            if seat.scaler and seat.processes is not None:
-                yield seat.queue, seat.processes
+    for session in scheduler.sessions.named():
+        for entry in session.queues.values():
+            if entry.scaler and entry.processes is not None:
+                yield entry.queue, entry.processes
 
 
 HELD: Final = {
@@ -171,68 +172,70 @@ def _failed(told: Processes) -> str:
     return f"{what}: {failed}" if failed and not failed.startswith(UNSEEN) else failed
 
 
-def failing_s(seat: Seat, now: float) -> float | None:
+def failing_s(entry: SessionQueue, now: float) -> float | None:
     """Return for how long the receives of a session have failed at a queue, None where the last was answered."""
-    return None if seat.failing_since is None else round(max(0.0, now - seat.failing_since), 3)
+    return None if entry.failing_since is None else round(max(0.0, now - entry.failing_since), 3)
 
 
-def describe(bell: Bell, queue: str, now: float, sees: Callable[[str], bool] = everything) -> QueueState | None:
+def describe(
+    scheduler: WakeScheduler, queue: str, now: float, sees: Callable[[str], bool] = everything
+) -> QueueState | None:
     """Return how one queue stands, or None for one that was never put to, triggered or subscribed.
 
     What was buried is told to a reader who ``sees`` the poison queue.
     """
-    debt = bell.ledger.find(queue)
-    if debt is None:
+    work = scheduler.ledger.find(queue)
+    if work is None:
         return None
     return QueueState(
         queue=queue,
-        **content(bell, debt, now, sees),
-        paused=debt.paused,
-        gen=debt.gen,
-        dirty=debt.dirty,
-        sessions=len(debt.seats),
-        unattended=unattended(bell, debt),
-        wakes=dict(debt.wakes),
-        receives=Receives(debt.receives, debt.empty),
-        wake_sources=dict(debt.wake_sources),
-        triggers=debt.triggers,
-        jobs=jobs(debt),
-        unannounced=debt.unannounced,
+        **content(scheduler, work, now, sees),
+        paused=work.paused,
+        gen=work.gen,
+        dirty=work.dirty,
+        sessions=len(work.sessions),
+        unattended=unattended(scheduler, work),
+        wakes=dict(work.wakes),
+        receives=Receives(work.receives, work.empty),
+        wake_sources=dict(work.wake_sources),
+        triggers=work.triggers,
+        jobs=jobs(work),
+        unannounced=work.unannounced,
     )
 
 
-def jobs(debt: Debt) -> dict[str, Jobs]:
+def jobs(work: PendingWork) -> dict[str, Jobs]:
     """Return what became of a queue's messages by handler, with the calls that run now."""
-    sums = dict(debt.jobs or {})
-    for seat in debt.seats:
-        for handler, count in (seat.in_flight or {}).items():
+    sums = dict(work.jobs or {})
+    for entry in work.sessions:
+        for handler, count in (entry.in_flight or {}).items():
             add(sums, handler, Jobs(in_flight=count))
     return sums
 
 
-def in_flight(bell: Bell) -> Iterator[tuple[str, str, int]]:
+def in_flight(scheduler: WakeScheduler) -> Iterator[tuple[str, str, int]]:
     """Return how many calls of each handler run at each queue, as each session said."""
-    for session in bell.sessions.named():
-        for seat in session.seats.values():
-            for handler, count in (seat.in_flight or {}).items():
-                yield seat.queue, handler, count
+    for session in scheduler.sessions.named():
+        for entry in session.queues.values():
+            for handler, count in (entry.in_flight or {}).items():
+                yield entry.queue, handler, count
 
 
-def cluster(bell: Bell, turns: Turns | None, now: float) -> Cluster:
+def cluster(scheduler: WakeScheduler, turns: Coordinator | None, now: float) -> Cluster:
     """Return the cluster as this bridge sees it; one without a name where it takes no ``turns``."""
     if turns is None:
         return Cluster()
-    attended = {queue for session in bell.sessions.named() for queue in session.seats}
+    attended = {queue for session in scheduler.sessions.named() for queue in session.queues}
     members = [
         ClusterMember(
-            boot=bell.boot,
+            boot=scheduler.boot,
             address=turns.about.address,
             version=turns.about.version,
             me=True,
             leaving=turns.members.leaving,
             silent_ms=0,
             queues=len(attended),
-            able=sum(bell.ledger.debts[queue].seats.any_ready for queue in attended),
+            able=sum(scheduler.ledger.by_queue[queue].sessions.any_ready for queue in attended),
         )
     ]
     members += [
@@ -264,12 +267,12 @@ def cluster(bell: Bell, turns: Turns | None, now: float) -> Cluster:
     )
 
 
-def listeners(bell: Bell, now: float) -> list[ListenerState]:
+def listeners(scheduler: WakeScheduler, now: float) -> list[ListenerState]:
     """Return the sessions that said hello, oldest first."""
-    return [listener(bell, session, now) for session in bell.sessions.named()]
+    return [listener(scheduler, session, now) for session in scheduler.sessions.named()]
 
 
-def listener(bell: Bell, session: Session, now: float) -> ListenerState:
+def listener(scheduler: WakeScheduler, session: Session, now: float) -> ListenerState:
     """Return how one session stands."""
     return ListenerState(
         listener=session.listener,
@@ -280,21 +283,23 @@ def listener(bell: Bell, session: Session, now: float) -> ListenerState:
         silent_s=round(now - session.last_heard, 3),
         queues=[
             Subscribed(
-                queue=seat.queue,
-                capacity=seat.capacity,
-                free=seat.free,
-                has_room=seat.has_room,
-                owns=bell.ledger.debts[seat.queue].owner == session.id,
-                failing_s=failing_s(seat, now),
-                hung=seat.hung,
-                processes=seat.processes if seat.scaler else UNSET,
+                queue=entry.queue,
+                capacity=entry.capacity,
+                free=entry.free,
+                has_room=entry.has_room,
+                owns=scheduler.ledger.by_queue[entry.queue].owner == session.id,
+                failing_s=failing_s(entry, now),
+                hung=entry.hung,
+                processes=entry.processes if entry.scaler else UNSET,
             )
-            for seat in session.seats.values()
+            for entry in session.queues.values()
         ],
     )
 
 
-def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend: bool) -> Slices[Findings]:
+def findings(
+    scheduler: WakeScheduler, now: float, *, stalled: Container[int], notices_suspend: bool
+) -> Slices[Findings]:
     """Gather what a person should know of a bridge that runs; it changes nothing.
 
     Queues after a gap come last: nothing is known to wait there, and those beyond 1000 are not even counted.
@@ -303,45 +308,45 @@ def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend
     doubtful: list[Unattended] = []
     graves: list[Unattended] = []
     left_out = 0
-    for part in sliced(bell.ledger.debts.values()):
-        for debt in part:
-            grave = waits_for_a_person(bell, debt, now)
-            detail = grave or unattended(bell, debt)
+    for part in sliced(scheduler.ledger.by_queue.values()):
+        for work in part:
+            grave = waits_for_a_person(scheduler, work, now)
+            detail = grave or unattended(scheduler, work)
             if detail is None:
                 continue
-            rows = graves if grave else doubtful if after_gap(debt) else lonely
+            rows = graves if grave else doubtful if after_gap(work) else lonely
             if len(rows) >= ROWS_MAX:
                 left_out += rows is not doubtful
                 continue
             rows.append(
                 Unattended(
-                    queue=debt.queue,
-                    exists=debt.exists,
-                    visible=debt.visible,
-                    invisible=debt.invisible,
-                    dirty=debt.dirty,
-                    stranded=stranded(debt),
+                    queue=work.queue,
+                    exists=work.exists,
+                    visible=work.visible,
+                    invisible=work.invisible,
+                    dirty=work.dirty,
+                    stranded=stranded(work),
                     after_gap=rows is doubtful,
                     detail=detail,
                 )
             )
         yield
     troubled: list[Troubled] = []
-    for some in sliced(bell.sessions.named()):
-        troubled += _troubled(bell, now, stalled, some)
+    for some in sliced(scheduler.sessions.named()):
+        troubled += _troubled(scheduler, now, stalled, some)
         yield
     return Findings(
         unattended=[*lonely, *doubtful][:ROWS_MAX],
         buried=graves,
         sessions=troubled[:ROWS_MAX],
-        rejected=[rejected(each, now) for each in bell.rejections.recent(now)],
-        audit_found=bell.own.audit_found,
+        rejected=[rejected(each, now) for each in scheduler.rejections.recent(now)],
+        audit_found=scheduler.embedded.audit_found,
         notices_suspend=notices_suspend,
-        crowded=crowded(bell),
+        crowded=crowded(scheduler),
         left_out=left_out + max(0, len(troubled) - ROWS_MAX),
         numbers=[
             RuleNumbers(match=match, **msgspec.structs.asdict(numbers))
-            for match, numbers in bell.dispatch.tuning.each()
+            for match, numbers in scheduler.dispatch.tuning.each()
         ],
     )
 
@@ -390,7 +395,9 @@ def with_webhooks(found: Findings, subscribers: Iterable[ListenerState]) -> Find
     )
 
 
-def _troubled(bell: Bell, now: float, stalled: Container[int], sessions: Iterable[Session]) -> list[Troubled]:
+def _troubled(
+    scheduler: WakeScheduler, now: float, stalled: Container[int], sessions: Iterable[Session]
+) -> list[Troubled]:
     rows: list[Troubled] = []
     for session in sessions:
 
@@ -407,23 +414,23 @@ def _troubled(bell: Bell, now: float, stalled: Container[int], sessions: Iterabl
             )
 
         silent = now - session.last_heard
-        if silent > 2 * max(session.beat_s, bell.sessions.heartbeat_s):
+        if silent > 2 * max(session.beat_s, scheduler.sessions.heartbeat_s):
             trouble("silent", f"has missed a heartbeat: silent for {silent:.0f} s")
         if session.id in stalled:
             trouble("behind", "its connection takes nothing just now")
-        for seat in session.seats.values():
-            state = "stuck" if seat.stuck else "deaf" if seat.deaf else None
+        for entry in session.queues.values():
+            state = "stuck" if entry.stuck else "deaf" if entry.deaf else None
             if state is not None:
-                trouble(state, _SEATS[state], seat.queue)
-            if seat.hung:
-                trouble("hung", hangs(seat), seat.queue)
-            if seat.starved is not None:
-                trouble("starved", seat.starved.describe(), seat.queue)
-            since = failing_s(seat, now)
+                trouble(state, _SEATS[state], entry.queue)
+            if entry.hung:
+                trouble("hung", hangs(entry), entry.queue)
+            if entry.starved is not None:
+                trouble("starved", entry.starved.describe(), entry.queue)
+            since = failing_s(entry, now)
             if since is not None:
-                trouble("failing", f"its receives have failed for {since:.0f} s", seat.queue)
-            elif seat.scaler and seat.processes is not None and (failed := _failed(seat.processes)):
-                trouble("workers", f"its workers do not start, or end as they should not: {failed}", seat.queue)
+                trouble("failing", f"its receives have failed for {since:.0f} s", entry.queue)
+            elif entry.scaler and entry.processes is not None and (failed := _failed(entry.processes)):
+                trouble("workers", f"its workers do not start, or end as they should not: {failed}", entry.queue)
     return rows
 
 
@@ -433,17 +440,17 @@ _SEATS: Final = {
 }
 
 
-def hangs(seat: Seat) -> str:
+def hangs(entry: SessionQueue) -> str:
     """Describe how many slots of a worker its hung handlers hold."""
     return (
-        f"{seat.hung} of its {max(seat.hung, seat.capacity)} handler slots are held by calls that ran past "
+        f"{entry.hung} of its {max(entry.hung, entry.capacity)} handler slots are held by calls that ran past "
         "handler_timeout and do not return"
     )
 
 
-def crowded(bell: Bell) -> str | None:
+def crowded(scheduler: WakeScheduler) -> str | None:
     """Say in words that there were more queue names than are kept, or None where all fitted."""
-    ledger = bell.ledger
+    ledger = scheduler.ledger
     if not ledger.unknown:
         return None
     return (

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from bridge.contract.jobs import quantile
-from bridge.core.pending_work import Debt
-from bridge.core.session_queue import Seat
+from bridge.core.pending_work import PendingWork
+from bridge.core.session_queue import SessionQueue
 from bridge.core.sessions import InFlight, Session
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.slices import Slices, sliced
 from bridge.service.state.status import failing_s, hangs, stranded, unattended
 
@@ -35,21 +35,21 @@ NONE: Final = (math.inf, "", "")
 class Troubles:
     """The trouble of queues as of ``now``, once `gather` has walked over the sessions."""
 
-    def __init__(self, bell: Bell, now: float) -> None:
-        self._bell = bell
+    def __init__(self, scheduler: WakeScheduler, now: float) -> None:
+        self._bell = scheduler
         self._now = now
         self.longest: dict[str, tuple[Session, InFlight]] = {}
         """By queue: whose handler has run longest, where one has run for some seconds."""
         self._silent: dict[str, Session] = {}
-        self._rejected = bell.rejections.by_queue(now)
+        self._rejected = scheduler.rejections.by_queue(now)
         self._seats: set[str] = set()
         """Queues with a seat in trouble."""
 
     @classmethod
-    def at(cls, bell: Bell, debt: Debt, now: float) -> Troubles:
+    def at(cls, scheduler: WakeScheduler, work: PendingWork, now: float) -> Troubles:
         """Return the trouble of one queue: its own sessions are looked at, and no others."""
-        found = cls(bell, now)
-        found._look_at(each for seat in debt.seats if (each := bell.sessions.get(seat.session)) is not None)
+        found = cls(scheduler, now)
+        found._look_at(each for entry in work.sessions if (each := scheduler.sessions.get(entry.session)) is not None)
         return found
 
     def gather(self) -> Slices[None]:
@@ -64,80 +64,80 @@ class Troubles:
                 known = self.longest.get(queue)
                 if known is None or running.since < known[1].since:
                     self.longest[queue] = session, running
-            self._seats.update(queue for queue, seat in session.seats.items() if in_trouble(seat))
+            self._seats.update(queue for queue, entry in session.queues.items() if in_trouble(entry))
             if is_silent(self._bell, session, self._now):
-                for queue in session.seats:
+                for queue in session.queues:
                     self._silent.setdefault(queue, session)
 
-    def of(self, debt: Debt) -> str | None:
+    def of(self, work: PendingWork) -> str | None:
         """Say in words what is wrong with a queue, the gravest first; None where nothing is known to be."""
-        queue, nobody = debt.queue, not debt.seats
-        lone = nobody and (debt.dirty or debt.visible)
+        queue, nobody = work.queue, not work.sessions
+        lone = nobody and (work.dirty or work.visible)
         rejected = "; ".join(each.describe(self._now) for each in self._rejected.get(queue, ())[:REJECTED_SHOWN])
-        if (lone or stranded(debt)) and (words := unattended(self._bell, debt)) is not None:
+        if (lone or stranded(work)) and (words := unattended(self._bell, work)) is not None:
             return f"{words}; {rejected}" if rejected else words
         told = queue in self._seats or queue in self.longest or queue in self._silent
-        if not nobody and (told or _blocks(debt)):
-            words = self._of_seats(debt)
+        if not nobody and (told or _blocks(work)):
+            words = self._of_seats(work)
             if words is not None:
                 return words
         if rejected:
             return rejected
-        if debt.unannounced_at is not None and self._now - debt.unannounced_at < LATELY_S:
-            times, ago = f"{debt.unannounced} times", self._now - debt.unannounced_at
+        if work.unannounced_at is not None and self._now - work.unannounced_at < LATELY_S:
+            times, ago = f"{work.unannounced} times", self._now - work.unannounced_at
             return (
-                f"work was found {'once' if debt.unannounced == 1 else times} that no trigger had told of, last "
+                f"work was found {'once' if work.unannounced == 1 else times} that no trigger had told of, last "
                 f"{ago:.0f} s ago: does every producer publish after its put?"
             )
         return None
 
-    def running_ms(self, debt: Debt) -> int | None:
+    def running_ms(self, work: PendingWork) -> int | None:
         """Return for how long the longest handler of a queue has run, None where all are quick."""
-        known = self.longest.get(debt.queue)
+        known = self.longest.get(work.queue)
         return None if known is None else max(0, round(1000 * (self._now - known[1].since)))
 
-    def _of_seats(self, debt: Debt) -> str | None:
-        since = [failing_s(seat, self._now) for seat in debt.seats]
+    def _of_seats(self, work: PendingWork) -> str | None:
+        since = [failing_s(entry, self._now) for entry in work.sessions]
         failed = [each for each in since if each is not None]
         if failed:
             who = "of its only listener" if len(since) == 1 else f"of {len(failed)} of its {len(since)} listeners"
             return f"the receives {who} have failed for {max(failed):.0f} s"
-        for seat in debt.seats:
-            session = self._bell.sessions.get(seat.session)
-            if session is not None and (seat.hung or seat.starved is not None):
-                return f"{session.listener}: {hangs(seat) if seat.starved is None else seat.starved.describe()}"
-        if (words := self._hangs(debt)) is not None:
+        for entry in work.sessions:
+            session = self._bell.sessions.get(entry.session)
+            if session is not None and (entry.hung or entry.starved is not None):
+                return f"{session.listener}: {hangs(entry) if entry.starved is None else entry.starved.describe()}"
+        if (words := self._hangs(work)) is not None:
             return words
-        if any(seat.stuck for seat in debt.seats):
+        if any(entry.stuck for entry in work.sessions):
             return "a listener said that a receive had begun, and showed no progress since"
-        if any(seat.deaf for seat in debt.seats):
+        if any(entry.deaf for entry in work.sessions):
             return "a listener did not take up the messages that it was handed"
-        silent = self._silent.get(debt.queue)
+        silent = self._silent.get(work.queue)
         if silent is not None:
             return f"{silent.listener} has been silent for {self._now - silent.last_heard:.0f} s"
-        for seat in debt.seats:
-            if seat.processes is not None and seat.processes.failure is not None:
-                return f"its workers do not start, or end as they should not: {seat.processes.failure}"
+        for entry in work.sessions:
+            if entry.processes is not None and entry.processes.failure is not None:
+                return f"its workers do not start, or end as they should not: {entry.processes.failure}"
         return None
 
-    def _hangs(self, debt: Debt) -> str | None:
-        known, blocks = self.longest.get(debt.queue), _blocks(debt)
+    def _hangs(self, work: PendingWork) -> str | None:
+        known, blocks = self.longest.get(work.queue), _blocks(work)
         if known is None:
-            return self._held_by_others(debt) if blocks else None
+            return self._held_by_others(work) if blocks else None
         session, running = known
         ran_s = self._now - running.since
-        usual_s = usual(debt)
+        usual_s = usual(work)
         if ran_s < (max(BLOCKS_S, TIMES * usual_s) if usual_s is not None else BLOCKS_S if blocks else LONG_S):
             return None
         meanwhile = "" if usual_s is None else f", where nearly all take at most {usual_s:g} s"
         meanwhile += ", work waits, and nobody has room" if blocks else ""
         return f"{session.listener} has handled message {running.id} for {_span(ran_s)}{meanwhile}: does it hang?"
 
-    def _held_by_others(self, debt: Debt) -> str | None:
+    def _held_by_others(self, work: PendingWork) -> str | None:
         """Name the longest call of another queue where a worker has no slot although no call of this one runs."""
-        for seat in debt.seats:
-            session = self._bell.sessions.get(seat.session)
-            if session is None or seat.leases or any((seat.in_flight or {}).values()):
+        for entry in work.sessions:
+            session = self._bell.sessions.get(entry.session)
+            if session is None or entry.leases or any((entry.in_flight or {}).values()):
                 continue
             since, queue, message = min(((of.since, name, of.id) for name, of in session.running.items()), default=NONE)
             if self._now - since >= BLOCKS_S:
@@ -146,26 +146,26 @@ class Troubles:
         return None
 
 
-def _blocks(debt: Debt) -> bool:
-    return debt.waits and not debt.seats.any_ready
+def _blocks(work: PendingWork) -> bool:
+    return work.waits and not work.sessions.any_ready
 
 
-def usual(debt: Debt) -> float | None:
+def usual(work: PendingWork) -> float | None:
     """Return in how many seconds nearly all messages of a queue are handled; None before enough of them were."""
-    spreads = [jobs.handling for jobs in (debt.jobs or {}).values()]
+    spreads = [jobs.handling for jobs in (work.jobs or {}).values()]
     return max((quantile(each, 0.99) or 0.0 for each in spreads if sum(each.counts) >= ENOUGH), default=None)
 
 
-def in_trouble(seat: Seat) -> bool:
+def in_trouble(entry: SessionQueue) -> bool:
     """Say whether a session cannot work at one of its queues."""
-    failed = seat.processes is not None and seat.processes.failure is not None
-    no_slot = seat.hung > 0 or seat.starved is not None
-    return seat.failing_since is not None or seat.stuck or seat.deaf or failed or no_slot
+    failed = entry.processes is not None and entry.processes.failure is not None
+    no_slot = entry.hung > 0 or entry.starved is not None
+    return entry.failing_since is not None or entry.stuck or entry.deaf or failed or no_slot
 
 
-def is_silent(bell: Bell, session: Session, now: float) -> bool:
+def is_silent(scheduler: WakeScheduler, session: Session, now: float) -> bool:
     """Say whether a session has missed a heartbeat."""
-    return now - session.last_heard > 2 * max(session.beat_s, bell.sessions.heartbeat_s)
+    return now - session.last_heard > 2 * max(session.beat_s, scheduler.sessions.heartbeat_s)
 
 
 def _span(seconds: float) -> str:

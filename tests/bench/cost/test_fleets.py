@@ -23,7 +23,7 @@ from bench.cost.policy import POLICIES
 from bench.cost.spread import Percentiles
 from bench.cost.tariff import PAPER
 from bridge.core.settings import Periods
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from listeners.core.controller import Controller
 from tests.support.command import run
 
@@ -82,7 +82,7 @@ def test_all_work_is_done_once(name: str) -> None:
     assert done.first.count == 2
     assert done.latency.max_s >= 100 * 1.0 / 10, "ten slots cannot have been at it faster"
     assert done == play(name, SMALL, 10, 3), "the same seed, the same day"
-    assert done.first != play(name, SMALL, 10, 4).first or POLICIES[name].bell != "none"
+    assert done.first != play(name, SMALL, 10, 4).first or POLICIES[name].scheduler != "none"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_machines_are_the_real_ones(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_bridge_is_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault in the bridge's rules shows in the bill: triggers that mark nothing leave the work to the sweep."""
-    monkeypatch.setattr(Bell, "trigger", lambda self, *args, **named: None)
+    monkeypatch.setattr(WakeScheduler, "trigger", lambda self, *args, **named: None)
     lost = play("push", SMALL, 10, 1)
     assert lost.first.max_s > 1.0
     assert lost.deletes == 130

@@ -10,8 +10,8 @@ import pathlib
 import pytest
 
 from bridge.access import access_file
-from bridge.access.access_file import Looking
-from bridge.access.access_watch import AccessWatch, Leave
+from bridge.access.access_file import FileWatch
+from bridge.access.access_watch import AccessWatch, Permit
 from bridge.access.grants import Verb
 from bridge.access.issuer import IssuerSettings
 from bridge.access.keys import AccessList, without
@@ -76,7 +76,7 @@ async def test_a_look_that_fails_is_not_the_last(
     monkeypatch.setattr("bridge.access.access_file.LOOK_S", 0.001)
     looked = asyncio.Semaphore(0)
 
-    class Failing(Looking):
+    class Failing(FileWatch):
         def look(self) -> None:
             looked.release()
             raise ValueError("a fault of our own")
@@ -94,7 +94,7 @@ def test_an_end_that_closes_others(tmp_path: pathlib.Path) -> None:
     watch = AccessWatch(path)
     identity = watch.identify(secrets["one"])
     assert identity is not None
-    leaves: list[Leave] = []
+    leaves: list[Permit] = []
 
     def close() -> None:
         for leave in leaves:

@@ -13,10 +13,10 @@ from bridge.contract.cluster import (
     QUEUES_MAX,
     Ability,
     Able,
+    ClusterMessage,
     Covered,
     Member,
     Sent,
-    Word,
     decode_word,
     encode_word,
 )
@@ -27,7 +27,7 @@ from tests.support.words import payloads
 BOOT = "0123456789abcdef" * 2
 QUEUE = "billing/orders"
 
-WHOLE: list[Word] = [
+WHOLE: list[ClusterMessage] = [
     Member(boot=BOOT, seq=7),
     Member(
         boot=BOOT, seq=7, address="https://a:8470", version="1.0", store="ab", engine="cd", full=(QUEUE,), leaving=True
@@ -44,7 +44,7 @@ WHOLE: list[Word] = [
 
 
 @pytest.mark.parametrize("word", WHOLE)
-def test_a_word_comes_back_as_it_was_said(word: Word) -> None:
+def test_a_word_comes_back_as_it_was_said(word: ClusterMessage) -> None:
     """Encoded and decoded."""
     assert decode_word(encode_word(word)) == word
 
@@ -118,7 +118,7 @@ def test_a_queue_that_is_none_is_refused(word: dict[str, object]) -> None:
 @given(payloads)
 def test_whatever_comes_is_a_word_or_refused(data: bytes) -> None:
     """S42: with one of four codes and a short reason that repeats nothing long; a word comes back as it was."""
-    word: Word | BadInput | None
+    word: ClusterMessage | BadInput | None
     try:
         word = decode_word(data)
     except BadInput as error:

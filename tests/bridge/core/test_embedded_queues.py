@@ -10,14 +10,14 @@ import pytest
 from bridge.contract.wire import (
     BridgeHeartbeat,
     CarriedMessage,
-    Cover,
+    EmptyReceive,
     Hello,
     ListenerHeartbeat,
     QueueBeat,
     Subscription,
 )
 from bridge.core.commands import Reclaim
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.facts import AuditFound, HandedBack
 from tests.support.bells import BOOT, QUEUE, Rig
 
@@ -31,7 +31,7 @@ def message(name: str) -> CarriedMessage:
 
 def hand(rig: Rig, session: int, *names: str, granted: int | None = None, visible: int | None = None) -> None:
     """Have the store hand messages over in a commit."""
-    rig.bell.own.handed(
+    rig.scheduler.embedded.handed(
         rig.now, QUEUE, session, len(names) if granted is None else granted, [message(name) for name in names],
         len(names) if visible is None else visible,
     )  # fmt: skip
@@ -61,9 +61,9 @@ def test_o1_covers_settle_nothing_while_messages_are_visible() -> None:
     rig = Rig()
     first, second = rig.join(own=True), rig.join(own=True)
     rig.level(3, rose=True, put=3)
-    gen = rig.debt().gen
+    gen = rig.work().gen
     rig.cover(first, gen)
-    assert rig.debt().dirty and rig.gens(second) == [gen]
+    assert rig.work().dirty and rig.gens(second) == [gen]
 
 
 def test_a_namesake_in_the_queue_service_does_not_swallow_triggers() -> None:
@@ -73,7 +73,7 @@ def test_a_namesake_in_the_queue_service_does_not_swallow_triggers() -> None:
     rig.trigger()
     number = rig.join()
     assert rig.wakes(number)
-    rig.cover(number, rig.debt().gen)
+    rig.cover(number, rig.work().gen)
     rig.trigger()
     assert rig.wakes(number)
 
@@ -99,7 +99,7 @@ def test_o4_the_audit_finds_work_nobody_is_on() -> None:
     rig.level(1, rose=True, put=1)
     rig.wakes(number)
     # The bug, planted: the debt vanishes although messages are visible.
-    rig.bell.dispatch.settle(rig.debt())
+    rig.scheduler.dispatch.settle(rig.work())
     rig.wait(6)
     assert rig.wakes(number) and any(isinstance(fact, AuditFound) for fact in rig.facts)
 
@@ -134,7 +134,7 @@ def test_o7_grants_go_round_and_never_exceed_the_free_slots() -> None:
     rig = Rig()
     first = rig.join(own=True, accept=True, capacity=1)
     second = rig.join(own=True, accept=True, capacity=2)
-    granted = [rig.bell.own.grant(rig.now, QUEUE, 1) for _ in range(4)]
+    granted = [rig.scheduler.embedded.grant(rig.now, QUEUE, 1) for _ in range(4)]
     assert [grant and grant[0] for grant in granted] == [first, second, second, None]
 
 
@@ -143,18 +143,18 @@ def test_o7_a_report_between_a_grant_and_its_commit_frees_no_slot_of_it(says: st
     """What was granted is not in the listener's own count yet, however it tells it: nobody else is promised it."""
     rig = Rig()
     number = rig.join(own=True, accept=True, capacity=2, instance="1" * 32)
-    assert rig.bell.own.grant(rig.now, QUEUE, 2) == (number, 2, 2.0)
+    assert rig.scheduler.embedded.grant(rig.now, QUEUE, 2) == (number, 2, 2.0)
     if says == "room":
-        rig.room(number, 2, gen=rig.debt().gen)
+        rig.room(number, 2, gen=rig.work().gen)
     elif says == "heartbeat":
-        rig.beat(number, free=2, gen=rig.debt().gen)
+        rig.beat(number, free=2, gen=rig.work().gen)
     else:
         rig.say(number, Hello("1" * 32, "again", [Subscription(QUEUE, 2, own=True)], ["messages"]))
-    assert rig.bell.own.grant(rig.now, QUEUE, 1) is None
+    assert rig.scheduler.embedded.grant(rig.now, QUEUE, 1) is None
     hand(rig, number, "m1", granted=2)
-    assert rig.bell.own.grant(rig.now, QUEUE, 2) == (number, 1, 2.0)
+    assert rig.scheduler.embedded.grant(rig.now, QUEUE, 2) == (number, 1, 2.0)
     hand(rig, number, granted=1)
-    assert rig.debt().seats.get(number).spare == 1
+    assert rig.work().sessions.get(number).spare == 1
 
 
 class Slots:
@@ -176,7 +176,7 @@ class Slots:
         """Let one thing happen."""
         match draw.choice(["grant", "commit", "fail", "end", "say", "up", "up", "down", "down"]):
             case "grant":
-                granted = self.rig.bell.own.grant(self.rig.now, QUEUE, draw.randint(1, 3))
+                granted = self.rig.scheduler.embedded.grant(self.rig.now, QUEUE, draw.randint(1, 3))
                 if granted is not None:
                     self.granted.append(granted[1])
             case "commit" | "fail" as how if self.granted:
@@ -238,12 +238,12 @@ def test_o7_a_session_that_did_not_take_up_is_not_handed_the_next() -> None:
     frozen = rig.join(own=True, accept=True)
     hand(rig, frozen, "m1")
     rig.wait(2.1)
-    assert rig.bell.own.grant(rig.now, QUEUE, 1) is None
+    assert rig.scheduler.embedded.grant(rig.now, QUEUE, 1) is None
     other = rig.join(own=True, accept=True)
-    granted = rig.bell.own.grant(rig.now, QUEUE, 1)
+    granted = rig.scheduler.embedded.grant(rig.now, QUEUE, 1)
     assert granted is not None and granted[0] == other
     rig.beat(frozen, free=32, gen=0)
-    assert rig.debt().seats.get(frozen).has_room
+    assert rig.work().sessions.get(frozen).has_room
 
 
 def test_a_queue_that_never_stood_here_takes_no_debt_of_a_namesake_along() -> None:
@@ -264,7 +264,7 @@ def engine(queue: str) -> str:
 
 class EngineRig(Rig):
     def __init__(self) -> None:
-        super().__init__(sweep_s=T, bell=functools.partial(Bell, engine=engine))  # type: ignore[arg-type]
+        super().__init__(sweep_s=T, scheduler=functools.partial(WakeScheduler, engine=engine))  # type: ignore[arg-type]
 
 
 def test_a_queue_of_whom_says_own_is_swept_and_its_dead_man_told_the_truth() -> None:
@@ -272,13 +272,13 @@ def test_a_queue_of_whom_says_own_is_swept_and_its_dead_man_told_the_truth() -> 
     rig = EngineRig()
     session = rig.join(own=True, accept=True, store="aa")
     (wake,) = rig.wakes(session)
-    rig.say(session, Cover(QUEUE, BOOT, wake.gen, 0, own=True, store="aa"))
-    assert not rig.debt().dirty
-    (seat,) = rig.debt().seats
-    assert (seat.own, seat.accepts, seat.store) == (False, False, engine(QUEUE))
+    rig.say(session, EmptyReceive(QUEUE, BOOT, wake.gen, 0, own=True, store="aa"))
+    assert not rig.work().dirty
+    (entry,) = rig.work().sessions
+    assert (entry.own, entry.accepts, entry.store) == (False, False, engine(QUEUE))
     rig.now += 40
     rig.frames[session].clear()
     rig.say(session, ListenerHeartbeat(7, {QUEUE: QueueBeat()}))
     (beat,) = [frame for frame in rig.frames[session] if isinstance(frame, BridgeHeartbeat)]
     assert beat.queues[QUEUE].covered_age_ms == 40_000
-    assert rig.bell._agenda.when(("sweep", QUEUE)) is not None
+    assert rig.scheduler._agenda.when(("sweep", QUEUE)) is not None

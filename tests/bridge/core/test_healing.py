@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract.wire import Bye, Cover, Hello, Started, Subscription
+from bridge.contract.wire import Bye, EmptyReceive, Hello, Started, Subscription
 from bridge.core.commands import Reclaim
 from bridge.observe.facts import Covered, Suspended
 from bridge.service.clocks import SuspendWatch
@@ -33,7 +33,7 @@ def test_s2_a_beat_heals_a_lost_cover(covered: int | None, settled: bool) -> Non
     rig.started(first, 2)
     rig.facts.clear()
     rig.beat(first, covered=covered)
-    assert rig.debt().dirty is not settled
+    assert rig.work().dirty is not settled
     covers = [fact for fact in rig.facts if isinstance(fact, Covered)]
     assert covers == ([Covered(QUEUE, settled)] if covered is not None and covered >= 2 else [])
     rig.facts.clear()
@@ -59,9 +59,9 @@ def test_b7_a_cover_that_is_too_old_is_answered_by_the_wake_again() -> None:
     rig.more(first, unannounced=False), rig.more(second, unannounced=False)
     asked(rig, first, second)
     third = rig.join(capacity=0)
-    assert rig.debt().owner is None
-    rig.debt().seats.get(first).full = False
-    rig.debt().seats.refresh(rig.debt().seats.get(first))
+    assert rig.work().owner is None
+    rig.work().sessions.get(first).full = False
+    rig.work().sessions.refresh(rig.work().sessions.get(first))
     rig.cover(third, 1)
     assert asked(rig, first, second) == [first], "an old cover of anybody finds an owner for a debt that has none"
 
@@ -70,16 +70,16 @@ def test_b7_covers_are_dated_by_when_their_receive_began() -> None:
     """The newest counts, in whatever order they come; that of another boot, or of a queue not listened to, does not."""
     rig, first, second = owned()
     rig.wait(4.0)
-    rig.say(first, Cover(QUEUE, BOOT, 1, 1500))
-    assert rig.debt().covered_at == 102.5
-    rig.say(second, Cover(QUEUE, BOOT, 1, 2500))
-    assert rig.debt().covered_at == 102.5
-    rig.say(second, Cover(QUEUE, BOOT, 1, 250))
-    assert rig.debt().covered_at == 103.75
-    rig.say(second, Cover(QUEUE, "c" * 32, 1, 0))
-    assert rig.debt().covered_at == 103.75
-    rig.say(second, Cover("a/other", BOOT, 1, 0))
-    assert rig.bell.ledger.find("a/other") is None
+    rig.say(first, EmptyReceive(QUEUE, BOOT, 1, 1500))
+    assert rig.work().covered_at == 102.5
+    rig.say(second, EmptyReceive(QUEUE, BOOT, 1, 2500))
+    assert rig.work().covered_at == 102.5
+    rig.say(second, EmptyReceive(QUEUE, BOOT, 1, 250))
+    assert rig.work().covered_at == 103.75
+    rig.say(second, EmptyReceive(QUEUE, "c" * 32, 1, 0))
+    assert rig.work().covered_at == 103.75
+    rig.say(second, EmptyReceive("a/other", BOOT, 1, 0))
+    assert rig.scheduler.ledger.find("a/other") is None
 
 
 @pytest.mark.parametrize("gen", [0, 1, 2, 3, 4])
@@ -91,30 +91,34 @@ def test_b3_a_started_answers_what_its_sender_knew(gen: int) -> None:
     rig.wait(0.25)
     rig.trigger()
     rig.say(first, Started(QUEUE, "c" * 32, 3))
-    assert rig.debt().unacked == ((1, 100.0), (3, 100.75))
+    assert rig.work().unacked == ((1, 100.0), (3, 100.75))
     rig.started(first, gen)
-    assert rig.debt().unacked == {0: ((1, 100.0), (3, 100.75)), 1: ((3, 100.75),), 2: ((3, 100.75),), 3: ()}.get(
+    assert rig.work().unacked == {0: ((1, 100.0), (3, 100.75)), 1: ((3, 100.75),), 2: ((3, 100.75),), 3: ()}.get(
         gen, ((1, 100.0), (3, 100.75))
     )
-    due = rig.bell.dispatch.agenda.when(("start", QUEUE))
+    due = rig.scheduler.dispatch.agenda.when(("start", QUEUE))
     assert due == {1: 102.75, 2: 102.75, 3: None}.get(gen, 102.0)
-    assert rig.debt().started_at == (None if gen > 3 else 100.75)
-    assert rig.bell.dispatch.agenda.when(("progress", QUEUE)) == (None if gen > 3 else 115.75)
+    assert rig.work().started_at == (None if gen > 3 else 100.75)
+    assert rig.scheduler.dispatch.agenda.when(("progress", QUEUE)) == (None if gen > 3 else 115.75)
 
 
 def test_a_listener_that_learns_its_queue_is_own_says_so_with_its_cover() -> None:
     """O0: from then on the level decides, no sweep is made, and its read was of the queue service."""
     rig = Rig(sweep_s=60.0)
     number = rig.join()
-    assert rig.bell.dispatch.agenda.when(("sweep", QUEUE)) is not None
+    assert rig.scheduler.dispatch.agenda.when(("sweep", QUEUE)) is not None
     rig.cover(number, 1)
-    assert rig.debt().read_elsewhere
-    rig.say(number, Cover(QUEUE, BOOT, 1, 0, next_visible_in_ms=5000, own=True))
-    assert (rig.debt().seats.any_own, rig.debt().seats.any_foreign, rig.debt().read_elsewhere) == (True, False, False)
-    assert rig.bell.dispatch.agenda.when(("sweep", QUEUE)) is None
-    assert not rig.debt().due, "the store tells when the next one is visible"
+    assert rig.work().read_elsewhere
+    rig.say(number, EmptyReceive(QUEUE, BOOT, 1, 0, next_visible_in_ms=5000, own=True))
+    assert (rig.work().sessions.any_own, rig.work().sessions.any_foreign, rig.work().read_elsewhere) == (
+        True,
+        False,
+        False,
+    )
+    assert rig.scheduler.dispatch.agenda.when(("sweep", QUEUE)) is None
+    assert not rig.work().due, "the store tells when the next one is visible"
     rig.lose(number)
-    assert not rig.debt().due, "and of its leases as well"
+    assert not rig.work().due, "and of its leases as well"
 
 
 def test_a_hello_marks_a_queue_never_heard_of_and_no_other() -> None:
@@ -123,15 +127,15 @@ def test_a_hello_marks_a_queue_never_heard_of_and_no_other() -> None:
     rig.trigger("a/due", not_before_ms=60_000)
     rig.trigger("a/owed")
     rig.level(3, queue="a/own")
-    rig.bell.dispatch.settle(rig.debt("a/own"))
+    rig.scheduler.dispatch.settle(rig.work("a/own"))
     number = rig.join("a/due", "a/owed", "a/new")
     assert {wake.queue: (wake.reason, wake.size) for wake in rig.wakes(number)} == {
         "a/owed": ("trigger", 1), "a/new": ("resync", 1),
     }  # fmt: skip
     own = rig.join("a/own", own=True)
     assert [(wake.reason, wake.size) for wake in rig.wakes(own)] == [("resync", 3)]
-    assert rig.debt("a/own").foreign is False
-    assert rig.debt("a/new").foreign
+    assert rig.work("a/own").foreign is False
+    assert rig.work("a/new").foreign
 
 
 def test_o1_who_covers_visible_work_alone_is_left_to_the_audit() -> None:
@@ -142,7 +146,7 @@ def test_o1_who_covers_visible_work_alone_is_left_to_the_audit() -> None:
     (gen,) = rig.gens(number)
     rig.started(number, gen)
     rig.cover(number, gen)
-    assert (rig.debt().dirty, rig.debt().owner) == (True, None)
+    assert (rig.work().dirty, rig.work().owner) == (True, None)
     rig.wait(4.875)
     assert not rig.wakes(number)
     rig.wait(0.125)
@@ -154,7 +158,7 @@ def test_o7_who_leaves_a_queue_gives_back_what_it_was_handed_of_it() -> None:
     rig = Rig()
     number = rig.join(QUEUE, "a/y", own=True, accept=True, instance="1" * 32)
     hand(rig, number, "m1")
-    rig.bell.own.handed(rig.now, "a/y", number, 1, [message("m2")], 1)
+    rig.scheduler.embedded.handed(rig.now, "a/y", number, 1, [message("m2")], 1)
     rig.drive()
     rig.say(number, Hello("1" * 32, "less", [Subscription("a/y", 32, own=True)], ["messages"]))
     assert rig.reclaims == [Reclaim(QUEUE, (("m1", "receipt of m1"),), uncount=True)]
@@ -182,7 +186,7 @@ def test_a_clock_that_comes_closer_is_taken_as_it_is() -> None:
 
 def suspend(rig: Rig, seconds: float) -> int:
     """Have the machine sleep: the rig's clock stands still."""
-    marked = rig.bell.suspended(rig.now, seconds)
+    marked = rig.scheduler.suspended(rig.now, seconds)
     rig.drive()
     return marked
 
@@ -194,7 +198,7 @@ def test_every_queue_elsewhere_is_looked_at_once_and_own_ones_are_not() -> None:
     own = rig.join("a/own", own=True)
     rig.trigger("a/nats", bus="nats")
     for queue in ("a/nats", "a/none"):
-        rig.cover(number, rig.debt(queue).gen, queue)
+        rig.cover(number, rig.work(queue).gen, queue)
     rig.wakes(number)
     assert suspend(rig, HOUR) == 2
     heard = []
@@ -268,11 +272,11 @@ def test_a_lost_cover_is_healed_by_a_heartbeat() -> None:
     """S2: the generation that was covered is repeated."""
     rig, first, _ = restarted()
     rig.trigger()
-    gen = rig.debt().gen
+    gen = rig.work().gen
     rig.beat(first, covered=gen - 1, gen=gen)
-    assert rig.debt().dirty
+    assert rig.work().dirty
     rig.beat(first, covered=gen, gen=gen)
-    assert not rig.debt().dirty
+    assert not rig.work().dirty
 
 
 def test_leases_that_a_bye_names_become_timers() -> None:
@@ -289,9 +293,9 @@ def test_b6_who_has_no_room_hands_nothing_out(level: str) -> None:
     first, second = rig.join(own=True), rig.join(own=True)
     rig.more(second)
     rig.level(2, rose=True, put=2)
-    rig.cover(first, rig.debt().gen)
+    rig.cover(first, rig.work().gen)
     asked(rig, first, second)
-    assert (rig.debt().dirty, rig.debt().owner) == (True, None)
+    assert (rig.work().dirty, rig.work().owner) == (True, None)
     if level == "room":
         rig.room(second, 0)
     else:
@@ -325,4 +329,4 @@ def test_b8_an_idle_beat_lets_a_session_go_without_a_timer(
     rig.wait(100.0 + age_s - rig.now)
     rig.beat(number, free=free, gen=gen, receiving_ms=receiving_ms, leases=[60_000] if lease else None)
     rig.lose(number)
-    assert list(rig.debt().due) == leaves
+    assert list(rig.work().due) == leaves

@@ -12,9 +12,9 @@ from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import (
     BridgeHeartbeat,
     Bye,
-    Cover,
-    CoverAge,
+    EmptyReceive,
     Hello,
+    LastEmptyReceive,
     ListenerHeartbeat,
     QueueBeat,
     StoreDepth,
@@ -24,10 +24,10 @@ from bridge.contract.wire import (
     WelcomedQueue,
 )
 from bridge.core.agenda import Agenda, DueTimes
-from bridge.core.listener_counts import Receives, count_depth, count_triggers
-from bridge.core.pending_work import Counted, Debt, Ledger
-from bridge.core.session_queue import Seat, Seats, seat
-from bridge.core.sessions import Session, Sessions, Silence
+from bridge.core.listener_counts import ReceiveCounts, count_depth, count_triggers
+from bridge.core.pending_work import Counted, PendingQueues, PendingWork
+from bridge.core.session_queue import QueueSessions, SessionQueue, session_queue
+from bridge.core.sessions import Session, Sessions, SessionTimeouts
 from bridge.core.settings import Periods, Tuning
 from bridge.core.wake_scheduler import Duplicates
 from bridge.observe.facts import (
@@ -59,8 +59,8 @@ def rebuilt(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def numbers(seats: list[Seat]) -> list[int]:
-    return [one.session for one in seats]
+def numbers(entries: list[SessionQueue]) -> list[int]:
+    return [one.session for one in entries]
 
 
 def test_who_comes_to_a_name_that_was_forgotten_is_asked_to_look() -> None:
@@ -68,14 +68,14 @@ def test_who_comes_to_a_name_that_was_forgotten_is_asked_to_look() -> None:
     rig = Rig(queues_max=2)
     for name in ("a/1", "a/2", "a/3"):
         rig.trigger(name)
-    assert rig.bell.ledger.find("a/1") is None
+    assert rig.scheduler.ledger.find("a/1") is None
     assert rig.wakes(rig.join("a/1"))
 
 
 def test_nobody_who_listens_is_refused_or_forgotten() -> None:
     """With every known name needed, hellos and triggers go on: the one is let in, the other rings plain subscribers."""
     rig = Rig(queues_max=2)
-    rig.bell.dispatch.announcing = True
+    rig.scheduler.dispatch.announcing = True
     rig.join("a/1", "a/2", "a/3")
     rig.level(1, queue="a/own", put=1, rose=True)
     late = rig.join("a/late")
@@ -84,9 +84,9 @@ def test_nobody_who_listens_is_refused_or_forgotten() -> None:
     rig.trigger("a/stranger")
     rig.trigger("a/stranger", not_before_ms=5000)
     assert rig.announced == ["trigger"]
-    assert sorted(rig.bell.ledger.debts) == ["a/1", "a/2", "a/3", "a/late", "a/own"]
-    assert ("due", "a/stranger") not in rig.bell.dispatch.agenda
-    assert rig.bell.ledger.unknown == 2
+    assert sorted(rig.scheduler.ledger.by_queue) == ["a/1", "a/2", "a/3", "a/late", "a/own"]
+    assert ("due", "a/stranger") not in rig.scheduler.dispatch.agenda
+    assert rig.scheduler.ledger.unknown == 2
     rig.wait(6.0)
     assert rig.wakes(rig.join("a/stranger"))
 
@@ -97,73 +97,73 @@ def test_a_hello_at_the_limit_seats_all_its_queues() -> None:
     rig.trigger("a/other")
     number = rig.join("a/1", "a/2", instance="1" * 32)
     rig.say(number, Hello("1" * 32, "again", [Subscription(f"a/{name}", 4) for name in (2, 3, 4)]))
-    assert sorted(rig.bell.ledger.debts) == ["a/2", "a/3", "a/4"]
-    assert [len(rig.debt(f"a/{name}").seats) for name in (2, 3, 4)] == [1, 1, 1]
+    assert sorted(rig.scheduler.ledger.by_queue) == ["a/2", "a/3", "a/4"]
+    assert [len(rig.work(f"a/{name}").sessions) for name in (2, 3, 4)] == [1, 1, 1]
     rig.bye(number)
     for stranger in range(4):
         rig.trigger(f"b/{stranger}")
-    assert len(rig.bell.ledger.debts) == 1, "what listeners left behind goes bit by bit"
+    assert len(rig.scheduler.ledger.by_queue) == 1, "what listeners left behind goes bit by bit"
 
 
 def test_it_is_said_that_names_did_not_fit() -> None:
     """Only where one with work announced was not kept: a clean one that went is no news."""
     rig = Rig(queues_max=1)
     rig.trigger("a/1")
-    assert crowded(rig.bell) is None
+    assert crowded(rig.scheduler) is None
     rig.trigger("a/2")
-    said = crowded(rig.bell)
+    said = crowded(rig.scheduler)
     assert said is not None and "at most 1 names" in said
-    assert at_once(findings(rig.bell, rig.now, stalled=(), notices_suspend=True)).crowded == said
+    assert at_once(findings(rig.scheduler, rig.now, stalled=(), notices_suspend=True)).crowded == said
 
 
 def test_a_clean_name_goes_before_an_older_one_with_a_debt() -> None:
     """B10: also one that nobody ever came to, and that was never marked."""
-    ledger = Ledger(2, Tuning(Periods()))
-    ledger.mark(ledger.hear("a/owed", 0.0), 0.0, "trigger", 1, foreign=True)
+    ledger = PendingQueues(2, Tuning(Periods()))
+    ledger.request_wake(ledger.hear("a/owed", 0.0), 0.0, "trigger", 1, foreign=True)
     ledger.hear("a/clean", 0.0)
     ledger.hear("a/new", 0.0)
-    assert sorted(ledger.debts) == ["a/new", "a/owed"]
+    assert sorted(ledger.by_queue) == ["a/new", "a/owed"]
 
 
-def place(
+def entry_of(
     session: int, *, own: bool = False, accepts: bool = False, capacity: int = 4, free: int | None = None
-) -> Seat:
+) -> SessionQueue:
     """Return a seat as a hello asks for it."""
-    return seat(session, Subscription("a/b", capacity, own=own, free=free), accepts=accepts)
+    return session_queue(session, Subscription("a/b", capacity, own=own, free=free), accepts=accepts)
 
 
-def seated(*seats: Seat) -> Seats:
+def seated(*entries: SessionQueue) -> QueueSessions:
     """Return seats in this order."""
-    all_of_them = Seats()
-    for one in seats:
+    all_of_them = QueueSessions()
+    for one in entries:
         all_of_them.add(one)
     return all_of_them
 
 
 def test_which_sessions_are_own_is_counted_through_every_change() -> None:
     """Seated, seated anew as the other kind, turned own by a cover, and gone: both counts are right after each."""
-    seats = Seats()
-    assert (seats.any_own, seats.any_foreign, seats.any_ready, len(seats)) == (False, False, False, 0)
-    one, two = place(1), place(2)
-    seats.add(one), seats.add(two)
-    assert (seats.any_own, seats.any_foreign) == (False, True)
-    seats.turns_own(one)
-    seats.turns_own(one)
-    assert (one.own, seats.any_own, seats.any_foreign) == (True, True, True)
-    seats.turns_own(two)
-    assert (seats.any_own, seats.any_foreign) == (True, False)
-    seats.add(place(1))
-    assert (seats.any_own, seats.any_foreign, len(seats)) == (True, True, 2)
-    assert seats.remove(2) is two
-    assert (seats.any_own, seats.any_foreign) == (False, True)
-    assert seats.remove(2) is None
-    seats.remove(1)
-    assert (seats.any_own, seats.any_foreign, seats.any_ready, len(seats)) == (False, False, False, 0)
-    three, four = place(3, own=True), place(4, own=True)
-    seats.add(three), seats.add(four), seats.remove(3)
-    assert (seats.any_own, seats.any_foreign) == (True, False)
-    seats.remove(4)
-    assert not seats.any_own
+    entries = QueueSessions()
+    assert (entries.any_own, entries.any_foreign, entries.any_ready, len(entries)) == (False, False, False, 0)
+    one, two = entry_of(1), entry_of(2)
+    entries.add(one), entries.add(two)
+    assert (entries.any_own, entries.any_foreign) == (False, True)
+    entries.turns_own(one)
+    entries.turns_own(one)
+    assert (one.own, entries.any_own, entries.any_foreign) == (True, True, True)
+    entries.turns_own(two)
+    assert (entries.any_own, entries.any_foreign) == (True, False)
+    entries.add(entry_of(1))
+    assert (entries.any_own, entries.any_foreign, len(entries)) == (True, True, 2)
+    assert entries.remove(2) is two
+    assert (entries.any_own, entries.any_foreign) == (False, True)
+    assert entries.remove(2) is None
+    entries.remove(1)
+    assert (entries.any_own, entries.any_foreign, entries.any_ready, len(entries)) == (False, False, False, 0)
+    three, four = entry_of(3, own=True), entry_of(4, own=True)
+    entries.add(three), entries.add(four), entries.remove(3)
+    assert (entries.any_own, entries.any_foreign) == (True, False)
+    entries.remove(4)
+    assert not entries.any_own
 
 
 def test_a_copy_is_known_for_its_period_and_no_longer() -> None:
@@ -220,7 +220,7 @@ def test_a_due_time_is_not_early_by_a_rounding_error_either() -> None:
 def test_b8_a_session_that_ended_meanwhile_hides_nobody_who_is_dead() -> None:
     """B8: those that are looked up after it are judged all the same."""
     sessions = Sessions(10.0)
-    silence = Silence(sessions)
+    silence = SessionTimeouts(sessions)
     one, two = (Session(id=number, kind="test", opened_at=0.0, last_heard=0.0) for number in (1, 2))
     for session in (one, two):
         sessions.open(session)
@@ -232,13 +232,13 @@ def test_b8_a_session_that_ended_meanwhile_hides_nobody_who_is_dead() -> None:
 ME, YOU = "1" * 32, "2" * 32
 
 
-def debt(queue: str = "a/b") -> Debt:
-    return Debt(queue=queue, seats=Seats(), numbers=Tuning(Periods()).of(queue))
+def work(queue: str = "a/b") -> PendingWork:
+    return PendingWork(queue=queue, sessions=QueueSessions(), numbers=Tuning(Periods()).of(queue))
 
 
 def test_work_that_nobody_announced_is_counted_once() -> None:
     """By its level, apart from the receives by source, and not where work was announced meanwhile."""
-    receives, queue = Receives(), debt()
+    receives, queue = ReceiveCounts(), work()
     levels = {"sweep": (2, 1), "unannounced": (1, 0)}
     told = [ReceivesTold("a/b", "sweep", 2, 1), Unannounced("a/b", 1)]
     assert receives.told(ME, queue, levels) == receives.told(YOU, queue, levels) == told
@@ -251,7 +251,7 @@ def test_work_that_nobody_announced_is_counted_once() -> None:
 
 def test_the_newest_count_of_a_store_is_kept() -> None:
     """Of two listeners the one that looked later is believed, whenever it says so; of equal ones the last."""
-    queue = debt()
+    queue = work()
     count_depth(queue, StoreDepth(5, 1, 2_000), 100.0)
     count_depth(queue, StoreDepth(9, 9, 3_000), 100.5)
     assert queue.counted == Counted(5, 1, 98.0, False)
@@ -274,7 +274,7 @@ def heard(rig: Rig, number: int) -> list[object]:
 def test_ends_of_sessions_that_do_not_say_bye() -> None:
     """Replaced, silent, lost and without a hello: each with its code and its reason, and told if it had a name."""
     rig = Rig()
-    nameless = rig.bell.open(rig.now, "test")
+    nameless = rig.scheduler.open(rig.now, "test")
     old = rig.join("a/x", instance="1" * 32)
     silent = rig.join("a/x")
     lost = rig.join("a/x")
@@ -290,7 +290,7 @@ def test_ends_of_sessions_that_do_not_say_bye() -> None:
     rig.beat(new, "a/x")
     rig.wait(0.125)
     assert rig.ended[nameless] == (4408, "no hello within 5 s")
-    assert rig.bell.sessions.get(nameless) is None
+    assert rig.scheduler.sessions.get(nameless) is None
     for _ in range(2):
         rig.wait(4.875)
         rig.beat(new, "a/x")
@@ -313,11 +313,11 @@ def test_a_beat_that_tells_of_receives_and_depth_is_counted() -> None:
     }
     rig.say(number, ListenerHeartbeat(1, beats))
     assert news(rig) == [ReceivesTold(QUEUE, "sweep", 1, 2)]
-    assert rig.debt().counted == Counted(5, 1, 99.5, at_least=True)
-    assert rig.debt().seats.get(number).failing_since == 97.5
-    assert rig.bell.ledger.find("a/other") is None
+    assert rig.work().counted == Counted(5, 1, 99.5, at_least=True)
+    assert rig.work().sessions.get(number).failing_since == 97.5
+    assert rig.scheduler.ledger.find("a/other") is None
     rig.beat(number)
-    assert rig.debt().seats.get(number).failing_since is None
+    assert rig.work().sessions.get(number).failing_since is None
 
 
 @pytest.mark.parametrize(
@@ -325,8 +325,8 @@ def test_a_beat_that_tells_of_receives_and_depth_is_counted() -> None:
 )
 def test_as_many_are_woken_as_their_room_is_enough_for(size: int, picked: list[int]) -> None:
     """Two slots, one that is a guess (a free count of 0 without a `more`), and three."""
-    seats = seated(place(1, free=2), place(2, free=0), place(3, free=3))
-    assert numbers(seats.pick_for(size)) == picked
+    entries = seated(entry_of(1, free=2), entry_of(2, free=0), entry_of(3, free=3))
+    assert numbers(entries.pick_for(size)) == picked
 
 
 def test_many_deadlines_that_stand_are_not_put_in_order_again_with_each(rebuilt: list[int]) -> None:
@@ -349,28 +349,30 @@ def test_the_life_of_a_session_frame_by_frame() -> None:
     assert news(rig) == [SessionOpened(1, "listener 1", "test", 1), Woken(QUEUE, 1, "resync", 0.0, 0)]
     rig.wait(1.0)
     rig.started(number, 1)
-    rig.say(number, Cover(QUEUE, BOOT, 1, 500))
+    rig.say(number, EmptyReceive(QUEUE, BOOT, 1, 500))
     assert news(rig) == [Covered(QUEUE, settled=True)]
     rig.wait(2.0)
     rig.say(number, ListenerHeartbeat(99))
-    assert heard(rig, number) == [BridgeHeartbeat(BOOT, 99, 0, 1, {QUEUE: CoverAge(1, 2500)})]
+    assert heard(rig, number) == [BridgeHeartbeat(BOOT, 99, 0, 1, {QUEUE: LastEmptyReceive(1, 2500)})]
     rig.cover(number, 1)
     assert news(rig) == [Covered(QUEUE, settled=False)], "nothing was owed"
     rig.bye(number)
     assert heard(rig, number) == [Bye()]
     assert rig.ended == {number: (1000, "bye")}
     assert news(rig) == [SessionClosed(1, "listener 1", "bye")]
-    assert rig.bell.deadline() == rig.bell.dispatch.agenda.when(("audit", 0)), "no timer of the session is left"
+    assert rig.scheduler.deadline() == rig.scheduler.dispatch.agenda.when(("audit", 0)), (
+        "no timer of the session is left"
+    )
 
 
 def test_triggers_are_told_and_copies_as_well() -> None:
     """With the bus, the size and how many they stand for."""
     rig = Rig()
     event = CloudQueueWorkDetected("billing", "orders", 4, id="1", source="p")
-    rig.bell.trigger(rig.now, event, "http", count=3)
-    rig.bell.trigger(rig.now, event, "nats", count=3)
-    rig.bell.trigger(rig.now, event, "http", redelivered=True)
-    rig.bell.trigger(rig.now, event, "http")
+    rig.scheduler.trigger(rig.now, event, "http", count=3)
+    rig.scheduler.trigger(rig.now, event, "nats", count=3)
+    rig.scheduler.trigger(rig.now, event, "http", redelivered=True)
+    rig.scheduler.trigger(rig.now, event, "http")
     rig.drive()
     assert news(rig) == [
         Triggered(QUEUE, "http", 4, 3),
@@ -378,12 +380,12 @@ def test_triggers_are_told_and_copies_as_well() -> None:
         DuplicateDropped(QUEUE, "http"),
         Triggered(QUEUE, "http", 4, 1),
     ]
-    assert (rig.debt().triggers, rig.debt().size) == (4, 8)
+    assert (rig.work().triggers, rig.work().size) == (4, 8)
 
 
 def test_a_name_takes_little_memory() -> None:
     """What most queues have none of is shared until it changes: a bridge may know 100,000 names."""
-    ledger = Ledger(10, Tuning(Periods()))
+    ledger = PendingQueues(10, Tuning(Periods()))
     one, two = (ledger.open(name, 0.0) for name in ("a/b", "a/c"))
     for name in ("asked", "buses", "wakes", "wake_sources"):
         assert getattr(one, name) is getattr(two, name), name

@@ -15,7 +15,7 @@ SESSIONS = [None, "own", "foreign"]
 def plain(sessions: str | None = None) -> Rig:
     """Return a rig with a plain subscriber, and with a session of this store, of another one, or with none."""
     rig = Rig()
-    rig.bell.reminders.announcing(rig.now, True)
+    rig.scheduler.reminders.announcing(rig.now, True)
     rig.level(0)
     if sessions is not None:
         number = rig.join(own=sessions == "own")
@@ -35,14 +35,14 @@ def heard(rig: Rig) -> list[tuple[str, int]]:
 def live(rig: Rig) -> None:
     """Let a second pass in which every session says that it lives."""
     rig.wait(1.0)
-    for number in [seat.session for seat in rig.debt().seats]:
+    for number in [entry.session for entry in rig.work().sessions]:
         rig.beat(number)
 
 
 def cover(rig: Rig) -> None:
     """Every session finds its queue empty."""
-    for number in [seat.session for seat in rig.debt().seats]:
-        rig.cover(number, rig.debt().gen)
+    for number in [entry.session for entry in rig.work().sessions]:
+        rig.cover(number, rig.work().gen)
 
 
 @pytest.mark.parametrize("sessions", SESSIONS)

@@ -21,13 +21,12 @@ from bridge.contract.wire import (
     Subscription,
     Wake,
 )
-from bridge.core import listener_counts as tallies
-from bridge.core import listener_counts as work
+from bridge.core import listener_counts
 from bridge.core.listener_counts import JobCounts
-from bridge.core.pending_work import Debt
-from bridge.core.session_queue import Seats
+from bridge.core.pending_work import PendingWork
+from bridge.core.session_queue import QueueSessions
 from bridge.core.settings import Periods, QueueRule, Tuning, check_rules, check_slack, check_sweep
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.facts import BusDown, BusUp, JobsTold, WorkersTallied
 from bridge.triggers.supervisor import RETRY_CAP_S, State, Supervision
 from tests.support.bells import QUEUE, Rig
@@ -35,7 +34,7 @@ from tests.support.bells import QUEUE, Rig
 
 def join_scaler(rig: Rig, capacity: int = 8) -> int:
     """Open a scaler's session and say hello; return its number."""
-    number = rig.bell.open(rig.now, "test")
+    number = rig.scheduler.open(rig.now, "test")
     rig.frames[number] = []
     rig.say(number, Hello(f"5ca1e{number:027x}", "scaler", [Subscription(QUEUE, capacity)], kind="scaler"))
     return number
@@ -48,9 +47,9 @@ def newest(rig: Rig, number: int) -> Wake:
 
 def quiet(rig: Rig, *numbers: int) -> None:
     """Have the debt of the first hello settled, and forget what was sent."""
-    owner = rig.debt().owner
+    owner = rig.work().owner
     assert owner is not None
-    rig.cover(owner, rig.debt().gen)
+    rig.cover(owner, rig.work().gen)
     for number in numbers:
         rig.frames[number].clear()
 
@@ -70,16 +69,16 @@ def test_one_that_starts_workers_hears_of_more_work(reason: Reason) -> None:
     rig.trigger()
     starts(rig, scaler, 1)
     worker = rig.join(QUEUE)
-    assert rig.debt().owner == worker
-    rig.bell.dispatch.mark(rig.debt(), rig.now, reason, foreign=True)
+    assert rig.work().owner == worker
+    rig.scheduler.dispatch.request_wake(rig.work(), rig.now, reason, foreign=True)
     rig.drive()
-    assert rig.debt().owner == worker
-    assert newest(rig, scaler).gen == rig.debt().gen
+    assert rig.work().owner == worker
+    assert newest(rig, scaler).gen == rig.work().gen
     assert newest(rig, scaler).workers == 1
     rig.frames[scaler].clear()
     rig.say(scaler, More(QUEUE, 1, False, 2))
     assert not rig.gens(scaler)
-    assert rig.debt().owner == worker
+    assert rig.work().owner == worker
 
 
 def test_what_is_tallied_is_counted_once() -> None:
@@ -99,13 +98,15 @@ def test_what_is_tallied_is_counted_once() -> None:
     assert tallied(scaler, started=3, idle=1, unheard_of=9) == [("started", 3), ("idle", 1)]
     assert tallied(scaler, started=3, idle=1) == []
     rig.lose(scaler)
-    again = rig.bell.open(rig.now, "test")
+    again = rig.scheduler.open(rig.now, "test")
     rig.frames[again] = []
     rig.say(again, hello)
     assert tallied(again, started=4, idle=0) == [("started", 1)]
     assert tallied(again, idle=2) == [("idle", 1)]
     other = join_scaler(rig)
-    assert tallied(other, failed=5_000_000) == [("failed", tallies.TALLY_STEP_MAX)], "whoever claims more is broken"
+    assert tallied(other, failed=5_000_000) == [("failed", listener_counts.TALLY_STEP_MAX)], (
+        "whoever claims more is broken"
+    )
     worker = rig.join(QUEUE)
     assert tallied(worker, started=1) == [], "it says so of itself and is none"
 
@@ -251,17 +252,17 @@ def test_a_slack_is_two_heartbeats_at_least() -> None:
 ME, YOU = "1" * 32, "2" * 32
 
 
-def debt(queue: str = "a/b") -> Debt:
-    return Debt(queue=queue, seats=Seats(), numbers=Tuning(Periods()).of(queue))
+def work(queue: str = "a/b") -> PendingWork:
+    return PendingWork(queue=queue, sessions=QueueSessions(), numbers=Tuning(Periods()).of(queue))
 
 
 def test_no_heartbeat_adds_more_than_a_listener_can_have_done() -> None:
     """An absurd level is taken as where its counts stand, not as work that was done."""
-    counts, queue = JobCounts(), debt()
+    counts, queue = JobCounts(), work()
     absurd = Jobs({"done": COUNT_MAX}, {"E": COUNT_MAX}, 0, COUNT_MAX, Spread([COUNT_MAX], COUNT_MAX))
     counts.told(ME, queue, {"m:f": absurd})
     counts.told(ME, queue, {"m:f": absurd})
-    step = work.JOB_STEP_MAX
+    step = listener_counts.JOB_STEP_MAX
     most = Jobs({"done": step}, {"E": step}, 0, step, Spread([step], 1000 * step))
     assert queue.jobs == {"m:f": most}
 
@@ -269,7 +270,7 @@ def test_no_heartbeat_adds_more_than_a_listener_can_have_done() -> None:
 def test_who_was_forgotten_says_that_it_was_heard_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its levels are not counted again, while one that was never heard counts from its first word on."""
     monkeypatch.setattr("bridge.core.listener_counts.TELLERS_MAX", 2)
-    counts, queue = JobCounts(), debt()
+    counts, queue = JobCounts(), work()
     instances = [f"{number:032x}" for number in range(3)]
     for round_ in range(5):
         for instance in instances:
@@ -283,10 +284,10 @@ def test_who_was_forgotten_says_that_it_was_heard_before(monkeypatch: pytest.Mon
 QUEUE_GROWTH = "billing/orders"
 
 
-def hello(bell: Bell, now: float, number: int, store: str = "s") -> int:
+def hello(scheduler: WakeScheduler, now: float, number: int, store: str = "s") -> int:
     """Begin a session of the queue."""
-    session = bell.open(now, "test")
-    bell.frame(now, session, Hello(f"{number:032x}", "worker", [Subscription(QUEUE_GROWTH, 4, store=store)], []))
+    session = scheduler.open(now, "test")
+    scheduler.frame(now, session, Hello(f"{number:032x}", "worker", [Subscription(QUEUE_GROWTH, 4, store=store)], []))
     return session
 
 
@@ -297,12 +298,12 @@ def test_a_scaler_is_asked_only_where_no_worker_has_room() -> None:
     quiet(rig, scaler, worker)
     for _ in range(3):
         rig.trigger()
-        assert rig.debt().owner == worker
+        assert rig.work().owner == worker
         assert not rig.gens(scaler)
-        rig.cover(worker, rig.debt().gen)
+        rig.cover(worker, rig.work().gen)
     rig.trigger()
     rig.say(worker, More(QUEUE, 5, False))
-    assert rig.debt().owner == scaler
+    assert rig.work().owner == scaler
     assert newest(rig, scaler).workers == 1
 
 

@@ -11,7 +11,16 @@ import pytest
 
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.jobs import Jobs, Spread
-from bridge.contract.wire import Bye, Cover, ErrorFrame, Hello, ListenerHeartbeat, QueueBeat, Started, Subscription
+from bridge.contract.wire import (
+    Bye,
+    EmptyReceive,
+    ErrorFrame,
+    Hello,
+    ListenerHeartbeat,
+    QueueBeat,
+    Started,
+    Subscription,
+)
 from bridge.core import agenda as due
 from bridge.core import listener_counts as levels_module
 from bridge.core.listener_counts import Levels
@@ -27,7 +36,7 @@ def two(**options: int) -> tuple[Rig, int, int]:
     rig.settle_hello(first)
     rig.wakes(second)
     # The second is the next to be woken.
-    rig.debt().seats.used(rig.debt().seats.get(first))
+    rig.work().sessions.used(rig.work().sessions.get(first))
     return rig, first, second
 
 
@@ -37,7 +46,7 @@ def test_b1_the_generation_is_one_counter_for_all_queues() -> None:
     rig.trigger("a/x")
     rig.trigger("a/y")
     rig.trigger("a/x")
-    assert (rig.debt("a/x").gen, rig.debt("a/y").gen) == (3, 2)
+    assert (rig.work("a/x").gen, rig.work("a/y").gen) == (3, 2)
 
 
 def test_b3_the_least_recently_used_session_owns() -> None:
@@ -45,7 +54,7 @@ def test_b3_the_least_recently_used_session_owns() -> None:
     rig, first, second = two()
     rig.trigger()
     assert len(rig.wakes(second)) == 1 and not rig.wakes(first)
-    rig.cover(second, rig.debt().gen)
+    rig.cover(second, rig.work().gen)
     rig.trigger()
     assert len(rig.wakes(first)) == 1 and not rig.wakes(second)
 
@@ -57,23 +66,23 @@ def test_b3_unsent_wakes_merge_and_sent_ones_do_not() -> None:
     for _ in range(5):
         rig.trigger()
     rig.deaf = set()
-    rig.frames[second].extend(rig.bell.take(rig.now, second))
+    rig.frames[second].extend(rig.scheduler.take(rig.now, second))
     (wake,) = rig.wakes(second)
-    assert wake.gen == rig.debt().gen and wake.size == 5
+    assert wake.gen == rig.work().gen and wake.size == 5
     rig.trigger()
-    assert rig.gens(second) == [rig.debt().gen]
+    assert rig.gens(second) == [rig.work().gen]
 
 
 def test_b3_started_acknowledges_only_up_to_its_generation() -> None:
     """A mark after the wake keeps A running although the older wake was answered."""
     rig, first, second = two()
     rig.trigger()
-    old = rig.debt().gen
+    old = rig.work().gen
     rig.trigger()
     rig.wakes(second)
     rig.started(second, old)
     rig.wait(2.1)
-    assert rig.gens(second) == [rig.debt().gen] and rig.gens(first) == [rig.debt().gen]
+    assert rig.gens(second) == [rig.work().gen] and rig.gens(first) == [rig.work().gen]
 
 
 def test_b4_marks_do_not_put_off_the_question_to_others() -> None:
@@ -106,21 +115,21 @@ def test_b5_a_started_without_progress_is_handed_on() -> None:
     """After R + H without a newer receive the next session is woken, and the stuck one is barred."""
     rig, first, second = two()
     rig.trigger()
-    rig.started(second, rig.debt().gen)
+    rig.started(second, rig.work().gen)
     for _ in range(4):
         rig.wait(4.0)
         rig.beat(first), rig.beat(second, receiving_ms=None)
     assert any(isinstance(fact, OwnerStuck) and fact.session == second for fact in rig.facts)
-    assert rig.gens(first) == [rig.debt().gen]
-    rig.cover(first, rig.debt().gen)
-    rig.trigger(), rig.cover(first, rig.debt().gen)
+    assert rig.gens(first) == [rig.work().gen]
+    rig.cover(first, rig.work().gen)
+    rig.trigger(), rig.cover(first, rig.work().gen)
     rig.wakes(second)
     rig.trigger()
     assert not rig.wakes(second)
     rig.room(second, 32)
-    rig.cover(first, rig.debt().gen)
+    rig.cover(first, rig.work().gen)
     rig.trigger()
-    rig.cover(first, rig.debt().gen)
+    rig.cover(first, rig.work().gen)
     rig.trigger()
     assert rig.wakes(second)
 
@@ -129,7 +138,7 @@ def test_b5_the_same_receive_named_again_does_not_renew() -> None:
     """A receive that hangs is one receive however often it is reported, and however much the reports jitter."""
     rig, first, second = two()
     rig.trigger()
-    rig.started(second, rig.debt().gen)
+    rig.started(second, rig.work().gen)
     begun = rig.now
     for beat in range(4):
         rig.wait(4.0)
@@ -144,7 +153,7 @@ def test_b6_more_wakes_the_next_and_bars_the_sender() -> None:
     rig.wakes(first), rig.wakes(second)
     rig.more(second)
     rig.more(first)
-    assert rig.debt().owner is None and rig.debt().dirty
+    assert rig.work().owner is None and rig.work().dirty
     rig.wakes(first), rig.wakes(second)
     rig.wait(10)
     rig.beat(first), rig.beat(second)
@@ -157,37 +166,37 @@ def test_b7_a_cover_from_any_session_counts() -> None:
     """An empty receive is a fact, whoever made it."""
     rig, first, second = two()
     rig.trigger()
-    rig.cover(first, rig.debt().gen)
-    assert not rig.debt().dirty
+    rig.cover(first, rig.work().gen)
+    assert not rig.work().dirty
 
 
 def test_b7_an_older_cover_settles_nothing() -> None:
     """I3: a look that began before a mark was known says nothing about that mark."""
     rig, first, second = two()
     rig.trigger()
-    old = rig.debt().gen
+    old = rig.work().gen
     rig.trigger()
     rig.cover(second, old)
-    assert rig.debt().dirty
-    rig.cover(second, rig.debt().gen)
-    assert not rig.debt().dirty
+    assert rig.work().dirty
+    rig.cover(second, rig.work().gen)
+    assert not rig.work().dirty
 
 
 def test_b7_a_cover_of_another_boot_settles_nothing() -> None:
     """Generations of two boots are never compared."""
     rig, first, second = two()
     rig.trigger()
-    rig.cover(second, rig.debt().gen + 5, boot="c" * 32)
-    assert rig.debt().dirty
+    rig.cover(second, rig.work().gen + 5, boot="c" * 32)
+    assert rig.work().dirty
 
 
 def test_b7_next_visible_arms_a_timer_that_no_cover_cancels() -> None:
     """A cover says when the next message appears; a later cover does not settle that."""
     rig, first, second = two()
     rig.trigger()
-    rig.cover(second, rig.debt().gen, next_ms=3000)
+    rig.cover(second, rig.work().gen, next_ms=3000)
     rig.trigger()
-    rig.cover(first, rig.debt().gen)
+    rig.cover(first, rig.work().gen)
     rig.wakes(first), rig.wakes(second)
     rig.wait(2.99)
     assert not rig.wakes(first) and not rig.wakes(second)
@@ -201,7 +210,7 @@ def test_b2_not_before_is_a_timer_and_never_early() -> None:
     rig, first, second = two()
     for ms in (1000, 2000, 2000, 500_000):
         rig.trigger(not_before_ms=ms)
-    assert not rig.debt().dirty
+    assert not rig.work().dirty
     fired = []
     began = rig.now
     for _ in range(600):
@@ -217,11 +226,11 @@ def test_b8_a_lost_owner_is_replaced_and_its_leases_get_timers() -> None:
     """What a dead session held re-appears unannounced: a mark at each lease's end, and one at now + V."""
     rig, first, second = two(visibility_ms=30_000)
     rig.trigger()
-    rig.started(second, rig.debt().gen)
+    rig.started(second, rig.work().gen)
     rig.beat(second, leases=[5000], free=31)
     rig.lose(second)
-    assert rig.gens(first) == [rig.debt().gen]
-    rig.cover(first, rig.debt().gen)
+    assert rig.gens(first) == [rig.work().gen]
+    rig.cover(first, rig.work().gen)
     reasons = []
     for _ in range(40):
         rig.wait(1.0)
@@ -249,9 +258,9 @@ def test_b8_a_hello_of_the_same_instance_replaces_the_session() -> None:
     rig.trigger()
     new = rig.join(instance="a" * 32)
     assert rig.ended[old][1] == "replaced"
-    assert rig.gens(new) == [rig.debt().gen]
+    assert rig.gens(new) == [rig.work().gen]
     # V17: a `started` of the old one is nobody's.
-    rig.say(old, Started(QUEUE, BOOT, rig.debt().gen))
+    rig.say(old, Started(QUEUE, BOOT, rig.work().gen))
     rig.wait(2.1)
     assert rig.wakes(new)
 
@@ -261,11 +270,11 @@ def test_b10_a_hello_marks_only_a_queue_never_heard_of() -> None:
     rig = Rig()
     first = rig.join()
     assert not rig.welcome(first).queues[0].clean and rig.gens(first)
-    rig.cover(first, rig.debt().gen)
-    gen = rig.debt().gen
+    rig.cover(first, rig.work().gen)
+    gen = rig.work().gen
     second = rig.join()
     state = rig.welcome(second).queues[0]
-    assert state.clean and state.covered_age_ms == 0 and not rig.wakes(second) and rig.debt().gen == gen
+    assert state.clean and state.covered_age_ms == 0 and not rig.wakes(second) and rig.work().gen == gen
 
 
 def test_b10_dirty_and_owned_by_another_gives_only_the_welcome() -> None:
@@ -291,7 +300,7 @@ def test_b11_a_different_store_is_refused() -> None:
 def test_a_frame_before_hello_is_refused() -> None:
     """Bad order is a fault of the sender, said before the session ends."""
     rig = Rig()
-    number = rig.bell.open(rig.now, "test")
+    number = rig.scheduler.open(rig.now, "test")
     rig.frames[number] = []
     rig.started(number, 1)
     assert isinstance(rig.frames[number][0], ErrorFrame) and rig.ended[number][0] == 1008
@@ -301,29 +310,29 @@ def test_b13_a_copy_on_another_bus_is_one_mark() -> None:
     """Same source and id by HTTP and NATS: one generation; the same bus again is a re-send and marks."""
     rig, first, second = two()
     rig.trigger(source="p", id="1", bus="http")
-    gen = rig.debt().gen
+    gen = rig.work().gen
     rig.trigger(source="p", id="1", bus="nats")
-    assert rig.debt().gen == gen and any(isinstance(fact, DuplicateDropped) for fact in rig.facts)
+    assert rig.work().gen == gen and any(isinstance(fact, DuplicateDropped) for fact in rig.facts)
     rig.trigger(source="p", id="1", bus="http")
     rig.trigger("a/x", source="p", id="1", bus="nats")
     rig.trigger(source="p", id="2", bus="nats")
     rig.trigger(id="1", bus="nats")
-    assert rig.debt().gen == gen + 4
+    assert rig.work().gen == gen + 4
     for source, id_ in (("p", None), (None, "1"), ("", "1"), ("p", ""), ("", "")):
         for bus in ("http", "nats"):
-            before = rig.debt().gen
+            before = rig.work().gen
             rig.trigger(source=source, id=id_, bus=bus)
-            assert rig.debt().gen == before + 1, "half a name is none"
+            assert rig.work().gen == before + 1, "half a name is none"
 
 
 def test_b13_forgets_after_five_minutes() -> None:
     """A copy that comes later than anything could delay it is marked again."""
     rig, first, second = two()
     rig.trigger(source="p", id="1")
-    gen = rig.debt().gen
+    gen = rig.work().gen
     rig.now += 301
     rig.trigger(source="p", id="1", bus="nats")
-    assert rig.debt().gen == gen + 1
+    assert rig.work().gen == gen + 1
 
 
 def test_b9_a_sweep_comes_a_period_after_the_last_cover() -> None:
@@ -350,26 +359,26 @@ def test_i5_a_reader_that_is_stuck_costs_one_slot() -> None:
     rig.deaf = {first, second}
     event = CloudQueueWorkDetected("billing", "orders")
     for _ in range(100_000):
-        rig.bell.trigger(rig.now, event, "http")
-        rig.bell.commands(), rig.bell.facts()
-    session = rig.bell.sessions.get(second)
+        rig.scheduler.trigger(rig.now, event, "http")
+        rig.scheduler.commands(), rig.scheduler.facts()
+    session = rig.scheduler.sessions.get(second)
     assert session is not None and len(session.unsent) == 1
-    assert len(rig.bell.dispatch.agenda) < 10
+    assert len(rig.scheduler.dispatch.agenda) < 10
 
 
 def test_b12_plain_subscribers_hear_of_work_and_of_looks_only_where_nobody_else_is() -> None:
     """`trigger`, `due` and `lease` are announced; `sweep`, `more` and `resync` only without a session."""
     rig = Rig()
-    rig.bell.dispatch.announcing = True
+    rig.scheduler.dispatch.announcing = True
     rig.trigger()
     assert rig.announced == ["trigger"]
     number = rig.join()
-    rig.bell.gap(rig.now)
+    rig.scheduler.gap(rig.now)
     rig.drive()
     assert rig.announced == ["trigger"]
-    rig.cover(number, rig.debt().gen)
+    rig.cover(number, rig.work().gen)
     rig.bye(number)
-    rig.bell.gap(rig.now)
+    rig.scheduler.gap(rig.now)
     rig.drive()
     assert rig.announced == ["trigger", "resync"]
 
@@ -378,8 +387,8 @@ def test_more_on_a_clean_queue_says_that_something_came_back() -> None:
     """L6, L7: a lease of nobody ended where there is no slot to look with; another session is woken."""
     rig, first, second = two()
     rig.more(second)
-    assert rig.gens(first) == [rig.debt().gen]
-    rig.cover(first, rig.debt().gen)
+    assert rig.gens(first) == [rig.work().gen]
+    rig.cover(first, rig.work().gen)
     rig.more(second, depth=0)
     assert not rig.wakes(first)
 
@@ -389,7 +398,7 @@ def test_b11_a_cover_of_another_store_says_why_it_is_refused() -> None:
     rig = Rig()
     rig.join(store="aa11")
     stranger = rig.join()
-    rig.say(stranger, Cover(QUEUE, BOOT, 1, 0, store="bb22"))
+    rig.say(stranger, EmptyReceive(QUEUE, BOOT, 1, 0, store="bb22"))
     error = rig.frames[stranger][-1]
     assert isinstance(error, ErrorFrame) and error.code == "store_mismatch"
     assert "different store" in error.message
@@ -400,23 +409,23 @@ def test_o4_the_audit_goes_on_whoever_comes_while_nobody_else_is_there() -> None
     rig = Rig()
     rig.bye(rig.join(own=True))
     rig.wait(4.5)
-    number = rig.bell.open(rig.now, "test")
+    number = rig.scheduler.open(rig.now, "test")
     rig.frames[number] = []
     rig.wait(1.0)
     rig.say(number, Hello("2" * 32, "late", [Subscription(QUEUE, 4, own=True)]))
     rig.level(1, rose=True, put=1)
     rig.wakes(number)
-    rig.bell.dispatch.settle(rig.debt())
+    rig.scheduler.dispatch.settle(rig.work())
     rig.wait(4.875)
     assert not rig.wakes(number)
     rig.join("a/x"), rig.join("a/x")
     rig.wait(0.125)
-    assert len(rig.wakes(number)) == 1 and rig.bell.own.audit_found == 1
-    rig.bell.dispatch.settle(rig.debt())
+    assert len(rig.wakes(number)) == 1 and rig.scheduler.embedded.audit_found == 1
+    rig.scheduler.dispatch.settle(rig.work())
     rig.beat(number), rig.wait(4.875)
-    assert rig.bell.own.audit_found == 1, "once every H, however many come meanwhile"
+    assert rig.scheduler.embedded.audit_found == 1, "once every H, however many come meanwhile"
     rig.wait(0.125)
-    assert rig.bell.own.audit_found == 2
+    assert rig.scheduler.embedded.audit_found == 2
 
 
 def stuck() -> tuple[Rig, int, int]:
@@ -431,7 +440,7 @@ def stuck() -> tuple[Rig, int, int]:
         rig.wait(5.0)
         rig.beat(number)
     assert any(isinstance(fact, OwnerStuck) for fact in rig.facts)
-    assert (rig.debt().owner, rig.debt().dirty, rig.debt().seats.any_ready) == (None, True, False)
+    assert (rig.work().owner, rig.work().dirty, rig.work().sessions.any_ready) == (None, True, False)
     rig.wait(1.0)
     assert not rig.wakes(number)
     return rig, number, gen
@@ -515,10 +524,10 @@ def test_workers_that_are_gone_cost_next_to_nothing(bye: bool, each: int) -> Non
         taken = tracemalloc.get_traced_memory()[0] / 1000
     finally:
         tracemalloc.stop()
-    jobs = rig.debt().jobs
+    jobs = rig.work().jobs
     assert jobs is not None
     assert jobs["m:f"].outcomes == {"done": 2200}
-    assert rig.debt().wake_sources == {"trigger": 2200}
+    assert rig.work().wake_sources == {"trigger": 2200}
     assert taken < each
 
 
@@ -547,13 +556,13 @@ def test_a_cover_begun_before_a_release_does_not_settle_it() -> None:
     rig.settle_hello(first)
     rig.wakes(second)
     rig.trigger()
-    owner = rig.debt().owner
+    owner = rig.work().owner
     other = second if owner == first else first
     (gen,) = rig.gens(owner)
     rig.started(owner, gen)
     rig.more(other, depth=1)
     rig.cover(owner, gen)
-    assert rig.debt().dirty
+    assert rig.work().dirty
     assert rig.gens(owner), "the owner is asked to look again"
 
 
@@ -564,17 +573,17 @@ def test_a_more_for_a_wake_that_met_no_slot_marks_nothing() -> None:
     rig.settle_hello(first)
     rig.wakes(second)
     rig.trigger()
-    owner = rig.debt().owner
+    owner = rig.work().owner
     other = second if owner == first else first
     (gen,) = rig.gens(owner)
     rig.more(owner, unannounced=False)
-    assert rig.debt().gen == gen
+    assert rig.work().gen == gen
     assert rig.gens(other) == [gen]
     rig.started(other, gen)
     rig.cover(other, gen)
     rig.more(owner, unannounced=False)
-    assert not rig.debt().dirty
-    assert rig.debt().gen == gen
+    assert not rig.work().dirty
+    assert rig.work().gen == gen
 
 
 def test_who_comes_to_a_forgotten_queue_is_asked_to_look() -> None:
@@ -583,7 +592,7 @@ def test_who_comes_to_a_forgotten_queue_is_asked_to_look() -> None:
     rig.settle_hello(rig.join())
     rig.lose(next(iter(rig.frames)))
     rig.trigger()
-    assert rig.bell.forget(QUEUE)
+    assert rig.scheduler.forget(QUEUE)
     assert rig.wakes(rig.join())
 
 
@@ -591,11 +600,11 @@ def test_a_queue_with_a_listener_or_in_the_service_is_not_forgotten() -> None:
     """Who is there settles what is owed; what stands is deleted instead."""
     rig = Rig()
     number = rig.join()
-    assert not rig.bell.forget(QUEUE)
+    assert not rig.scheduler.forget(QUEUE)
     rig.bye(number)
     rig.level(0)
-    assert not rig.bell.forget(QUEUE)
-    assert rig.debt().dirty
+    assert not rig.scheduler.forget(QUEUE)
+    assert rig.work().dirty
 
 
 def _settled(rig: Rig) -> int:
@@ -610,11 +619,11 @@ def test_b5_a_barred_session_that_is_seen_idle_is_asked_again(busy: bool) -> Non
     rig = Rig()
     session = _settled(rig)
     rig.trigger()
-    gen = rig.debt().gen
+    gen = rig.work().gen
     rig.wakes(session)
     rig.started(session, gen)
     began = rig.now
-    while not rig.debt().seats.get(session).stuck:  # type: ignore[union-attr]
+    while not rig.work().sessions.get(session).stuck:  # type: ignore[union-attr]
         rig.wait(1.0)
         rig.beat(session, receiving_ms=round((rig.now - began) * 1000))
     rig.beat(session, free=1, gen=gen, receiving_ms=round((rig.now - began) * 1000) if busy else None)
@@ -630,7 +639,7 @@ def swept(sessions: int) -> tuple[Rig, list[int], int]:
     rig.wait(10.0)
     for number in numbers:
         rig.beat(number)
-    while not rig.debt().dirty:
+    while not rig.work().dirty:
         rig.wait(0.1)
     (owner,) = [number for number in numbers if [wake.reason for wake in rig.wakes(number)] == ["sweep"]]
     return rig, numbers, owner
@@ -640,15 +649,15 @@ def test_an_owner_that_began_and_does_not_end_is_passed() -> None:
     """Long before B5 gives it up, the next one looks, and may settle it."""
     rig, numbers, owner = swept(2)
     (other,) = [number for number in numbers if number != owner]
-    gen = rig.debt().gen
+    gen = rig.work().gen
     rig.started(owner, gen)
     rig.wait(3.8)
     assert not rig.wakes(other)
     rig.wait(0.4)
     assert rig.gens(other) == [gen] and not rig.wakes(owner)
-    assert rig.debt().owner == other
+    assert rig.work().owner == other
     rig.cover(other, gen)
-    assert not rig.debt().dirty
+    assert not rig.work().dirty
 
 
 def test_b8_bye_ends_a_session_in_peace() -> None:
@@ -657,19 +666,19 @@ def test_b8_bye_ends_a_session_in_peace() -> None:
     rig.trigger()
     rig.bye(second)
     assert isinstance(rig.frames[second][-1], Bye) and rig.ended[second] == (1000, "bye")
-    assert rig.gens(first) == [rig.debt().gen]
-    rig.cover(first, rig.debt().gen)
-    assert not rig.debt().due
+    assert rig.gens(first) == [rig.work().gen]
+    rig.cover(first, rig.work().gen)
+    assert not rig.work().due
 
 
 def test_where_there_is_nobody_else_the_owner_is_asked_again() -> None:
     """A debt without an owner would wait for somebody's room, and nobody needs to gain any."""
     rig, _, owner = swept(1)
-    gen = rig.debt().gen
+    gen = rig.work().gen
     rig.started(owner, gen)
     rig.wait(4.2)
     assert rig.gens(owner) == [gen]
-    assert rig.debt().owner == owner
+    assert rig.work().owner == owner
 
 
 def test_numbers_of_the_whole_bridge_are_told_too() -> None:
@@ -690,11 +699,11 @@ def test_b5_whatever_shows_progress_ends_the_bar_and_hands_out_what_waited(says:
         rig.room(number, 32)
     else:
         rig.cover(number, gen - 1)
-    seat = rig.debt().seats.get(number)
-    assert (seat.stuck, seat.deaf, rig.debt().seats.any_ready) == (False, False, True)
-    assert rig.debt().owner == number and rig.gens(number) == [gen]
-    assert rig.debt().unacked == ((gen, rig.now),)
-    assert rig.bell.dispatch.agenda.when(("start", QUEUE)) == rig.now + 2.0
+    entry = rig.work().sessions.get(number)
+    assert (entry.stuck, entry.deaf, rig.work().sessions.any_ready) == (False, False, True)
+    assert rig.work().owner == number and rig.gens(number) == [gen]
+    assert rig.work().unacked == ((gen, rig.now),)
+    assert rig.scheduler.dispatch.agenda.when(("start", QUEUE)) == rig.now + 2.0
 
 
 def test_s31_a_session_speaks_of_its_own_queues_alone() -> None:
@@ -702,14 +711,14 @@ def test_s31_a_session_speaks_of_its_own_queues_alone() -> None:
     rig = Rig()
     stranger = rig.join("a/mine")
     rig.trigger()
-    owed = rig.debt().gen
+    owed = rig.work().gen
     rig.cover(stranger, owed, next_ms=1)
     rig.started(stranger, owed)
     rig.more(stranger, depth=9)
     rig.room(stranger, 9, gen=owed)
     rig.beat(stranger, QUEUE, [1], covered=owed, free=9, gen=owed)
     rig.say(stranger, Bye(leases={QUEUE: [1]}))
-    assert rig.debt().dirty and rig.debt().gen == owed
+    assert rig.work().dirty and rig.work().gen == owed
     assert {wake.queue for wake in rig.wakes(stranger)} == {"a/mine"}
     owner = rig.join()
     assert rig.gens(owner) == [owed], "who may take it is asked all the same"

@@ -14,7 +14,7 @@ import pytest
 from bridge.access.access_watch import AccessWatch
 from bridge.http.server.sockets import listen
 from bridge.keda import gateway as gate
-from bridge.keda.gateway import Gate
+from bridge.keda.gateway import Gateway
 from bridge.queues.base import NewMessage
 from tests.support.access import written
 from tests.support.keda import QUEUE, Deaf, Keda, compiled, scaling
@@ -25,11 +25,11 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @contextlib.asynccontextmanager
-async def gated() -> AsyncIterator[tuple[Gate, int, asyncio.Queue[Streams]]]:
+async def gated() -> AsyncIterator[tuple[Gateway, int, asyncio.Queue[Streams]]]:
     """A gate before a server that only takes connections; yields its port too, and what the server took."""
     taken: asyncio.Queue[Streams] = asyncio.Queue()
     inner = await asyncio.start_server(lambda *streams: taken.put_nowait(streams), "127.0.0.1", 0)
-    made = Gate()
+    made = Gateway()
     port = await made.start(lambda make: listen(make, "127.0.0.1", 0), inner.sockets[0].getsockname()[1])
     try:
         yield made, port, taken
@@ -40,7 +40,7 @@ async def gated() -> AsyncIterator[tuple[Gate, int, asyncio.Queue[Streams]]]:
         inner.close()
 
 
-async def until(gate: Gate, connections: int) -> None:
+async def until(gate: Gateway, connections: int) -> None:
     """Wait until so many are open."""
     async with asyncio.timeout(PATIENCE_S):
         while gate.connections != connections:

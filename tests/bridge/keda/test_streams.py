@@ -12,7 +12,7 @@ import pytest
 
 from bridge.contract.errors import StoreUnavailable
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Bye, Cover, Hello, ListenerHeartbeat, QueueBeat, Started, Subscription
+from bridge.contract.wire import Bye, EmptyReceive, Hello, ListenerHeartbeat, QueueBeat, Started, Subscription
 from bridge.core.settings import Periods
 from bridge.keda.counts import FRESH_S, KedaCounts
 from bridge.keda.demand import counted_at, look, work
@@ -22,7 +22,7 @@ from bridge.queues.base import Claim, Counts, NewMessage, QueueStore, Settlement
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.service.sessions import BridgeSession
-from bridge.service.shared_store import Nowhere
+from bridge.service.shared_store import NoStore
 from bridge.triggers.attachment import Attachment
 from bridge.triggers.cluster import ClusterLine
 from tests.listeners.rig import Store
@@ -193,9 +193,9 @@ class World:
     def cover(self, worker: Worker) -> None:
         """Say that a receive begun now came back empty."""
         session = worker.session
-        debt = self.bridge.bell.ledger.debts[QUEUE]
-        session.feed(Started(QUEUE, self.bridge.boot, debt.gen))
-        session.feed(Cover(QUEUE, self.bridge.boot, debt.gen, 0, store="5" * 8))
+        work = self.bridge.scheduler.ledger.by_queue[QUEUE]
+        session.feed(Started(QUEUE, self.bridge.boot, work.gen))
+        session.feed(EmptyReceive(QUEUE, self.bridge.boot, work.gen, 0, store="5" * 8))
 
 
 def test_every_crossing_has_its_test() -> None:
@@ -571,7 +571,7 @@ async def test_any_bridge_of_a_cluster_can_be_asked() -> None:
 async def test_a_bridge_that_cannot_know_says_so_rather_than_end_anybody() -> None:
     """In a cluster that keeps no queues, of a queue that nobody counts, with a worker at the other bridge."""
     server = MemoryServer()
-    async with clustered(server, 1, Nowhere()) as one, clustered(server, 2, Nowhere()) as two:
+    async with clustered(server, 1, NoStore()) as one, clustered(server, 2, NoStore()) as two:
         await pass_time(5.0)
         told = await one.watch()
         assert (told.now, one.work()) == (False, 0)

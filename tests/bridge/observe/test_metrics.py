@@ -24,7 +24,7 @@ def shown(metrics: Metrics, name: str) -> dict[str, float]:
 def told(rig: Rig, name: str, webhooks: tuple[str, ...] = ()) -> float:
     """Return what is told of the rig's queue."""
     counted = Metrics()
-    counted.watch_queues(lambda: queues(rig.bell, rig.now, webhooks))
+    counted.watch_queues(lambda: queues(rig.scheduler, rig.now, webhooks))
     return shown(counted, f"queuebell_queue_{name}")[QUEUE]
 
 

@@ -16,7 +16,7 @@ from bridge.contract.errors import BadInput, Closed, QueueNotFound
 from bridge.queues import limits
 from bridge.queues.base import BODY_BYTES_MAX, Claim, Depth, NewMessage, Settled, Settlement
 from bridge.queues.embedded.memory import MemoryStore
-from bridge.queues.embedded.own_store import OwnStore
+from bridge.queues.embedded.own_store import EmbeddedStore
 from bridge.queues.embedded.sqlite import SqliteStore
 from bridge.queues.embedded.terms import Grant, Handed, Level, NoRoom
 from tests.bridge.queues.clocks import Counter, FakeClock
@@ -382,8 +382,10 @@ def ear() -> Ear:
 
 
 @pytest_asyncio.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, clock: FakeClock, ear: Ear, tmp_path: Path) -> AsyncIterator[OwnStore]:
-    made: OwnStore
+async def store(
+    request: pytest.FixtureRequest, clock: FakeClock, ear: Ear, tmp_path: Path
+) -> AsyncIterator[EmbeddedStore]:
+    made: EmbeddedStore
     if request.param == "memory":
         made = MemoryStore(uuid.uuid4().hex, boot=BOOT, clock=clock, wall=clock.wall, receipts=Counter())
     else:
@@ -398,7 +400,7 @@ def one(body: bytes = b"x", delay_ms: int = 0, ttl_s: int = -1) -> list[NewMessa
     return [NewMessage(body, delay_ms, ttl_s)]
 
 
-async def test_each_commit_tells_the_level(store: OwnStore, ear: Ear, clock: FakeClock) -> None:
+async def test_each_commit_tells_the_level(store: EmbeddedStore, ear: Ear, clock: FakeClock) -> None:
     """Put, receive and an empty receive are each told, as of their place in the writer's order."""
     await store.put(Q, [NewMessage(b"a"), NewMessage(b"b", 500)])
     await store.receive(Q, 1, 2.0)
@@ -415,7 +417,7 @@ async def test_each_commit_tells_the_level(store: OwnStore, ear: Ear, clock: Fak
     assert ear.levels[-1] == Level(Q, True, 0, 2, True, 0, 1, 0, 1500, leased=2)
 
 
-async def test_told_before_acknowledged(store: OwnStore, ear: Ear) -> None:
+async def test_told_before_acknowledged(store: EmbeddedStore, ear: Ear) -> None:
     """The bridge marks before the producer hears of it (B1)."""
     heard: list[int] = []
     task = asyncio.create_task(store.put(Q, one()), name="put")
@@ -425,7 +427,7 @@ async def test_told_before_acknowledged(store: OwnStore, ear: Ear) -> None:
     assert heard == [1]
 
 
-async def test_reread_lets_time_pass(store: OwnStore, ear: Ear, clock: FakeClock) -> None:
+async def test_reread_lets_time_pass(store: EmbeddedStore, ear: Ear, clock: FakeClock) -> None:
     """A due timer re-reads: too early it tells the rest, in time that it rose (O3)."""
     await store.put(Q, one(delay_ms=100))
     clock.now += 0.099
@@ -439,7 +441,7 @@ async def test_reread_lets_time_pass(store: OwnStore, ear: Ear, clock: FakeClock
 
 
 async def test_a_grant_for_a_put_that_fails_is_answered(
-    store: OwnStore, ear: Ear, monkeypatch: pytest.MonkeyPatch
+    store: EmbeddedStore, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who reserved slots for a session hears that they are free again."""
     monkeypatch.setattr("bridge.queues.embedded.state.QUEUES_MAX", 1)
@@ -453,7 +455,7 @@ async def test_a_grant_for_a_put_that_fails_is_answered(
         await store.peek(Q)
 
 
-async def test_metadata_can_be_read(store: OwnStore) -> None:
+async def test_metadata_can_be_read(store: EmbeddedStore) -> None:
     """What `create` was given last, for the endpoint that shows it."""
     assert isinstance(store, MemoryStore | SqliteStore)
     await store.create(Q, {"a": "ü"})

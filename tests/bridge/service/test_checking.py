@@ -173,7 +173,7 @@ def test_two_that_look_first_are_found_by_asking_both() -> None:
 
 
 def explained(rig: Rig, **more: Any) -> Explained:
-    found = explaining.explain(rig.bell, QUEUE, rig.now, **{"draining": False, **more})
+    found = explaining.explain(rig.scheduler, QUEUE, rig.now, **{"draining": False, **more})
     assert found is not None
     return found
 
@@ -188,7 +188,7 @@ def why(explained: dict[str, Any]) -> dict[str, str]:
 
 
 def named(rig: Rig, number: int) -> str:
-    session = rig.bell.sessions.get(number)
+    session = rig.scheduler.sessions.get(number)
     return session.listener
 
 
@@ -216,9 +216,9 @@ def test_each_reason_for_not_being_asked() -> None:
     rig.settle_hello(full)
     rig.room(full, 0)
     for number, reason in ((stuck, "stuck"), (deaf, "deaf")):
-        seat = rig.debt().seats.get(number)
+        seat = rig.work().sessions.get(number)
         setattr(seat, reason, True)
-        rig.debt().seats.refresh(seat)
+        rig.work().sessions.refresh(seat)
     found = explain_explaining(rig)
     assert why(found) == {
         named(rig, able): "woken",
@@ -251,7 +251,7 @@ def test_own_queues_are_explained_by_the_put() -> None:
     assert (found["asked"], found["outcome"], found["trigger_adds"]) == ("put", "wakes", False)
     assert "a trigger that is no put adds nothing: nothing is visible" in found["summary"]
     assert [row["listener"] for row in found["sessions"] if row["gets"]] == [named(rig, carrying)]
-    granted = rig.bell.own.grant(rig.now, QUEUE, 1)
+    granted = rig.scheduler.embedded.grant(rig.now, QUEUE, 1)
     assert granted[0] == carrying
     rig.trigger()
     assert rig.wakes(plain) == rig.wakes(carrying) == []
@@ -264,7 +264,7 @@ def test_a_paused_queue_and_a_stopping_bridge() -> None:
     rig = Rig()
     rig.level(0)
     rig.join(own=True)
-    rig.debt().paused = True
+    rig.work().paused = True
     assert explain_explaining(rig)["outcome"] == "paused"
     found = explain_explaining(rig, draining=True)
     assert (found["outcome"], found["trigger_adds"]) == ("draining", False)
@@ -315,8 +315,8 @@ def test_who_cannot_reach_its_store_is_not_said_to_be_full() -> None:
 
 def said(rig: Rig) -> str | None:
     """Return what is said of the queue."""
-    debt = rig.bell.ledger.debts[QUEUE]
-    return Troubles.at(rig.bell, debt, rig.now).of(debt)
+    work = rig.scheduler.ledger.by_queue[QUEUE]
+    return Troubles.at(rig.scheduler, work, rig.now).of(work)
 
 
 def at_work(rig: Rig, number: int, seconds: float, free: int = 4, message: str = "m7") -> None:
@@ -348,9 +348,9 @@ def test_long_is_what_is_long_for_its_queue(ran_s: float, jobs: dict[str, Jobs] 
     """By what nearly all messages take, once enough of them were handled; some jobs take hours."""
     rig = Rig()
     number = rig.join()
-    debt = rig.bell.ledger.debts[QUEUE]
-    rig.bell.ledger.settle(debt)
-    debt.jobs = jobs
+    work = rig.scheduler.ledger.by_queue[QUEUE]
+    rig.scheduler.ledger.settle(work)
+    work.jobs = jobs
     at_work(rig, number, ran_s)
     told = said(rig)
     assert (told is None) == (words is None)
@@ -372,7 +372,7 @@ def test_a_queue_whose_pool_has_no_slot_names_the_handler_that_holds_it() -> Non
     assert said(rig) is None
     beats(61)
     assert said(rig) == "no free slot: listener 1 has handled message m7 of a/slow for 61 s: does it hang?"
-    (seat,) = rig.bell.ledger.debts[QUEUE].seats
+    (seat,) = rig.scheduler.ledger.by_queue[QUEUE].sessions
     seat.in_flight = {"handle": 1}
     assert said(rig) is None
 
@@ -381,38 +381,38 @@ def test_a_worker_that_the_bridge_rejects_is_trouble() -> None:
     """Beside others that work, and with them gone; until it is accepted, or has not tried for ninety seconds."""
     rig = Rig()
     worker = rig.join(store="aa11")
-    rig.cover(worker, rig.bell.ledger.debts[QUEUE].gen)
+    rig.cover(worker, rig.scheduler.ledger.by_queue[QUEUE].gen)
     assert said(rig) is None
     rig.join(store="bb22", instance="5" * 32)
     rejected = (
         "the bridge rejected listener 2 once, last 0 s ago: another listener of billing/orders uses a different store"
     )
     assert said(rig) == rejected
-    explained = explain(rig.bell, QUEUE, rig.now, draining=False)
+    explained = explain(rig.scheduler, QUEUE, rig.now, draining=False)
     assert explained is not None and [each.detail for each in explained.rejected] == [rejected]
-    told = at_once(findings(rig.bell, rig.now, stalled=(), notices_suspend=True))
+    told = at_once(findings(rig.scheduler, rig.now, stalled=(), notices_suspend=True))
     assert [(each.queue, each.code, each.count) for each in told.rejected] == [(QUEUE, "store_mismatch", 1)]
-    assert [[each.rejected for each in part] for part in queues(rig.bell, rig.now, ())] == [[1]]
+    assert [[each.rejected for each in part] for part in queues(rig.scheduler, rig.now, ())] == [[1]]
     rig.lose(worker)
     rig.trigger()
     assert str(said(rig)).startswith("no listener is subscribed") and str(said(rig)).endswith(rejected)
     rig.join(store="bb22", instance="5" * 32)
     assert said(rig) is None
-    assert [[each.rejected for each in part] for part in queues(rig.bell, rig.now, ())] == [[0]]
+    assert [[each.rejected for each in part] for part in queues(rig.scheduler, rig.now, ())] == [[0]]
 
 
 def test_what_stops_a_queue_comes_before_what_slows_it() -> None:
     """Receives that fail, no progress, deafness, silence, workers that do not start; and last a missing publish."""
     rig = Rig()
     number = rig.join()
-    debt = rig.bell.ledger.debts[QUEUE]
-    rig.bell.ledger.settle(debt)
-    (seat,) = debt.seats
-    debt.unannounced, debt.unannounced_at = 1, rig.now
+    work = rig.scheduler.ledger.by_queue[QUEUE]
+    rig.scheduler.ledger.settle(work)
+    (seat,) = work.sessions
+    work.unannounced, work.unannounced_at = 1, rig.now
     assert "work was found once that no trigger had told of" in str(said(rig))
     seat.processes = Processes(failure="no such file")
     assert said(rig) == "its workers do not start, or end as they should not: no such file"
-    session = rig.bell.sessions.get(number)
+    session = rig.scheduler.sessions.get(number)
     assert session is not None
     session.last_heard = rig.now - 1000
     assert str(said(rig)).endswith("has been silent for 1000 s")
@@ -639,11 +639,11 @@ def test_how_long_the_longest_handler_runs() -> None:
     """In milliseconds, never less than none by a clock that steps back; None where no handler is known to run."""
     rig = Rig()
     number = rig.join()
-    debt = rig.bell.ledger.debts[QUEUE]
-    assert Troubles.at(rig.bell, debt, rig.now).running_ms(debt) is None
+    work = rig.scheduler.ledger.by_queue[QUEUE]
+    assert Troubles.at(rig.scheduler, work, rig.now).running_ms(work) is None
     at_work(rig, number, 61.5)
-    assert Troubles.at(rig.bell, debt, rig.now).running_ms(debt) == 61_500
-    assert Troubles.at(rig.bell, debt, rig.now - 100).running_ms(debt) == 0
+    assert Troubles.at(rig.scheduler, work, rig.now).running_ms(work) == 61_500
+    assert Troubles.at(rig.scheduler, work, rig.now - 100).running_ms(work) == 0
 
 
 def test_a_minute_is_long_where_all_wait_for_it() -> None:
@@ -664,8 +664,8 @@ def test_a_minute_is_long_where_all_wait_for_it() -> None:
 def test_silence_alone_is_trouble() -> None:
     """Of a session that told of nothing wrong before."""
     rig = Rig()
-    session = rig.bell.sessions.get(rig.join())
-    rig.bell.ledger.settle(rig.bell.ledger.debts[QUEUE])
+    session = rig.scheduler.sessions.get(rig.join())
+    rig.scheduler.ledger.settle(rig.scheduler.ledger.by_queue[QUEUE])
     assert session is not None and said(rig) is None
     session.last_heard = rig.now - 1000
     assert str(said(rig)).endswith("has been silent for 1000 s")

@@ -21,7 +21,7 @@ from bridge.queues.embedded.terms import Handed, Level
 from bridge.service.bridge import BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.service.clocks import LoopWatch, paired, system_clocks
-from bridge.service.embedded_feed import OwnQueueFeed
+from bridge.service.embedded_feed import EmbeddedFeed
 from bridge.triggers.attachment import Attachment
 from listeners import Message
 from listeners.session.channels.local import LocalChannel
@@ -97,14 +97,14 @@ async def test_a_bridge_belongs_to_its_thread(name: str, kept: bool, tmp_path: P
     async with Bridge(tmp_path if kept else None) as bridge:
         with pytest.raises(WrongThread, match=r"asyncio\.run_coroutine_threadsafe"):
             await asyncio.to_thread(call, bridge)
-        assert not bridge.bell.ledger.find(QUEUE_THREADS)
+        assert not bridge.scheduler.ledger.find(QUEUE_THREADS)
         loop = asyncio.get_running_loop()
 
         def put() -> None:
             asyncio.run_coroutine_threadsafe(bridge.store.put(QUEUE_THREADS, [NewMessage(b"x")]), loop).result()
 
         await asyncio.to_thread(put)
-        assert bridge.bell.ledger.find(QUEUE_THREADS)
+        assert bridge.scheduler.ledger.find(QUEUE_THREADS)
 
 
 @asynccontextmanager
@@ -187,15 +187,15 @@ async def test_a_lease_that_is_carried_counts_from_before_the_flush(
     flush_s: float, left_ms: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker is told what is left; below half it is taken back, uncounted, and the wake asks for a receive."""
-    ahead, now, committed = 0.0, Bridge.now, OwnQueueFeed.committed
+    ahead, now, committed = 0.0, Bridge.now, EmbeddedFeed.committed
 
-    def later(feed: OwnQueueFeed, levels: list[Level], handed: list[Handed]) -> None:
+    def later(feed: EmbeddedFeed, levels: list[Level], handed: list[Handed]) -> None:
         nonlocal ahead
         ahead += flush_s if handed else 0.0
         committed(feed, levels, handed)
 
     monkeypatch.setattr(Bridge, "now", lambda bridge: now(bridge) + ahead)
-    monkeypatch.setattr(OwnQueueFeed, "committed", later)
+    monkeypatch.setattr(EmbeddedFeed, "committed", later)
     async with Bridge() as bridge:
         link = await LocalChannel(bridge).connect()
         link.send(Hello("a" * 32, "one", [Subscription(QUEUE, 1, own=True)], ["messages"]))

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import Span, SpanProcessor
 
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import BridgeHeartbeat, DownFrame, Hello, ListenerHeartbeat, QueueBeat, Subscription, Wake
-from bridge.core.commands import Announce, Tell
+from bridge.core.commands import Announce, AnnounceInTurn
 from bridge.observe import swallowed, tracing
 from bridge.queues.base import Claim, NewMessage
 from bridge.queues.embedded.memory import MemoryStore
@@ -266,7 +266,7 @@ async def test_who_takes_turns_is_told_although_another_of_the_same_way_raises()
     told: list[str] = []
     async with Bridge() as bridge:
         bridge.hub.tellers["way"] = [fails, lambda tell: told.append(tell.queue)]
-        bridge.bell.dispatch.commands.append(Tell("way", QUEUE, "again"))
+        bridge.scheduler.dispatch.commands.append(AnnounceInTurn("way", QUEUE, "again"))
         bridge.drive()
     assert told == [QUEUE]
 
@@ -316,7 +316,7 @@ async def test_while_the_clocks_cannot_be_read_nothing_is_proven_by_time(monkeyp
 
     async with Bridge(boottime=lambda: 0.0) as bridge:
         with monkeypatch.context() as patched:
-            patched.setattr(bridge.bell, "turns", Turns())
+            patched.setattr(bridge.scheduler, "coordinator", Turns())
             bridge.notice_suspend()
             patched.setattr(bridge.suspends, "_clocks", fails)
             bridge.notice_suspend()

@@ -193,19 +193,19 @@ class Source:
 
     def __init__(self) -> None:
         self.hearing: list[Callable[[Announce], None]] = []
-        self.debts: dict[str, tuple[int, bool]] = {}
+        self.by_queue: dict[str, tuple[int, bool]] = {}
 
     def subscribe(self, hear: Callable[[Announce], None]) -> Callable[[], None]:
         self.hearing.append(hear)
         return lambda: self.hearing.remove(hear)
 
     def newest(self, queue: str) -> tuple[int, bool]:
-        return self.debts.get(queue, (0, False))
+        return self.by_queue.get(queue, (0, False))
 
     @property
-    def bell(self) -> SimpleNamespace:
-        debts = {queue: SimpleNamespace(queue=queue, waits=waits) for queue, (_, waits) in self.debts.items()}
-        return SimpleNamespace(turns=None, ledger=SimpleNamespace(debts=debts))
+    def scheduler(self) -> SimpleNamespace:
+        by_queue = {queue: SimpleNamespace(queue=queue, waits=waits) for queue, (_, waits) in self.by_queue.items()}
+        return SimpleNamespace(turns=None, ledger=SimpleNamespace(by_queue=by_queue))
 
     def announce(self, queue: str, gen: int, size: int = 1, trace: str | None = None) -> None:
         now = asyncio.get_running_loop().time()

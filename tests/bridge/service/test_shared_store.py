@@ -22,7 +22,7 @@ from bridge.queues.base import Capabilities, Claim, Depth, NewMessage, PutReceip
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.http import HttpStore
 from bridge.service.bridge import Bridge
-from bridge.service.shared_store import AGAIN_S, Elsewhere
+from bridge.service.shared_store import AGAIN_S, SharedStore
 from listeners import Listener, Message, Retry
 from tests.support.processes import PATIENCE_S, until
 from tests.support.sim_loop import pass_time, simulated
@@ -104,14 +104,14 @@ async def test_a_worker_takes_its_queue_for_one_elsewhere() -> None:
             await front.call("messages", {"messages": [{"body": "once"}, {"body": "again"}]})
             async with asyncio.timeout(PATIENCE_S):
                 await done.wait()
-            debt = front.bridge.bell.ledger.debts[QUEUE]
-            (seat,) = debt.seats
+            work = front.bridge.scheduler.ledger.by_queue[QUEUE]
+            (seat,) = work.sessions
             assert (seat.own, seat.accepts, seat.store) == (False, False, engine.fingerprint(QUEUE))
-            assert not debt.seats.any_own
+            assert not work.sessions.any_own
             (dequeue,) = listener._dequeues.values()
             assert not dequeue.controller.own
-            await until(lambda: debt.covered_at is not None and not debt.dirty, "an empty receive covers")
-            assert ("sweep", QUEUE) in front.bridge.bell._agenda
+            await until(lambda: work.covered_at is not None and not work.dirty, "an empty receive covers")
+            assert ("sweep", QUEUE) in front.bridge.scheduler._agenda
         finally:
             await listener.stop()
             await running
@@ -210,10 +210,10 @@ class Scripted(MemoryStore):
         return receipts
 
 
-def served_elsewhere_errors(engine: QueueStore) -> tuple[Elsewhere, list[CloudQueueWorkDetected]]:
+def served_elsewhere_errors(engine: QueueStore) -> tuple[SharedStore, list[CloudQueueWorkDetected]]:
     """Return the queues of an engine, and what is marked for them."""
     marked: list[CloudQueueWorkDetected] = []
-    return Elsewhere(engine, marked.extend, lambda queue: None), marked
+    return SharedStore(engine, marked.extend, lambda queue: None), marked
 
 
 @simulated

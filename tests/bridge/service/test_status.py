@@ -29,7 +29,7 @@ from bridge.observe.queue_families import Standing
 from bridge.observe.slices import at_once
 from bridge.queues.base import Claim, Depth, Settlement
 from bridge.queues.served import ServedStore
-from bridge.service.shared_store import Nowhere
+from bridge.service.shared_store import NoStore
 from bridge.service.state import content, overview
 from bridge.service.state import explain as explaining
 from bridge.service.state import status as standing
@@ -40,14 +40,14 @@ from tests.support.member import MemberRig
 
 
 def findings(rig: Rig, **more: Any) -> dict[str, Any]:
-    found = at_once(standing.findings(rig.bell, rig.now, **{"stalled": (), "notices_suspend": True, **more}))
+    found = at_once(standing.findings(rig.scheduler, rig.now, **{"stalled": (), "notices_suspend": True, **more}))
     return dict(msgspec.to_builtins(found))
 
 
 def notice(rig: Rig) -> object:
     """Return what is said of the queue, the same everywhere."""
-    described = standing.describe(rig.bell, QUEUE, 0.0)
-    explained = explaining.explain(rig.bell, QUEUE, rig.now, draining=False)
+    described = standing.describe(rig.scheduler, QUEUE, 0.0)
+    explained = explaining.explain(rig.scheduler, QUEUE, rig.now, draining=False)
     assert described is not None and explained is not None
     rows = {str(row["queue"]): row["detail"] for row in findings(rig)["unattended"]}
     assert described.unattended == explained.unattended == rows.get(QUEUE)
@@ -83,7 +83,7 @@ def test_messages_without_a_session_are_unattended(visible: int, invisible: int)
     rig.level(visible, invisible=invisible, put=1)
     assert (f"; {visible} waiting;" in str(notice(rig))) == bool(visible)
     assert notice(rig) is None or visible
-    row = at_once(overview.queues(rig.bell, rig.now, overview.Wanted(), lambda queue: True)).rows[0]
+    row = at_once(overview.queues(rig.scheduler, rig.now, overview.Wanted(), lambda queue: True)).rows[0]
     assert (row.trouble is None, row.waiting_ms is None) == (not visible, not visible)
     rig.level(0)
     assert notice(rig) is None
@@ -94,7 +94,7 @@ def test_an_own_queue_that_is_known_to_be_empty_needs_nobody() -> None:
     rig = Rig()
     rig.level(0)
     rig.trigger()
-    assert rig.debt().dirty
+    assert rig.work().dirty
     assert notice(rig) is None
     rig.level(1, put=1)
     assert "1 waiting" in str(notice(rig))
@@ -111,9 +111,9 @@ def test_many_queues_after_a_gap_push_no_fault_out() -> None:
     rig = Rig()
     for number in range(standing.ROWS_MAX + 3):
         rig.trigger(f"a/q{number}")
-        debt = rig.bell.ledger.debts[f"a/q{number}"]
-        rig.bell.ledger.settle(debt)
-        rig.bell.ledger.mark(debt, rig.now, "resync", 1, foreign=True)
+        work = rig.scheduler.ledger.by_queue[f"a/q{number}"]
+        rig.scheduler.ledger.settle(work)
+        rig.scheduler.ledger.request_wake(work, rig.now, "resync", 1, foreign=True)
     rig.trigger("a/real")
     found = findings(rig)
     assert found["unattended"][0]["queue"] == "a/real"
@@ -140,10 +140,10 @@ def test_what_was_buried_is_told_as_such_and_is_nobodys_fault() -> None:
     grave, afar = QUEUE + "-poison", "a/afar-poison"
 
     def told(queue: str) -> object:
-        explained = explaining.explain(rig.bell, queue, rig.now, draining=False)
-        debt = rig.bell.ledger.debts[queue]
-        troubles = Troubles.at(rig.bell, debt, rig.now)
-        row = overview.row(rig.bell, debt, rig.now, troubles, lambda _: True)
+        explained = explaining.explain(rig.scheduler, queue, rig.now, draining=False)
+        work = rig.scheduler.ledger.by_queue[queue]
+        troubles = Troubles.at(rig.scheduler, work, rig.now)
+        row = overview.row(rig.scheduler, work, rig.now, troubles, lambda _: True)
         assert explained is not None
         assert (explained.unattended, row.trouble, findings(rig)["unattended"]) == (None, None, [])
         rows = {row["queue"]: row["detail"] for row in findings(rig)["buried"]}
@@ -159,7 +159,7 @@ def test_what_was_buried_is_told_as_such_and_is_nobodys_fault() -> None:
     assert told(afar) is None
     rig.settle_hello(number, afar)
     rig.bye(number)
-    rig.bell.gap(rig.now)
+    rig.scheduler.gap(rig.now)
     assert (findings(rig)["buried"], findings(rig)["unattended"]) == ([], []), "nothing is known to lie there"
 
 
@@ -170,8 +170,8 @@ def test_sessions_in_trouble_are_named() -> None:
     rig.settle_hello(fine)
     rig.wakes(owner)
     rig.trigger()
-    number = rig.debt().owner
-    rig.started(number, rig.debt().gen)
+    number = rig.work().owner
+    rig.started(number, rig.work().gen)
     for _ in range(4):
         rig.wait(4.0)
         rig.beat(fine), rig.beat(owner)
@@ -194,19 +194,19 @@ def test_slots_that_hung_handlers_hold_are_named_until_they_are_free() -> None:
     detail = "3 of its 4 handler slots are held by calls that ran past handler_timeout and do not return"
     (row,) = findings(rig)["sessions"]
     assert (row["state"], row["queue"], row["detail"]) == ("hung", QUEUE, detail)
-    assert Troubles.at(rig.bell, rig.debt(), rig.now).of(rig.debt()) == f"listener 1: {detail}"
-    (queue,) = standing.listeners(rig.bell, rig.now)[0].queues
+    assert Troubles.at(rig.scheduler, rig.work(), rig.now).of(rig.work()) == f"listener 1: {detail}"
+    (queue,) = standing.listeners(rig.scheduler, rig.now)[0].queues
     assert queue.hung == 3
     rig.say(number, Hello(f"{1:032x}", "listener 1", [Subscription(QUEUE, 4)]))
     assert len(findings(rig)["sessions"]) == 1
     rig.beat(number, free=4)
-    assert (findings(rig)["sessions"], Troubles.at(rig.bell, rig.debt(), rig.now).of(rig.debt())) == ([], None)
+    assert (findings(rig)["sessions"], Troubles.at(rig.scheduler, rig.work(), rig.now).of(rig.work())) == ([], None)
     rig.beat(number, free=0, hung=1, starved=Starved(4, ["a/other", QUEUE]))
     rig.say(number, Hello(f"{1:032x}", "listener 1", [Subscription(QUEUE, 4)]))
     detail = f"no free slot: 4 of 4 held by timed-out handlers of queues a/other, {QUEUE}"
     assert [row["state"] for row in findings(rig)["sessions"]] == ["hung", "starved"]
     assert findings(rig)["sessions"][-1]["detail"] == detail
-    assert Troubles.at(rig.bell, rig.debt(), rig.now).of(rig.debt()) == f"listener 1: {detail}"
+    assert Troubles.at(rig.scheduler, rig.work(), rig.now).of(rig.work()) == f"listener 1: {detail}"
     rig.beat(number, free=0, starved=Starved(4, ["a/other"]))
     assert [(row["state"], row["detail"]) for row in findings(rig)["sessions"]] == [
         ("starved", "no free slot: 4 of 4 held by timed-out handlers of queue a/other")
@@ -232,12 +232,12 @@ def test_an_embedded_queue_before_its_first_put_is_empty() -> None:
     """Its listeners say that it is the bridge's own, and it does not exist there: nothing about it is not known."""
     rig = Rig()
     rig.join(own=True)
-    described = standing.describe(rig.bell, QUEUE, rig.now)
+    described = standing.describe(rig.scheduler, QUEUE, rig.now)
     assert described is not None
     assert (described.exists, described.depth, described.leased, described.buried) == (False, Depth(0, 0), 0, 0)
     assert described.untold == {}
     rig.join()
-    assert standing.describe(rig.bell, QUEUE, rig.now).depth is None  # type: ignore[union-attr]
+    assert standing.describe(rig.scheduler, QUEUE, rig.now).depth is None  # type: ignore[union-attr]
 
 
 SCALED, PAUSED = "billing/scaled", "billing/paused"
@@ -278,31 +278,33 @@ def busy() -> tuple[Rig, int]:
     rig.say(number, ListenerHeartbeat(7, {QUEUE: beat}, {}, {QUEUE: Running("m1", 2500, 3)}))
     scaler = rig.join(SCALED, kind="scaler", capacity=9)
     rig.say(scaler, ListenerHeartbeat(8, {SCALED: QueueBeat(free=5, processes=WORKERS)}))
-    rig.bell.rejections.add(rig.now, [SCALED], "bad", "bad_version", "it is too old", instance="i")
+    rig.scheduler.rejections.add(rig.now, [SCALED], "bad", "bad_version", "it is too old", instance="i")
     rig.wait(0.25)
-    rig.bell.own.level(
+    rig.scheduler.embedded.level(
         rig.now, PAUSED, exists=True, visible=0, invisible=5, rose=True, put=6, receives=4, empty=3,
         next_visible_s=None, leased=1, delayed=2,
     )  # fmt: skip
-    rig.debt(PAUSED).paused = True
+    rig.work(PAUSED).paused = True
     return rig, number
 
 
 def test_a_queue() -> None:
     """Its state, and how many messages it holds as metrics have it."""
     rig, _ = busy()
-    state = shown(standing.describe(rig.bell, QUEUE, rig.now))
+    state = shown(standing.describe(rig.scheduler, QUEUE, rig.now))
     assert state == {
         **CONTENT, "buried": 4, "buried_age_ms": 1250, "untold": UNTOLD_HERE,
         "queue": QUEUE, "paused": False, "gen": 3, "dirty": True, "sessions": 1, "unattended": None,
         "wakes": {"resync": 1, "trigger": 2}, "receives": {"total": 7, "empty": 2}, "wake_sources": {"trigger": 5},
         "triggers": 2, "jobs": {WORKS: shown(JOBS)}, "unannounced": 0,
     }  # fmt: skip
-    assert [list(part) for part in (standing.in_flight(rig.bell), standing.scaled(rig.bell))] == [
+    assert [list(part) for part in (standing.in_flight(rig.scheduler), standing.scaled(rig.scheduler))] == [
         [(QUEUE, WORKS, 2)], [(SCALED, WORKERS)],
     ]  # fmt: skip
-    assert list(content.held(rig.bell, rig.now)) == [[Held(QUEUE, 7, 3, 2, 4, 5.75), Held(PAUSED, 0, 5, 1, 0, 0.0)]]
-    assert list(standing.queues(rig.bell, rig.now, ())) == [
+    assert list(content.held(rig.scheduler, rig.now)) == [
+        [Held(QUEUE, 7, 3, 2, 4, 5.75), Held(PAUSED, 0, 5, 1, 0, 0.0)]
+    ]
+    assert list(standing.queues(rig.scheduler, rig.now, ())) == [
         [Standing(QUEUE, 1, False, 2.25), Standing(SCALED, 1, False, 0.0, 1), Standing(PAUSED, 0, False, 0.0)]
     ]
 
@@ -310,7 +312,7 @@ def test_a_queue() -> None:
 def test_the_list_of_queues() -> None:
     """A row of each, the sums of all, and the message that is handled longest."""
     rig, _ = busy()
-    found = at_once(overview.queues(rig.bell, rig.now, overview.Wanted(sort="name"), sees))
+    found = at_once(overview.queues(rig.scheduler, rig.now, overview.Wanted(sort="name"), sees))
     failing = "the receives of its only listener have failed for 2 s"
     scaled = "its workers do not start, or end as they should not: exit code 3"
     assert [row.queue for row in found.rows] == [QUEUE, PAUSED, SCALED]
@@ -330,17 +332,17 @@ def test_the_list_of_queues() -> None:
     assert shown(found.totals) == {
         "queues": 3, "visible": 9, "leased": 3, "buried": 4, "troubled": 2, "triggers": 3, "receives": 11, "empty": 5,
     }  # fmt: skip
-    assert shown(overview.running(rig.bell, QUEUE, rig.now)) == [
+    assert shown(overview.running(rig.scheduler, QUEUE, rig.now)) == [
         {"listener": "listener 1", "instance": INSTANCE, "id": "m1", "attempt": 3, "ms": 2750}
     ]
-    assert overview.running(rig.bell, "never/heard", rig.now) == []
+    assert overview.running(rig.scheduler, "never/heard", rig.now) == []
 
 
 def test_the_list_of_listeners() -> None:
     """A worker, a scaler with its workers, and a subscriber that has no session."""
     rig, _ = busy()
     hook = ListenerState(listener="hook", channel="webhook", queues=[Subscribed(queue="a/b")] * (overview.ROWS + 1))
-    found = at_once(overview.listeners(rig.bell, rig.now, [hook], overview.Wanted()))
+    found = at_once(overview.listeners(rig.scheduler, rig.now, [hook], overview.Wanted()))
     assert (found.found, found.first) == (3, 0)
     assert [len(row.queues) for row in found.rows if row.channel == "webhook"] == [overview.ROWS]
     rows = {row["listener"]: row for row in shown(found.rows)}
@@ -364,14 +366,14 @@ def test_the_list_of_listeners() -> None:
         ],
     }  # fmt: skip
     rig.now += 1 / 3000
-    (row,) = [row for row in standing.listeners(rig.bell, rig.now) if row.listener == "listener 1"]
+    (row,) = [row for row in standing.listeners(rig.scheduler, rig.now) if row.listener == "listener 1"]
     assert (row.connected_s, row.silent_s, row.queues[0].failing_s) == (1.75, 0.25, 2.25), "to the millisecond"
 
 
 def test_what_a_person_should_know() -> None:
     """Each session in trouble with all that it is known by, and who is rejected."""
     rig, number = busy()
-    found = shown(at_once(standing.findings(rig.bell, rig.now, stalled={number}, notices_suspend=False)))
+    found = shown(at_once(standing.findings(rig.scheduler, rig.now, stalled={number}, notices_suspend=False)))
     numbers = found.pop("numbers")
     assert [each["match"] for each in numbers] == ["*"]
     one = {"listener": "listener 1", "instance": INSTANCE, "channel": "test"}
@@ -407,7 +409,7 @@ POISON = QUEUE + "-poison"
 
 def state(rig: Rig, queue: str = QUEUE) -> QueueState:
     """Return how a queue stands."""
-    found = standing.describe(rig.bell, queue, rig.now)
+    found = standing.describe(rig.scheduler, queue, rig.now)
     assert found is not None
     return found
 
@@ -429,7 +431,7 @@ def told(rig: Rig, number: int, depth: StoreDepth | None = None, buried: BuriedC
 def metrics(rig: Rig) -> dict[str, str]:
     """Return what is exported of queues, by name and labels."""
     counted = Metrics()
-    counted.watch_counts(lambda: content.held(rig.bell, rig.now))
+    counted.watch_counts(lambda: content.held(rig.scheduler, rig.now))
     lines = counted.render().decode().splitlines()
     found = (re.fullmatch(r"queuebell_queue_(\w+)(\{.*\}) (.*)", line) for line in lines)
     return {f"{one[1]}{one[2]}": one[3] for one in found if one}
@@ -450,7 +452,7 @@ def test_the_newest_count_of_the_poison_queue_is_shown() -> None:
     rig.say(supervisor, ListenerHeartbeat(7, {POISON: QueueBeat(depth=StoreDepth(1, 0, 0))}))
     assert (state(rig).buried, state(rig).buried_age_ms) == (1, 0)
     assert (state(rig, POISON).buried, "buried" in state(rig, POISON).untold) == (None, False)
-    view = at_once(overview.queues(rig.bell, rig.now, overview.Wanted(sort="buried"), lambda queue: True))
+    view = at_once(overview.queues(rig.scheduler, rig.now, overview.Wanted(sort="buried"), lambda queue: True))
     assert (view.totals.buried, view.rows[0].buried) == (1, 1)
 
 
@@ -478,25 +480,25 @@ REFUSED: dict[str, Callable[[ServedStore], Awaitable[object]]] = {
 @pytest.mark.parametrize("call", [call for call in REFUSED if call not in ("create_alike", "listing")])
 async def test_whatever_would_touch_a_message_is_refused_with_the_way_out(call: str) -> None:
     """By one code, and nothing was marked for it."""
-    async with Bridge(store=Nowhere()) as bridge:
+    async with Bridge(store=NoStore()) as bridge:
         with pytest.raises(Unsupported, match="start every bridge of the cluster with the same --store URL") as refused:
             await REFUSED[call](bridge.store)
         assert refused.value.code == "unsupported"
         assert refused.value.status == 501
-        assert bridge.bell.ledger.find(QUEUE_NOWHERE) is None
+        assert bridge.scheduler.ledger.find(QUEUE_NOWHERE) is None
 
 
 @pytest.mark.parametrize("call", ["create_alike", "listing"])
 async def test_what_only_the_azure_endpoint_asks_is_refused(call: str) -> None:
     """It is not opened there."""
-    async with Bridge(store=Nowhere()) as bridge:
+    async with Bridge(store=NoStore()) as bridge:
         with pytest.raises(Unsupported):
             await REFUSED[call](bridge.store)
 
 
 async def test_there_is_nothing_to_list_and_the_bridge_is_ready() -> None:
     """Readiness says that there is no store, and that this is no fault."""
-    async with Bridge(store=Nowhere()) as bridge:
+    async with Bridge(store=NoStore()) as bridge:
         assert await bridge.store.queues() == []
         assert not await bridge.store.exists(QUEUE_NOWHERE)
         assert str(bridge.store) == "no store"

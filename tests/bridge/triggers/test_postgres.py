@@ -29,7 +29,7 @@ from tests.support.postgres import PostgresServer, execute, running
 from tests.support.processes import until
 
 
-class Line:
+class ClusterLink:
     """A connection to a database that a test speaks through."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.bridge = Marks()
-        self.line = Line()
+        self.line = ClusterLink()
         self.promising = Promising()
         self.notifications = Notifications(
             self.bridge, "postgres", "queuebell", self.bridge.facts.append, self.promising

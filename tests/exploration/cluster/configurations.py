@@ -44,7 +44,7 @@ BIGGER: tuple[tuple[Plan, int], ...] = (
     (quick("late or twice", faults={"late": 1, "repeat": 1}), 700),
     (quick("a worker ends", faults={"end worker": 1}), 1800),
     (quick("a worker crashes", faults={"crash worker": 1}), 2000),
-    (quick("a link is deaf from then on", faults={"deafen": 1}, at=(0,), debts=False), 1400),
+    (quick("a link is deaf from then on", faults={"deafen": 1}, at=(0,), by_queue=False), 1400),
     (quick("a bridge ends", faults={"end bridge": 1}, at=(0,)), 1900),
 )
 
@@ -56,7 +56,7 @@ DEEP: tuple[Plan, ...] = (
     quick("two, one for later, deaf", messages=2, delayed=(1,), faults={"drop": 1}),
     quick("a bridge crashes", faults={"crash bridge": 1}),
     quick("a bridge leaves", faults={"leave": 1}),
-    quick("a link is deaf from then on, either way", faults={"deafen": 1}, debts=False),
+    quick("a link is deaf from then on, either way", faults={"deafen": 1}, by_queue=False),
     quick("a worker and a bridge end", faults={"end worker": 1, "end bridge": 1}),
     quick("a machine sleeps, deaf", messages=2, taken=(0,), named=False, faults={"drop": 1, "suspend": 1}),
 )

@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 
 from bridge.contract.cluster import Covered
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Cover
+from bridge.contract.wire import EmptyReceive
 from bridge.core.cluster import coordinator as turns
-from bridge.core.cluster.capacity import FULL_FOR_S, SAY_EVERY_S, Abilities
-from bridge.core.cluster.coordinator import EARLY_S, Telling, Turns, _Queue
+from bridge.core.cluster.capacity import FULL_FOR_S, SAY_EVERY_S, CapacityReports
+from bridge.core.cluster.coordinator import EARLY_S, Coordinator, EmptyReceiveReport, _Queue
 from bridge.core.cluster.members import SILENT_S, SINCE_MAX_MS, Members, Peer
-from bridge.core.cluster.wake_requests import Marks, proven_until
-from bridge.core.pending_work import Debt
-from bridge.core.session_queue import Seat
+from bridge.core.cluster.wake_requests import WakeRequests, proven_until
+from bridge.core.pending_work import PendingWork
+from bridge.core.session_queue import SessionQueue
 from bridge.core.sessions import Session
 from tests.exploration.cluster.world import ANYWHERE, QUEUE, SILENT, World
 from tests.exploration.key import Keys
@@ -36,20 +36,20 @@ class _BridgeKeys(Keys):
 
     _fields: ClassVar[dict[type, list[tuple[str, str | None]]]] = {}
 
-    def __init__(self, world: World, place: int, floor: float) -> None:
+    def __init__(self, world: World, entry: int, floor: float) -> None:
         self._world = world
-        self._place = place
+        self._place = entry
         self._floor = floor
-        self._bell = world.bells[place]
+        self._bell = world.bells[entry]
         self._shown = self._marks(world)
         super().__init__(world.now, self._bell)
         for worker in world.workers:
-            if worker.home == place:
+            if worker.home == entry:
                 self._worker(worker)
 
-    def _marks(self, world: World) -> Marks | None:
+    def _marks(self, world: World) -> WakeRequests | None:
         kept = world._turns(self._place)._queues.get(QUEUE)
-        return None if kept is None else kept.marks
+        return None if kept is None else kept.requests
 
     def _time(self, at: float | None) -> None:
         """Take a moment of this bridge's clock."""
@@ -92,15 +92,15 @@ class _BridgeKeys(Keys):
     def _object(self, thing: Any) -> None:
         super()._object(thing)
         now = self._world.now
-        if isinstance(thing, Cover):
+        if isinstance(thing, EmptyReceive):
             learned = self._learned(thing.gen)
             self._moment(None if learned is None else learned + thing.after_ms / 1000)
-        elif isinstance(thing, Telling):
+        elif isinstance(thing, EmptyReceiveReport):
             self._moment(thing.begun_at)
         elif isinstance(thing, _Queue):
             self._since(thing.full_at, -turns.FULL_AGAIN * START_ACK_S)
             self._since(thing.told_at, -SAY_EVERY_S)
-        elif isinstance(thing, Marks):
+        elif isinstance(thing, WakeRequests):
             for name, at in sorted(thing.named.items()):
                 self._out.append(name)
                 self._moment(max(at, now + OLD_S))
@@ -121,12 +121,12 @@ class _BridgeKeys(Keys):
             for queue, (until, v) in sorted(thing.left.items()):
                 if until > now:
                     self._out += [queue, round(until - now, 3), v]
-        elif isinstance(thing, Abilities):
+        elif isinstance(thing, CapacityReports):
             for at in thing._reported_at.values():
                 self._since(at, -SAY_EVERY_S)
             for at in thing._full_since.values():
                 self._since(at, -FULL_FOR_S)
-        elif isinstance(thing, Turns):
+        elif isinstance(thing, Coordinator):
             self._since(thing._said_at, -SAY_EVERY_S)
             self._out.append(
                 None if thing._due_at is None else round(thing._due_at - self._world.clock(self._place), 3)
@@ -153,13 +153,13 @@ def key(world: World) -> Hashable:
     now = world.now
     marks = [
         moment
-        for place in {0, 1} - world.down
-        for kept in world._turns(place)._queues.values()
-        if (moment := kept.marks.oldest()) is not None
+        for entry in {0, 1} - world.down
+        for kept in world._turns(entry)._queues.values()
+        if (moment := kept.requests.oldest()) is not None
     ]
     floor = max(min([*marks, now]) - 0.1, now + OLD_S)
     parts: list[Hashable] = [
-        None if place in world.down else _BridgeKeys(world, place, floor).key() for place in range(2)
+        None if entry in world.down else _BridgeKeys(world, entry, floor).key() for entry in range(2)
     ]
     parts.append(
         tuple(
@@ -205,5 +205,5 @@ def _word(world: World, target: int, what: Any, floor: float) -> Hashable:
     return (what.boot, what.leaving, what.full)
 
 
-SKIPPED = {(Session, "last_heard"), (Seat, "woken_at"), (Seat, "stuck_at"), (Debt, "started_at")}
+SKIPPED = {(Session, "last_heard"), (SessionQueue, "woken_at"), (SessionQueue, "stuck_at"), (PendingWork, "started_at")}
 """Only read when a heartbeat comes, and there is none."""

@@ -10,18 +10,18 @@ import msgspec
 
 from bridge.contract.cluster import Covered, Member, Name
 from bridge.core.cluster import coordinator as telling
-from bridge.core.cluster.coordinator import Turns, _Queue
+from bridge.core.cluster.coordinator import Coordinator, _Queue
 from bridge.core.cluster.members import Members, Peer, rank
-from bridge.core.cluster.wake_requests import RESOLUTION_S, Marks
-from bridge.core.pending_work import Debt
+from bridge.core.cluster.wake_requests import RESOLUTION_S, WakeRequests
+from bridge.core.pending_work import PendingWork
 from bridge.core.timers import Timers
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 
 
-class _Planted(Turns):
+class _Planted(Coordinator):
     """Turns with other marks, or other members."""
 
-    marks: type[Marks] = Marks
+    marks: type[WakeRequests] = WakeRequests
     kind: type[Members] = Members
 
     def __init__(self, *arguments: Any, **about: Any) -> None:
@@ -35,13 +35,13 @@ class _Planted(Turns):
         return kept
 
 
-class ForgivesByArrival(Turns):
+class ForgivesByArrival(Coordinator):
     """W1: what was marked before a `covered` came is forgiven."""
 
-    def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
-        covered_at = debt.covered_at
-        super()._take_covered(now, debt, word, self.at(now))
-        debt.covered_at = covered_at
+    def _take_covered(self, now: float, work: PendingWork, word: Covered, proven: float | None) -> None:
+        covered_at = work.covered_at
+        super()._take_covered(now, work, word, self.at(now))
+        work.covered_at = covered_at
 
 
 class _Remembers(Members):
@@ -60,7 +60,7 @@ class StandsStill(_Planted):
         return now
 
 
-class SleepsThrough(Turns):
+class SleepsThrough(Coordinator):
     """W2, its first half: moments are told by a clock that stands still in a sleep."""
 
     def at(self, now: float) -> float:
@@ -73,8 +73,8 @@ class Remembers(_Planted):
     kind = _Remembers
 
 
-class _One(Marks):
-    def forgive_name(self, name: Name) -> bool:
+class _One(WakeRequests):
+    def settle_by_name(self, name: Name) -> bool:
         if name not in self.named:
             return False
         self.settle()
@@ -87,34 +87,34 @@ class ForgivesTheDebt(_Planted):
     marks = _One
 
 
-class ForgivesTimers(Turns):
+class ForgivesTimers(Coordinator):
     """W4: timers are forgiven with the marks."""
 
-    def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
-        dirty = debt.dirty
-        super()._take_covered(now, debt, word, proven)
-        if dirty and not debt.dirty:
-            debt.due.clear()
-            debt.due_to_all.clear()
-            self._d.agenda.clear(("due", debt.queue))
+    def _take_covered(self, now: float, work: PendingWork, word: Covered, proven: float | None) -> None:
+        dirty = work.dirty
+        super()._take_covered(now, work, word, proven)
+        if dirty and not work.dirty:
+            work.due.clear()
+            work.due_to_all.clear()
+            self._d.agenda.clear(("due", work.queue))
 
 
-class PushesOut(Turns):
+class PushesOut(Coordinator):
     """W5: a new mark pushes the deferral out."""
 
-    def marked(self, debt: Debt, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
-        super().marked(debt, now, name, shared=shared, fresh=fresh)
-        if debt.deferred:
-            self._d.agenda.set(("turn", debt.queue), now + self.waits_s(debt, 1))
+    def marked(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+        super().marked(work, now, name, shared=shared, fresh=fresh)
+        if work.deferred:
+            self._d.agenda.set(("turn", work.queue), now + self.waits_s(work, 1))
 
 
-class CoversFromArrival(Turns):
+class CoversFromArrival(Coordinator):
     """W6: a peer's cover counts for the sweep from its arrival."""
 
-    def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
-        super()._take_covered(now, debt, word, proven)
-        debt.covered_at = now
-        self._timers.arm_sweep(debt, now)
+    def _take_covered(self, now: float, work: PendingWork, word: Covered, proven: float | None) -> None:
+        super()._take_covered(now, work, word, proven)
+        work.covered_at = now
+        self._timers.arm_sweep(work, now)
 
 
 class _Unmoved(Members):
@@ -149,12 +149,12 @@ class TakesUnknownForAble(_Planted):
     kind = _Trusting
 
 
-class _Shrugs(Marks):
-    def mark(self, now: float, gen: int, name: Name | None) -> None:
+class _Shrugs(WakeRequests):
+    def add(self, now: float, gen: int, name: Name | None) -> None:
         if name is not None and name not in self.named and len(self.named) >= telling.NAMES_MAX:
             self.names.append((name, gen))
             return
-        super().mark(now, gen, name)
+        super().add(now, gen, name)
 
 
 class ForgetsWhatDidNotFit(_Planted):
@@ -163,7 +163,7 @@ class ForgetsWhatDidNotFit(_Planted):
     marks = _Shrugs
 
 
-class _Generous(Marks):
+class _Generous(WakeRequests):
     def take_names(self, gen: int) -> list[Name]:
         return super().take_names(10**9)
 
@@ -182,13 +182,13 @@ class NamesWhatCameAfter(NoLook):
     marks = _Generous
 
 
-class BeganWhenItCame(Turns):
+class BeganWhenItCame(Coordinator):
     """W13: a receive is taken to have begun when its cover came."""
 
-    def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
-        learned = self._queue(debt.queue).marks.learned(gen)
+    def covered(self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+        learned = self._queue(work.queue).requests.learned(gen)
         late = 0.0 if learned is None else self.at(now) - learned
-        super().covered(debt, now, gen, late, next_visible_s)
+        super().covered(work, now, gen, late, next_visible_s)
 
 
 class _AnyStore(Members):
@@ -207,21 +207,21 @@ class MixesStores(_Planted):
         super()._hear_covered(now, msgspec.structs.replace(word, store=None))
 
 
-class NamesTheDue(Turns):
+class NamesTheDue(Coordinator):
     """W15: a due mark has the name of its immediate twin."""
 
-    def marked(self, debt: Debt, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
-        if debt.reason == "due":
+    def marked(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+        if work.reason == "due":
             name = ("producer", "0")
-        super().marked(debt, now, name, shared=shared, fresh=fresh)
+        super().marked(work, now, name, shared=shared, fresh=fresh)
 
 
-class TellsWhenSettled(Turns):
+class TellsWhenSettled(Coordinator):
     """W16: `covered` is told where the newest generation is covered alone."""
 
-    def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
-        if gen >= debt.gen:
-            super().covered(debt, now, gen, after_s, next_visible_s)
+    def covered(self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+        if gen >= work.gen:
+            super().covered(work, now, gen, after_s, next_visible_s)
 
 
 class _Only:
@@ -229,12 +229,12 @@ class _Only:
         self._timers = timers
         self._queues = queues
 
-    def arm_due(self, debt: Debt, *arguments: Any, **more: Any) -> None:
-        if debt.queue in self._queues:
-            self._timers.arm_due(debt, *arguments, **more)
+    def arm_due(self, work: PendingWork, *arguments: Any, **more: Any) -> None:
+        if work.queue in self._queues:
+            self._timers.arm_due(work, *arguments, **more)
 
 
-class LooksWhereItWasAble(Turns):
+class LooksWhereItWasAble(Coordinator):
     """W17: of a member that went only what it was able for when it was last heard is looked at."""
 
     def _lost(self, now: float, peer: Peer) -> None:
@@ -245,19 +245,19 @@ class LooksWhereItWasAble(Turns):
         self._timers = timers
 
 
-class TellsNobodyWithoutASession(Turns):
+class TellsNobodyWithoutASession(Coordinator):
     """W18: a debt without any session is told nobody."""
 
-    def no_room(self, debt: Debt, now: float) -> None:
-        if len(debt.seats):
-            super().no_room(debt, now)
+    def no_room(self, work: PendingWork, now: float) -> None:
+        if len(work.sessions):
+            super().no_room(work, now)
 
     def _lacks_room(self, queue: str) -> bool:
-        debt = self._d.ledger.find(queue)
-        return debt is not None and bool(len(debt.seats)) and super()._lacks_room(queue)
+        work = self._d.ledger.find(queue)
+        return work is not None and bool(len(work.sessions)) and super()._lacks_room(queue)
 
 
-class ActsOnTheRise(Turns):
+class ActsOnTheRise(Coordinator):
     """W19: a level is acted upon when it rises alone."""
 
     def _hear_member(self, now: float, word: Member) -> None:
@@ -273,7 +273,7 @@ class ActsOnTheRise(Turns):
             peer.word = msgspec.structs.replace(peer.word, full=word.full)
 
 
-class NoMillisecond(Turns):
+class NoMillisecond(Coordinator):
     """W21: what is forgiven by time has no millisecond to spare."""
 
     def _proven(self, now: float, heard_by_boot: Mapping[str, tuple[int, int]], age_ms: int) -> float | None:
@@ -281,21 +281,21 @@ class NoMillisecond(Turns):
         return None if proven is None else proven + RESOLUTION_S
 
 
-class SweepsInItsOwnTime(Turns):
+class SweepsInItsOwnTime(Coordinator):
     """W22: a bridge sweeps when its own moment comes, whoever comes first."""
 
-    def behind_s(self, debt: Debt, now: float) -> float:
+    def behind_s(self, work: PendingWork, now: float) -> float:
         return 0.0
 
 
-class LeavesSweepsToTheFirst(Turns):
+class LeavesSweepsToTheFirst(Coordinator):
     """W23: a bridge does not sweep while another comes first, whether that one does or not."""
 
-    def behind_s(self, debt: Debt, now: float) -> float:
-        return 1e6 * super().behind_s(debt, now)
+    def behind_s(self, work: PendingWork, now: float) -> float:
+        return 1e6 * super().behind_s(work, now)
 
 
-class Believes(Bell):
+class Believes(WakeScheduler):
     """W10: `own` of a hello and of a cover is believed although the bridges work on an engine."""
 
     def __init__(self, boot: str, periods: Any, draw: Any, engine: Any = None) -> None:

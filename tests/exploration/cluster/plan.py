@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from bridge.contract.cluster import Member, Word
-from bridge.core.cluster.coordinator import Turns
-from bridge.core.wake_scheduler import Bell
+from bridge.contract.cluster import ClusterMessage, Member
+from bridge.core.cluster.coordinator import Coordinator
+from bridge.core.wake_scheduler import WakeScheduler
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     under way."""
     at: tuple[int, ...] = (0, 1)
     """Which bridges it befalls."""
-    prompt: tuple[type[Word], ...] = (Member,)
+    prompt: tuple[type[ClusterMessage], ...] = (Member,)
     """Words that arrive as soon as nothing is before them on the way."""
     spaced: bool = False
     """Whether time may pass before the next message is put."""
@@ -51,14 +51,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a message may be put between the beginning of a receive and its look into the store."""
     patience_s: float | None = None
     """How long a visible message may wait while somebody could take it; None: not for ever, and debts end as well."""
-    debts: bool = True
+    by_queue: bool = True
     """Whether debts end."""
     coverage: bool = True
     """Whether what a bridge takes for the time of the last cover is looked at (C5)."""
 
     sweep_s: float = 0.0
     """Sweeps, where they are what is looked at: everywhere else they would hide a loss."""
-    turns: type[Turns] = Turns
-    bell: type[Bell] = Bell
+    turns: type[Coordinator] = Coordinator
+    scheduler: type[WakeScheduler] = WakeScheduler
     constants: dict[str, float] = {}
     """Constants of the rules that have another value here, so that a small world meets what they bound."""

@@ -31,7 +31,7 @@ def test_nothing_is_left_and_debts_end_in_any_interleaving(plan: Plan, least: in
 def test_what_is_left_for_ever_is_found() -> None:
     """A planted loss, and no limit to patience: `own` is believed, and every trigger is nobody's (W10)."""
     with pytest.raises(Failure, match="for ever"):
-        Exploration(quick("believed", engine=True, bell=Believes)).run()
+        Exploration(quick("believed", engine=True, scheduler=Believes)).run()
 
 
 if os.environ.get("QUEUEBELL_PROVE"):

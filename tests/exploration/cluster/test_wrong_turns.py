@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from bridge.core.cluster.coordinator import Turns
+from bridge.core.cluster.coordinator import Coordinator
 from tests.exploration.cluster import mutants
 from tests.exploration.cluster.explore import constants
 from tests.exploration.cluster.plan import Plan
@@ -33,7 +33,7 @@ def test_the_rules_hold_where_wrong_turns_are_caught(turn: WrongTurn) -> None:
     assert turn.caught.holds()
 
 
-def _receives_of_a_stream(turns: type[Turns]) -> int:
+def _receives_of_a_stream(turns: type[Coordinator]) -> int:
     """Count the looks for half a minute of triggers, each of which crosses the cover of the one before."""
     stream = plan("W16", messages=LENGTH, taken=tuple(range(LENGTH)), turns=turns)
     with constants(stream):
@@ -57,7 +57,7 @@ def _receives_of_a_stream(turns: type[Turns]) -> int:
 
 def test_w16_covers_of_older_generations_are_told_or_others_look_too() -> None:
     """C4, I2: nothing is lost by it; a stream of triggers costs two bridges twice the receives of one."""
-    rules, planted = _receives_of_a_stream(Turns), _receives_of_a_stream(mutants.TellsWhenSettled)
+    rules, planted = _receives_of_a_stream(Coordinator), _receives_of_a_stream(mutants.TellsWhenSettled)
     assert rules <= 1.02 * LENGTH
     assert planted > 1.1 * LENGTH
 
@@ -74,7 +74,7 @@ QUIET_S = 2400.0
 LOOKS_MAX = math.ceil(QUIET_S / 54.0)
 
 
-def _sweeps(turns: type[Turns], *, first_looks: bool) -> list[float]:
+def _sweeps(turns: type[Coordinator], *, first_looks: bool) -> list[float]:
     """Return when somebody looked while nothing happens; the first bridge's listener may hear nothing of its wakes."""
     idle = plan("sweeps", messages=0, taken=(), sweep_s=60.0, slow_wakes=True, turns=turns)
     deaf = () if first_looks else (("wake", 0),)
@@ -92,14 +92,14 @@ def _sweeps(turns: type[Turns], *, first_looks: bool) -> list[float]:
 
 def test_w22_one_of_the_bridges_sweeps_or_two_would_meet_and_both_look() -> None:
     """C5, I2: nothing is lost by it; two bridges whose moments are drawn alike cost twice the receives."""
-    rules, planted = (_sweeps(turns, first_looks=True) for turns in (Turns, mutants.SweepsInItsOwnTime))
+    rules, planted = (_sweeps(turns, first_looks=True) for turns in (Coordinator, mutants.SweepsInItsOwnTime))
     assert QUIET_S / 66.0 - 1 <= len(rules) <= LOOKS_MAX
     assert len(planted) > 1.5 * LOOKS_MAX
 
 
 def test_w23_whoever_comes_first_may_be_able_and_not_look() -> None:
     """C5, B9: the next sweeps by 1.1 T, A and its place after the last cover, or nobody ever does."""
-    rules, planted = (_sweeps(turns, first_looks=False) for turns in (Turns, mutants.LeavesSweepsToTheFirst))
+    rules, planted = (_sweeps(turns, first_looks=False) for turns in (Coordinator, mutants.LeavesSweepsToTheFirst))
     gaps = [after - before for before, after in pairwise(rules)]
     assert len(rules) >= QUIET_S / 68.3 - 1
     assert max(gaps) <= 1.1 * 60 + 2.0 + 0.25 + 0.01
@@ -129,4 +129,4 @@ def test_no_wrong_turn_is_left_out() -> None:
 def test_no_timer_hides_a_wrong_turn() -> None:
     """There is no sweep in any of these worlds, nor any heartbeat that would heal what is broken."""
     worlds: list[Plan] = [turn.caught.plan for turn in WRONG_TURNS]
-    assert all(bell.periods.sweep_s == 0 for world in worlds for bell in World(world).bells)
+    assert all(scheduler.periods.sweep_s == 0 for world in worlds for scheduler in World(world).bells)

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.contract.cluster import Covered, Word
+from bridge.contract.cluster import ClusterMessage, Covered
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Cover, Hello, More, Room, Started, Subscription, UpFrame, Wake, Welcome
-from bridge.core.cluster.coordinator import Turns
+from bridge.contract.wire import EmptyReceive, Hello, More, Room, Started, Subscription, UpFrame, Wake, Welcome
+from bridge.core.cluster.coordinator import Coordinator
 from bridge.core.cluster.members import rank
-from bridge.core.commands import End, Flush, Say, Send
+from bridge.core.commands import Broadcast, End, Flush, Send
 from bridge.core.settings import Periods
-from bridge.core.wake_scheduler import Bell
+from bridge.core.wake_scheduler import WakeScheduler
 from tests.exploration.cluster.plan import Plan
 from tests.exploration.options import Step
 from tests.exploration.plan import Violation
@@ -86,43 +86,43 @@ class Worker(msgspec.Struct):
 class Bridges:
     """The bridges' rules, their links, the listeners' states and the store: what a step of the world does to them."""
 
-    turns: Callable[..., Turns]
-    bells: list[Bell]
-    links: dict[tuple[int, int], list[Word | CloudQueueWorkDetected]]
+    turns: Callable[..., Coordinator]
+    bells: list[WakeScheduler]
+    links: dict[tuple[int, int], list[ClusterMessage | CloudQueueWorkDetected]]
     workers: list[Worker]
     messages: list[Message]
 
-    def _turns(self, place: int) -> Turns:
-        turns = self.bells[place].dispatch.turns
-        assert isinstance(turns, Turns)
+    def _turns(self, entry: int) -> Coordinator:
+        turns = self.bells[entry].dispatch.coordinator
+        assert isinstance(turns, Coordinator)
         return turns
 
-    def drive(self, place: int) -> None:
+    def drive(self, entry: int) -> None:
         """Do what a bridge's rules say."""
-        bell = self.bells[place]
-        while commands := bell.commands():
+        scheduler = self.bells[entry]
+        while commands := scheduler.commands():
             for command in commands:
-                if isinstance(command, Say):
+                if isinstance(command, Broadcast):
                     for other in range(len(self.bells)):
-                        if (place, other) in self.links:
-                            self.links[place, other].append(command.word)
+                        if (entry, other) in self.links:
+                            self.links[entry, other].append(command.word)
                 elif isinstance(command, Flush):
-                    worker = self._of(place, command.session)
-                    wakes = bell.take(self.clock(place), command.session)
+                    worker = self._of(entry, command.session)
+                    wakes = scheduler.take(self.clock(entry), command.session)
                     if worker is not None:
                         worker.inbox.extend(wakes)
                 elif isinstance(command, Send):
-                    worker = self._of(place, command.session)
+                    worker = self._of(entry, command.session)
                     if worker is not None and isinstance(command.frame, Welcome):
                         worker.inbox.append(command.frame)
                 elif isinstance(command, End):
-                    worker = self._of(place, command.session)
+                    worker = self._of(entry, command.session)
                     if worker is not None:
                         self._hello(worker)
-        bell.facts()
+        scheduler.facts()
 
-    def _of(self, place: int, session: int) -> Worker | None:
-        found = (each for each in self.workers if each.home == place and each.session == session and each.alive)
+    def _of(self, entry: int, session: int) -> Worker | None:
+        found = (each for each in self.workers if each.home == entry and each.session == session and each.alive)
         return next(found, None)
 
     def _hear(self, worker: Worker, frame: object) -> None:
@@ -172,7 +172,7 @@ class Bridges:
             self._look(worker)
         elif receive.boot == worker.boot:
             age_ms = round((self.now - receive.began) * 1000)
-            cover = Cover(QUEUE, receive.boot, receive.gen, age_ms, after_ms=int(receive.after_s * 1000))
+            cover = EmptyReceive(QUEUE, receive.boot, receive.gen, age_ms, after_ms=int(receive.after_s * 1000))
             worker.outbox.append(cover)
 
     def _handled(self, worker: Worker) -> None:
@@ -192,13 +192,13 @@ class Bridges:
         self.drive(worker.home)
         worker.holds, worker.receive, worker.owed = None, None, False
 
-    def _deliver(self, place: int, what: Word | CloudQueueWorkDetected) -> None:
-        bell, now = self.bells[place], self.clock(place)
+    def _deliver(self, entry: int, what: ClusterMessage | CloudQueueWorkDetected) -> None:
+        scheduler, now = self.bells[entry], self.clock(entry)
         if isinstance(what, CloudQueueWorkDetected):
-            bell.trigger(now, what, "nats", shared=True)
+            scheduler.trigger(now, what, "nats", shared=True)
         else:
-            self._turns(place).hear(now, what)
-        self.drive(place)
+            self._turns(entry).hear(now, what)
+        self.drive(entry)
 
     def lost(self) -> list[int]:
         """Return the messages that nobody handled; to be asked of a settled world."""
@@ -215,7 +215,7 @@ class World(Bridges):
         self.deaf: set[tuple[int, int]] = set()
         self.slept = [0.0, 0.0]
         self.dropped: list[tuple[object, int]] = []
-        self.late_words: list[tuple[int, int, Word]] = []
+        self.late_words: list[tuple[int, int, ClusterMessage]] = []
         self.begun = False
         """Whether this is the story, and not what comes before it."""
         self.began = -1.0
@@ -230,11 +230,11 @@ class World(Bridges):
         self.bells = []
         self.links = {}
         self.messages = [Message(number, DELAY_S if number in plan.delayed else 0.0) for number in range(plan.messages)]
-        for place in range(2):
-            self.bells.append(self._boot(place))
-        for place in range(2):
-            self._turns(place).begin(self.clock(place))
-            self.drive(place)
+        for entry in range(2):
+            self.bells.append(self._boot(entry))
+        for entry in range(2):
+            self._turns(entry).begin(self.clock(entry))
+            self.drive(entry)
         self.workers = [Worker(number, home) for number, home in enumerate(plan.workers)]
         for worker in self.workers:
             self._hello(worker)
@@ -249,37 +249,37 @@ class World(Bridges):
 
     # -- what a step does not bring ----------------------------------------------------------------------------------
 
-    def clock(self, place: int) -> float:
+    def clock(self, entry: int) -> float:
         """Return the time by a bridge's clock, which stands still while its machine sleeps."""
-        return self.now - self.slept[place]
+        return self.now - self.slept[entry]
 
-    def _real(self, place: int, at: float) -> float:
-        return at + self.slept[place]
+    def _real(self, entry: int, at: float) -> float:
+        return at + self.slept[entry]
 
-    def _boot(self, place: int) -> Bell:
+    def _boot(self, entry: int) -> WakeScheduler:
         before = self.bells[0].boot if self.bells else None
         for number in itertools.count(self.boots + 1):
             boot = f"{number:032x}"
-            if before is None or place < len(self.bells) or rank(QUEUE, boot) < rank(QUEUE, before):
+            if before is None or entry < len(self.bells) or rank(QUEUE, boot) < rank(QUEUE, before):
                 break
         self.boots = number
         periods = msgspec.structs.replace(SILENT, sweep_s=self.plan.sweep_s)
-        bell = self.plan.bell(boot, periods, half, engine if self.plan.engine else None)
-        bell.turns = bell.dispatch.turns = self.turns(bell.dispatch, bell.timers)
+        scheduler = self.plan.scheduler(boot, periods, half, engine if self.plan.engine else None)
+        scheduler.coordinator = scheduler.dispatch.coordinator = self.turns(scheduler.dispatch, scheduler.timers)
         for other in range(2):
-            self.links[place, other] = []
-            self.links[other, place] = []
-        self.links.setdefault((ANYWHERE, place), [])
-        return bell
+            self.links[entry, other] = []
+            self.links[other, entry] = []
+        self.links.setdefault((ANYWHERE, entry), [])
+        return scheduler
 
-    def drive(self, place: int) -> None:
+    def drive(self, entry: int) -> None:
         """Do what a bridge's rules say, and let arrive what takes no time."""
-        if place in self.down:
+        if entry in self.down:
             return
-        super().drive(place)
-        while (at := self.bells[place].deadline()) is not None and at <= self.clock(place):
-            self.bells[place].tick(self.clock(place))
-            super().drive(place)
+        super().drive(entry)
+        while (at := self.bells[entry].deadline()) is not None and at <= self.clock(entry):
+            self.bells[entry].tick(self.clock(entry))
+            super().drive(entry)
 
     def _arrive(self) -> None:
         moved = True
@@ -296,28 +296,30 @@ class World(Bridges):
                     self._hear(worker, worker.inbox.pop(0))
                     moved = True
 
-    def _deliver(self, place: int, what: Word | CloudQueueWorkDetected) -> None:
-        debt = self.bells[place].ledger.find(QUEUE)
-        before = None if debt is None else debt.covered_at
-        super()._deliver(place, what)
-        debt = self.bells[place].ledger.find(QUEUE)
-        if not self.plan.coverage or not isinstance(what, Covered) or debt is None or debt.covered_at in (None, before):
+    def _deliver(self, entry: int, what: ClusterMessage | CloudQueueWorkDetected) -> None:
+        work = self.bells[entry].ledger.find(QUEUE)
+        before = None if work is None else work.covered_at
+        super()._deliver(entry, what)
+        work = self.bells[entry].ledger.find(QUEUE)
+        if not self.plan.coverage or not isinstance(what, Covered) or work is None or work.covered_at in (None, before):
             return
         # C5: the sweep counts from there.
-        if self._real(place, debt.covered_at) > self.began + 1e-6 and self.begun:
+        if self._real(entry, work.covered_at) > self.began + 1e-6 and self.begun:
             raise Violation("C5", "a cover of a peer is taken for younger than the receive")
 
     def _hello(self, worker: Worker) -> None:
-        bell, now = self.bells[worker.home], self.clock(worker.home)
+        scheduler, now = self.bells[worker.home], self.clock(worker.home)
         worker.inbox, worker.outbox = [], []
-        worker.session = bell.open(now, "test")
+        worker.session = scheduler.open(now, "test")
         store = None if not self.plan.staging else STAGING if worker.home in self.plan.staging else REAL
         subscription = Subscription(
             QUEUE, 1, round(VISIBILITY_S * 1000), free=0 if worker.holds is not None else 1, store=store,
             own=self.plan.engine,
         )  # fmt: skip
         name = f"{1000 + worker.number:032x}"
-        bell.frame(now, worker.session, Hello(instance=name, listener=f"worker {worker.number}", queues=[subscription]))
+        scheduler.frame(
+            now, worker.session, Hello(instance=name, listener=f"worker {worker.number}", queues=[subscription])
+        )
         worker.room = worker.holds is None
         self.drive(worker.home)
 
@@ -358,27 +360,27 @@ class World(Bridges):
             "billing", "orders", id=f"{number}" if self.named else None, source="producer" if self.named else None,
             not_before_ms=round(message.delay_s * 1000),
         )  # fmt: skip
-        heard = [place for place in self.heard_by if place not in self.down]
+        heard = [entry for entry in self.heard_by if entry not in self.down]
         if len(self.heard_by) == 2 or not heard:
-            for place in range(2):
-                self.links[ANYWHERE, place].append(event)
+            for entry in range(2):
+                self.links[ANYWHERE, entry].append(event)
             return
         # C6: marked by the one that heard it, and told to all.
         event = msgspec.structs.replace(event, id=event.id or f"{message.number}", source=event.source or "bridge")
-        for place in heard:
-            self.bells[place].trigger(self.clock(place), event, "http", shared=self.plan.told)
-            self.drive(place)
+        for entry in heard:
+            self.bells[entry].trigger(self.clock(entry), event, "http", shared=self.plan.told)
+            self.drive(entry)
         if self.plan.told:
-            for place in range(2):
-                if place not in heard:
-                    self.links[ANYWHERE, place].append(event)
+            for entry in range(2):
+                if entry not in heard:
+                    self.links[ANYWHERE, entry].append(event)
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def steps(self) -> list[Step]:
         """Return all that may happen next, without what only time brings. What befalls one is ten times its number."""
         steps: list[Step] = []
-        left, places = self.left, [place for place in self.plan.at if place not in self.down]
+        left, places = self.left, [entry for entry in self.plan.at if entry not in self.down]
         for message in self.messages:
             if message.state == "unborn":
                 steps.append(("put later" if self.plan.spaced else "put", message.number))
@@ -401,14 +403,14 @@ class World(Bridges):
         steps += [("come late", number) for number in range(len(self.late_words))]
         for worker in self.workers:
             self._worker_steps(worker, steps)
-        for place in self.leaving:
-            steps.append(("part", place))
+        for entry in self.leaving:
+            steps.append(("part", entry))
         for kind in ("crash bridge", "end bridge", "leave", "suspend", "gap"):
             if left.get(kind):
                 both = kind not in ("end bridge", "leave") or not (self.down or self.leaving)
-                steps += [(kind, place) for place in places if both]
+                steps += [(kind, entry) for entry in places if both]
         if left.get("deafen"):
-            steps += [("deafen", place * 10 + 1 - place) for place in places if (place, 1 - place) not in self.deaf]
+            steps += [("deafen", entry * 10 + 1 - entry) for entry in places if (entry, 1 - entry) not in self.deaf]
         if left.get("tick") and any(step[0] not in UNFAIR and step[0] not in FAULTS for step in steps):
             steps.append(("tick", 0))
         return steps
@@ -509,61 +511,61 @@ class World(Bridges):
         worker.alive, worker.session = False, 0
         worker.holds, worker.receive, worker.owed, worker.inbox, worker.outbox = None, None, False, [], []
 
-    def _do_crash_bridge(self, place: int) -> None:
-        self.bells[place] = self._boot(place)
-        self._turns(place).begin(self.clock(place))
-        self.drive(place)
-        self.bells[place].gap(self.clock(place))
-        self.drive(place)
-        self._unseat(place, place)
+    def _do_crash_bridge(self, entry: int) -> None:
+        self.bells[entry] = self._boot(entry)
+        self._turns(entry).begin(self.clock(entry))
+        self.drive(entry)
+        self.bells[entry].gap(self.clock(entry))
+        self.drive(entry)
+        self._unseat(entry, entry)
 
-    def _do_end_bridge(self, place: int) -> None:
-        self.down.add(place)
-        self._unseat(place, 1 - place)
+    def _do_end_bridge(self, entry: int) -> None:
+        self.down.add(entry)
+        self._unseat(entry, 1 - entry)
 
-    def _unseat(self, place: int, home: int) -> None:
+    def _unseat(self, entry: int, home: int) -> None:
         for worker in self.workers:
-            if worker.home == place:
+            if worker.home == entry:
                 worker.home, worker.session, worker.inbox, worker.outbox = home, 0, [], []
 
-    def _do_leave(self, place: int) -> None:
-        self.leaving.add(place)
-        self._turns(place).leave(self.clock(place))
+    def _do_leave(self, entry: int) -> None:
+        self.leaving.add(entry)
+        self._turns(entry).leave(self.clock(entry))
         if self.plan.timers_first:
-            self._bequeath(place)
-        self.drive(place)
+            self._bequeath(entry)
+        self.drive(entry)
 
-    def _do_part(self, place: int) -> None:
+    def _do_part(self, entry: int) -> None:
         """Its sessions end, it tells what it leaves behind, and is gone when that is on its way (C7)."""
-        now = self.clock(place)
+        now = self.clock(entry)
         for worker in self.workers:
-            if worker.home == place and worker.session:
-                self.bells[place].lost(now, worker.session, "drained")
-        self.drive(place)
+            if worker.home == entry and worker.session:
+                self.bells[entry].lost(now, worker.session, "drained")
+        self.drive(entry)
         if not self.plan.timers_first:
-            self._bequeath(place)
-        self.leaving.discard(place)
-        self.down.add(place)
-        self._unseat(place, 1 - place)
+            self._bequeath(entry)
+        self.leaving.discard(entry)
+        self.down.add(entry)
+        self._unseat(entry, 1 - entry)
 
-    def _bequeath(self, place: int) -> None:
-        for number, event in enumerate(self._turns(place).bequest(self.clock(place))):
-            named = msgspec.structs.replace(event, id=f"{number}", source=self.bells[place].boot)
-            self.links[ANYWHERE, 1 - place].append(named)
-        self._turns(place).bequeathed(self.clock(place))
-        self.drive(place)
+    def _bequeath(self, entry: int) -> None:
+        for number, event in enumerate(self._turns(entry).handover(self.clock(entry))):
+            named = msgspec.structs.replace(event, id=f"{number}", source=self.bells[entry].boot)
+            self.links[ANYWHERE, 1 - entry].append(named)
+        self._turns(entry).handed_over(self.clock(entry))
+        self.drive(entry)
 
     def _do_deafen(self, at: int) -> None:
         self.deaf.add((at // 10, at % 10))
 
-    def _do_gap(self, place: int) -> None:
-        self.bells[place].gap(self.clock(place))
-        self.drive(place)
+    def _do_gap(self, entry: int) -> None:
+        self.bells[entry].gap(self.clock(entry))
+        self.drive(entry)
 
-    def _do_suspend(self, place: int) -> None:
+    def _do_suspend(self, entry: int) -> None:
         self.now += 1.0
-        self.slept[place] += 1.0
-        self._turns(place).watch((0.0, self.slept[place]), there=True)
+        self.slept[entry] += 1.0
+        self._turns(entry).watch((0.0, self.slept[entry]), there=True)
         self.pass_time(self.now)
 
     def _do_tick(self, _: int) -> None:
@@ -574,9 +576,9 @@ class World(Bridges):
     def deadline(self) -> float | None:
         """Return when something happens by itself next."""
         times = [
-            self._real(place, at)
-            for place, bell in enumerate(self.bells)
-            if place not in self.down and (at := bell.deadline()) is not None
+            self._real(entry, at)
+            for entry, scheduler in enumerate(self.bells)
+            if entry not in self.down and (at := scheduler.deadline()) is not None
         ]
         times += [each.visible_at for each in self.messages if each.state == "delayed"]
         times += [each.visible_at for each in self.messages if each.state == "leased" and not self.held(each)]
@@ -601,11 +603,11 @@ class World(Bridges):
                 continue
             if message.state in ("delayed", "leased"):
                 message.state = "visible"
-        for place, bell in enumerate(self.bells):
-            at = bell.deadline()
-            if place not in self.down and at is not None and at <= self.clock(place):
-                bell.tick(self.clock(place))
-                self.drive(place)
+        for entry, scheduler in enumerate(self.bells):
+            at = scheduler.deadline()
+            if entry not in self.down and at is not None and at <= self.clock(entry):
+                scheduler.tick(self.clock(entry))
+                self.drive(entry)
         self._arrive()
 
     def settle(self, seconds: float = 5.0) -> None:
@@ -630,9 +632,9 @@ class World(Bridges):
         visible = any(message.state == "visible" for message in self.messages)
         if visible and any(worker.home not in self.plan.staging for worker in free):
             return True
-        if not free or self.plan.patience_s is not None or not self.plan.debts:
+        if not free or self.plan.patience_s is not None or not self.plan.by_queue:
             return False
-        return any(debt.dirty for place in {0, 1} - self.down for debt in self.bells[place].ledger.debts.values())
+        return any(work.dirty for entry in {0, 1} - self.down for work in self.bells[entry].ledger.by_queue.values())
 
     def tell(self, step: Step) -> str:
         """Return a line about a step that is about to be taken."""
@@ -646,16 +648,16 @@ class World(Bridges):
         elif kind == "come late":
             about = _brief(self.late_words[what][2])
         states = " ".join(message.state for message in self.messages)
-        debts = " ".join(
-            "down" if place in self.down else f"{debt.gen}{' dirty' * debt.dirty}{' waits' * debt.deferred}"
-            for place, bell in enumerate(self.bells)
-            for debt in bell.ledger.debts.values()
+        by_queue = " ".join(
+            "down" if entry in self.down else f"{work.gen}{' dirty' * work.dirty}{' waits' * work.deferred}"
+            for entry, scheduler in enumerate(self.bells)
+            for work in scheduler.ledger.by_queue.values()
         )
-        return f"{self.now - 1_000_000:8.3f} {kind} {about}   [{states}] [{debts}]"
+        return f"{self.now - 1_000_000:8.3f} {kind} {about}   [{states}] [{by_queue}]"
 
 
 def _owned(frame: UpFrame) -> UpFrame:
-    return msgspec.structs.replace(frame, own=True) if isinstance(frame, Cover) else frame
+    return msgspec.structs.replace(frame, own=True) if isinstance(frame, EmptyReceive) else frame
 
 
 def _brief(what: object) -> str:

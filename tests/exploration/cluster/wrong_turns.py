@@ -153,7 +153,7 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
     WrongTurn(
         "W10",
         "`own` is believed with a store elsewhere",
-        Explored(quick("W10", engine=True, patience_s=0.2), {"bell": mutants.Believes}),
+        Explored(quick("W10", engine=True, patience_s=0.2), {"scheduler": mutants.Believes}),
     ),
     WrongTurn(
         "W11",

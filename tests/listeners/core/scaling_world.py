@@ -104,13 +104,13 @@ class World:
                     self.coming[index] = rule.processes.coming
                     if self.owner == f"scaler {index}":
                         self.owner = None
-                    self.hand_out()
+                    self.wake_sessions()
                 case SendRoom():
                     starting = [w for w in self.workers.values() if w.scaler == index and w.stage == "starts"]
                     if starting and index not in self.failed_at:
                         raise Violation("room was said before the hello of what starts has reached the bridge")
                     self.barred[index], self.coming[index] = False, 0
-                    self.hand_out()
+                    self.wake_sessions()
                 case SendCover(_, gen):
                     if self.dirty and gen >= self.gen:
                         self.dirty, self.owner = False, None
@@ -139,7 +139,7 @@ class World:
         if worker.held:
             self.mark()
         else:
-            self.hand_out()
+            self.wake_sessions()
 
     # The bridge -----------------------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class World:
             self.wakes[int(self.owner.split()[1])] = self.gen
         for index in self.hears():
             self.wakes[index] = self.gen
-        self.hand_out()
+        self.wake_sessions()
 
     def hears(self) -> list[int]:
         """Name who hears of work without being asked for it: one that starts workers, where none has room (Z5)."""
@@ -163,7 +163,7 @@ class World:
         for index, rule in enumerate(self.rules):
             self.perform(index, rule.heard(self.now, self.known(index), due))
 
-    def hand_out(self) -> None:
+    def wake_sessions(self) -> None:
         """Give a debt that nobody owns to a worker with room, to a scaler only where none has any (Z5)."""
         if not self.dirty or self.owner is not None:
             return
@@ -277,7 +277,7 @@ class World:
     def greet(self, name: str) -> None:
         """Have a worker's hello reach the bridge."""
         self.workers[name].stage = "greeted"
-        self.hand_out()
+        self.wake_sessions()
 
     def ready(self, name: str) -> None:
         """Have a worker tell its scaler that it is ready."""
@@ -296,7 +296,7 @@ class World:
         self.visible -= 1
         worker.held, worker.barred, worker.stage = 1, True, "ready"
         self.perform(worker.scaler, self.rules[worker.scaler].says(self.now, name, busy=True))
-        self.hand_out()
+        self.wake_sessions()
 
     def handle(self, name: str) -> None:
         """Have a worker finish its message and say `room`."""
@@ -304,7 +304,7 @@ class World:
         worker.held, worker.barred = 0, False
         self.done += 1
         self.perform(worker.scaler, self.rules[worker.scaler].says(self.now, name, busy=False))
-        self.hand_out()
+        self.wake_sessions()
 
     def die(self, name: str) -> None:
         """Have a process end by itself."""

@@ -22,7 +22,7 @@ from bridge.contract.jobs import (
 from bridge.contract.wire import (
     BuriedCount,
     Counts,
-    Cover,
+    EmptyReceive,
     More,
     QueueBeat,
     Room,
@@ -33,8 +33,8 @@ from bridge.contract.wire import (
     UpFrame,
 )
 from bridge.core import listener_counts as bridges
-from bridge.core.pending_work import Debt
-from bridge.core.session_queue import Seats
+from bridge.core.pending_work import PendingWork
+from bridge.core.session_queue import QueueSessions
 from bridge.core.settings import Periods, Tuning
 from listeners.core.commands import (
     Command,
@@ -70,9 +70,9 @@ def machine(capacity: int = 4, *, own: bool = False) -> Controller:
     ("command", "frame"),
     [
         (SendStarted(BOOT, 7), Started(QUEUE, BOOT, 7)),
-        (SendCover(BOOT, 7, 0.0124, None), Cover(QUEUE, BOOT, 7, 12, None)),
-        (SendCover(BOOT, 7, 2.0, 9.0005), Cover(QUEUE, BOOT, 7, 2000, 9000)),
-        (SendCover(BOOT, 7, -0.5, -2.0), Cover(QUEUE, BOOT, 7, 0, -2000)),
+        (SendCover(BOOT, 7, 0.0124, None), EmptyReceive(QUEUE, BOOT, 7, 12, None)),
+        (SendCover(BOOT, 7, 2.0, 9.0005), EmptyReceive(QUEUE, BOOT, 7, 2000, 9000)),
+        (SendCover(BOOT, 7, -0.5, -2.0), EmptyReceive(QUEUE, BOOT, 7, 0, -2000)),
         (SendMore(3), More(QUEUE, 3, unannounced=False)),
         (SendMore(None, unannounced=True), More(QUEUE, None, unannounced=True)),
         (SendRoom(2, 7), Room(QUEUE, 2, 7)),
@@ -233,15 +233,15 @@ class OneBoot:
     def __init__(self, number: int) -> None:
         self.boot = f"{number:032x}"
         self.counts = bridges.JobCounts()
-        self.debt = Debt(queue="a/b", seats=Seats(), numbers=Tuning(Periods()).of("a/b"))
+        self.work = PendingWork(queue="a/b", sessions=QueueSessions(), numbers=Tuning(Periods()).of("a/b"))
 
     @property
     def sum(self) -> Jobs:
-        return (self.debt.jobs or {}).get(HANDLER, NO_JOBS)
+        return (self.work.jobs or {}).get(HANDLER, NO_JOBS)
 
     def hear(self, told: dict[str, Jobs]) -> None:
         before = self.sum
-        self.counts.told("1" * 32, self.debt, told)
+        self.counts.told("1" * 32, self.work, told)
         assert minus(before, self.sum) == NO_JOBS, "a counter went back"
 
 
@@ -347,8 +347,8 @@ def test_a_cover_says_whether_the_queue_is_the_bridges_own() -> None:
     """O4: the bridge weighs covers of its own queues otherwise."""
     told = SendCover(BOOT, 7, 1.0, None)
     assert [frame_of(told, QUEUE, own=own) for own in (True, False)] == [
-        Cover(QUEUE, BOOT, 7, 1000, None, own=True),
-        Cover(QUEUE, BOOT, 7, 1000, None, own=False),
+        EmptyReceive(QUEUE, BOOT, 7, 1000, None, own=True),
+        EmptyReceive(QUEUE, BOOT, 7, 1000, None, own=False),
     ]
 
 

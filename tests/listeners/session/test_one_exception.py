@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from bridge.contract.errors import KeyUnavailable
-from bridge.contract.wire import Cover, DownFrame, Hello, ListenerHeartbeat, UpFrame, Wake
+from bridge.contract.wire import DownFrame, EmptyReceive, Hello, ListenerHeartbeat, UpFrame, Wake
 from bridge.observe import instruments, swallowed
 from bridge.service.bridge import Bridge
 from listeners import Message
@@ -91,7 +91,7 @@ class Faulty(FakeLink):
         raise RuntimeError("the link")
 
 
-@pytest.mark.parametrize("kind", [Cover, ListenerHeartbeat, Hello])
+@pytest.mark.parametrize("kind", [EmptyReceive, ListenerHeartbeat, Hello])
 @simulated
 async def test_a_link_that_raises_costs_a_frame(kind: type[UpFrame], monkeypatch: pytest.MonkeyPatch) -> None:
     """The message is handled, and those that are put later are as well."""
@@ -120,7 +120,7 @@ async def test_a_hook_that_raises_costs_its_call(name: str) -> None:
         await store.fill(b"a")
         bridge.wake(QUEUE)
         await settled(listener, 1)
-        await bridge.until(Cover)
+        await bridge.until(EmptyReceive)
     assert swallowed.counts["a hook of a listener"] > before
 
 

@@ -16,11 +16,11 @@ from bridge.contract.wire import (
     FRAME_BYTES_MAX,
     BridgeHeartbeat,
     Bye,
-    Cover,
-    CoverAge,
     Drain,
+    EmptyReceive,
     ErrorFrame,
     Hello,
+    LastEmptyReceive,
     ListenerHeartbeat,
     QueueBeat,
     Running,
@@ -88,7 +88,7 @@ class Port:
     def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
         return msgspec.structs.replace(beat, free=17)
 
-    def echoed(self, stamp: int, told: CoverAge) -> None:
+    def echoed(self, stamp: int, told: LastEmptyReceive) -> None:
         self.told.append(("echoed", told))
 
     def running(self, now: float) -> Running | None:
@@ -128,7 +128,7 @@ class Bridge(FakeBridge):
         elif isinstance(frame, ListenerHeartbeat):
             self.beats.append(frame)
             # A queue that this listener does not have comes first, and keeps nothing from the others.
-            cover = {queue: CoverAge(7, 1000) for queue in (UNKNOWN, ONE, TWO)}
+            cover = {queue: LastEmptyReceive(7, 1000) for queue in (UNKNOWN, ONE, TWO)}
             answer = BridgeHeartbeat(self.boot, frame.stamp, 0, self.sessions, cover)
             asyncio.get_running_loop().call_later(self.late_s, link.down.put_nowait, answer)
 
@@ -209,7 +209,7 @@ async def test_a_worker_with_a_receive_in_flight_says_nothing() -> None:
         store.receiving.append(hanging(3.0))
         bridge.wake(QUEUE)
         drain(bridge)
-        await bridge.until(Cover)
+        await bridge.until(EmptyReceive)
         assert not bridge.of(Bye)
         assert bridge.connects == 1
 
@@ -253,7 +253,7 @@ async def test_every_heartbeat_tells_each_queue_of_its_periods_and_of_the_fleet(
             periods, sessions, latency_s = port.of("fleet")[-1]
             assert (periods, sessions) == (wanted, 40)
             assert latency_s == pytest.approx(0.25, abs=0.002)
-            assert port.of("echoed")[-1] == (CoverAge(7, 1000),)
+            assert port.of("echoed")[-1] == (LastEmptyReceive(7, 1000),)
             # Covered a second before the heartbeat left that the bridge answers.
             assert port.of("covered")[-1][0] == pytest.approx(bridge.beats[-1].stamp / 1000 - 1.0, abs=0.002)
         assert session.sessions == 40
@@ -374,7 +374,7 @@ async def test_a_worker_that_holds_a_message_names_its_lease() -> None:
         await store.fill(b"a")
         bridge.wake(QUEUE)
         await asked.wait()
-        await bridge.until(Cover)
+        await bridge.until(EmptyReceive)
         drain(bridge)
         (bye,) = await bridge.until(Bye)
         (end,) = bye.leases[QUEUE]
@@ -389,7 +389,7 @@ async def test_a_worker_with_nothing_to_do_says_so_and_is_at_another_bridge_at_o
     async with listening(store, nothing, bridge=bridge):
         await bridge.until(ListenerHeartbeat)
         bridge.wake(QUEUE)
-        await bridge.until(Cover)
+        await bridge.until(EmptyReceive)
         drain(bridge)
         bridge.wake(QUEUE)
         assert await bridge.until(Bye) == [Bye()]

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.contract.cluster import NAMES_BYTES_MAX, Ability, Able, Covered, Member, Sent
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import SCALER, Cover
+from bridge.contract.wire import SCALER, EmptyReceive
 from bridge.core.cluster.coordinator import EARLY_MAX, EARLY_S, NEVER_SAID, OWN_BOOT
 from bridge.core.cluster.members import (
     MEMBERS_MAX,
@@ -24,9 +24,9 @@ from bridge.core.cluster.members import (
     Peer,
     rank,
 )
-from bridge.core.cluster.subscribers import MERGE_S, OUTWARD, PLACE_S, SKEW_S, SUBJECTS, Outward
-from bridge.core.cluster.wake_requests import Marks
-from bridge.core.commands import Announce, Say, Tell
+from bridge.core.cluster.subscribers import MERGE_S, OUTWARD, PLACE_S, SKEW_S, SUBJECTS, SubscriberCoordinator
+from bridge.core.cluster.wake_requests import WakeRequests
+from bridge.core.commands import Announce, AnnounceInTurn, Broadcast
 from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, MemberRefused, WordRefused
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig, boot
@@ -51,15 +51,15 @@ def test_c2_any_other_holds_the_mark_for_a_and_a_quarter_of_a_second() -> None:
     """C2."""
     rig, session = ready()
     rig.trigger_all()
-    assert rig.debt().dirty
-    assert rig.debt().deferred
+    assert rig.work().dirty
+    assert rig.work().deferred
     assert rig.wakes(session) == []
     rig.keep_company(A_S + 0.24)
     assert rig.wakes(session) == []
     rig.keep_company(0.02)
     assert [wake.reason for wake in rig.wakes(session)] == ["trigger"]
     assert rig.facts_of(ActedLate) == [ActedLate(QUEUE)]
-    assert not rig.debt().deferred
+    assert not rig.work().deferred
 
 
 def test_c2_w5_a_new_mark_never_pushes_the_look_out() -> None:
@@ -162,7 +162,7 @@ def test_c8_whoever_proves_a_stranger_is_gone_at_once_and_its_queues_are_looked_
     rig.wait(0.0)
     assert rig.turns.members.peers == {}
     assert rig.facts_of(MemberGone)
-    assert rig.debt().due_to_all["lease"].next() == pytest.approx(rig.now + 30.0, abs=0.1)
+    assert rig.work().due_to_all["lease"].next() == pytest.approx(rig.now + 30.0, abs=0.1)
 
 
 def test_who_comes_and_goes_is_remembered_for_five_minutes() -> None:
@@ -182,7 +182,7 @@ def test_c3_another_is_helped_once_and_not_with_every_word() -> None:
     session = rig.session()
     rig.member(FIRST, full=(QUEUE, OTHER))
     assert [wake.reason for wake in rig.wakes(session)] == ["more"]
-    rig.cover(session, rig.debt().gen)
+    rig.cover(session, rig.work().gen)
     for _ in range(7):
         rig.wait(1.0)
         rig.echo()
@@ -204,7 +204,7 @@ def test_c5_what_died_with_a_member_is_looked_at_when_its_leases_may_have_ended(
     assert rig.wakes(session) == []
     rig.keep_company(7.1, LAST)
     assert [wake.reason for wake in rig.wakes(session)] == ["lease"]
-    assert OTHER not in rig.bell.ledger.debts, "its sessions had left it for longer than their leases last"
+    assert OTHER not in rig.scheduler.ledger.by_queue, "its sessions had left it for longer than their leases last"
 
 
 def test_c7_what_only_the_leaving_one_knows_is_told_at_the_end() -> None:
@@ -215,7 +215,7 @@ def test_c7_what_only_the_leaving_one_knows_is_told_at_the_end() -> None:
     rig.trigger(size=3)
     rig.turns.leave(rig.now)
     rig.lose(session)
-    told = rig.turns.bequest(rig.now)
+    told = rig.turns.handover(rig.now)
     assert [(event.queue, event.payload_size) for event in told] == [(QUEUE, 3), (QUEUE, 1), (QUEUE, 1)]
     at_once, lease, visibility = (event.not_before_ms for event in told)
     assert at_once == 0
@@ -232,7 +232,7 @@ def swept(name: str) -> tuple[MemberRig, int, float]:
     session = rig.session()
     rig.peer(name)
     rig.echo()
-    since = rig.debt().covered_at
+    since = rig.work().covered_at
     assert since is not None
     return rig, session, since
 
@@ -253,10 +253,10 @@ def test_c5_any_other_sweeps_when_the_first_should_have_and_marks_nothing_before
     """C5: 1.1 T, A and its place after the last cover, however its own moment was drawn; then at once."""
     rig, session, since = swept(FIRST)
     pass_until(rig, session, since + LATEST_S + A_S + 0.24)
-    assert (reasons(rig, session), rig.debt().dirty) == ([], False)
+    assert (reasons(rig, session), rig.work().dirty) == ([], False)
     pass_until(rig, session, since + LATEST_S + A_S + 0.26)
     assert reasons(rig, session) == ["sweep"]
-    assert not rig.debt().deferred
+    assert not rig.work().deferred
     assert rig.facts_of(ActedLate) == [ActedLate(QUEUE)]
 
 
@@ -267,23 +267,23 @@ def test_c5_what_is_owed_meanwhile_waits_for_no_sweep(why: str) -> None:
     if why == "due":
         rig.trigger_all(not_before_ms=round((since + LATEST_S - rig.now) * 1000))
     pass_until(rig, session, since + LATEST_S)
-    assert not rig.debt().dirty
-    seats = [session]
+    assert not rig.work().dirty
+    entries = [session]
     if why == "trigger":
         rig.trigger_all()
     elif why == "resync":
-        rig.bell.gap(rig.now)
+        rig.scheduler.gap(rig.now)
     elif why == "more":
         rig.more(session, unannounced=True)
     elif why == "hello":
         rig.trigger_all()
-        seats.append(rig.join())
+        entries.append(rig.join())
     rig.wait(0.01)
-    assert rig.debt().dirty
+    assert rig.work().dirty
     at_once = why in ("hello", "more")
-    assert rig.debt().deferred is not at_once
+    assert rig.work().deferred is not at_once
     pass_until(rig, session, rig.now + A_S + 0.3)
-    assert any(reason != "sweep" for seat in seats for reason in reasons(rig, seat))
+    assert any(reason != "sweep" for entry in entries for reason in reasons(rig, entry))
 
 
 def test_c2_z5_of_two_that_would_start_a_worker_the_first_in_order_does() -> None:
@@ -327,13 +327,13 @@ class TellingRig(MemberRig):
         super().__init__(alone=alone, webhooks=webhooks)
         self.way = way
         self.turns.outward.ways[way] = None if way == SUBJECTS else QUEUE
-        self.bell.reminders.announcing(self.now, True)
+        self.scheduler.reminders.announcing(self.now, True)
         self.told: list[tuple[str, float]] = []
         self._rung = len(self.rung)
 
     def drive(self) -> None:
-        commands = self.bell.dispatch.commands
-        for command in [each for each in commands if isinstance(each, Tell)]:
+        commands = self.scheduler.dispatch.commands
+        for command in [each for each in commands if isinstance(each, AnnounceInTurn)]:
             assert command.way == self.way
             self.told.append((command.what, self.now))
             commands.remove(command)
@@ -455,7 +455,7 @@ class Ways:
 
     def __init__(self, **ways: str | None) -> None:
         self.rig = MemberRig()
-        self.outward = Outward(self.rig.bell.dispatch, self.rig.turns.members, OURS)
+        self.outward = SubscriberCoordinator(self.rig.scheduler.dispatch, self.rig.turns.members, OURS)
         self.outward.ways.update({SUBJECTS if way == "subjects" else way: only for way, only in ways.items()})
         self.at = self.now = self.rig.now
 
@@ -474,7 +474,9 @@ class Ways:
     def waits(self, *queues: str) -> None:
         """Have work wait."""
         for queue in queues:
-            self.rig.bell.dispatch.mark(self.rig.bell.ledger.hear(queue, self.now), self.now, "trigger", foreign=True)
+            self.rig.scheduler.dispatch.request_wake(
+                self.rig.scheduler.ledger.hear(queue, self.now), self.now, "trigger", foreign=True
+            )
         self.done()
 
     def offer(self, way: str = SUBJECTS, queue: str = QUEUE, *, shared: bool = True) -> bool:
@@ -489,13 +491,13 @@ class Ways:
 
     def done(self) -> list[tuple[str, str, str] | Sent]:
         """Return and forget what is to be done."""
-        commands, self.rig.bell.dispatch.commands = self.rig.bell.dispatch.commands, []
-        told = [(each.way, each.queue, each.what) for each in commands if isinstance(each, Tell)]
-        return [*told, *(each.word for each in commands if isinstance(each, Say) and isinstance(each.word, Sent))]
+        commands, self.rig.scheduler.dispatch.commands = self.rig.scheduler.dispatch.commands, []
+        told = [(each.way, each.queue, each.what) for each in commands if isinstance(each, AnnounceInTurn)]
+        return [*told, *(each.word for each in commands if isinstance(each, Broadcast) and isinstance(each.word, Sent))]
 
     def timer(self) -> float | None:
         """Return when something is due."""
-        return self.rig.bell.dispatch.agenda.when(OUTWARD)
+        return self.rig.scheduler.dispatch.agenda.when(OUTWARD)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -515,7 +517,7 @@ def test_each_way_is_succeeded_by_itself_and_of_what_it_tells() -> None:
     """C10: of the webhooks that it had, each of its queue; of the broker's subscribers each queue where work waits."""
     third = "billing/others"
     ways = Ways(**{HOOK: QUEUE, "subjects": None, HOOK_2: OTHER})
-    ways.rig.bell.ledger.hear("billing/idle", ways.now)
+    ways.rig.scheduler.ledger.hear("billing/idle", ways.now)
     ways.waits(QUEUE, OTHER, third)
     name = next(name for name in NAMES if all(rank(queue, name) > rank(queue, BOOT) for queue in (QUEUE, OTHER, third)))
     theirs = [(SUBJECTS, queue, "again") for queue in (QUEUE, OTHER, third)]
@@ -532,18 +534,18 @@ ONE, TWO = ("producer", "1"), ("producer", "2")
 
 def test_bare_marks_are_as_old_as_their_first_and_forgiven_with_their_last() -> None:
     """C2, C4: only the two ends of them are kept."""
-    marks = Marks()
+    marks = WakeRequests()
     assert marks.oldest() is None
-    marks.mark(1.0, 1, None)
-    marks.mark(1.5, 2, None)
-    marks.mark(2.0, 2, None)
-    marks.mark(3.0, 3, ONE)
+    marks.add(1.0, 1, None)
+    marks.add(1.5, 2, None)
+    marks.add(2.0, 2, None)
+    marks.add(3.0, 3, ONE)
     assert marks.oldest() == 1.0
-    assert not marks.forgive_until(1.999)
+    assert not marks.settle_until(1.999)
     assert marks
-    assert marks.forgive_until(2.0)
+    assert marks.settle_until(2.0)
     assert marks.oldest() == 3.0
-    assert marks.forgive_until(3.0)
+    assert marks.settle_until(3.0)
     assert not marks
 
 
@@ -555,7 +557,7 @@ def test_a_word_says_who_says_it() -> None:
     assert rig.turns.name == "shop"
     assert rig.turns.about.seq == 0
     other = MemberRig()
-    plain = other.bell.join(webhooks="h")
+    plain = other.scheduler.join(webhooks="h")
     assert plain.about == Member(boot=BOOT, seq=0, webhooks="h")
 
 
@@ -583,7 +585,7 @@ def test_when_a_queue_acts_is_told_and_forgotten_with_its_debt() -> None:
     rig.covered(TWO)
     assert rig.turns.acts_at(QUEUE) is None
     assert list(rig.turns.deferred) == []
-    assert rig.debt().deferred is False
+    assert rig.work().deferred is False
     assert rig.wakes(session) == []
 
 
@@ -594,8 +596,8 @@ def test_a_queue_that_is_forgotten_leaves_nothing_behind() -> None:
     rig.able(queue=OTHER)
     rig.echo()
     rig.trigger_all(OTHER, source="producer", id="1")
-    assert rig.debt(OTHER).deferred
-    assert rig.bell.forget(OTHER)
+    assert rig.work(OTHER).deferred
+    assert rig.scheduler.forget(OTHER)
     assert rig.turns.acts_at(OTHER) is None
     assert list(rig.turns.deferred) == []
     rig.keep_company(5.0)
@@ -603,9 +605,9 @@ def test_a_queue_that_is_forgotten_leaves_nothing_behind() -> None:
     gone = rig.join(OTHER)
     rig.settle_hello(gone, OTHER)
     rig.trigger(OTHER)
-    rig.cover(gone, rig.debt(OTHER).gen, OTHER)
+    rig.cover(gone, rig.work(OTHER).gen, OTHER)
     rig.lose(gone)
-    rig.bell.forget(OTHER)
+    rig.scheduler.forget(OTHER)
     rig.words.clear()
     rig.keep_company(1.0)
     assert rig.told() == [], "what was to be told is forgotten with it"
@@ -619,15 +621,15 @@ def test_what_becomes_visible_is_told_as_the_earliest_of_all_and_never_early() -
     rig.peer(LAST)
     rig.wait(0.2)
     rig.told()
-    gen = rig.debt().gen
-    rig.say(session, Cover(QUEUE, BOOT, gen, 0, next_visible_in_ms=9_000))
-    rig.say(session, Cover(QUEUE, BOOT, gen, 0, next_visible_in_ms=3_000))
-    rig.say(session, Cover(QUEUE, BOOT, gen, 0, next_visible_in_ms=5_000))
+    gen = rig.work().gen
+    rig.say(session, EmptyReceive(QUEUE, BOOT, gen, 0, next_visible_in_ms=9_000))
+    rig.say(session, EmptyReceive(QUEUE, BOOT, gen, 0, next_visible_in_ms=3_000))
+    rig.say(session, EmptyReceive(QUEUE, BOOT, gen, 0, next_visible_in_ms=5_000))
     rig.wait(0.11)
     (word,) = rig.told()
     assert 2_950 <= (word.next_visible_in_ms or 0) <= 2_951
     assert word.store == "aa"
-    rig.say(session, Cover(QUEUE, BOOT, gen, 0, next_visible_in_ms=0))
+    rig.say(session, EmptyReceive(QUEUE, BOOT, gen, 0, next_visible_in_ms=0))
     rig.wait(0.11)
     assert rig.told()[-1].next_visible_in_ms == 0
 
@@ -640,7 +642,7 @@ def test_names_take_so_many_bytes_and_not_one_more() -> None:
     rig.echo()
     for number in range(NAMES_BYTES_MAX // 2048 + 1):
         rig.trigger_all(source="s" * 1024, id=f"{number:04d}".ljust(1024, "x"))
-    rig.cover(session, rig.debt().gen)
+    rig.cover(session, rig.work().gen)
     rig.wait(0.11)
     assert [len(word.ids) for word in rig.told()] == [NAMES_BYTES_MAX // 2048]
 
@@ -670,9 +672,9 @@ def test_names_that_were_early_are_bounded_by_number_and_age() -> None:
     for number in range(EARLY_MAX + 1):
         rig.covered(("flood", str(number)))
     rig.trigger_all(source="flood", id="1")
-    assert not rig.debt().dirty
+    assert not rig.work().dirty
     rig.trigger_all(source="flood", id="0")
-    assert rig.debt().dirty
+    assert rig.work().dirty
     rig, _ = waiting()
     rig.covered(ONE)
     at = rig.now
@@ -737,11 +739,11 @@ def test_two_covers_that_are_merged_tell_the_names_of_both_and_the_later_beginni
     rig.peer(LAST)
     rig.echo()
     rig.trigger_all(source="producer", id="1")
-    first = rig.debt().gen
+    first = rig.work().gen
     rig.wakes(session)
     rig.wait(0.4)
     rig.trigger_all(source="producer", id="2")
-    rig.cover(session, rig.debt().gen)
+    rig.cover(session, rig.work().gen)
     rig.cover(session, first)
     rig.wait(0.11)
     (word,) = rig.told()
@@ -754,10 +756,10 @@ def test_what_others_tell_becomes_due_for_one_message_and_no_tick_early() -> Non
     rig, _ = waiting(ONE)
     rig.covered(ONE, next_ms=4_000)
     rig.keep_company(3.998)
-    assert not rig.debt().dirty
+    assert not rig.work().dirty
     rig.keep_company(0.02)
-    assert rig.debt().dirty
-    assert rig.debt().size == 1
+    assert rig.work().dirty
+    assert rig.work().size == 1
 
 
 def test_of_several_that_changed_those_that_may_be_said_are() -> None:
@@ -781,7 +783,7 @@ def test_c4_under_one_boot_with_a_copy_of_its_machine_nothing_is_proven_and_it_a
     """C4: others heard the number from the copy, which may have said it long before this one did."""
     rig, session = ready()
     rig.trigger_all()
-    assert rig.debt().deferred
+    assert rig.work().deferred
     said = rig.says()[-1] if rig.says() else None
     rig.wait(1.0)
     rig.echo()
@@ -791,7 +793,7 @@ def test_c4_under_one_boot_with_a_copy_of_its_machine_nothing_is_proven_and_it_a
     assert [wake.reason for wake in rig.wakes(session)] == ["trigger"], "waits for nobody"
     rig.trigger_all()
     rig.covered(seq=newest.seq, since_ms=900, begun_age_ms=0)
-    assert rig.debt().dirty
+    assert rig.work().dirty
     assert rig.facts_of(Forgiven) == []
     rig.hear(newest)
     assert len(rig.facts_of(MemberRefused)) == 1, "told once"
@@ -952,11 +954,11 @@ def test_a_bequest_says_at_least_one_message_and_how_many_are_due() -> None:
     rig = MemberRig()
     rig.trigger_all(OTHER, payload_size=1)
     rig.trigger(QUEUE, size=4, not_before_ms=1_000)
-    told = rig.turns.bequest(rig.now)
+    told = rig.turns.handover(rig.now)
     assert told[0] == CloudQueueWorkDetected("billing", "refunds")
     assert (told[1].queue, told[1].payload_size) == (QUEUE, 4)
     rig.now += 5.0
-    assert rig.turns.bequest(rig.now)[1].not_before_ms == 0
+    assert rig.turns.handover(rig.now)[1].not_before_ms == 0
 
 
 def test_what_sessions_left_is_kept_for_as_long_as_their_leases_may_last() -> None:
@@ -1061,7 +1063,7 @@ def test_help_is_given_in_turn() -> None:
     rig.peer(FIRST)
     rig.member(LAST, full=(QUEUE,))
     assert rig.wakes(session) == []
-    assert rig.debt().deferred
+    assert rig.work().deferred
     rig.keep_company(A_S + 0.3, FIRST, LAST)
     assert [wake.reason for wake in rig.wakes(session)] == ["more"]
 
@@ -1132,7 +1134,7 @@ def test_of_a_name_that_is_gone_nothing_is_kept() -> None:
     rig.wait(0.2)
     assert QUEUE not in rig.turns._abilities._reported_at
     assert QUEUE in rig.turns._queues
-    rig.bell.dispatch.drop(rig.debt())
+    rig.scheduler.dispatch.drop(rig.work())
     assert QUEUE not in rig.turns._queues
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bridge.contract.cluster import MEMBERS_MAX, QUEUES_MAX, Ability, Able, Covered, Word, decode_word
+from bridge.contract.cluster import MEMBERS_MAX, QUEUES_MAX, Ability, Able, ClusterMessage, Covered, decode_word
 from bridge.contract.errors import BadInput
-from bridge.contract.wire import Cover
+from bridge.contract.wire import EmptyReceive
 from bridge.core.cluster import members
 from bridge.core.cluster.coordinator import EARLY_MAX
 from bridge.core.cluster.members import KNOWN_MAX
@@ -52,12 +52,12 @@ def test_c4_w3_a_debt_of_several_marks_is_forgiven_only_when_each_is() -> None:
     """C4, W3."""
     rig, session = owing(ONE, TWO)
     rig.covered(ONE)
-    assert rig.debt().dirty
+    assert rig.work().dirty
     rig.covered(TWO)
-    assert not rig.debt().dirty
+    assert not rig.work().dirty
     rig, session = owing(ONE, bare=1)
     rig.covered(ONE)
-    assert rig.debt().dirty
+    assert rig.work().dirty
     rig.keep_company(A_S + 0.3)
     assert len(rig.wakes(session)) == 1
 
@@ -68,13 +68,13 @@ def test_c4_what_was_heard_before_a_suspend_is_not_told() -> None:
     session = rig.session()
     rig.peer()
     rig.echo()
-    rig.bell.suspended(rig.now, 60.0)
+    rig.scheduler.suspended(rig.now, 60.0)
     rig.drive()
-    rig.cover(session, rig.debt().gen)
+    rig.cover(session, rig.work().gen)
     rig.wait(0.11)
     assert rig.told()[-1].heard == {}
     rig.member()
-    rig.cover(session, rig.debt().gen)
+    rig.cover(session, rig.work().gen)
     rig.wait(0.11)
     assert list(rig.told()[-1].heard) == [FIRST]
 
@@ -87,12 +87,12 @@ def test_c4_without_a_clock_that_goes_on_only_names_prove() -> None:
     assert rig.turns.slept_s == 0.0
     rig.turns.watch(None, there=False)
     rig.covered(seq=newest(rig), since_ms=1_000)
-    assert rig.debt().dirty
+    assert rig.work().dirty
     rig, session = telling()
     rig.turns.watch(None, there=False)
     rig.trigger_all(source="producer", id="1")
     rig.wakes(session)
-    rig.cover(session, rig.debt().gen)
+    rig.cover(session, rig.work().gen)
     rig.wait(0.11)
     assert [(word.ids, word.begun_age_ms) for word in rig.told()] == [((ONE,), None)]
 
@@ -105,10 +105,10 @@ def test_c4_while_the_clocks_cannot_be_read_nothing_is_proven_by_time() -> None:
         rig.turns.watch((0.0, 0.0), there=True)
         rig.turns.watch(None, there=True)
         rig.covered(seq=known, since_ms=1_000)
-        assert rig.debt().dirty
+        assert rig.work().dirty
         rig.turns.watch((0.0, slept), there=True)
         rig.covered(seq=known, since_ms=1_000)
-        assert rig.debt().dirty is not proves
+        assert rig.work().dirty is not proves
         assert rig.turns.slept_s == slept
 
 
@@ -118,7 +118,7 @@ def test_c4_what_was_shown_while_the_clocks_could_not_be_read_proves_nothing() -
         rig, session = telling()
         rig.turns.watch((0.0, 0.0) if readable else None, there=True)
         rig.trigger_all()
-        gen = rig.debt().gen
+        gen = rig.work().gen
         rig.wakes(session)
         rig.turns.watch((0.0, 0.0 if readable else -7_000.0), there=True)
         rig.member(LAST)
@@ -136,14 +136,14 @@ def test_c4_w14_another_store_forgives_orders_and_covers_nothing() -> None:
     rig.echo()
     rig.trigger_all(source="producer", id="1")
     assert len(rig.wakes(session)) == 1, "it orders nothing"
-    covered_at = rig.debt().covered_at
+    covered_at = rig.work().covered_at
     rig.covered(ONE, seq=newest(rig), since_ms=1000, store=STAGING, next_ms=1)
-    assert rig.debt().dirty
-    assert rig.debt().covered_at == covered_at
-    assert not rig.debt().any_due
+    assert rig.work().dirty
+    assert rig.work().covered_at == covered_at
+    assert not rig.work().any_due
     assert rig.facts_of(StoreDiffers) == [StoreDiffers(QUEUE, FIRST)]
     rig.covered(ONE, store=PRODUCTION)
-    assert not rig.debt().dirty
+    assert not rig.work().dirty
 
 
 def test_b11_what_another_store_paid_while_nobody_was_here_is_owed_to_who_comes() -> None:
@@ -153,7 +153,7 @@ def test_b11_what_another_store_paid_while_nobody_was_here_is_owed_to_who_comes(
     rig.echo()
     rig.trigger_all(source="producer", id="1")
     rig.covered(ONE, seq=newest(rig), since_ms=500, store=STAGING)
-    assert not rig.debt().dirty
+    assert not rig.work().dirty
     assert rig.wakes(rig.join(store=STAGING)) == []
     other = MemberRig()
     other.peer(store=STAGING)
@@ -175,10 +175,10 @@ def test_c5_w6_a_peers_cover_counts_for_the_sweep_from_when_it_surely_began() ->
     assert sent is not None
     rig.keep_company(30.0)
     rig.covered(seq=seq, since_ms=1000, begun_age_ms=0)
-    assert rig.debt().covered_at == pytest.approx(proven_until(sent, 1000, 0))
-    before = rig.debt().covered_at
+    assert rig.work().covered_at == pytest.approx(proven_until(sent, 1000, 0))
+    before = rig.work().covered_at
     rig.covered(seq=seq, since_ms=500, begun_age_ms=0)
-    assert rig.debt().covered_at == before, "never back"
+    assert rig.work().covered_at == before, "never back"
 
 
 # -- what is told ------------------------------------------------------------------------------------------------------
@@ -194,13 +194,13 @@ def test_c4_w13_the_receive_began_after_its_wake_was_sent_and_that_is_all_that_i
     """C4, W13."""
     rig, session = telling()
     rig.trigger_all()
-    gen = rig.debt().gen
+    gen = rig.work().gen
     rig.wait(5.0)
     rig.member(LAST)
-    rig.say(session, Cover(QUEUE, BOOT, gen, 0))
+    rig.say(session, EmptyReceive(QUEUE, BOOT, gen, 0))
     rig.wait(0.11)
     assert rig.told()[-1].begun_age_ms == 5050, "it may have lain in a buffer since"
-    rig.say(session, Cover(QUEUE, BOOT, gen, 0, after_ms=4_000))
+    rig.say(session, EmptyReceive(QUEUE, BOOT, gen, 0, after_ms=4_000))
     rig.wait(0.11)
     assert rig.told()[-1].begun_age_ms in (1164, 1165), "4 s by the listener's clock are 3.996 s at least by ours"
 
@@ -209,7 +209,7 @@ def test_c4_the_newest_generation_told_before_bounds_one_that_is_not_known() -> 
     """C4."""
     rig, session = telling()
     rig.trigger_all()
-    gen = rig.debt().gen
+    gen = rig.work().gen
     rig.cover(session, gen)
     rig.wait(0.11)
     rig.told()
@@ -229,7 +229,7 @@ NAMES = 50
 def reported(rig: MemberRig, store: str) -> int:
     """Have a session of ``store`` report an empty receive, and return it."""
     session = rig.join(store=store)
-    rig.cover(session, rig.debt().gen)
+    rig.cover(session, rig.work().gen)
     return session
 
 
@@ -242,7 +242,7 @@ def test_c4_w14_covers_of_two_stores_are_not_merged() -> None:
     rig.wait(0.2)
     rig.told()
     rig.trigger_all(source=ONE[0], id=ONE[1])
-    rig.cover(session, rig.debt().gen)
+    rig.cover(session, rig.work().gen)
     rig.bye(session)
     reported(rig, PRODUCTION)
     rig.wait(0.2)
@@ -257,7 +257,7 @@ def test_b11_what_another_store_paid_before_it_was_known_here_is_owed_to_who_com
     rig.settle_hello(session)
     rig.bye(session)
     rig.peer(LAST, store=STAGING)
-    assert not rig.debt().dirty
+    assert not rig.work().dirty
     rig.covered(ONE, name=LAST, store=STAGING)
     if comes == "before its trigger":
         session = rig.join(store=PRODUCTION)
@@ -288,7 +288,7 @@ def test_c7_what_is_left_behind_is_said_to_be_told_only_when_it_was() -> None:
     rig.turns.leave(rig.now)
     rig.drive()
     rig.wait(1.0)
-    rig.turns.bequeathed(rig.now)
+    rig.turns.handed_over(rig.now)
     rig.drive()
     said = [word.told for word in rig.says() if word.leaving]
     assert said[-1] is True
@@ -314,7 +314,7 @@ def test_c3_of_more_queues_without_room_than_a_word_holds_each_is_said() -> None
 def test_names_that_are_forgotten_leave_no_order_behind() -> None:
     """Memory is bounded by the limit of names, however many are rung for (C2)."""
     rig = MemberRig()
-    rig.bell.ledger.limit = NAMES
+    rig.scheduler.ledger.limit = NAMES
     rig.peer()
     for number in range(4 * NAMES):
         rig.trigger_all(queue=f"billing/queue-{number}")
@@ -325,14 +325,14 @@ def test_names_that_are_forgotten_leave_no_order_behind() -> None:
 def test_names_without_room_are_not_kept_for_a_turn() -> None:
     """Where every name is needed, a flood of others is marked for plain subscribers and otherwise not kept (C5)."""
     rig = MemberRig()
-    rig.bell.ledger.limit = NAMES
+    rig.scheduler.ledger.limit = NAMES
     rig.join(*[f"billing/needed-{number}" for number in range(NAMES)])
     rig.member()
     rig.echo()
     rig.hear(Able(boot=FIRST, seq=1, queues={f"billing/queue-{at}": Ability(True, 30_000) for at in range(NAMES)}))
     for number in range(NAMES):
         rig.trigger_all(queue=f"billing/queue-{number}")
-    assert len(rig.bell.ledger.debts) == NAMES
+    assert len(rig.scheduler.ledger.by_queue) == NAMES
     assert rig.turns.deferred == {}
     assert len(rig.turns._queues) <= NAMES
     assert len(rig.turns.members._before) <= NAMES
@@ -353,7 +353,7 @@ def test_of_a_member_that_names_queues_without_end_so_many_are_known(monkeypatch
         assert len(peer.left) == NAMES
 
 
-def word_of(data: bytes) -> Word | None:
+def word_of(data: bytes) -> ClusterMessage | None:
     """Return what it says, where it is a word."""
     with contextlib.suppress(BadInput):
         return decode_word(data)
@@ -375,11 +375,11 @@ def able_for(data: bytes) -> set[str]:
 
 def holds(rig: MemberRig) -> tuple[int, ...]:
     """Return how much is held that a word can bring about, of each kind."""
-    turns, ledger = rig.turns, rig.bell.ledger
-    debt = rig.debt()
+    turns, ledger = rig.turns, rig.scheduler.ledger
+    work = rig.work()
     return (
-        len(ledger.debts), len(turns._queues), len(turns.deferred), len(turns._waiting), len(turns.outward),
-        len(turns.outward._told), len(debt.due_to_all), len(turns.members._before),
+        len(ledger.by_queue), len(turns._queues), len(turns.deferred), len(turns._waiting), len(turns.outward),
+        len(turns.outward._told), len(work.due_to_all), len(turns.members._before),
     )  # fmt: skip
 
 
@@ -443,16 +443,16 @@ def test_c4_a_seq_never_sent_and_one_of_another_boot_prove_nothing() -> None:
     rig.hear(Covered(boot=FIRST, queue=QUEUE, begun_age_ms=0, heard={LAST: (1, 1000)}))
     rig.covered(seq=newest(rig), since_ms=1000, begun_age_ms=None)
     rig.covered(seq=newest(rig), since_ms=1000, queue="billing/other")
-    assert rig.debt().dirty
+    assert rig.work().dirty
 
 
 def test_c4_what_becomes_visible_later_is_a_timer_of_all() -> None:
     """C4."""
     rig, session = owing(ONE)
     rig.covered(ONE, next_ms=3_000)
-    assert not rig.debt().dirty
+    assert not rig.work().dirty
     rig.keep_company(3.1)
-    assert rig.debt().dirty
+    assert rig.work().dirty
     assert rig.wakes(session) == []
     rig.keep_company(A_S + 0.3)
     assert [wake.reason for wake in rig.wakes(session)] == ["due"]
@@ -462,19 +462,19 @@ def test_c4_strangers_are_not_believed() -> None:
     """C4."""
     rig, _ = owing(ONE)
     rig.covered(ONE, name=LAST)
-    assert rig.debt().dirty
+    assert rig.work().dirty
     assert rig.facts_of(WordRefused) == [WordRefused(LAST, "not a member, as far as was heard")]
     rig.hear(Covered(boot=BOOT, queue=QUEUE, ids=(ONE,)))
-    assert rig.debt().dirty, "its own word"
+    assert rig.work().dirty, "its own word"
 
 
 def test_c4_a_mark_is_forgiven_by_its_name() -> None:
     """C4."""
     rig, session = owing(ONE)
-    gen = rig.debt().gen
+    gen = rig.work().gen
     rig.covered(ONE)
-    assert not rig.debt().dirty
-    assert rig.debt().gen == gen, "forgiving leaves the generation as it is"
+    assert not rig.work().dirty
+    assert rig.work().gen == gen, "forgiving leaves the generation as it is"
     assert rig.facts_of(Forgiven) == [Forgiven(QUEUE, "name", FIRST)]
     rig.keep_company(10.0)
     assert rig.wakes(session) == []
@@ -484,7 +484,7 @@ def test_c4_a_generation_is_known_from_when_it_was_first_told_to_anybody() -> No
     """C4."""
     rig, session = telling()
     rig.trigger_all()
-    gen = rig.debt().gen
+    gen = rig.work().gen
     rig.wait(1.0)
     rig.member(LAST)
     rig.join()  # its welcome tells it again
@@ -499,7 +499,7 @@ def test_c4_covers_are_told_merged_and_after_a_twentieth_of_a_second() -> None:
     rig.trigger_all(source="producer", id="1")
     rig.trigger_all(source="producer", id="2")
     rig.wakes(session)
-    rig.cover(session, rig.debt().gen)
+    rig.cover(session, rig.work().gen)
     rig.wait(0.049)
     assert rig.told() == []
     rig.wait(0.002)

@@ -13,7 +13,7 @@ from bridge.core.agenda import TURN_MAX
 from bridge.core.cluster.handover import SPREAD_S, at_once, departures
 from bridge.core.cluster.members import MEMBERS_MAX, SILENT_S, WENT_S, Members, Refused
 from bridge.core.cluster.subscribers import SUBJECTS
-from bridge.core.commands import Tell
+from bridge.core.commands import AnnounceInTurn
 from tests.support.bells import BOOT
 from tests.support.member import FIRST, MemberRig, boot
 
@@ -62,8 +62,8 @@ def test_sessions_that_go_one_after_the_other_leave_one_look_behind() -> None:
         rig.wait(1.0)
         rig.lose(number)
     lost_at = rig.now
-    rig.bell.timers.arm_due(rig.debt(), rig.now, 29.0, "due", 1)
-    told = rig.turns.bequest(rig.now)
+    rig.scheduler.timers.arm_due(rig.work(), rig.now, 29.0, "due", 1)
+    told = rig.turns.handover(rig.now)
     (delay, lease) = sorted(event.not_before_ms for event in told)
     assert 29_000 <= delay < 29_020
     assert 30_000 <= lease < 30_020
@@ -87,7 +87,7 @@ def deferred(rig: MemberRig, queues: list[str]) -> None:
     """Have work wait everywhere for the other, as far as it comes first."""
     session = rig.join(*queues)
     for queue in queues:
-        rig.cover(session, rig.debt(queue).gen, queue)
+        rig.cover(session, rig.work(queue).gen, queue)
     able = dict.fromkeys(queues, Ability(True, 30_000))
     rig.hear(Able(boot=FIRST, seq=1, queues=able))  # type: ignore[arg-type]
     for queue in queues:
@@ -97,7 +97,7 @@ def deferred(rig: MemberRig, queues: list[str]) -> None:
 def due(rig: MemberRig, queues: list[str]) -> None:
     """Have all be due at one moment."""
     for queue in queues:
-        rig.bell.timers.arm_due(rig.bell.ledger.hear(queue, rig.now), rig.now, 0.01, "due", 1)
+        rig.scheduler.timers.arm_due(rig.scheduler.ledger.hear(queue, rig.now), rig.now, 0.01, "due", 1)
 
 
 def done(rig: MemberRig, fill: Callable[[MemberRig, list[str]], None]) -> int:
@@ -107,8 +107,8 @@ def done(rig: MemberRig, fill: Callable[[MemberRig, list[str]], None]) -> int:
     if fill is deferred:
         return -len(rig.turns.deferred)
     if fill is succeeded:
-        return sum(isinstance(each, Tell) for each in rig.bell.dispatch.commands)
-    return rig.bell.ledger.newest_gen
+        return sum(isinstance(each, AnnounceInTurn) for each in rig.scheduler.dispatch.commands)
+    return rig.scheduler.ledger.newest_gen
 
 
 @pytest.mark.parametrize("fill", [held, succeeded, deferred, due])
@@ -117,14 +117,14 @@ def test_no_event_takes_over_all_queues_in_one_go(fill: Callable[[MemberRig, lis
     rig = MemberRig()
     rig.member(FIRST)
     fill(rig, [f"many/q{number}" for number in range(1000)])
-    bell = rig.bell
+    scheduler = rig.scheduler
     rig.drive()
     counts = [done(rig, fill)]
     rig.turns.hear(rig.now, Member(boot=FIRST, seq=9, version="1.0", leaving=True))
     counts.append(done(rig, fill))
-    while (deadline := bell.deadline()) is not None and deadline <= rig.now + 0.05:
+    while (deadline := scheduler.deadline()) is not None and deadline <= rig.now + 0.05:
         rig.now = max(rig.now, deadline)
-        bell.tick(rig.now)
+        scheduler.tick(rig.now)
         counts.append(done(rig, fill))
     taken = [after - before for before, after in itertools.pairwise(counts)]
     assert max(taken) <= TURN_MAX

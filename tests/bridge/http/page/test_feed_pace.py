@@ -12,7 +12,7 @@ from aiohttp import HttpVersion11
 
 from bridge.access.grants import Verb
 from bridge.http.page.feed import NEW_S, SHARE, Feed, Watch
-from bridge.http.server.doorkeeper import Doorkeeper
+from bridge.http.server.doorkeeper import Authorizer
 from bridge.http.server.settings import WebSettings
 from bridge.observe.slices import Slices
 from tests.support.sim_loop import SimLoop, pass_time, simulated
@@ -60,7 +60,7 @@ class Readers:
         self.slice_s, self.slices = slice_s, slices
         bridge: Any = SimpleNamespace(draining=False)
         settings = WebSettings(stream_comment=1e9)
-        self.feed = Feed(bridge, settings, Doorkeeper(None, lambda _: None), (), (), lambda _: None)
+        self.feed = Feed(bridge, settings, Authorizer(None, lambda _: None), (), (), lambda _: None)
 
     async def open(self, name: str, view: Hashable = None) -> tuple[Watch, Wire]:
         """Open a view of this name; those with an equal ``view`` are the same."""

@@ -147,7 +147,7 @@ async def test_what_is_no_frame_does_no_harm(payload: bytes) -> None:
         await rest()
         assert peer.frames[-1]["type"] == "error"
         assert bridge.listeners() == [], "as over WebSocket, a frame that is wrong ends its session"
-        assert [each.queue for each in bridge.bell.rejections.recent(bridge.now())] == [QUEUE], (
+        assert [each.queue for each in bridge.scheduler.rejections.recent(bridge.now())] == [QUEUE], (
             "and the worker is shown as rejected"
         )
         assert await peer.hello() == ["welcome", "wake"]
@@ -184,18 +184,18 @@ async def test_sessions_are_bounded() -> None:
 async def test_a_hello_that_fails_half_way_leaves_nothing_of_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """No connection ends with it here: its seats, its name and its instance go at once, and the next hello is met."""
     async with site(MemoryServer()) as (bridge, bus, peer):
-        hand_out = bridge.bell.dispatch.hand_out
+        wake_sessions = bridge.scheduler.dispatch.wake_sessions
         failing = [RuntimeError("a defect, half-way through the hello")]
 
         def fail_once(*arguments: Any, **named: Any) -> bool:
             if failing:
                 raise failing.pop()
-            return hand_out(*arguments, **named)
+            return wake_sessions(*arguments, **named)
 
-        monkeypatch.setattr(bridge.bell.dispatch, "hand_out", fail_once)
+        monkeypatch.setattr(bridge.scheduler.dispatch, "wake_sessions", fail_once)
         await peer.hello()
         assert not failing and bridge.listeners() == []
-        assert not len(bridge.bell.ledger.debts[QUEUE].seats)
+        assert not len(bridge.scheduler.ledger.by_queue[QUEUE].sessions)
         assert "welcome" in await peer.hello()
         assert len(bridge.listeners()) == 1
         bridge.drain()

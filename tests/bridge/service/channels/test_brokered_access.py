@@ -164,9 +164,9 @@ async def test_one_queue_more_ends_the_session(path: pathlib.Path) -> None:
         assert place.bridge.describe(OTHER) is None
         words = "'take' is not granted on a/y"
         assert [
-            (each.queue, each.listener, each.code, each.why) for each in place.bridge.bell.rejections.recent(0.0)
+            (each.queue, each.listener, each.code, each.why) for each in place.bridge.scheduler.rejections.recent(0.0)
         ] == [(QUEUE, "peer", "forbidden", words), (OTHER, "peer", "forbidden", words)]
-        assert {each.queue for each in place.bridge.bell.rejections.recent(place.bridge.now())} == {QUEUE, OTHER}
+        assert {each.queue for each in place.bridge.scheduler.rejections.recent(place.bridge.now())} == {QUEUE, OTHER}
         assert "'take' is not granted on a/y" in peer.frames[-2]["message"]
         assert (await peer.hello(QUEUE))[0] == "welcome", "with what it may, it comes back"
         assert [reason for reason, _, _ in place.reasons()] == ["forbidden", "forbidden"]

@@ -21,7 +21,7 @@ from bridge.contract.errors import ChannelLost, ConfigurationError
 from bridge.contract.framing import instance_of
 from bridge.contract.wire import (
     Bye,
-    Cover,
+    EmptyReceive,
     ErrorFrame,
     Hello,
     ListenerHeartbeat,
@@ -449,7 +449,7 @@ async def test_levels_of_the_old_boot_are_not_said_to_the_new_one(monkeypatch: p
     link = await BrokeredChannel("mem://between", INSTANCE).connect()
     hello = Hello(INSTANCE, "one", [Subscription(QUEUE, 1)])
     beat = ListenerHeartbeat(1, {QUEUE: QueueBeat(gen=57, covered=57)})
-    cover = Cover(QUEUE, OLD, 57, 0)
+    cover = EmptyReceive(QUEUE, OLD, 57, 0)
 
     def said() -> list[str]:
         found = [msgspec.json.decode(payload)["type"] for topic, payload in server.log if topic[-1] != "down"]

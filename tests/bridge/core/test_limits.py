@@ -18,10 +18,10 @@ from bridge.core.admission import (
     Ticket,
 )
 from bridge.core.commands import Reclaim
-from bridge.core.embedded_queues import CARRY_BYTES_MAX, CarriedBatch, Handfuls
-from bridge.core.listener_counts import STEP_MAX, Receives, count_found
-from bridge.core.pending_work import Debt, Ledger
-from bridge.core.session_queue import Seats
+from bridge.core.embedded_queues import CARRY_BYTES_MAX, CarriedBatch, CarriedBatches
+from bridge.core.listener_counts import STEP_MAX, ReceiveCounts, count_found
+from bridge.core.pending_work import PendingQueues, PendingWork
+from bridge.core.session_queue import QueueSessions
 from bridge.core.settings import (
     RULES_MAX,
     Numbers,
@@ -40,10 +40,10 @@ from tests.support.bells import BOOT, QUEUE, Rig
 # Private: `_lanes`, `_waiting`: released memory, visible nowhere else.
 
 
-def ledger(limit: int = 9) -> tuple[Ledger, list[str]]:
+def ledger(limit: int = 9) -> tuple[PendingQueues, list[str]]:
     """Return a ledger, and the names that it forgets."""
     gone: list[str] = []
-    return Ledger(limit, Tuning(Periods()), gone.append), gone
+    return PendingQueues(limit, Tuning(Periods()), gone.append), gone
 
 
 def test_the_ledger_forgets_what_is_gone_and_says_so() -> None:
@@ -51,10 +51,10 @@ def test_the_ledger_forgets_what_is_gone_and_says_so() -> None:
     book, gone = ledger()
     for name in ("a/clean", "a/owed", "a/stands"):
         book.open(name, 0.0)
-    book.debts["a/owed"].dirty = book.debts["a/stands"].exists = True
+    book.by_queue["a/owed"].dirty = book.by_queue["a/stands"].exists = True
     for name in ("a/clean", "a/owed", "a/stands", "a/never", "a/clean"):
         book.forget(name)
-    assert (gone, sorted(book.debts)) == (["a/clean"], ["a/owed", "a/stands"])
+    assert (gone, sorted(book.by_queue)) == (["a/clean"], ["a/owed", "a/stands"])
     book.drop("a/owed"), book.drop("a/owed")
     assert gone == ["a/clean", "a/owed"]
     assert book.find("a/owed") is None
@@ -64,30 +64,30 @@ def test_the_ledger_forgets_what_is_gone_and_says_so() -> None:
 def test_a_commit_is_told_and_counted_whole() -> None:
     """Levels, puts, receives and their sources; twice the same commit is twice the work."""
     rig = Rig()
-    rig.bell.own.level(
+    rig.scheduler.embedded.level(
         rig.now, QUEUE, exists=True, visible=3, invisible=2, rose=True, put=5, receives=4, empty=1, next_visible_s=7.5,
         paused=False, sources={"sweep": (2, 1), "poll": (0, 3)},
     )  # fmt: skip
-    debt = rig.debt()
-    assert rig.bell.facts() == [
+    work = rig.work()
+    assert rig.scheduler.facts() == [
         Triggered(QUEUE, "store", 5),
         QueueMoved(QUEUE, 3, 2, 5, 4, 1, {"sweep": (2, 1), "poll": (0, 3)}),
     ]
-    assert (debt.visible, debt.invisible, debt.receives, debt.empty, debt.triggers) == (3, 2, 4, 1, 1)
-    assert (debt.wake_sources, debt.exists, debt.paused, debt.visible_since) == ({"sweep": 2}, True, False, 100.0)
-    assert (debt.dirty, debt.reason, debt.size, debt.foreign) == (True, "trigger", 3, False)
-    assert rig.bell.dispatch.agenda.when(("reread", QUEUE)) == 107.5
+    assert (work.visible, work.invisible, work.receives, work.empty, work.triggers) == (3, 2, 4, 1, 1)
+    assert (work.wake_sources, work.exists, work.paused, work.visible_since) == ({"sweep": 2}, True, False, 100.0)
+    assert (work.dirty, work.reason, work.size, work.foreign) == (True, "trigger", 3, False)
+    assert rig.scheduler.dispatch.agenda.when(("reread", QUEUE)) == 107.5
     rig.wait(1.0)
-    rig.bell.own.level(
+    rig.scheduler.embedded.level(
         rig.now, QUEUE, exists=True, visible=1, invisible=0, rose=False, put=0, receives=1, empty=2,
         next_visible_s=None, paused=True, sources={"sweep": (1, 0)},
     )  # fmt: skip
-    assert rig.bell.facts() == [QueueMoved(QUEUE, 1, 0, 0, 1, 2, {"sweep": (1, 0)})]
-    assert (debt.visible, debt.invisible, debt.receives, debt.empty, debt.triggers) == (1, 0, 5, 3, 1)
-    assert (debt.wake_sources, debt.paused, debt.visible_since, debt.gen) == ({"sweep": 3}, True, 100.0, 1)
-    assert rig.bell.dispatch.agenda.when(("reread", QUEUE)) is None
+    assert rig.scheduler.facts() == [QueueMoved(QUEUE, 1, 0, 0, 1, 2, {"sweep": (1, 0)})]
+    assert (work.visible, work.invisible, work.receives, work.empty, work.triggers) == (1, 0, 5, 3, 1)
+    assert (work.wake_sources, work.paused, work.visible_since, work.gen) == ({"sweep": 3}, True, 100.0, 1)
+    assert rig.scheduler.dispatch.agenda.when(("reread", QUEUE)) is None
     rig.level(0), rig.wait(1.0), rig.level(1)
-    assert (debt.visible_since, debt.gen, debt.reason) == (102.0, 2, "due"), "visible anew, whatever it is called"
+    assert (work.visible_since, work.gen, work.reason) == (102.0, 2, "due"), "visible anew, whatever it is called"
 
 
 def test_a_put_to_listeners_of_another_store_is_a_trigger_and_what_is_paused_is_none() -> None:
@@ -97,11 +97,13 @@ def test_a_put_to_listeners_of_another_store_is_a_trigger_and_what_is_paused_is_
     rig.cover(number, 1), rig.wakes(number)
 
     def put(count: int, visible: int, *, rose: bool = False, paused: bool = False) -> list[tuple[str, int, bool]]:
-        rig.bell.own.level(rig.now, QUEUE, exists=True, visible=visible, invisible=0, rose=rose, put=count, receives=0,
-                           empty=0, next_visible_s=None, paused=paused)  # fmt: skip
+        rig.scheduler.embedded.level(
+            rig.now, QUEUE, exists=True, visible=visible, invisible=0, rose=rose, put=count, receives=0, empty=0,
+            next_visible_s=None, paused=paused,
+        )  # fmt: skip
         rig.drive()
-        woken = [(wake.reason, wake.size, rig.debt().foreign) for wake in rig.wakes(number)]
-        rig.cover(number, rig.debt().gen)
+        woken = [(wake.reason, wake.size, rig.work().foreign) for wake in rig.wakes(number)]
+        rig.cover(number, rig.work().gen)
         return woken
 
     assert put(3, 3, rose=True) == [("trigger", 3, True)]
@@ -116,20 +118,20 @@ def test_a_wake_that_carries_is_told_with_all_that_it_carries() -> None:
     """Its size is what was visible with them; its slots are taken off; its lease is what `started` is waited for."""
     rig = Rig()
     number = rig.join(own=True, accept=True, capacity=8)
-    rig.bell.own.grant(rig.now, QUEUE, 3)
+    rig.scheduler.embedded.grant(rig.now, QUEUE, 3)
     rig.wait(0.5)
     hand(rig, number, "m1", "m2", granted=3, visible=5)
-    seat = rig.debt().seats.get(number)
+    entry = rig.work().sessions.get(number)
     assert rig.wakes(number) == [Wake(QUEUE, BOOT, 1, "trigger", 5, 0, None, [message("m1"), message("m2")])]
-    assert (seat.free, seat.granted, seat.carried, seat.looking) == (6, 0, [(1, 2)], True)
+    assert (entry.free, entry.granted, entry.carried, entry.looking) == (6, 0, [(1, 2)], True)
     assert Woken(QUEUE, number, "trigger", 0.0, 2) in rig.facts
-    assert (rig.debt().gen, rig.debt().dirty) == (1, False)
-    assert rig.bell.dispatch.agenda.when(("handful", number)) == 102.5
+    assert (rig.work().gen, rig.work().dirty) == (1, False)
+    assert rig.scheduler.dispatch.agenda.when(("batch", number)) == 102.5
     rig.facts.clear()
     rig.wait(0.75)
     rig.started(number, 1)
     assert rig.facts == [HandlerStarted(QUEUE, 0.75), ReceivesTold(QUEUE, "trigger", 1, 0)]
-    assert rig.debt().wake_sources == {"trigger": 1}
+    assert rig.work().wake_sources == {"trigger": 1}
     rig.facts.clear()
     rig.started(number, 1)
     assert rig.facts == [], "said twice, it is taken up once"
@@ -139,38 +141,38 @@ def test_a_look_is_on_its_way_from_its_wake_until_it_is_counted() -> None:
     """O7: from the wake that asks for one; `started` for an older generation, or of no look, is not its beginning."""
     rig = Rig()
     number = rig.join(own=True, capacity=8)
-    seat = rig.debt().seats.get(number)
+    entry = rig.work().sessions.get(number)
     rig.level(1, rose=True, put=1)
-    assert (seat.looking, seat.began) == (True, False)
+    assert (entry.looking, entry.began) == (True, False)
     rig.started(number, 0)
-    assert seat.began is False
+    assert entry.began is False
     rig.started(number, 1)
-    assert seat.began is True
+    assert entry.began is True
     rig.started(number, 0)
-    assert seat.began is True
+    assert entry.began is True
     rig.beat(number, free=7, gen=1)
-    assert (seat.looking, seat.began) == (False, False)
+    assert (entry.looking, entry.began) == (False, False)
     rig.started(number, 1)
-    assert seat.began is False
+    assert entry.began is False
     rig.level(0), rig.level(1, rose=True, put=1)
     for seconds, looking in ((14.875, True), (15.0, False)):
-        seat.woken_at = rig.now - seconds
+        entry.woken_at = rig.now - seconds
         rig.beat(number, free=7, gen=1)
-        assert seat.looking is looking, "after D its wake, or its `started`, was lost"
+        assert entry.looking is looking, "after D its wake, or its `started`, was lost"
     foreign = rig.join("a/x", capacity=8)
-    assert rig.debt("a/x").seats.get(foreign).looking is False, "only own queues are handed messages"
+    assert rig.work("a/x").sessions.get(foreign).looking is False, "only own queues are handed messages"
 
 
-def handful(gen: int, queue: str = "a/x", due_at: float = 2.0) -> CarriedBatch:
+def batch(gen: int, queue: str = "a/x", due_at: float = 2.0) -> CarriedBatch:
     """Return a handful of one message."""
     return CarriedBatch(1, queue, gen, ((f"m{gen}", "r"),), 0.0, due_at, alone=True)
 
 
 def test_handfuls_whose_time_is_over_are_taken_out_first() -> None:
     """In the order of their times, at the very time; what left with its queue is passed."""
-    held = Handfuls()
+    held = CarriedBatches()
     for gen, queue, due_at in ((1, "a/x", 3.0), (2, "a/y", 2.0), (3, "a/x", 2.5), (4, "a/z", 1.0)):
-        held.add(handful(gen, queue, due_at))
+        held.add(batch(gen, queue, due_at))
     assert held.next() == 1.0
     assert [one.gen for one in held.leave("a/z")] == [4]
     assert "a/z" not in held._waiting
@@ -179,11 +181,11 @@ def test_handfuls_whose_time_is_over_are_taken_out_first() -> None:
     assert not held._waiting.get("a/y")
     assert [one.gen for one in held.due(9.0)] == [3, 1]
     assert (held.next(), held.due(9.0), held.take_up("a/x", 9)) == (None, [], [])
-    held.add(handful(6)), held.add(handful(7, "a/y"))
+    held.add(batch(6)), held.add(batch(7, "a/y"))
     assert [one.gen for one in held.leave(None)] == [6, 7]
     assert (held.by_gen, held.next()) == ({}, None)
     assert held.leave("a/x") == held.leave(None) == []
-    held.add(handful(8)), held.add(handful(9, "a/y"))
+    held.add(batch(8)), held.add(batch(9, "a/y"))
     assert [one.gen for one in held.leave("a/never")] == []
     assert [one.gen for one in held.take_up("a/x", 9)] == [8]
 
@@ -194,22 +196,22 @@ def test_what_is_not_taken_up_goes_back_and_is_told() -> None:
     number = rig.join(QUEUE, "a/y", own=True, accept=True)
     hand(rig, number, "m1", "m2")
     rig.wait(0.5)
-    rig.bell.own.handed(rig.now, "a/y", number, 1, [message("m3")], 1)
+    rig.scheduler.embedded.handed(rig.now, "a/y", number, 1, [message("m3")], 1)
     rig.drive()
     rig.facts.clear()
-    rig.bell.own.session_lost(number, QUEUE)
+    rig.scheduler.embedded.session_lost(number, QUEUE)
     rig.drive()
     assert rig.facts == [HandedBack(QUEUE, 2)]
-    assert rig.bell.dispatch.agenda.when(("handful", number)) is not None
+    assert rig.scheduler.dispatch.agenda.when(("batch", number)) is not None
     rig.wait(2.0)
     assert [fact for fact in rig.facts if isinstance(fact, HandedBack)] == [HandedBack(QUEUE, 2), HandedBack("a/y", 1)]
-    assert (rig.debt("a/y").seats.get(number).deaf, rig.debt().seats.get(number).deaf) == (True, False)
-    assert not rig.debt("a/y").seats.any_ready
-    assert rig.bell.dispatch.agenda.when(("handful", number)) is None
-    rig.bell.own.session_lost(number), rig.bell.own.handfuls_due(number, rig.now)
+    assert (rig.work("a/y").sessions.get(number).deaf, rig.work().sessions.get(number).deaf) == (True, False)
+    assert not rig.work("a/y").sessions.any_ready
+    assert rig.scheduler.dispatch.agenda.when(("batch", number)) is None
+    rig.scheduler.embedded.session_lost(number), rig.scheduler.embedded.batches_due(number, rig.now)
     hand(rig, number, "m4")
     rig.lose(number)
-    assert rig.bell.dispatch.agenda.when(("handful", number)) is None
+    assert rig.scheduler.dispatch.agenda.when(("batch", number)) is None
 
 
 def test_a_handful_of_a_queue_that_was_left_bars_nobody() -> None:
@@ -217,14 +219,14 @@ def test_a_handful_of_a_queue_that_was_left_bars_nobody() -> None:
     rig = Rig()
     number = rig.join(own=True, accept=True)
     hand(rig, number, "m1")
-    rig.debt().seats.remove(number)
+    rig.work().sessions.remove(number)
     rig.wait(2.0)
     assert len(rig.reclaims) == 1
     rig = Rig()
     number = rig.join(own=True, accept=True)
     hand(rig, number, "m1")
-    rig.bell.ledger.drop(QUEUE)
-    rig.bell.own.handfuls_due(number, 102.0)
+    rig.scheduler.ledger.drop(QUEUE)
+    rig.scheduler.embedded.batches_due(number, 102.0)
     rig.drive()
     assert len(rig.reclaims) == 1
 
@@ -235,29 +237,29 @@ def test_o4_what_the_audit_takes_for_a_bug(found: str, dirty: bool) -> None:
     """Visible, nobody on it, and somebody with room; repaired at once, told and counted."""
     rig = Rig()
     number = rig.join(own=found != "listeners elsewhere", capacity=4)
-    rig.cover(number, rig.bell.ledger.newest_gen)
+    rig.cover(number, rig.scheduler.ledger.newest_gen)
     rig.level(3, rose=True, put=3)
     rig.wakes(number), rig.facts.clear()
-    debt = rig.debt()
+    work = rig.work()
     if found != "an owner":
-        rig.bell.dispatch.settle(debt)
-        debt.dirty = dirty
+        rig.scheduler.dispatch.settle(work)
+        work.dirty = dirty
     if found == "nothing visible":
         rig.level(0)
     if found == "nobody with room":
-        debt.seats.get(number).full = True
-        debt.seats.refresh(debt.seats.get(number))
+        work.sessions.get(number).full = True
+        work.sessions.refresh(work.sessions.get(number))
     rig.facts.clear()
-    rig.bell.own.audit(rig.now)
+    rig.scheduler.embedded.audit(rig.now)
     rig.drive()
     bug = found == "work"
     assert [fact for fact in rig.facts if isinstance(fact, AuditFound)] == [AuditFound(QUEUE, 3)] * bug
-    assert rig.bell.own.audit_found == int(bug)
+    assert rig.scheduler.embedded.audit_found == int(bug)
     woken = [(wake.reason, wake.size) for wake in rig.wakes(number)]
     assert woken == ([("trigger" if dirty else "due", 3)] if bug else [])
     if bug:
-        rig.bell.own.audit(rig.now)
-        assert rig.bell.own.audit_found == 1, "repaired"
+        rig.scheduler.embedded.audit(rig.now)
+        assert rig.scheduler.embedded.audit_found == 1, "repaired"
 
 
 def test_all_are_woken_for_work_and_the_owner_is_used_once() -> None:
@@ -267,11 +269,11 @@ def test_all_are_woken_for_work_and_the_owner_is_used_once() -> None:
     for number in numbers:
         rig.wakes(number)
     rig.trigger()
-    assert rig.debt().owner == numbers[0]
-    assert [seat.session for seat in rig.debt().seats.pick(9)] == [1, 2, 3]
+    assert rig.work().owner == numbers[0]
+    assert [entry.session for entry in rig.work().sessions.pick(9)] == [1, 2, 3]
     assert [len(rig.wakes(number)) for number in numbers] == [1, 1, 1]
     rig.more(numbers[0], unannounced=False)
-    assert rig.debt().owner == numbers[1]
+    assert rig.work().owner == numbers[1]
 
 
 def test_b15_what_is_known_ages_by_the_sleep_and_what_is_due_comes_nearer() -> None:
@@ -282,18 +284,18 @@ def test_b15_what_is_known_ages_by_the_sleep_and_what_is_due_comes_nearer() -> N
     rig.trigger(not_before_ms=50_000), rig.trigger("a/unheard", not_before_ms=1000)
     rig.level(1, queue="a/own", put=1, rose=True)
     rig.beat(number, leases=[60_000]), rig.beat(mine, "a/own", leases=[60_000])
-    before = {queue: debt.due["due"].next() for queue, debt in rig.bell.ledger.debts.items() if debt.due}
-    rig.bell.suspended(rig.now, 20.5)
-    debt, own_debt = rig.debt(), rig.debt("a/own")
-    assert (debt.covered_at, debt.born_at, rig.debt("a/unheard").covered_at) == (79.5, 79.5, None)
+    before = {queue: work.due["due"].next() for queue, work in rig.scheduler.ledger.by_queue.items() if work.due}
+    rig.scheduler.suspended(rig.now, 20.5)
+    work, own_debt = rig.work(), rig.work("a/own")
+    assert (work.covered_at, work.born_at, rig.work("a/unheard").covered_at) == (79.5, 79.5, None)
     assert (own_debt.visible_since, own_debt.born_at) == (79.5, 79.5)
-    assert debt.seats.get(number).leases == [pytest.approx(160.0 - 20.4)]
-    assert own_debt.seats.get(mine).leases == [160.0]
-    assert debt.due["due"].next() == pytest.approx(before[QUEUE] - 20.4)
-    assert rig.bell.dispatch.agenda.when(("due", QUEUE)) == debt.due["due"].next()
-    assert rig.bell.dispatch.agenda.when(("due", "a/unheard")) == 100.0, "over, and looked at now"
-    rig.bell.suspended(rig.now, 0.05)
-    assert debt.seats.get(number).leases == [pytest.approx(160.0 - 20.4)], "too short to bring anything nearer"
+    assert work.sessions.get(number).leases == [pytest.approx(160.0 - 20.4)]
+    assert own_debt.sessions.get(mine).leases == [160.0]
+    assert work.due["due"].next() == pytest.approx(before[QUEUE] - 20.4)
+    assert rig.scheduler.dispatch.agenda.when(("due", QUEUE)) == work.due["due"].next()
+    assert rig.scheduler.dispatch.agenda.when(("due", "a/unheard")) == 100.0, "over, and looked at now"
+    rig.scheduler.suspended(rig.now, 0.05)
+    assert work.sessions.get(number).leases == [pytest.approx(160.0 - 20.4)], "too short to bring anything nearer"
 
 
 def test_b9_a_sweep_is_a_mark_of_elsewhere() -> None:
@@ -301,29 +303,29 @@ def test_b9_a_sweep_is_a_mark_of_elsewhere() -> None:
     rig = Rig(sweep_s=16.0)
     number = rig.join()
     rig.cover(number, 1)
-    debt = rig.debt()
-    rig.bell.timers.sweep(debt, rig.now)
-    assert (debt.dirty, debt.reason, debt.foreign, debt.gen) == (True, "sweep", True, 2)
-    assert rig.bell.dispatch.agenda.when(("sweep", QUEUE)) == 104.0
+    work = rig.work()
+    rig.scheduler.timers.sweep(work, rig.now)
+    assert (work.dirty, work.reason, work.foreign, work.gen) == (True, "sweep", True, 2)
+    assert rig.scheduler.dispatch.agenda.when(("sweep", QUEUE)) == 104.0
     rig.level(0)
     rig.lose(number)
-    rig.bell.dispatch.settle(debt)
-    rig.bell.dispatch.agenda.clear(("sweep", QUEUE))
-    debt.exists = False
-    rig.bell.timers.sweep(debt, rig.now)
-    assert (debt.dirty, rig.bell.dispatch.agenda.when(("sweep", QUEUE))) == (False, None)
+    rig.scheduler.dispatch.settle(work)
+    rig.scheduler.dispatch.agenda.clear(("sweep", QUEUE))
+    work.exists = False
+    rig.scheduler.timers.sweep(work, rig.now)
+    assert (work.dirty, rig.scheduler.dispatch.agenda.when(("sweep", QUEUE))) == (False, None)
     mine = rig.join(own=True)
-    rig.bell.timers.sweep(debt, rig.now)
-    assert (debt.dirty, rig.bell.dispatch.agenda.when(("sweep", QUEUE))) == (False, None)
+    rig.scheduler.timers.sweep(work, rig.now)
+    assert (work.dirty, rig.scheduler.dispatch.agenda.when(("sweep", QUEUE))) == (False, None)
     assert mine
 
 
 def test_reminders_are_asked_about_four_times_a_period() -> None:
     """At the very period since the last that was told, with the level or the debt, and since when that stands."""
     rig = Rig(again_s=40.0)
-    rig.bell.reminders.announcing(rig.now, True)
-    rig.bell.reminders.announcing(rig.now + 5.0, True)
-    assert rig.bell.deadline() == 110.0, "said again, it begins no new round"
+    rig.scheduler.reminders.announcing(rig.now, True)
+    rig.scheduler.reminders.announcing(rig.now + 5.0, True)
+    assert rig.scheduler.deadline() == 110.0, "said again, it begins no new round"
     rig.level(2, rose=True, put=2, queue="a/own")
     rig.level(3, put=1, queue="a/own")
     number = rig.join(capacity=0)
@@ -331,7 +333,7 @@ def test_reminders_are_asked_about_four_times_a_period() -> None:
     rig.rung.clear()
     for _ in range(3):
         rig.wait(10.0)
-        rig.bell.frame(rig.now, number, ListenerHeartbeat(1))
+        rig.scheduler.frame(rig.now, number, ListenerHeartbeat(1))
         rig.drive()
     assert rig.rung == []
     rig.wait(10.0)
@@ -451,11 +453,11 @@ def test_o7_what_did_not_fit_weighs_nothing() -> None:
     number = rig.join(own=True, accept=True)
     rig.deaf = {number}
     messages = [message(name) for name in ("m1", "m2", "m3")]
-    rig.bell.own.handed(rig.now, QUEUE, number, 3, messages, 3, [20_000] * 3)
-    assert rig.debt().seats.get(number).slot.weight == 40_000
-    rig.bell.own.handed(rig.now, QUEUE, number, 1, [message("m4")], 1, [CARRY_BYTES_MAX - 40_000])
+    rig.scheduler.embedded.handed(rig.now, QUEUE, number, 3, messages, 3, [20_000] * 3)
+    assert rig.work().sessions.get(number).slot.weight == 40_000
+    rig.scheduler.embedded.handed(rig.now, QUEUE, number, 1, [message("m4")], 1, [CARRY_BYTES_MAX - 40_000])
     rig.drive()
-    (wake,) = rig.bell.take(rig.now, number)
+    (wake,) = rig.scheduler.take(rig.now, number)
     assert [one.id for one in wake.messages or ()] == ["m1", "m2", "m4"]
 
 
@@ -464,41 +466,41 @@ def test_a_look_for_a_gap_is_spread_and_comes_as_a_mark() -> None:
     rig = Rig(rules=(QueueRule(match="a/quick", sweep_s=8.0),))  # type: ignore[arg-type]
     for queue in ("a/first", "a/quick", "a/late"):
         rig.trigger(queue, bus="nats")
-        rig.bell.dispatch.settle(rig.debt(queue))
+        rig.scheduler.dispatch.settle(rig.work(queue))
     rig.level(0, queue="a/own")
     rig.level(0, queue="a/both"), rig.join("a/both"), rig.join("a/both", own=True)
-    assert rig.bell.gap(rig.now) == 4
-    assert rig.debt("a/first").dirty
-    assert (rig.debt("a/first").reason, rig.debt("a/first").size, rig.debt("a/first").foreign) == ("resync", 1, True)
-    when = {queue: rig.bell.dispatch.agenda.when(("due", queue)) for queue in ("a/quick", "a/late", "a/both")}
+    assert rig.scheduler.gap(rig.now) == 4
+    assert rig.work("a/first").dirty
+    assert (rig.work("a/first").reason, rig.work("a/first").size, rig.work("a/first").foreign) == ("resync", 1, True)
+    when = {queue: rig.scheduler.dispatch.agenda.when(("due", queue)) for queue in ("a/quick", "a/late", "a/both")}
     assert when["a/quick"] == pytest.approx(101.0, abs=0.02)
     assert when["a/late"] == when["a/both"] == pytest.approx(105.0, abs=0.02)
     rig.wait(1.1)
-    assert (rig.debt("a/quick").dirty, rig.debt("a/quick").due, rig.debt("a/late").dirty) == (True, {}, False)
+    assert (rig.work("a/quick").dirty, rig.work("a/quick").due, rig.work("a/late").dirty) == (True, {}, False)
 
 
 def test_a_pair_that_is_known_goes_on_counting_where_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found and empty apart; and of a level that begins anew each source only says where it begins."""
     monkeypatch.setattr("bridge.core.listener_counts.TELLERS_MAX", 2)
-    debt = Debt(queue="a/b", seats=Seats(), numbers=Tuning(Periods()).common)
-    receives = Receives()
-    receives.told("old", debt, {})
-    assert receives.told("i", debt, {"sweep": (2, 7), "trigger": (1, 0)}) == [
+    work = PendingWork(queue="a/b", sessions=QueueSessions(), numbers=Tuning(Periods()).common)
+    receives = ReceiveCounts()
+    receives.told("old", work, {})
+    assert receives.told("i", work, {"sweep": (2, 7), "trigger": (1, 0)}) == [
         ReceivesTold("a/b", "trigger", 1, 0), ReceivesTold("a/b", "sweep", 2, 7),
     ]  # fmt: skip
-    assert receives.told("i", debt, {"sweep": (3, 9)}) == [ReceivesTold("a/b", "sweep", 1, 2)]
-    assert receives.told("i", debt, {"sweep": (9, 8)}) == [ReceivesTold("a/b", "sweep", 6, 0)]
-    assert receives.told("i", debt, {"sweep": (9, 9)}) == [], "a level that went back is no base for new ones"
-    assert (debt.receives, debt.empty, debt.wake_sources) == (19, 9, {"trigger": 1, "sweep": 9})
+    assert receives.told("i", work, {"sweep": (3, 9)}) == [ReceivesTold("a/b", "sweep", 1, 2)]
+    assert receives.told("i", work, {"sweep": (9, 8)}) == [ReceivesTold("a/b", "sweep", 6, 0)]
+    assert receives.told("i", work, {"sweep": (9, 9)}) == [], "a level that went back is no base for new ones"
+    assert (work.receives, work.empty, work.wake_sources) == (19, 9, {"trigger": 1, "sweep": 9})
     # There is no room for three: the oldest is forgotten.
-    receives.told("other", debt, {}), receives.told("i", debt, {})
-    assert receives.told("j", debt, {"sweep": (4, 4), "trigger": (4, 4)}) == []
-    assert receives.told("j", debt, {"sweep": (5, 4), "trigger": (4, 6)}) == [
+    receives.told("other", work, {}), receives.told("i", work, {})
+    assert receives.told("j", work, {"sweep": (4, 4), "trigger": (4, 4)}) == []
+    assert receives.told("j", work, {"sweep": (5, 4), "trigger": (4, 6)}) == [
         ReceivesTold("a/b", "trigger", 0, 2), ReceivesTold("a/b", "sweep", 1, 0),
     ]  # fmt: skip
-    assert receives.told("i", debt, {"poll": (STEP_MAX + 1, 0)}) == [ReceivesTold("a/b", "poll", STEP_MAX, 0)]
-    count_found(debt, "poll", 0), count_found(debt, "lease", 0)
-    assert "lease" not in debt.wake_sources
+    assert receives.told("i", work, {"poll": (STEP_MAX + 1, 0)}) == [ReceivesTold("a/b", "poll", STEP_MAX, 0)]
+    count_found(work, "poll", 0), count_found(work, "lease", 0)
+    assert "lease" not in work.wake_sources
 
 
 def test_b3_a_mark_keeps_what_is_unsent_with_its_messages_its_size_and_its_age() -> None:
@@ -507,16 +509,16 @@ def test_b3_a_mark_keeps_what_is_unsent_with_its_messages_its_size_and_its_age()
     number = rig.join(own=True, accept=True)
     rig.deaf = {number}
     weigh = [20_000]
-    rig.bell.own.handed(rig.now, QUEUE, number, 1, [message("m1")], 1, weigh)
+    rig.scheduler.embedded.handed(rig.now, QUEUE, number, 1, [message("m1")], 1, weigh)
     rig.wait(1.0)
     rig.level(2, rose=True, put=2)
-    slot = rig.debt().seats.get(number).slot
-    assert (slot.gen, slot.size, slot.marked_at, slot.weight) == (rig.debt().gen, 3, 100.0, 20_000)
+    slot = rig.work().sessions.get(number).slot
+    assert (slot.gen, slot.size, slot.marked_at, slot.weight) == (rig.work().gen, 3, 100.0, 20_000)
     rig.wait(0.5)
-    rig.bell.own.handed(rig.now, QUEUE, number, 2, [message("m2"), message("m3")], 2, weigh * 2)
+    rig.scheduler.embedded.handed(rig.now, QUEUE, number, 2, [message("m2"), message("m3")], 2, weigh * 2)
     rig.drive()
     assert rig.reclaims == [Reclaim(QUEUE, (("m3", "receipt of m3"),), uncount=True)]
-    (wake,) = rig.bell.take(rig.now, number)
+    (wake,) = rig.scheduler.take(rig.now, number)
     assert [one.id for one in wake.messages or ()] == ["m1", "m2"]
     assert wake.age_ms == 1500
 
@@ -526,9 +528,9 @@ def test_each_look_for_a_gap_asks_for_one_session() -> None:
     rig = Rig()
     number = rig.join("a/x", "a/y")
     for queue in ("a/x", "a/y"):
-        rig.cover(number, rig.debt(queue).gen, queue)
+        rig.cover(number, rig.work(queue).gen, queue)
     rig.wakes(number)
-    rig.bell.gap(rig.now)
+    rig.scheduler.gap(rig.now)
     rig.drive()
     rig.wait(6.0)
     heard = {(wake.queue, wake.reason, wake.size) for wake in rig.wakes(number)}
@@ -538,15 +540,15 @@ def test_each_look_for_a_gap_asks_for_one_session() -> None:
 def test_b12_plain_subscribers_are_reminded_from_when_they_were_told_last() -> None:
     """B12: also where it was the store that told of what came back, or a wake that carries."""
     rig = Rig()
-    rig.bell.reminders.announcing(rig.now, True)
+    rig.scheduler.reminders.announcing(rig.now, True)
     rig.level(1, rose=True, put=1)
     rig.wait(50.0)
     rig.level(2)
-    assert (rig.announced, rig.debt().rung_at) == (["trigger", "due"], 150.0)
+    assert (rig.announced, rig.work().rung_at) == (["trigger", "due"], 150.0)
     rig.wait(59.0)
     assert rig.announced[2:] == []
     rig.wait(16.0)
     assert rig.announced[2:] == ["resync"]
     number = rig.join("a/y", own=True, accept=True)
-    rig.bell.own.handed(rig.now, "a/y", number, 1, [message("m1")], 1)
-    assert rig.debt("a/y").rung_at == rig.now
+    rig.scheduler.embedded.handed(rig.now, "a/y", number, 1, [message("m1")], 1)
+    assert rig.work("a/y").rung_at == rig.now

@@ -71,7 +71,7 @@ class BridgedFleet(Fleet):
 
     def outcome(self) -> Outcome:
         """Sum up."""
-        work = self.scheduler.ledger.find(QUEUE)
+        work = self.scheduler.pending.find(QUEUE)
         wakes: dict[str, int] = {} if work is None else {str(reason): n for reason, n in sorted(work.wakes.items())}
         return msgspec.structs.replace(super().outcome(), wakes=wakes)
 
@@ -114,7 +114,7 @@ class BridgedFleet(Fleet):
             return
         store = self.store
         end = store.next_visible()
-        self.scheduler.embedded.level(
+        self.scheduler.embedded.on_commit(
             at,
             QUEUE,
             exists=True,

@@ -1,6 +1,5 @@
-"""Who may do what with which queues: keys, tokens, certificates, grants, limits, sign-in; each rule beside its shell.
+"""Control access to queues: keys, tokens, certificates, grants, limits and sign-in.
 
-`AccessWatch` reads the access file and follows its changes. It turns a secret into a `Principal` with grants (`Reach`)
-and gives each connection a `Permit`. `QuotaGuard` holds what a principal may store, `Tokens` and `Login` speak with
-issuers.
+`AccessWatch` reads the access file and follows its changes. It resolves a secret to a `Principal` with grants (`Reach`)
+and gives each connection a `Permit`. `QuotaGuard` enforces quotas; `Tokens` and `Login` connect to issuers.
 """

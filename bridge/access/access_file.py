@@ -1,4 +1,4 @@
-"""The file that says who may do what: JSON, readable by nobody but its owner, replaced whole and never written into."""
+"""Read, replace and watch the access file: JSON that only its owner can read, always replaced as a whole."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class Unreachable(ConfigurationError):
-    """The file cannot be opened or read now, and perhaps in a moment it can."""
+    """The file cannot be read now, which may be temporary."""
 
 
 def read(path: pathlib.Path) -> AccessList:
-    """Read an access file; never waits for anybody to write it.
+    """Read an access file without blocking.
 
-    Raises `ConfigurationError` where others than its owner can read or write it, or it cannot be used; `Unreachable`
-    where it is missing, or the system does not give it.
+    Raises `ConfigurationError` if others than its owner can read or write it, or if it is invalid; `Unreachable` if it
+    is missing or cannot be read.
     """
     try:
-        # A pipe would let us wait for its writer, and everybody with us.
+        # O_NONBLOCK, as opening a pipe would block the event loop.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
@@ -50,7 +50,7 @@ def read(path: pathlib.Path) -> AccessList:
 
 
 def parse(raw: bytes, path: pathlib.Path) -> AccessList:
-    """Return what an access file says; raises `ConfigurationError` where it cannot be used."""
+    """Parse an access file; raises `ConfigurationError` if it is invalid."""
     if len(raw) > _BYTES_MAX:
         raise ConfigurationError(f"access: {path} is larger than {_BYTES_MAX} bytes, and is no access file")
     try:
@@ -63,7 +63,7 @@ def parse(raw: bytes, path: pathlib.Path) -> AccessList:
 
 
 def _each_once(pairs: list[tuple[str, object]]) -> None:
-    """Raise `ConfigurationError` for what would be passed over in silence, whatever it was to take away."""
+    """Raise `ConfigurationError` for a duplicate key, which a decoder would silently ignore."""
     if len(dict(pairs)) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
@@ -71,19 +71,19 @@ def _each_once(pairs: list[tuple[str, object]]) -> None:
 
 
 def change(path: pathlib.Path, step: Callable[[AccessList], AccessList]) -> AccessList:
-    """Replace the file by what ``step`` makes of its content, an empty list where there is no file yet.
+    """Replace the file with the result of ``step`` on its content, or on an empty list if there is no file.
 
-    Two that change it at once come one after the other. Whoever reads it meanwhile sees it as it was or as it is, and
-    a machine that dies leaves one of the two. Raises `ConfigurationError`, also what ``step`` raises.
+    Concurrent changes run one after the other. Readers see the old or the new file, and so does the next start after a
+    crash. Raises `ConfigurationError`, and any error of ``step``.
     """
     try:
         make_folder(path.parent)
         with _locked(path.with_name(path.name + ".lock")):
-            made = step(read(path) if path.exists() else AccessList())
-            _replace(path, msgspec.json.format(msgspec.json.encode(made)) + b"\n")
+            changed = step(read(path) if path.exists() else AccessList())
+            _replace(path, msgspec.json.format(msgspec.json.encode(changed)) + b"\n")
     except OSError as error:
         raise ConfigurationError(f"access: cannot write {path}: {error.strerror}") from None
-    return made
+    return changed
 
 
 @contextlib.contextmanager
@@ -97,7 +97,7 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
 
 
 def _replace(path: pathlib.Path, raw: bytes) -> None:
-    # Through a link, where it is one: a mounted secret is.
+    # Follow links: a mounted secret is one.
     path = pathlib.Path(os.path.realpath(path))
     owner = (path if path.exists() else path.parent).stat()
     part = path.with_name(path.name + ".part")
@@ -106,7 +106,7 @@ def _replace(path: pathlib.Path, raw: bytes) -> None:
     try:
         with os.fdopen(file, "wb") as out:
             if os.geteuid() == 0:
-                # Root replaces the file of the bridge's own user, who has to read it all the same.
+                # If root replaces the file, the bridge's user still has to read it.
                 os.fchown(file, owner.st_uid, owner.st_gid)
             out.write(raw)
             out.flush()
@@ -125,19 +125,19 @@ def _replace(path: pathlib.Path, raw: bytes) -> None:
 log = logging.getLogger("queuebell.access")
 
 LOOK_S: Final = 0.5
-"""How often; what a change ends has ended after twice as long."""
+"""Interval of checks; a change takes effect within twice this time."""
 
 Stamp = tuple[int, int, int, int]
 
 
 class FileWatch(abc.ABC):
-    """What looks at files of its own while it is entered; an async context manager."""
+    """Checks its files periodically while entered; an async context manager."""
 
     _task: asyncio.Task[None] | None = None
 
     @abc.abstractmethod
     def look(self) -> None:
-        """Look at the files, and do what their change asks for; never raises, never blocks for long."""
+        """Check the files and apply changes; does not block for long."""
 
     async def _run(self) -> None:
         while True:
@@ -145,7 +145,7 @@ class FileWatch(abc.ABC):
             try:
                 self.look()
             except Exception:
-                # Whoever looks no more would go on letting in whom somebody has revoked.
+                # Keep checking, or revocations would no longer take effect.
                 log.exception("looking at %s failed; it is tried again", type(self).__name__)
 
     async def __aenter__(self) -> Self:
@@ -161,9 +161,9 @@ class FileWatch(abc.ABC):
 
 
 def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
-    """Return what changes with a file: a replaced one is another inode, an edited or opened one has another time."""
+    """Return a value that changes when a file is replaced, edited or gets other permissions; None if missing."""
     try:
         found = pathlib.Path(path).stat()
-    except (OSError, ValueError):  # the latter is for what cannot be a path
+    except (OSError, ValueError):  # ValueError: not a valid path
         return None
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size

@@ -1,4 +1,4 @@
-"""What the access file says now: read again as soon as it changes, and told to whatever is open by its leave."""
+"""Apply the access file: reload it when it changes, and end connections that lose their permission."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("queuebell.access")
 
 End = Callable[[str], None]
-"""Ends something open; it is told the code by which requests of the same sender are refused from now on:
-``unauthenticated`` where what proved them was revoked or has expired, ``forbidden`` where less is granted."""
+"""Ends a connection; gets the code that rejects the same client's requests from now on: ``unauthenticated`` if its
+credential was revoked or has expired, ``forbidden`` if a grant was removed."""
 CONNECTION_RETRY_S: Final = 5
-"""What a principal is told to wait that has as many sessions and streams as it may."""
+"""Retry time for a principal at its limit of sessions and streams."""
 
 
 class Permit:
-    """Something open that lasts as long as somebody may do what it does, a session say."""
+    """Allows a connection, such as a session, for as long as its principal has the permission."""
 
     __slots__ = ("_watch", "end", "identity", "queues", "verb")
 
@@ -50,10 +50,10 @@ class Permit:
         self.verb = verb
         self.end = end
         self.queues: frozenset[str] = frozenset()
-        """Those that it is about by now."""
+        """The queues it uses now."""
 
     def refused(self, queues: Iterable[str]) -> str | None:
-        """Take ``queues`` for what it is about from now on, or return the first that is not granted."""
+        """Set the queues it uses, or return one that is not granted."""
         wanted = frozenset(queues)
         for queue in wanted:
             assert self.verb is not None
@@ -63,31 +63,31 @@ class Permit:
         return None
 
     def instance(self, given: str) -> str:
-        """Return what an instance is called here: nobody takes over the session of another principal by its name."""
+        """Return an instance name scoped to the principal, so that no other can take over its session."""
         return hashlib.sha256(f"{self.identity.principal.name}/{given}".encode()).hexdigest()[:32]
 
     def connect(self) -> Callable[[], None]:
-        """Count it as a session of its holder; as `AccessWatch.connect`."""
+        """Count a session of the principal, as `AccessWatch.connect` does."""
         return self._watch.connect(self.identity.principal)
 
     def request(self) -> int:
-        """Count a request of its holder: 0, or the seconds after which it may come again."""
+        """Count a request of the principal and return 0, or return the seconds after which to retry."""
         return self._watch.allowance(self.identity.principal).request(self._watch.clock())
 
     def request_more(self) -> float:
-        """Count one that is let in; return the seconds after which the next one is within the rate of its holder."""
+        """Count an admitted request; return the seconds until the next one is within the principal's rate."""
         return self._watch.allowance(self.identity.principal).request_more(self._watch.clock())
 
     def close(self) -> None:
-        """Say that it has ended by itself; may be called twice."""
+        """Release the permit after the connection has ended; may be called twice."""
         self._watch.leaves.pop(self, None)
 
 
 class AccessWatch(FileWatch):
-    """An access file and what is open by its leave; an async context manager.
+    """Watches an access file and holds the permits of open connections; an async context manager.
 
-    A file that cannot be used any more changes nothing: what it said last holds, and the log says so once for each
-    change. Raises `ConfigurationError` when made where it cannot be used from the beginning.
+    If the file becomes invalid, the last valid content stays in effect, which is logged once for each change. The
+    constructor raises `ConfigurationError` for an invalid file.
     """
 
     def __init__(
@@ -100,35 +100,35 @@ class AccessWatch(FileWatch):
     ) -> None:
         self.path = pathlib.Path(path)
         self.wall = wall
-        """Seconds of the wall's clock, by which keys expire."""
+        """Wall clock in seconds, by which keys expire."""
         self.clock = clock
-        """Seconds that do not go back, for limits."""
+        """Monotonic clock in seconds, for limits."""
         self._seen = self._stamp()
         self._access = Access(self._read())
-        self._again = False
+        self._reload = False
         self._tokens = _tokens(issuers, wall)
         self.login = None if self._tokens is None else _login(issuers, self._tokens, wall)
-        """Where people sign in for the page, None where they cannot."""
-        # When the first of what is open ends by itself.
+        """Signs users in to the page; None if it is not configured."""
+        # When the first open connection's credential expires.
         self._next_end = math.inf
         self.leaves: dict[Permit, None] = {}
-        # By the name of a principal, for as long as this is: what it uses is not forgotten when the file changes.
+        # By principal, kept when the file changes.
         self._allowances: dict[str, Allowance] = {}
         self.refusals = Refusals()
-        """When those who are refused are answered, whichever door they come by."""
+        """Delays rejections, on all endpoints."""
         self.trouble: str | None = None
-        """Why the file as it stands cannot be used, None while it can."""
+        """Why the current file is invalid; None if it is valid."""
 
     def identify(self, secret: str) -> Identity | None:
-        """Return who a secret proves somebody to be now, None where it proves nothing."""
+        """Return the identity that a secret proves now, or None."""
         return self._access.identify(secret, self.wall())
 
     def identify_certificate(self, certificate: Certificate) -> Identity | None:
-        """Return who a verified certificate proves somebody to be now, None where it proves nothing here."""
+        """Return the identity that a verified certificate proves now, or None."""
         return self._access.certified(certificate, self.wall())
 
     def allowance(self, principal: Principal) -> Allowance:
-        """Return what somebody uses of the limits that hold now."""
+        """Return a principal's usage, with its current limits."""
         found = self._allowances.get(principal.name)
         if found is None:
             found = self._allowances[principal.name] = Allowance()
@@ -137,20 +137,20 @@ class AccessWatch(FileWatch):
         return found
 
     def connect(self, principal: Principal) -> Callable[[], None]:
-        """Count a session or stream of somebody more; returns what is called when it has ended.
+        """Count a session or stream of a principal; return a function to call at its end.
 
-        Raises `PastLimit` where there are as many as there may be.
+        Raises `PastLimit` at the limit.
         """
         allowance = self.allowance(principal)
         if not allowance.connect():
-            most = f"at most {allowance.limits.connections} sessions and streams of one principal"
-            raise PastLimit(Verb.TAKE, most, CONNECTION_RETRY_S)
+            detail = f"at most {allowance.limits.connections} sessions and streams of one principal"
+            raise PastLimit(Verb.TAKE, detail, CONNECTION_RETRY_S)
         return allowance.disconnect
 
     async def identify_token(self, token: str) -> Identity | None:
-        """Return whom a token of a trusted issuer names, None where it proves nothing; may wait for that one's keys.
+        """Return the identity that a trusted issuer's token proves, or None; may wait for the issuer's keys.
 
-        Raises `Mistimed` for a good token of another time.
+        Raises `Mistimed` for a token that is only outside its time.
         """
         if self._tokens is None:
             return None
@@ -172,34 +172,34 @@ class AccessWatch(FileWatch):
             await self.login.stop()
 
     def principal(self, name: str) -> Principal | None:
-        """Return who is called so by the list as it is now, None where nobody is."""
+        """Return the principal with a name in the current list, or None."""
         return self._access.principal(name)
 
     def leave(self, identity: Identity, verb: Verb | None, end: End) -> Permit:
-        """Have ``end`` called once its holder may not do that any more, within a second; None: has no key any more."""
-        given = Permit(self, identity, verb, end)
-        self.leaves[given] = None
-        # Between a request's admission and this the list may have been read anew, and would not be again.
+        """Return a permit; ``end`` is called within a second once the verb (None: the credential) is revoked."""
+        permit = Permit(self, identity, verb, end)
+        self.leaves[permit] = None
+        # The list may have been reloaded since the request was admitted, so check again.
         again = self._access.again(identity, self.wall())
         self._next_end = min(self._next_end, -math.inf if again is None or again != identity else identity.until)
-        return given
+        return permit
 
     def look(self) -> None:
-        """Read the file where it has changed, and end what is not granted any more or has expired."""
+        """Reload the file if it changed, and end connections without permission or with an expired credential."""
         stamp = self._stamp()
-        if stamp == self._seen and not self._again:
-            # Of ten thousand sessions none is asked about while nothing can have ended.
+        if stamp == self._seen and not self._reload:
+            # Check the sessions, of which there may be ten thousand, only if one can have expired.
             if self.wall() >= self._next_end:
                 self._end_what_is_over()
         else:
-            # Until it is read, whatever keeps us from it.
-            self._seen, self._again = stamp, True
+            # Retry until the file is read.
+            self._seen, self._reload = stamp, True
             try:
                 self._access = Access(self._read())
-                self._again = False
+                self._reload = False
             except ConfigurationError as error:
-                # Where the process has no file left, say: a revocation must not wait for the next one.
-                self._again = isinstance(error, access_file.Unreachable)
+                # Retry temporary errors, such as too many open files: a revocation must not wait for the next change.
+                self._reload = isinstance(error, access_file.Unreachable)
                 if self.trouble != str(error):
                     log.error("%s; what it said before holds until it can be read", error)
                 self.trouble = str(error)
@@ -208,7 +208,7 @@ class AccessWatch(FileWatch):
                 log.info("access list read again", extra={"keys": len(self._access)})
                 self._end_what_is_over()
 
-    # The file itself, for those whose files are none of the system's.
+    # Subclasses may override these to read another source.
 
     def _stamp(self) -> Stamp | None:
         return stamp_of(self.path)
@@ -218,19 +218,19 @@ class AccessWatch(FileWatch):
 
     def _end_what_is_over(self) -> None:
         now = self.wall()
-        for given in list(self.leaves):
-            again = self._access.again(given.identity, now)
+        for permit in list(self.leaves):
+            again = self._access.again(permit.identity, now)
             if again is not None:
-                given.identity = again
-                if given.verb is None or (given.refused(given.queues) is None and again.principal.may(given.verb)):
+                permit.identity = again
+                if permit.verb is None or (permit.refused(permit.queues) is None and again.principal.may(permit.verb)):
                     continue
-            self.leaves.pop(given, None)
+            self.leaves.pop(permit, None)
             try:
-                given.end("unauthenticated" if again is None else "forbidden")
+                permit.end("unauthenticated" if again is None else "forbidden")
             except Exception:
-                # All the others have to end all the same.
+                # The other connections still have to end.
                 log.exception("what somebody had opened who may not any more could not be ended in order")
-        self._next_end = min((given.identity.until for given in self.leaves), default=math.inf)
+        self._next_end = min((permit.identity.until for permit in self.leaves), default=math.inf)
 
 
 def _tokens(issuers: Sequence[IssuerSettings], wall: Callable[[], float]) -> Tokens | None:
@@ -259,12 +259,12 @@ def _login(issuers: Sequence[IssuerSettings], tokens: Tokens, wall: Callable[[],
 
 
 def certificate_of(peer: Mapping[str, object] | None) -> Certificate | None:
-    """Return what `ssl.SSLObject.getpeercert` tells of a verified certificate, None where its peer showed none."""
+    """Return the verified certificate in the result of `ssl.SSLObject.getpeercert`; None if there is none."""
     ends = peer.get("notAfter") if peer else None
     if peer is None or not isinstance(ends, str):
         return None
     try:
         return Certificate(names_in(peer), float(ssl.cert_time_to_seconds(ends)))
     except ValueError:
-        # A date that cannot be read ends nothing.
+        # Without a readable end date the certificate is not accepted.
         return None

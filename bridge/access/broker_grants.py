@@ -1,7 +1,7 @@
-"""What a broker's own access list has to say, so that it grants what an access list of ours does; pure.
+"""Translate an access list into the equivalent permissions at a broker; pure.
 
-Over a broker there are triggers (`Verb.RING`), sessions (`Verb.TAKE`) and wakes (`Verb.LOOK`), and nothing of the other
-verbs. Which queues a session is about the bridge decides itself, by the key in its hello.
+A broker carries triggers (`Verb.RING`), sessions (`Verb.TAKE`) and wakes (`Verb.LOOK`), and nothing of the other verbs.
+The bridge itself checks the queues of a session, by the key in its hello.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bridge.contract.names import split_reference
 from bridge.contract.partitioning import Partitions, parse_queue
 
 ANY: Final = "*"
-"""One token of a topic, whatever it is."""
+"""Wildcard for one token of a topic."""
 BRIDGE_USER: Final = "queuebell-bridge"
 """The bridge's own user at a broker."""
 
@@ -26,7 +26,7 @@ Topic = tuple[str, ...]
 
 
 class BrokerUser(msgspec.Struct, frozen=True):
-    """One user of a broker, and the topics it may speak and listen on."""
+    """A user of a broker, and its permitted topics."""
 
     name: str
     publish: tuple[Topic, ...]
@@ -34,20 +34,19 @@ class BrokerUser(msgspec.Struct, frozen=True):
 
 
 def broker_users(listed: AccessList, prefix: str, *, cluster: bool = False) -> list[BrokerUser]:
-    """Return the bridge's own user, and one for each principal that has something to do at a broker.
+    """Return the bridge's own user, and one for each principal with permissions at a broker.
 
-    With ``cluster`` the bridge may speak with others that take turns with it; what is said there is believed, so that
-    nobody else may.
+    With ``cluster``, the bridge's user alone may use the cluster topics, as members trust every message there.
 
-    Raises `ConfigurationError` for grants that are wrong, and for a principal that is called as the bridge's user.
+    Raises `ConfigurationError` for invalid grants, and for a principal with the name of the bridge's user.
     """
     session, echo = (prefix, "session", ANY), (prefix, "echo", ANY)
-    words: tuple[Topic, ...] = ((prefix, "cluster", ANY),) if cluster else ()
+    cluster_topics: tuple[Topic, ...] = ((prefix, "cluster", ANY),) if cluster else ()
     users = [
         BrokerUser(
             BRIDGE_USER,
-            ((*session, "down"), (prefix, "wake", ANY, ANY), (prefix, "trigger", ANY, ANY), *words, echo),
-            ((prefix, "hello"), (*session, "up"), (prefix, "trigger", ANY, ANY), *words, echo),
+            ((*session, "down"), (prefix, "wake", ANY, ANY), (prefix, "trigger", ANY, ANY), *cluster_topics, echo),
+            ((prefix, "hello"), (*session, "up"), (prefix, "trigger", ANY, ANY), *cluster_topics, echo),
         )
     ]
     for name, grants in sorted(listed.principals.items()):
@@ -62,13 +61,13 @@ def broker_users(listed: AccessList, prefix: str, *, cluster: bool = False) -> l
             publish += [(prefix, "hello"), (*session, "up")]
             subscribe.append((*session, "down"))
         if publish or subscribe:
-            # A message to oneself proves a connection; what it says is drawn anew each time.
+            # Clients test a connection with an echo to themselves, whose payload is random each time.
             users.append(BrokerUser(name, (*publish, echo), (*subscribe, echo)))
     return users
 
 
 def _topics(prefix: str, kind: str, principal: Principal, verb: Verb) -> Iterator[Topic]:
-    """Yield what the patterns of a verb cover, without what another one of them covers as well."""
+    """Yield the topics of a verb's patterns, except those that a wider pattern covers."""
     tokens = dict.fromkeys(pair for pattern in principal.reach(verb).patterns for pair in _tokens(pattern))
     for account, queue in tokens:
         wider = {(ANY, ANY), (account, ANY)} - {(account, queue)}

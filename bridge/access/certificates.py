@@ -1,6 +1,6 @@
-"""The names that a client's certificate bears (subject alternative names, RFC 5280 4.2.1.6), matched exactly; pure.
+"""Read the subject alternative names of client certificates (RFC 5280 4.2.1.6); pure.
 
-No wildcard, no common name, no folding of letters: two spellings of a name are two names.
+Names match exactly: wildcards and common names are not supported, and case matters.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import msgspec
 from bridge.contract.errors import ConfigurationError
 
 KINDS: Final = ("DNS", "URI", "email")
-"""As OpenSSL writes them."""
+"""As OpenSSL spells them."""
 FORM: Final = "a certificate is named DNS:worker-1.internal, URI:spiffe://example/worker or email:me@example"
 _NAME_MAX: Final = 2048
-# Printable ASCII without blanks, and without what a wildcard would be made of.
+# Printable ASCII without blanks and "*".
 _plain = re.compile(r"[!-)+-~]+").fullmatch
 
 
 class Certificate(msgspec.Struct, frozen=True):
-    """A certificate whose chain was verified: its names, each as ``KIND:NAME``, and when it ends, since 1970."""
+    """A verified certificate: its names, each ``KIND:NAME``, and its end in seconds since 1970."""
 
     names: frozenset[str]
     until: float
 
 
 def san(text: str) -> str:
-    """Return a name of a certificate as it is compared; a URI may stand without ``URI:``.
+    """Return a certificate's name in the form that is compared; ``URI:`` is optional for a URI.
 
-    Raises `ConfigurationError` for what is no name, or one with a wildcard.
+    Raises `ConfigurationError` for an invalid name or a wildcard.
     """
     kind, _, name = text.partition(":")
     if kind not in KINDS and "://" in text:
@@ -42,7 +42,7 @@ def san(text: str) -> str:
 
 
 def names_in(peer: Mapping[str, object]) -> frozenset[str]:
-    """Return the names in what `ssl.SSLObject.getpeercert` returns; those of other kinds or forms are left out."""
+    """Return the names in the result of `ssl.SSLObject.getpeercert`, without those of other kinds or forms."""
     found = peer.get("subjectAltName")
     names: set[str] = set()
     for each in found if isinstance(found, tuple) else ():

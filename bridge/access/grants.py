@@ -1,7 +1,7 @@
-"""Who may do what with which queues; pure.
+"""Define grants: the verbs that each principal has, and the queues that they cover; pure.
 
-A principal is whoever proved who it is: a producer, a worker, a person. It has verbs, and for each the queues that its
-patterns cover. **What is not granted is not allowed**, and no grant takes anything away from another one.
+A principal is an authenticated producer, worker or person. Each verb has patterns of queues. **Anything not granted is
+forbidden**, and no grant restricts another.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ _account = re.compile(f"({TOKEN})/[*]").fullmatch
 
 
 class Verb(enum.Enum):
-    """What can be granted; each names what it lets its holder do, on every way in."""
+    """The verbs that can be granted; they apply to all endpoints."""
 
     RING = "ring"
     """Publish triggers."""
     PUT = "put"
     """Put messages."""
     TAKE = "take"
-    """Receive and settle, and hold sessions that are woken; also bury in the poison queue of what is taken."""
+    """Receive and settle, hold sessions, and dead-letter to the poison queue of a queue."""
     LOOK = "look"
-    """Peek, see depth, state and explanations, and subscribe to wakes as events."""
+    """Peek, read depth, state and explanations, and subscribe to wakes."""
     MANAGE = "manage"
     """Create, delete, clear, pause and resume queues."""
     OPERATE = "operate"
-    """Read metrics, findings and listeners, and have queues forgotten. It is about the bridge: its pattern is ``*``."""
+    """Read metrics, findings and listeners, and forget queues. It concerns the bridge, so its pattern is ``*``."""
 
 
 class Reach:
-    """The queues that some patterns cover: ``*``, ``account/*``, ``account/queue`` or ``account/queue:count``.
+    """The queues covered by patterns: ``*``, ``account/*``, ``account/queue`` or ``account/queue:count``.
 
-    The last is a partitioned queue: each of its physical queues. Raises `ConfigurationError` for anything else.
+    The last covers each physical queue of a partitioned queue. Raises `ConfigurationError` for any other pattern.
     """
 
     __slots__ = ("_accounts", "_order", "_poison", "_queues", "every", "patterns")
@@ -53,7 +53,7 @@ class Reach:
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         self.patterns = tuple(patterns)
         self.every = False
-        """Whether it is each queue there is."""
+        """Whether it covers every queue."""
         self._order: list[str] | None = None
         self._accounts: set[str] = set()
         self._queues: set[str] = set()
@@ -65,23 +65,23 @@ class Reach:
         return bool(self.patterns)
 
     def __or__(self, other: Reach) -> Reach:
-        """Return the queues of both."""
+        """Return the union."""
         return Reach((*self.patterns, *other.patterns))
 
     def covers(self, queue: str) -> bool:
-        """Say whether a queue, a reference that was checked before, is one of them."""
+        """Return whether it covers a queue, given as a checked reference."""
         return self.every or queue in self._queues or split_reference(queue)[0] in self._accounts
 
     def buries_in(self, queue: str) -> bool:
-        """Say whether a queue is the poison queue of one of them."""
+        """Return whether a queue is the poison queue of a covered one."""
         if not queue.endswith(POISON_SUFFIX):
             return False
         return self.every or queue in self._poison or split_reference(queue)[0] in self._accounts
 
     def stretches(self, prefix: str, after: str) -> Iterator[tuple[str, bool]]:
-        """Yield in ascending order where the queues are that begin with ``prefix`` and come after ``after``.
+        """Yield, in ascending order, ranges of the covered queues that begin with ``prefix`` and follow ``after``.
 
-        Each is a prefix of names that are all covered, or, with True, the name of one queue, which may not exist.
+        Each is a prefix whose names are all covered, or, with True, the name of one queue, which may not exist.
         """
         if self.every:
             yield prefix, False
@@ -89,7 +89,7 @@ class Reach:
         if self._order is None:
             names = (queue for queue in self._queues if split_reference(queue)[0] not in self._accounts)
             self._order = sorted([*(f"{account}/" for account in self._accounts), *names])
-        # The one before may be an account in whose midst ``after`` is.
+        # Start one earlier: ``after`` may be within that account.
         first = max(0, bisect_right(self._order, max(prefix, after)) - 1)
         for place in itertools.islice(self._order, first, None):
             account = place.endswith("/")
@@ -125,9 +125,9 @@ EVERYTHING: Final = Reach([EVERY])
 
 
 class Principal:
-    """Somebody who proved who they are, and what is granted to them.
+    """An authenticated client and its grants.
 
-    ``grants`` has patterns by the name of a verb. Raises `ConfigurationError` that says what is wrong with them.
+    ``grants`` has patterns by verb name. Raises `ConfigurationError` for invalid ones.
     """
 
     __slots__ = ("_reach", "limits", "name")
@@ -157,10 +157,10 @@ class Principal:
         return self._reach[verb]
 
     def may(self, verb: Verb, queue: str = "") -> bool:
-        """Say whether a verb is granted on a queue; without one, whether on any at all.
+        """Return whether a verb is granted on a queue, or, without one, on any queue.
 
-        Who may take from a queue may put on its poison queue: a worker that could not bury would lose what it cannot
-        handle, or try it for ever.
+        Permission to take from a queue includes putting to its poison queue: otherwise a worker would lose failing
+        messages or retry them forever.
         """
         reach = self._reach[verb]
         if not queue:
@@ -169,7 +169,7 @@ class Principal:
 
 
 def verb_of(word: str) -> Verb:
-    """Return the verb of a name; raises `ConfigurationError` that names them all."""
+    """Return the verb with a name; raises `ConfigurationError` that lists all of them."""
     try:
         return Verb(word)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Whose tokens are believed: what a site says of them."""
+"""Define the settings of trusted token issuers."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ import msgspec
 from bridge.contract.address import is_loopback
 
 LEEWAY_S: Final = 60.0
-"""How far an issuer's clock and ours may be apart."""
+"""Tolerated difference between the issuer's clock and the bridge's."""
 Algorithm = Literal["RS256", "ES256", "EdDSA"]
 
 
 class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One ``[[issuer]]`` table: whose tokens are believed, and what in them names the principal."""
+    """An ``[[issuer]]`` table: a trusted issuer, and the claim that names the principal."""
 
     issuer: str
-    """What ``iss`` has to be, to the letter."""
+    """The exact value required of ``iss``."""
     audience: str
-    """What ``aud`` has to be or hold."""
+    """The value that ``aud`` has to equal or contain."""
     jwks: str
-    """The file or the https:// address of its public keys."""
+    """File or https:// address of its public keys."""
     algorithms: tuple[Algorithm, ...] = ("RS256", "ES256", "EdDSA")
     claim: str = "sub"
-    """The claim that is a principal's name in the access file."""
+    """The claim with the principal's name in the access file."""
     client_id: str = ""
-    """What the issuer calls this bridge, and nothing else: people sign in there for the page. "" is for none."""
+    """The bridge's own client id at the issuer, for signing in to the page; "" disables sign-in."""
     client_secret_file: str | None = None
-    """A file that holds what the bridge proves itself to the issuer by; with neither it is a public client."""
+    """File with the client secret; without file and environment variable the bridge is a public client."""
     client_secret_env: str | None = None
-    """A variable of the environment that holds it."""
+    """Environment variable with the client secret."""
     redirect_uri: str = ""
-    """The page's address as people's browsers have it, to which the issuer sends them back."""
+    """The page's address in browsers, to which the issuer redirects."""
     scopes: tuple[str, ...] = ("openid",)
-    """What is asked for at a sign-in."""
+    """Scopes requested at a sign-in."""
 
 
 def is_private(url: str) -> bool:
-    """Say whether nobody on the way to an address can read or change what passes."""
+    """Return whether a URL is https://, or http:// to this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

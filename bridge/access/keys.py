@@ -1,7 +1,6 @@
-"""API keys: secrets of 256 bits, of which only the SHA-256 is kept; pure.
+"""Create, check and revoke API keys: random secrets of 256 bits, stored only as SHA-256; pure.
 
-A hash without salt and without stretching is enough for a secret that nobody chose: there is nothing to guess it from
-(NIST SP 800-63B 5.1.2.2 asks for stretching of secrets below 112 bits only).
+Random secrets need neither salt nor stretching (NIST SP 800-63B 5.1.2.2 requires stretching only below 112 bits).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bridge.contract.errors import ConfigurationError
 T = TypeVar("T")
 
 PREFIX: Final = "qb_"
-"""So that a scanner for leaked secrets knows one when it sees it."""
+"""Lets scanners for leaked secrets recognize a key."""
 CHANCE_BYTES: Final = 32
 ID_DIGITS: Final = 12
 
@@ -31,48 +30,48 @@ _hash = re.compile("[0-9a-f]{64}").fullmatch
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One key as it is kept; times are seconds since 1970."""
+    """A stored key; times are seconds since 1970."""
 
     principal: str
     sha256: str
-    """Of the whole secret with its prefix, 64 small hexadecimal digits."""
+    """Hash of the secret with its prefix, as 64 lowercase hexadecimal digits."""
     created_at: float
     expires_at: float | None = None
-    """From then on it proves nothing; None is never."""
+    """When it expires; None means never."""
 
     @property
     def id(self) -> str:
-        """What it is called where keys are listed and revoked; it says nothing about the secret."""
+        """The id for listing and revoking keys; it reveals nothing of the secret."""
         return self.sha256[:ID_DIGITS]
 
 
 class AccessList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may do what, and the keys they prove it by: the content of an access file."""
+    """The content of an access file: principals with their grants, limits and credentials."""
 
     version: int = 1
     principals: dict[str, dict[str, list[str]]] = {}
-    """By name: patterns of queues by verb."""
+    """By name: queue patterns by verb."""
     keys: list[Key] = []
     limits: dict[str, Limits] = {}
-    """By the name of a principal: what it may use at most."""
+    """By principal."""
     certificates: dict[str, list[str]] = {}
-    """By the name of a principal: names of certificates that prove somebody to be it, as `san` reads them."""
+    """By principal: names of its certificates, as `san` reads them."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who proved to be who, and by what."""
+    """A principal and the credential that proved it."""
 
     principal: Principal
     key: str | None = None
-    """The whole hash of the key; None where it was no key, but a token or a certificate."""
+    """The hash of the key; None for a token or a certificate."""
     until: float = math.inf
-    """When it ends by itself."""
+    """When the credential expires."""
     certificate: Certificate | None = None
-    """The certificate, where it was one."""
+    """The certificate, if that is the credential."""
 
 
 class Access:
-    """What an access list allows. Raises `ConfigurationError` that says what is wrong with it."""
+    """Evaluates an access list. Raises `ConfigurationError` for an invalid one."""
 
     def __init__(self, listed: AccessList) -> None:
         if listed.version != 1:
@@ -104,17 +103,16 @@ class Access:
         return len(self._keys)
 
     def identify(self, secret: str, now: float) -> Identity | None:
-        """Return who a secret proves somebody to be at ``now``, None where it proves nothing.
+        """Return the identity that a secret proves at ``now``, or None.
 
-        The time it takes tells nothing of any key that is kept: what is looked up is a hash, and whoever could choose
-        one with a given beginning could as well guess the key.
+        Timing reveals nothing of stored keys, as the lookup uses a hash that an attacker cannot choose.
         """
         if _form(secret) is None:
             return None
         return self._of(hashlib.sha256(secret.encode()).hexdigest(), now)
 
     def again(self, identity: Identity, now: float) -> Identity | None:
-        """Return the same somebody as of this list at ``now``, None where the key was revoked or has expired."""
+        """Return the identity by this list at ``now``; None if its credential was revoked or has expired."""
         if identity.certificate is not None:
             found = self.certified(identity.certificate, now)
             same = found is not None and found.principal.name == identity.principal.name
@@ -124,18 +122,18 @@ class Access:
         return self._of(identity.key, now)
 
     def principal(self, name: str) -> Principal | None:
-        """Return who is called so, None where nobody is."""
+        """Return the principal with a name, or None."""
         return self._principals.get(name)
 
     def named(self, name: str, until: float, now: float) -> Identity | None:
-        """Return who somebody is whom a token names ``until`` then, None where nobody is called so or it is over."""
+        """Return the identity of a token that names ``name``; None for an unknown name or an expired token."""
         principal = self._principals.get(name)
         return None if principal is None or now >= until else Identity(principal, None, until)
 
     def certified(self, certificate: Certificate, now: float) -> Identity | None:
-        """Return whom a verified certificate proves somebody to be at ``now``.
+        """Return the identity that a verified certificate proves at ``now``.
 
-        None where none of its names is listed, those that are belong to several principals, or it has expired.
+        None if it has expired, none of its names is listed, or its names belong to several principals.
         """
         names = {self._certified[name] for name in certificate.names if name in self._certified}
         if len(names) != 1 or now >= certificate.until:
@@ -158,10 +156,10 @@ def new_key(
     now: float,
     expires_at: float | None = None,
 ) -> tuple[AccessList, str]:
-    """Return the list with one more key, and the key's secret, which nothing keeps.
+    """Return the list with a new key, and the key's secret, which is not stored.
 
-    ``grants`` are what the principal has from now on; none leaves a known one as it is. ``chance`` is 32 random bytes.
-    Raises `ConfigurationError` for grants that are wrong, and for a new principal without any.
+    ``grants`` replace those of the principal; empty keeps them. ``chance`` is 32 random bytes. Raises
+    `ConfigurationError` for invalid grants, and for a new principal without any.
     """
     assert len(chance) == CHANCE_BYTES
     listed = with_terms(listed, principal, grants, limits={})
@@ -185,10 +183,10 @@ def with_terms(
     limits: Mapping[str, str],
     certificates: Iterable[str] = (),
 ) -> AccessList:
-    """Return the list with what a principal may from now on, and with more certificates that prove it.
+    """Return the list with a principal's grants and limits changed and certificates added.
 
-    ``grants`` are whole, none leaves them as they are; ``limits`` are changed one by one, as `limited` does. Raises
-    `ConfigurationError` for what is wrong, and for a principal that nothing is granted to.
+    ``grants`` replace all grants; empty keeps them. ``limits`` change one by one, as in `limited`. Raises
+    `ConfigurationError` for invalid values, and for a principal without grants.
     """
     given = {verb: list(patterns) for verb, patterns in grants.items()}
     if not given and principal not in listed.principals:
@@ -210,24 +208,24 @@ def with_terms(
 
 
 def without(listed: AccessList, id_or_name: str) -> tuple[AccessList, list[tuple[str, str]]]:
-    """Return the list without a key or a certificate, or without all of a principal, and (what, whose) these were.
+    """Return the list without a key, a certificate, or all of a principal's, and the removed (credential, principal).
 
-    Raises `ConfigurationError` where there is none: a typo must not look like a revocation.
+    Raises `ConfigurationError` if there are none, so that a typo does not look like a revocation.
     """
     keys = [key for key in listed.keys if id_or_name in {key.id, key.principal}]
-    gone = [(key.id, key.principal) for key in keys]
-    left: dict[str, list[str]] = {}
+    removed = [(key.id, key.principal) for key in keys]
+    remaining: dict[str, list[str]] = {}
     for name, certificates in listed.certificates.items():
-        going = [each for each in certificates if id_or_name in {each, name}]
-        gone += [(each, name) for each in going]
-        if kept := [each for each in certificates if each not in going]:
-            left[name] = kept
-    if not gone:
+        dropped = [each for each in certificates if id_or_name in {each, name}]
+        removed += [(each, name) for each in dropped]
+        if kept := [each for each in certificates if each not in dropped]:
+            remaining[name] = kept
+    if not removed:
         raise ConfigurationError(
             f"no key has the id {id_or_name!r}, and no principal of that name has a key or a certificate"
         )
-    made = msgspec.structs.replace(listed, keys=[key for key in listed.keys if key not in keys], certificates=left)
-    return made, gone
+    made = msgspec.structs.replace(listed, keys=[key for key in listed.keys if key not in keys], certificates=remaining)
+    return made, removed
 
 
 def _with(known: Mapping[str, T], name: str, value: T | None) -> dict[str, T]:

@@ -1,4 +1,4 @@
-"""Token buckets, one for each address or principal (S13); pure."""
+"""Limit the requests, puts and connections of each address or principal with token buckets (S13); pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ RATE_MIN = 0.001
 RATE_MAX = 1_000_000.0
 BURST_MAX = 1_000_000_000
 WAIT_S_MAX = 3600
-"""No client is told to stay away for longer."""
+"""Longest wait that a client is asked for."""
 
 
 class TokenBuckets:
-    """Allows ``rate`` requests a second per key, after a burst of ``burst``; time comes in as an argument."""
+    """Allows ``rate`` requests a second per key, after a burst of ``burst``."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate = rate
@@ -30,21 +30,18 @@ class TokenBuckets:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def take(self, key: str, now: float) -> int:
-        """Take one token: 0 if there was one, else the whole seconds (1 to an hour) until there is."""
+        """Take one token and return 0, or return the whole seconds (1 to 3600) until there is one."""
         tokens = self._tokens(key, now)
         wait = self._whole(tokens)
         self._keep(key, tokens if wait else tokens - 1.0, now)
         return wait
 
     def wait(self, key: str, now: float) -> int:
-        """Return what `take` would, and take nothing."""
+        """Return what `take` would, without taking a token."""
         return self._whole(self._tokens(key, now))
 
     def charge(self, key: str, now: float, tokens: int) -> float:
-        """Take so many tokens, there or not, for what was let in: the next ones wait for them.
-
-        Returns the seconds, an hour at most, until there is one again.
-        """
+        """Take tokens, available or not, for an admitted request; return the seconds (at most 3600) until the next."""
         left = self._tokens(key, now) - tokens
         self._keep(key, left, now)
         return min(max(0.0, 1.0 - left) / self._rate, WAIT_S_MAX)
@@ -54,11 +51,11 @@ class TokenBuckets:
         return min(self._burst, tokens + (now - since) * self._rate)
 
     def _whole(self, tokens: float) -> int:
-        # Bounded before it is made whole: of a small rate the seconds may be infinite.
+        # Bound before rounding: at a small rate the seconds may be infinite.
         return 0 if tokens >= 1.0 else max(1, math.ceil(min((1.0 - tokens) / self._rate, WAIT_S_MAX)))
 
     def _keep(self, key: str, tokens: float, now: float) -> None:
-        # Popped and put again, so that the first key is the one longest unheard of: it is the one to forget.
+        # Reinsert, so that the first key is the least recently used one, which is evicted.
         self._buckets.pop(key, None)
         if len(self._buckets) >= ADDRESSES_MAX:
             del self._buckets[next(iter(self._buckets))]
@@ -68,26 +65,26 @@ class TokenBuckets:
 REFUSALS_PER_SECOND: Final = 20.0
 REFUSALS_AT_ONCE: Final = 100
 HELD_S_MAX: Final = 5.0
-"""Shorter than the time-outs of clients: whoever asks too often shall hear of it."""
+"""Shorter than clients' timeouts, so that they get the answer."""
 
 Rate = Annotated[float, Meta(ge=RATE_MIN, le=RATE_MAX)]
 _SOON_S: Final = 0.001
-"""Less is the rounding of sums, and not worth a timer."""
+"""Shorter delays are rounding errors, and need no timer."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What one principal may use at most; None sets no limit. Of a rate, one second's worth may come at once."""
+    """Limits of a principal; None means no limit. Rates allow a burst of one second's worth."""
 
     requests_per_second: Rate | None = None
-    """Requests of any kind, and frames of sessions. A trigger past it is answered 429; known queues are marked."""
+    """Requests of any kind, and frames of sessions. A trigger beyond it gets 429 but still wakes known queues."""
     puts_per_second: Rate | None = None
-    """Messages put. A request of several is let in whole, and the next ones wait for it."""
+    """Messages put. A request with several is admitted as a whole, and delays the next ones."""
     connections: Annotated[int, Meta(ge=1)] | None = None
-    """Sessions and event streams at once."""
+    """Concurrent sessions and event streams."""
     queues: Annotated[int, Meta(ge=0)] | None = None
-    """Queues among those that it may put in or manage; past it, it makes none."""
+    """Existing queues that it may put to or manage, above which it cannot create more."""
     waiting_bytes: Annotated[int, Meta(ge=BYTES_MIN)] | None = None
-    """Bytes of its puts that are on their way or wait for their commit."""
+    """Bytes of its puts that are arriving or wait for their commit."""
 
 
 NO_LIMITS: Final = Limits()
@@ -95,9 +92,9 @@ NONE: Final = "none"
 
 
 def limited(limits: Limits, given: Mapping[str, str]) -> Limits:
-    """Return limits with others that are written as text, ``none`` for one that is taken away.
+    """Return the limits with ``given`` ones, as text, changed; ``none`` removes a limit.
 
-    Raises `ConfigurationError` that names the one that is wrong.
+    Raises `ConfigurationError` that names the invalid limit.
     """
     known = Limits.__struct_fields__
     for name, text in given.items():
@@ -106,7 +103,7 @@ def limited(limits: Limits, given: Mapping[str, str]) -> Limits:
         if text == NONE:
             continue
         try:
-            # "nan" is neither too small nor too large.
+            # "nan" passes both bounds.
             if not math.isfinite(float(text)):
                 raise ValueError
             msgspec.convert({name: text}, Limits, strict=False)
@@ -118,22 +115,22 @@ def limited(limits: Limits, given: Mapping[str, str]) -> Limits:
 
 
 class Allowance:
-    """What one principal uses of its limits; ``now`` is of any clock that does not go back."""
+    """Tracks a principal's usage against its limits; ``now`` is from any monotonic clock."""
 
     __slots__ = ("_puts", "_requests", "connections", "limits", "making", "waiting_bytes")
 
     def __init__(self) -> None:
         self.limits = NO_LIMITS
         self.connections = 0
-        """Sessions and streams that are open."""
+        """Open sessions and streams."""
         self.waiting_bytes = 0
         self.making: Counter[str] = Counter()
-        """Queues that requests of its are making at this moment."""
+        """Queues that its requests are creating now."""
         self._requests: TokenBuckets | None = None
         self._puts: TokenBuckets | None = None
 
     def limit(self, limits: Limits) -> None:
-        """Hold to other limits from now on; what is used stays counted, and nothing that is open ends."""
+        """Replace the limits; usage stays counted, and open connections stay open."""
         if limits.requests_per_second != self.limits.requests_per_second:
             self._requests = _buckets(limits.requests_per_second)
         if limits.puts_per_second != self.limits.puts_per_second:
@@ -141,55 +138,55 @@ class Allowance:
         self.limits = limits
 
     def request(self, now: float) -> int:
-        """Count a request: 0, or the seconds after which it may come again."""
+        """Count a request and return 0, or return the seconds after which to retry."""
         return 0 if self._requests is None else self._requests.take("", now)
 
     def put(self, now: float) -> int:
-        """Count a put of one message: 0, or the seconds after which it may come again."""
+        """Count a put of one message and return 0, or return the seconds after which to retry."""
         return 0 if self._puts is None else self._puts.take("", now)
 
     def wait(self, now: float, *, put: bool) -> int:
-        """Return what `request`, and for a put `put`, would say now; counts nothing."""
+        """Return what `request`, and for a put also `put`, would return, without counting."""
         requests = 0 if self._requests is None else self._requests.wait("", now)
         return max(requests, self._puts.wait("", now)) if put and self._puts is not None else requests
 
     def request_more(self, now: float) -> float:
-        """Count what cannot be refused as a request; return the seconds after which the next one is within the rate."""
+        """Count a request that cannot be rejected; return the seconds until the next one is within the rate."""
         return 0.0 if self._requests is None else self._requests.charge("", now, 1)
 
     def put_more(self, now: float, messages: int) -> None:
-        """Count so many messages more of a put that was let in."""
+        """Count further messages of an admitted put."""
         if self._puts is not None and messages > 0:
             self._puts.charge("", now, messages)
 
     def connect(self) -> bool:
-        """Count a session or stream more, until `disconnect`; False where there are as many as there may be."""
+        """Count one more session or stream until `disconnect`; return False at the limit."""
         if self.limits.connections is not None and self.connections >= self.limits.connections:
             return False
         self.connections += 1
         return True
 
     def disconnect(self) -> None:
-        """Count one less."""
+        """Count one session or stream less."""
         self.connections -= 1
 
     def hold(self, size: int) -> bool:
-        """Count ``size`` bytes more that wait, until `give_back`; False where there is no room for them."""
+        """Count ``size`` waiting bytes until `give_back`; return False at the limit."""
         if self.limits.waiting_bytes is not None and self.waiting_bytes + size > self.limits.waiting_bytes:
             return False
         self.waiting_bytes += size
         return True
 
     def give_back(self, size: int) -> None:
-        """Count so many bytes less."""
+        """Count ``size`` waiting bytes less."""
         self.waiting_bytes -= size
 
 
 class Refusals:
-    """When refusals are answered: the first ones of each sender at once, and then ``per_second`` of them; pure.
+    """Delays rejections: a sender's first ones are answered immediately, later ones at ``per_second``; pure.
 
-    Whoever goes on asking is answered later, and not read meanwhile. All connections of a sender wait in one line, so
-    that more of them bring it nothing; none waits for longer than ``held_s_max``.
+    Nothing is read from a connection whose answer is delayed. All connections of a sender share one rate, so that more
+    connections do not help; no delay exceeds ``held_s_max``.
     """
 
     def __init__(
@@ -201,12 +198,12 @@ class Refusals:
         self._each_s = 1.0 / per_second
         self._ahead_s = at_once / per_second
         self._held_s_max = held_s_max
-        # When the line of a sender has been answered, at its pace from the beginning on.
+        # By sender: when all its rejections would have been answered at that rate.
         self._until: dict[str, float] = {}
 
     def hold_s(self, sender: str, now: float) -> float:
-        """Count a refusal; return for how many seconds its answer is held, 0 where it goes at once."""
-        # Popped and put again, so that the first is the one longest unheard of: it is the one to forget.
+        """Count a rejection; return the delay of its answer in seconds, or 0."""
+        # Reinsert, as above.
         until = max(self._until.pop(sender, now), now) + self._each_s
         until = min(until, now + self._ahead_s + self._held_s_max)
         if len(self._until) >= ADDRESSES_MAX:

@@ -1,4 +1,4 @@
-"""Puts and new queues within what their sender's principal may use, whichever door they come by."""
+"""Enforce each principal's quota of waiting bytes and queues, on all endpoints."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 QUEUES_RETRY_S: Final = 60
-"""What a principal is told to wait that has as many queues as it may: until somebody deletes one."""
+"""Retry time for a principal at its limit of queues, until a queue is deleted."""
 BYTES_RETRY_S: Final = 1
 _NOTHING: Final = contextlib.nullcontext()
 
 
 class PastLimit(Exception):
-    """A principal uses as much as it may; it asked to ``verb``, and may come again after some seconds."""
+    """A principal that wants to ``verb`` is at its limit and may retry after ``retry_after_s``."""
 
     def __init__(self, verb: Verb, detail: str, retry_after_s: int) -> None:
         super().__init__(detail)
@@ -31,18 +31,18 @@ class PastLimit(Exception):
 
 
 class Allowances(Protocol):
-    """Knows what each principal uses (`bridge.access.access_watch.AccessWatch`)."""
+    """Declares access to each principal's usage (`bridge.access.access_watch.AccessWatch`)."""
 
     def allowance(self, principal: Principal) -> Allowance:
-        """Return what a principal uses of its limits."""
+        """Return a principal's usage of its limits."""
         ...
 
 
 class QuotaGuard:
-    """Keeps what requests use within the limits of their principals; without limits it costs nothing.
+    """Enforces the limits of principals on requests; costs nothing without limits.
 
-    What it gives is entered for as long as a request takes, and raises `PastLimit`. A principal of None is nobody that
-    was asked for.
+    Enter the context managers for the duration of a request; they raise `PastLimit`. The principal is None without
+    authentication.
     """
 
     def __init__(self, store: ServedStore, access: Allowances | None) -> None:
@@ -56,7 +56,7 @@ class QuotaGuard:
         return self._waiting(self._access.allowance(principal), size)
 
     def making(self, principal: Principal | None, queue: str, asked: bool = True) -> AbstractAsyncContextManager[None]:
-        """Let a request make ``queue``, if it is ``asked`` to, where it is missing and its sender may have one more."""
+        """Check, if ``asked``, that the principal may create ``queue`` or that it exists."""
         if not asked or self._access is None or principal is None or principal.limits.queues is None:
             return _NOTHING
         return self._making(self._access.allowance(principal), principal, principal.limits.queues, queue)
@@ -86,14 +86,14 @@ class QuotaGuard:
                 del allowance.making[queue]
 
     async def _exempt(self, queue: str) -> bool:
-        """Say whether a queue is there, or is the poison queue of one that is.
+        """Return whether the queue exists or is the poison queue of an existing one.
 
-        A worker that could not bury would lose what it cannot handle, or try it for ever.
+        Without a poison queue, a worker would lose failing messages or retry them forever.
         """
         names = [queue]
         base = queue.removesuffix(POISON_SUFFIX)
         if base != queue and not base.endswith(POISON_SUFFIX):
-            # The partitions of a queue share one.
+            # The partitions of a queue share a poison queue.
             names += [base, f"{base}-p0"]
         for name in names:
             if await self._store.exists(name):
@@ -101,7 +101,7 @@ class QuotaGuard:
         return False
 
     async def _count(self, principal: Principal, making: list[str], queue: str, limit: int) -> int:
-        """Count the queues that one may make, this one, and those being made since before, to past the limit."""
+        """Count the principal's queues, with this one and those being created before it, until past the limit."""
         reach = principal.reach(Verb.PUT) | principal.reach(Verb.MANAGE)
         making = making[: making.index(queue) + 1]
         count = len(making)
@@ -116,12 +116,12 @@ class QuotaGuard:
 
 
 READ_AT_ONCE: Final = 1000
-"""Names that one call of the store reads at most."""
+"""Maximum names per call of the store."""
 CALLS_MAX: Final = 32
-"""Calls of the store that one request makes at most."""
+"""Maximum calls of the store per request."""
 
 Row = tuple[str, dict[str, str]]
-"""A queue with its metadata."""
+"""A queue and its metadata."""
 
 
 async def listed(
@@ -132,10 +132,10 @@ async def listed(
     count: int,
     fits: Callable[[str], bool] | None = None,
 ) -> tuple[list[Row], str | None]:
-    """Return up to ``count`` queues of ``reach`` that ``fits`` accepts, and where a next page begins, or None.
+    """Return up to ``count`` queues of ``reach`` that ``fits`` accepts, and where the next page begins, or None.
 
-    ``read`` takes a prefix, the name to go on after, and a limit. A page may hold fewer queues than ``count``, or none,
-    although another one follows: a request makes at most 32 calls.
+    ``read`` takes a prefix, the name to continue after, and a limit. As a request makes at most 32 calls, a page may
+    have fewer queues than ``count``, or none, although another page follows.
     """
     found: list[Row] = []
     calls = 0
@@ -145,10 +145,10 @@ async def listed(
             if calls == CALLS_MAX:
                 return found, after
             calls += 1
-            # One more than asked for: it tells whether there is a next page.
-            most = 1 if exact else READ_AT_ONCE if fits else min(READ_AT_ONCE, count + 1 - len(found))
-            rows = await read(stretch, "" if exact else after, most)
-            more = len(rows) == most and not exact
+            # One more than requested shows whether there is a next page.
+            size = 1 if exact else READ_AT_ONCE if fits else min(READ_AT_ONCE, count + 1 - len(found))
+            rows = await read(stretch, "" if exact else after, size)
+            more = len(rows) == size and not exact
             if exact:
                 rows = [row for row in rows if row[0] == stretch]
             after = stretch if exact else rows[-1][0] if rows else after

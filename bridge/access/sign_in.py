@@ -1,6 +1,6 @@
-"""The bridge's half of a sign-in for the page: it asks the issuer, and keeps nothing of anybody's sign-in.
+"""Sign users in to the page at an issuer (OpenID Connect); the bridge stores nothing of a sign-in.
 
-Addresses come from the configuration and from what the issuer publishes of itself; a token names none that is asked.
+All addresses come from the configuration and from the issuer's own metadata, never from a token.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from bridge.contract.errors import ConfigurationError
 log = logging.getLogger("queuebell.access")
 
 AT_ONCE: Final = 64
-"""Exchanges at a time: whoever floods the bridge with codes has it flood nobody."""
+"""Concurrent exchanges, so that a flood of codes does not become a flood of requests to the issuer."""
 PER_SENDER: Final = 4
-"""Exchanges at a time of one address: whoever sends junk takes the places of nobody else."""
+"""Concurrent exchanges of one address, so that one sender cannot take all of them."""
 _AGAIN: Final = "sign in again"
 _error = re.compile("[a-z_]{1,40}").fullmatch
 
 
 class NotSignedIn(Exception):
-    """A sign-in came to nothing; ``code`` is that of the answer."""
+    """A sign-in failed; ``code`` is the error code of the answer."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
         self.code = code
 
 
-class _Told(msgspec.Struct):
+class _TokenAnswer(msgspec.Struct):
     id_token: str | None = None
     error: str | None = None
 
 
 class Login:
-    """Signing in at one issuer. Raises `ConfigurationError` where its table cannot be meant."""
+    """Signs users in at one issuer. Raises `ConfigurationError` for invalid settings."""
 
     def __init__(self, settings: IssuerSettings, tokens: Tokens, wall: Callable[[], float]) -> None:
         self._settings = settings
@@ -59,44 +59,43 @@ class Login:
         self._wall = wall
         self._secret = _secret(settings, os.environ)
         self._known: KeySet[Provider] = KeySet()
-        self._asking: asyncio.Task[None] | None = None
+        self._discovery: asyncio.Task[None] | None = None
         self._exchanges: Counter[str] = Counter()
 
     @property
     def origin(self) -> str:
-        """The origin of the page as browsers know it."""
+        """The page's origin in browsers."""
         return self._settings.redirect_uri.removesuffix("/")
 
     async def begin(self) -> Begun:
-        """Begin a sign-in; raises `NotSignedIn` where the issuer cannot be asked who it is."""
+        """Begin a sign-in; raises `NotSignedIn` if the issuer's metadata is not available."""
         return begin(self._settings, await self._provider(), secrets.token_bytes(CHANCE_BYTES))
 
     async def finish(self, code: str, verifier: str, sender: str | None, address: str) -> tuple[str, Verified]:
-        """Exchange a code for the token that it stands for, and return whom that names; raises `NotSignedIn`.
+        """Exchange a code for its token, and return both the token and its principal; raises `NotSignedIn`.
 
-        ``sender`` is the issuer that the browser was sent back by, None where it did not say; ``address`` is the
-        browser's.
+        ``sender`` is the issuer named in the redirect, or None; ``address`` is the browser's.
         """
         provider = await self._provider()
         if wrong_sender(self._settings, provider, sender):
             raise NotSignedIn(
                 "forbidden", f"another issuer sent the browser back than the one of this sign-in: {_AGAIN}"
             )
-        who = sender_of(address)
-        if self._exchanges.total() >= AT_ONCE or self._exchanges[who] >= PER_SENDER:
+        client = sender_of(address)
+        if self._exchanges.total() >= AT_ONCE or self._exchanges[client] >= PER_SENDER:
             raise NotSignedIn("too_many_requests", "too many sign in at once: try again in a moment")
-        self._exchanges[who] += 1
+        self._exchanges[client] += 1
         try:
             token = await self._exchange(provider, code, verifier)
         finally:
-            self._exchanges[who] -= 1
-            if not self._exchanges[who]:
-                del self._exchanges[who]
+            self._exchanges[client] -= 1
+            if not self._exchanges[client]:
+                del self._exchanges[client]
         try:
             verified = await self._tokens.verify(token)
         except Mistimed as error:
             raise NotSignedIn("forbidden", str(error)) from None
-        # It has been verified, and is only read here.
+        # Already verified: only read it.
         claim = "" if verified is None else wrong(_claims(token), self._settings, verifier)
         if verified is None or claim:
             log.error(
@@ -108,17 +107,17 @@ class Login:
         return token, verified
 
     async def stop(self) -> None:
-        """Let go of a request under way; may be called twice."""
-        if self._asking is not None and not self._asking.done():
-            self._asking.cancel()
-            await asyncio.wait([self._asking])
+        """Cancel a request in progress; may be called twice."""
+        if self._discovery is not None and not self._discovery.done():
+            self._discovery.cancel()
+            await asyncio.wait([self._discovery])
 
     async def _provider(self) -> Provider:
         if self._known.wants(None, self._wall()):
-            # One for all who wait for it; whoever is cancelled leaves it to the others.
-            self._asking = asyncio.create_task(self._discover(), name=f"description of {self._settings.issuer}")
-        if self._asking is not None and not self._asking.done():
-            await asyncio.wait([self._asking])
+            # All callers share one request; a cancelled caller does not cancel it.
+            self._discovery = asyncio.create_task(self._discover(), name=f"description of {self._settings.issuer}")
+        if self._discovery is not None and not self._discovery.done():
+            await asyncio.wait([self._discovery])
         found = self._known.find(None)
         if found is None:
             raise NotSignedIn(
@@ -136,7 +135,7 @@ class Login:
             if status != 200:
                 raise ConfigurationError(f"it answers {status}")
             self._known.got({None: provider_of(raw, self._settings)}, self._wall())
-        except Exception as error:  # noqa: BLE001 - whatever it is, what was known before holds
+        except Exception as error:  # noqa: BLE001 - the known metadata stays valid
             log.error(
                 "nobody can sign in at the page until the issuer's description is had, unless it was before: %s: %s",
                 url,
@@ -149,16 +148,16 @@ class Login:
         try:
             async with asyncio.timeout(FETCH_S):
                 status, raw = await asked(provider.token_endpoint, FETCH_BYTES_MAX, form, headers)
-            told = msgspec.json.decode(raw, type=_Told)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody is signed in by it
+            answer = msgspec.json.decode(raw, type=_TokenAnswer)
+        except Exception as error:  # noqa: BLE001 - any error fails this sign-in
             raise self._unavailable(str(error) or type(error).__name__) from None
-        if status == 200 and told.id_token:
-            return told.id_token
-        if told.error == "invalid_grant":
+        if status == 200 and answer.id_token:
+            return answer.id_token
+        if answer.error == "invalid_grant":
             raise NotSignedIn(
                 "forbidden", f"the issuer does not take this sign-in: it was used before, or is too old: {_AGAIN}"
             )
-        why = told.error if told.error and _error(told.error) else "no id_token"
+        why = answer.error if answer.error and _error(answer.error) else "no id_token"
         raise self._unavailable(f"it answers {status}, {why}")
 
     def _unavailable(self, why: str) -> NotSignedIn:
@@ -188,7 +187,7 @@ def _secret(settings: IssuerSettings, environment: Mapping[str, str]) -> str | N
         return None
     try:
         text = pathlib.Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:  # the latter for what is no text, or cannot be a path
+    except (OSError, ValueError) as error:  # ValueError: not text, or not a valid path
         reason = getattr(error, "strerror", None) or "it is no text"
         raise ConfigurationError(f"{where}: client_secret_file: cannot read {file!r}: {reason}") from None
     if not text:
@@ -204,7 +203,7 @@ _BASIC, _POST = "client_secret_basic", "client_secret_post"
 
 
 class Provider(msgspec.Struct, frozen=True):
-    """What an issuer publishes of itself, as far as it is used here."""
+    """The fields used from an issuer's metadata."""
 
     issuer: str
     authorization_endpoint: str
@@ -214,21 +213,21 @@ class Provider(msgspec.Struct, frozen=True):
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """A sign-in that was begun, for the tab that goes on with it."""
+    """A begun sign-in, for the browser tab that continues it."""
 
     issuer: str
     page: str
-    """The address that the issuer sends its browser back to."""
+    """The address that the issuer redirects to."""
     address: str
-    """Where to go."""
+    """The issuer's address to open."""
     state: str
-    """What the issuer sends back with the browser: another one belongs to a sign-in that somebody else began."""
+    """The issuer returns it in the redirect; another value belongs to a different sign-in."""
     verifier: str
-    """What proves that whoever has the code began this; it never leaves tab and bridge but for the issuer."""
+    """Proves that the holder of the code began this sign-in; only the tab, the bridge and the issuer see it."""
 
 
 def check(settings: IssuerSettings) -> None:
-    """Raise `ConfigurationError` where a table cannot be meant for signing in."""
+    """Raise `ConfigurationError` for settings that are invalid for sign-in."""
     where = f"issuer: {settings.issuer}"
     if not settings.client_id:
         for name in ("redirect_uri", "client_secret_file", "client_secret_env"):
@@ -253,7 +252,7 @@ def _is_page(url: str) -> bool:
 
 
 def provider_of(raw: bytes, settings: IssuerSettings) -> Provider:
-    """Read what an issuer publishes of itself; raises `ConfigurationError` where it cannot be used."""
+    """Parse an issuer's metadata; raises `ConfigurationError` if it cannot be used."""
     try:
         found = msgspec.json.decode(raw, type=Provider)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -267,7 +266,7 @@ def provider_of(raw: bytes, settings: IssuerSettings) -> Provider:
 
 
 def begin(settings: IssuerSettings, provider: Provider, chance: bytes) -> Begun:
-    """Begin a sign-in; ``chance`` is `CHANCE_BYTES` random bytes."""
+    """Return the data of a new sign-in; ``chance`` is `CHANCE_BYTES` random bytes."""
     assert len(chance) == CHANCE_BYTES
     state, verifier = _text(chance[:32]), _text(chance[32:])
     query = urlencode(
@@ -282,20 +281,20 @@ def begin(settings: IssuerSettings, provider: Provider, chance: bytes) -> Begun:
             "code_challenge_method": "S256",
         }
     )
-    there = provider.authorization_endpoint
-    address = f"{there}{'&' if '?' in there else '?'}{query}"
+    endpoint = provider.authorization_endpoint
+    address = f"{endpoint}{'&' if '?' in endpoint else '?'}{query}"
     return Begun(settings.issuer, settings.redirect_uri, address, state, verifier)
 
 
 def nonce_of(verifier: str) -> str:
-    """Return what a sign-in's token has to say: made from its verifier, so that the two cannot be of different ones."""
+    """Return the nonce required in a sign-in's token; it is derived from the verifier to tie the two."""
     return _text(hashlib.sha256(b"nonce of " + verifier.encode()).digest())
 
 
 def exchange(
     settings: IssuerSettings, provider: Provider, secret: str | None, code: str, verifier: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the form and the headers by which a code is exchanged for a token (RFC 6749 4.1.3)."""
+    """Return the form and headers that exchange a code for a token (RFC 6749 4.1.3)."""
     form = {
         "grant_type": "authorization_code",
         "code": code,
@@ -312,12 +311,12 @@ def exchange(
 
 
 def wrong_sender(settings: IssuerSettings, provider: Provider, said: str | None) -> bool:
-    """Say whether what came back with a browser names another issuer than that of the sign-in (mix-up, RFC 9207)."""
+    """Return whether a redirect names another issuer than that of the sign-in (mix-up attack, RFC 9207)."""
     return said != settings.issuer and (said is not None or provider.authorization_response_iss_parameter_supported)
 
 
 def wrong(claims: Mapping[str, Any], settings: IssuerSettings, verifier: str) -> str:
-    """Return which claim of an ID token, whose signature and times are good, is not of this sign-in; "" for none."""
+    """Return the claim of a verified ID token that does not match this sign-in; "" if all match."""
     audience = claims.get("aud")
     if claims.get("iss") != settings.issuer:
         return "iss"

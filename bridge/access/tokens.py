@@ -1,6 +1,6 @@
-"""Tokens of issuers that are trusted (RFC 7519): the signature is PyJWT's, where keys come from and how long is ours.
+"""Verify tokens of trusted issuers (RFC 7519): PyJWT checks signatures; fetching and caching of keys is done here.
 
-`jwt.PyJWKClient` is not used: it asks again for each unknown ``kid`` (CVE-2026-48524), blocks, and forgets good keys
+`jwt.PyJWKClient` is not used: it fetches again for each unknown ``kid`` (CVE-2026-48524), blocks, and drops valid keys
 when a fetch fails.
 """
 
@@ -35,7 +35,7 @@ _FORMS: Final[dict[str, tuple[str, str | None]]] = {
     "EdDSA": ("OKP", "Ed25519"),
 }
 
-# The times are judged by our clock.
+# The times are checked here, by the injected clock.
 _OPTIONS: Final[Any] = {
     "require": ["exp", "iss", "aud"],
     "verify_exp": False,
@@ -43,19 +43,19 @@ _OPTIONS: Final[Any] = {
     "verify_iat": False,
 }
 _NO_TOKEN: Final = (jwt.PyJWTError, ValueError, TypeError, RecursionError)
-"""What PyJWT raises for texts that are no tokens; which of it, differs between its versions."""
+"""Errors of PyJWT for invalid tokens, over all its versions."""
 _NO_KEYS: Final = (ConfigurationError, OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """Whom a token names, and until when."""
+    """The principal that a token names, and the end of its validity."""
 
     principal: str
     until: float
 
 
 class Tokens:
-    """Checks tokens of some issuers. Raises `ConfigurationError` where one of them cannot be meant."""
+    """Checks tokens of trusted issuers. Raises `ConfigurationError` for invalid settings."""
 
     def __init__(self, issuers: Sequence[IssuerSettings], wall: Callable[[], float]) -> None:
         self._wall = wall
@@ -65,12 +65,11 @@ class Tokens:
         self._known: dict[bytes, tuple[Verified, _Issuer, int]] = {}
 
     async def verify(self, token: str) -> Verified | None:
-        """Return whom a token names; None for one that proves nothing, whatever the reason.
+        """Return the principal that a token names, or None for an invalid token.
 
-        Raises `Mistimed` for one that would, at another time. Waits for a fetch of keys where they are not known yet,
-        a few seconds at most.
+        Raises `Mistimed` for one that is only outside its time. Waits up to 5 s if keys must be fetched.
         """
-        # A token is ASCII; what is not could not even be hashed where it came as bytes that are no text.
+        # Tokens are ASCII. Other text may contain surrogates, which cannot be hashed.
         if len(token) > TOKEN_BYTES_MAX or not token.isascii():
             return None
         now = self._wall()
@@ -83,10 +82,10 @@ class Tokens:
             del self._known[digest]
         try:
             header = jwt.get_unverified_header(token)
-            said = jwt.decode(token, options={"verify_signature": False}).get("iss")
+            issuer_name = jwt.decode(token, options={"verify_signature": False}).get("iss")
         except _NO_TOKEN:
             return None
-        found = self._issuers.get(said) if isinstance(said, str) else None
+        found = self._issuers.get(issuer_name) if isinstance(issuer_name, str) else None
         if found is None:
             return None
         verified_now = await found.verify(token, header, self._wall)
@@ -97,19 +96,19 @@ class Tokens:
         return verified_now
 
     def start(self) -> None:
-        """Fetch at once what comes from addresses; what cannot be had is told in the log."""
+        """Fetch the keys of issuers with an address; failures are logged."""
         for each in self._issuers.values():
             each.start(self._wall)
 
     async def stop(self) -> None:
-        """Let go of fetches under way; may be called twice."""
+        """Cancel fetches in progress; may be called twice."""
         for each in self._issuers.values():
             await each.stop()
 
     async def missing(self) -> dict[str, str]:
-        """Return of which issuers no keys can be had now, and why not, address or file first; 5 s for each at most."""
-        asked = {name: await each.missing() for name, each in self._issuers.items()}
-        return {name: why for name, why in asked.items() if why is not None}
+        """Return the issuers whose keys are not available now, with address or file and reason; up to 5 s for each."""
+        found = {name: await each.missing() for name, each in self._issuers.items()}
+        return {name: why for name, why in found.items() if why is not None}
 
 
 class _Issuer:
@@ -120,12 +119,12 @@ class _Issuer:
         if not settings.algorithms:
             raise ConfigurationError(f"issuer: {settings.issuer}: algorithms are some of {', '.join(_FORMS)}")
         self._settings = settings
-        # Who signs in at the page shows what the issuer made for it: the ID token (OpenID Connect Core 2).
+        # The page's users present an ID token, whose audience is the client id (OpenID Connect Core 2).
         self._audiences = [settings.audience, *([settings.client_id] if settings.client_id else [])]
         self._keys: KeySet[tuple[str, Any]] = KeySet()
         self._fetching: asyncio.Task[None] | None = None
         self.edition = 0
-        """How often its keys were fetched: what was verified by others before does not hold any more."""
+        """Number of successful key fetches; each invalidates cached verifications."""
         self._url = settings.jwks if "://" in settings.jwks else None
         if self._url is not None and not is_private(self._url):
             raise ConfigurationError(f"issuer: {settings.issuer}: jwks is a file or an https:// address")
@@ -133,18 +132,18 @@ class _Issuer:
             self._check_file()
 
     def _check_file(self) -> None:
-        """Refuse a file without keys: the first token, refused as any bad one is, would be a late place to hear it."""
+        """Raise `ConfigurationError` for a file without keys, rather than reject every token later."""
         file, issuer = pathlib.Path(self._settings.jwks), self._settings.issuer
         try:
             if not file.exists():
-                # It may come later.
+                # It may appear later.
                 log.warning(
                     "keys of an issuer cannot be had yet, and no token of it is good: there is no file %s",
                     file,
                     extra={"issuer": issuer},
                 )
                 return
-            # To open what is none could wait for ever.
+            # Opening a pipe, for example, could block forever.
             why = "" if file.is_file() else "it is no file"
             if not why:
                 _keys_in(self._read())
@@ -157,15 +156,15 @@ class _Issuer:
             )
 
     async def missing(self) -> str | None:
-        """Return why no keys can be had now, None where they can."""
+        """Return why keys are not available now; None if they are."""
         try:
-            _keys_in(await self._got())
+            _keys_in(await self._read_keys())
         except Exception as error:  # noqa: BLE001 - as in `_fetch`
             return f"{self._settings.jwks}: {str(error) or type(error).__name__}"
         return None
 
     def start(self, wall: Callable[[], float]) -> None:
-        """Fetch the keys of an address now, so that what is wrong with it is told before the first token."""
+        """Fetch the keys of an address now, so that errors are logged before the first token."""
         if self._url is not None:
             self._fetching = asyncio.create_task(self._fetch(wall), name=f"keys of {self._settings.issuer}")
 
@@ -176,13 +175,13 @@ class _Issuer:
 
     async def verify(self, token: str, header: dict[str, Any], wall: Callable[[], float]) -> Verified | None:
         algorithm, kid = header.get("alg"), header.get("kid")
-        # `crit` names what must be understood, and nothing is; none and HS are no algorithm of the settings' type.
+        # No `crit` extension is supported. The settings' type excludes the algorithms none and HS*.
         if algorithm not in self._settings.algorithms or "crit" in header or not isinstance(kid, str | None):
             return None
         if self._keys.wants(kid, wall()):
-            # One for all who wait for it; whoever is cancelled leaves it to the others.
+            # All callers share one fetch; a cancelled caller does not cancel it.
             self._fetching = asyncio.create_task(self._fetch(wall), name=f"keys of {self._settings.issuer}")
-        # A stranger's unknown `kid` begins a fetch: those whose key is known do not wait for it.
+        # Tokens with a known key do not wait: anyone can cause a fetch with an unknown `kid`.
         if self._fetching is not None and not self._fetching.done() and not self._keys.serves(kid, wall()):
             await asyncio.wait([self._fetching])
         found = self._keys.find(kid)
@@ -201,14 +200,14 @@ class _Issuer:
             return None
         now, name = wall(), claims.get(self._settings.claim)
         until = expires(claims, now)
-        if until is None and (words := mistimed(claims, now)):
-            raise Mistimed(words)
+        if until is None and (detail := mistimed(claims, now)):
+            raise Mistimed(detail)
         return Verified(name, until) if until is not None and isinstance(name, str) else None
 
     async def _fetch(self, wall: Callable[[], float]) -> None:
         try:
-            keys = _keys_in(await self._got())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the keys that are known hold
+            keys = _keys_in(await self._read_keys())
+        except Exception as error:  # noqa: BLE001 - the known keys stay valid
             log.error(
                 "keys of an issuer cannot be had; %s: %s",
                 "those known before hold" if self.edition else "no token of it is good until they can",
@@ -219,7 +218,7 @@ class _Issuer:
         self._keys.got(keys, wall())
         self.edition += 1
 
-    async def _got(self) -> bytes:
+    async def _read_keys(self) -> bytes:
         async with asyncio.timeout(FETCH_S):
             if self._url is None:
                 return await asyncio.to_thread(self._read)
@@ -246,7 +245,7 @@ class _Jwks(msgspec.Struct):
 
 
 def _keys_in(raw: bytes) -> dict[str | None, tuple[str, Any]]:
-    """Return algorithm and public key by ``kid``, of those that can sign what is taken; raises for what is no JWKS."""
+    """Return algorithm and public key by ``kid``, for supported keys; raises for an invalid JWKS."""
     if len(raw) > FETCH_BYTES_MAX:
         raise ConfigurationError(f"more than {FETCH_BYTES_MAX} bytes are no set of keys")
     listed = msgspec.json.decode(raw, type=_Jwks).keys
@@ -257,7 +256,7 @@ def _keys_in(raw: bytes) -> dict[str | None, tuple[str, Any]]:
         try:
             jwk = msgspec.json.decode(each, type=_Jwk)
             for algorithm, form in _FORMS.items():
-                # A key is for one algorithm: that of its kind, and of no other that it may be said to be for.
+                # Use a key only for the algorithm of its type, whatever its `alg` claims.
                 if (
                     (jwk.kty, None if jwk.kty == "RSA" else jwk.crv) == form
                     and jwk.use == "sig"
@@ -267,7 +266,7 @@ def _keys_in(raw: bytes) -> dict[str | None, tuple[str, Any]]:
                     if getattr(key, "key_size", _RSA_BITS_MIN) >= _RSA_BITS_MIN or jwk.kty != "RSA":
                         found[jwk.kid] = (algorithm, key)
         except _NO_TOKEN:
-            # RFC 7517 5: one that is spoilt, or of a kind to come, does not take the others away.
+            # RFC 7517 5: ignore invalid keys and unknown types.
             continue
     if not found:
         raise ConfigurationError("it holds no key that signs RS256, ES256 or EdDSA")
@@ -275,22 +274,22 @@ def _keys_in(raw: bytes) -> dict[str | None, tuple[str, Any]]:
 
 
 COOLDOWN_S: Final = 30.0
-"""The least time between two fetches, however many unknown keys are asked for."""
+"""Minimum time between two fetches, however many unknown keys are requested."""
 FRESH_S: Final = 3600.0
-"""After so long keys are fetched anew although all are known: one that was withdrawn has to go."""
+"""Age after which known keys are fetched again, so that withdrawn ones are removed."""
 
 Key = TypeVar("Key")
 
 
 class Mistimed(Exception):
-    """A trusted issuer made a token, and it proves nothing now: its times or a clock are off, and its words say so.
+    """A token of a trusted issuer is outside its time; the text says by how much.
 
-    Only whoever holds such a token hears of it: nothing is told to strangers.
+    Only holders of such a token get this detail.
     """
 
 
 class KeySet(Generic[Key]):
-    """The keys of one issuer by ``kid``. The last good ones hold while a fetch fails."""
+    """Holds an issuer's keys by ``kid``, and keeps the last good ones if a fetch fails."""
 
     def __init__(self) -> None:
         self._keys: dict[str | None, Key] = {}
@@ -298,18 +297,18 @@ class KeySet(Generic[Key]):
         self._tried_at: float | None = None
 
     def find(self, kid: str | None) -> Key | None:
-        """Return the key of a ``kid``; without one the only key, where there is no other."""
+        """Return the key with a ``kid``; for None the key, if there is only one."""
         if kid is None:
             return next(iter(self._keys.values())) if len(self._keys) == 1 else None
         return self._keys.get(kid)
 
     def serves(self, kid: str | None, now: float) -> bool:
-        """Say whether the key of a ``kid`` is known and fresh: whoever shows it waits for no fetch."""
+        """Return whether the key of a ``kid`` is known and fresh, so that no fetch is needed."""
         fresh = self._fetched_at is not None and 0 <= now - self._fetched_at < FRESH_S
         return fresh and self.find(kid) is not None
 
     def wants(self, kid: str | None, now: float) -> bool:
-        """Say whether to fetch now because of this ``kid``, and take it that this is done."""
+        """Return whether to fetch now because of this ``kid``, and record the attempt."""
         if self.serves(kid, now):
             return False
         if self._tried_at is not None and 0 <= now - self._tried_at < COOLDOWN_S:
@@ -318,15 +317,15 @@ class KeySet(Generic[Key]):
         return True
 
     def got(self, keys: Mapping[str | None, Key], now: float) -> None:
-        """Take what was fetched instead of what was known."""
+        """Replace the keys with fetched ones."""
         self._keys = dict(keys)
         self._fetched_at = now
 
 
 def expires(claims: Mapping[str, Any], now: float, leeway_s: float = LEEWAY_S) -> float | None:
-    """Return until when a token with these claims proves something, None where it does not at ``now``.
+    """Return the end of a token's validity; None if it is not valid at ``now``.
 
-    ``exp`` has to be there: a token that never ends could not be taken back.
+    ``exp`` is required, as a token without end could not be revoked.
     """
     ends = _time(claims.get("exp"))
     if ends is None or now >= ends + leeway_s:
@@ -340,7 +339,7 @@ def expires(claims: Mapping[str, Any], now: float, leeway_s: float = LEEWAY_S) -
 
 
 def mistimed(claims: Mapping[str, Any], now: float, leeway_s: float = LEEWAY_S) -> str:
-    """Say by how much the times of a token miss ``now``, and whose clock that may be; "" where it is not the times."""
+    """Describe by how much a token is outside its time at ``now``; "" if it is not."""
     ends = _time(claims.get("exp"))
     if ends is not None and now >= ends + leeway_s:
         return _off(f"ended {now - ends:.0f} s ago", leeway_s)
@@ -359,7 +358,7 @@ def _off(what: str, leeway_s: float) -> str:
 
 
 def _time(value: Any) -> float | None:
-    # A bool is an int; NaN and infinities are no JSON, and some decoders take them all the same.
+    # A bool is an int, and some decoders accept NaN and infinities although JSON has none.
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1e15 < value < 1e15:
         return None
     return float(value)
@@ -368,9 +367,9 @@ def _time(value: Any) -> float | None:
 async def asked(
     url: str, most: int, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """GET an address, or POST a ``form`` to it; return the status and the body, cut one byte past ``most``.
+    """GET an address, or POST a ``form`` to it; return the status and at most ``most`` + 1 bytes of the body.
 
-    No redirect is followed: the answer would be another's. Raises what aiohttp raises; for how long is the caller's.
+    Does not follow redirects. Raises aiohttp's errors; the caller sets the timeout.
     """
     import aiohttp
 

@@ -36,7 +36,7 @@ class Dispatch:
         self.periods = periods
         self.draw = draw
         self.tuning = Tuning(periods)
-        self.ledger = PendingQueues(periods.queues_max, self.tuning, self._no_more_timers)
+        self.pending = PendingQueues(periods.queues_max, self.tuning, self._no_more_timers)
         self.sessions = Sessions(periods.heartbeat_s)
         self.agenda: Agenda[Timer] = Agenda()
         self.commands: list[Command] = []
@@ -79,8 +79,8 @@ class Dispatch:
         ``name`` is that of the publish that it is made for, ``shared`` whether other bridges have it too (C2).
         """
         fresh = not work.dirty
-        self.ledger.request_wake(work, now, reason, size, trace, foreign=foreign)
-        self.coordinator.marked(work, now, name, shared=shared, fresh=fresh)
+        self.pending.request_wake(work, now, reason, size, trace, foreign=foreign)
+        self.coordinator.on_wake_request(work, now, name, shared=shared, fresh=fresh)
         self.announce(work, now, work.gen, reason, size, work.marked_at, trace, shared=shared)
         owner = None if work.owner is None else work.sessions.get(work.owner)
         if owner is None:
@@ -120,7 +120,7 @@ class Dispatch:
         """
         self._tell_scaler(work, reason)
         if self.announcing:
-            self._ring(work, now, Announce(work.queue, self.ledger.next_gen(), reason, size, since, None, shared))
+            self._ring(work, now, Announce(work.queue, self.pending.next_gen(), reason, size, since, None, shared))
 
     def _tell_scaler(self, work: PendingWork, reason: Reason) -> None:
         """Have one that starts workers count anew: those may be too few by now, and who runs be busy (Z5)."""
@@ -147,9 +147,9 @@ class Dispatch:
                 chosen = work.sessions.pick(1, besides)
         if not chosen:
             # B6: with no room anywhere the debt waits, unowned, for the first `room`.
-            self.coordinator.no_room(work, now)
+            self.coordinator.on_no_room(work, now)
             return False
-        self.ledger.disown(work)
+        self.pending.clear_owner(work)
         work.owner = chosen[0].session
         work.asked = frozenset(entry.session for entry in chosen)
         for entry in chosen:
@@ -172,7 +172,7 @@ class Dispatch:
 
     def fill(self, entry: SessionQueue) -> None:
         """Note that a seat's slot holds something to send."""
-        work = self.ledger.by_queue[entry.queue]
+        work = self.pending.by_queue[entry.queue]
         work.sessions.used(entry)
         session = self.sessions.get(entry.session)
         if session is not None:
@@ -205,13 +205,13 @@ class Dispatch:
             entry.slot = None
             entry.woken_gen = slot.gen
             entry.woken_at = now
-            entry.touched = True
+            entry.may_hold_leases = True
             if entry.own and slot.size > len(slot.messages or ()):
-                entry.looking, entry.began = True, False
-            work = self.ledger.by_queue[queue]
+                entry.receive_due, entry.began = True, False
+            work = self.pending.by_queue[queue]
             # Told once: a queue that is never at rest would have each wake name the same ones.
             work.traces = None
-            self.coordinator.shown(work, now, slot.gen)
+            self.coordinator.on_generation_sent(work, now, slot.gen)
             work.wakes = {**work.wakes, slot.reason: work.wakes.get(slot.reason, 0) + 1}
             waited = now - slot.marked_at
             wakes.append(
@@ -246,14 +246,14 @@ class Dispatch:
     def started(self, work: PendingWork, entry: SessionQueue, now: float, gen: int) -> None:
         """A session says that a receive begun after it learned of ``gen`` is on its way (B3, B5)."""
         self.progress(work, entry, now)
-        if not work.dirty or gen > self.ledger.newest_gen:
+        if not work.dirty or gen > self.pending.newest_gen:
             return
         if work.owner != entry.session:
             # Somebody else who was asked was quicker. Only the newest generation makes it the owner: an older one
             # says nothing about what the present owner still has to answer.
             if work.owner is not None and (gen < work.gen or not work.unacked):
                 return
-            self.ledger.disown(work)
+            self.pending.clear_owner(work)
             work.owner = entry.session
             work.unacked = ((work.gen, now),)
         work.unacked = tuple((g, at) for g, at in work.unacked if g > gen)
@@ -268,8 +268,8 @@ class Dispatch:
 
     def progress(self, work: PendingWork, entry: SessionQueue, now: float) -> None:
         """A session shows that it is at work on this queue; what barred it as stuck or deaf is over."""
-        if entry.stuck or entry.deaf:
-            entry.stuck = entry.deaf = False
+        if entry.stuck or entry.unresponsive:
+            entry.stuck = entry.unresponsive = False
             work.sessions.refresh(entry)
             self.wake_sessions(work, now)
 
@@ -307,7 +307,7 @@ class Dispatch:
         if not work.dirty or work.owner is None or work.started_at is None:
             return
         stuck = work.sessions.get(work.owner)
-        self.ledger.disown(work)
+        self.pending.clear_owner(work)
         if stuck is not None:
             stuck.stuck = True
             stuck.stuck_at = now
@@ -327,10 +327,10 @@ class Dispatch:
             work.size = max(1, depth)
         entry.full = True
         entry.free = 0
-        entry.stuck = entry.deaf = False
+        entry.stuck = entry.unresponsive = False
         work.sessions.refresh(entry)
         if work.owner == entry.session:
-            self.ledger.disown(work)
+            self.pending.clear_owner(work)
         if work.dirty and work.owner is None:
             work.reason = "more"
             self.wake_sessions(work, now)
@@ -354,7 +354,7 @@ class Dispatch:
         """
         if work.exists or len(work.sessions):
             return False
-        self.ledger.drop(work.queue)
+        self.pending.drop(work.queue)
         return True
 
     def _no_more_timers(self, queue: str) -> None:
@@ -366,8 +366,8 @@ class Dispatch:
 
     def settle(self, work: PendingWork) -> None:
         """Nothing is owed for this queue any more."""
-        self.ledger.settle(work)
-        self.coordinator.settled(work)
+        self.pending.settle(work)
+        self.coordinator.on_settled(work)
         self.agenda.clear(("start", work.queue))
         self.agenda.clear(("progress", work.queue))
 
@@ -375,7 +375,7 @@ class Dispatch:
         """Take the debt back from a session."""
         work.asked -= {session}
         if work.owner == session:
-            self.ledger.disown(work)
+            self.pending.clear_owner(work)
             self.agenda.clear(("start", work.queue))
             self.agenda.clear(("progress", work.queue))
 
@@ -405,7 +405,7 @@ class Reminders:
     def tick(self, now: float) -> None:
         """Tell again of what is due, and come back."""
         period = self._d.periods.again_s
-        for work in self._d.ledger.by_queue.values():
+        for work in self._d.pending.by_queue.values():
             if now - max(work.rung_at, self._since) >= period and self._known(work):
                 size = work.visible or max(1, work.size)
                 since = work.visible_since if work.visible else work.marked_at

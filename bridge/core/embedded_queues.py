@@ -111,7 +111,7 @@ class EmbeddedQueues:
         self.audit_found = 0
         """How often the audit had something to repair; above zero is a bug of ours (O4)."""
 
-    def level(
+    def on_commit(
         self,
         now: float,
         queue: str,
@@ -132,7 +132,7 @@ class EmbeddedQueues:
     ) -> None:
         """Take note of how a queue stands after a commit, in the writer's order (O1)."""
         d = self._d
-        work = d.ledger.open(queue, now)
+        work = d.pending.open(queue, now)
         if visible and not work.visible:
             work.visible_since = now
         deleted = work.exists and not exists
@@ -159,7 +159,7 @@ class EmbeddedQueues:
             d.agenda.clear(("reread", queue))
         else:
             d.agenda.set(("reread", queue), now + next_visible_s)
-        if self.by_level(work):
+        if self.is_embedded(work):
             if visible and (rose or not work.dirty):
                 # Rose from nothing: whoever went idle on the empty answer before must hear of a newer generation.
                 d.request_wake(work, now, "trigger" if put else "due", visible, foreign=False)
@@ -175,8 +175,8 @@ class EmbeddedQueues:
         if deleted and not work.read_elsewhere:
             d.drop(work)
         elif not exists:
-            d.ledger.forget(queue)
-            d.ledger.release(work)
+            d.pending.forget(queue)
+            d.pending.release(work)
 
     def _ring(self, work: PendingWork, now: float, put: int, came: int) -> None:
         """Plain subscribers hear each put, and each message that comes back, not only the rise from empty (O1)."""
@@ -185,7 +185,7 @@ class EmbeddedQueues:
         elif came > 0:
             self._d.ring(work, now, "due", came, now)
 
-    def by_level(self, work: PendingWork) -> bool:
+    def is_embedded(self, work: PendingWork) -> bool:
         """Whether the store's own level decides what is owed here (O0)."""
         return work.sessions.any_own or (work.exists and not work.sessions.any_foreign)
 
@@ -196,7 +196,7 @@ class EmbeddedQueues:
 
         Only where nothing waits already: a backlog is worked through by receives, in its order.
         """
-        work = self._d.ledger.find(queue)
+        work = self._d.pending.find(queue)
         if work is None or work.dirty or work.visible or work.paused or not work.sessions.any_own:
             return None
         entry = work.sessions.pick_to_carry()
@@ -229,11 +229,11 @@ class EmbeddedQueues:
         each takes in a frame.
         """
         d = self._d
-        work = d.ledger.open(queue, now)
+        work = d.pending.open(queue, now)
         entry = work.sessions.get(session)
         weight = entry.slot.weight if entry is not None and entry.slot is not None else 0
         # Sent for a look since the grant, its receive takes the slots: what was kept for it goes back.
-        fit = 0 if entry is None or entry.looking or late else len(messages)
+        fit = 0 if entry is None or entry.receive_due or late else len(messages)
         for index, bytes_ in enumerate(weights[:fit]):
             weight += bytes_
             if weight > CARRY_BYTES_MAX:
@@ -254,7 +254,7 @@ class EmbeddedQueues:
             return
         # Not the debt's generation: what was carried is not owed. But it comes from the same counter, so that whoever
         # learned of it has learned of every mark before it.
-        gen = d.ledger.next_gen()
+        gen = d.pending.next_gen()
         if not work.dirty:
             work.gen = gen
         entry.carry(gen, len(messages))
@@ -275,7 +275,7 @@ class EmbeddedQueues:
         d.announce(work, now, gen, "trigger", len(claims), now, None)
         work.carried_told += len(claims)
 
-    def took_up(self, session: int, queue: str, gen: int, now: float) -> bool:
+    def confirm_carried(self, session: int, queue: str, gen: int, now: float) -> bool:
         """A listener took up what it was handed, up to ``gen``; say whether it said no more than that.
 
         Where nothing else was visible it does not begin a receive, so its `started` answers no debt.
@@ -286,7 +286,7 @@ class EmbeddedQueues:
         fresh = held.take_up(queue, gen)
         for batch in fresh:
             self._d.emit(HandlerStarted(queue, now - batch.handed_at))
-        work = self._d.ledger.find(queue)
+        work = self._d.pending.find(queue)
         if fresh and work is not None:
             # A receive that was answered by push; what it brought was put in the commit that woke.
             count_found(work, "trigger", 1)
@@ -322,10 +322,10 @@ class EmbeddedQueues:
 
     def _bar(self, batch: CarriedBatch) -> None:
         """Carry no more to a session that is connected and does not hear: each message would lose A with it."""
-        work = self._d.ledger.find(batch.queue)
+        work = self._d.pending.find(batch.queue)
         entry = None if work is None else work.sessions.get(batch.session)
         if work is not None and entry is not None:
-            entry.deaf = True
+            entry.unresponsive = True
             work.sessions.refresh(entry)
 
     def _release(self, batch: CarriedBatch) -> None:
@@ -347,7 +347,7 @@ class EmbeddedQueues:
         """Every H: visible work that nobody is on although somebody has room is a bug, repaired and counted (O4)."""
         d = self._d
         for work in list(self._visible.values()):
-            if not self.by_level(work) or work.owner is not None or not work.sessions.any_ready:
+            if not self.is_embedded(work) or work.owner is not None or not work.sessions.any_ready:
                 continue
             self.audit_found += 1
             d.emit(AuditFound(work.queue, work.visible))

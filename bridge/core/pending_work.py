@@ -107,7 +107,7 @@ class PendingWork(msgspec.Struct, eq=False):
     """Marked by something else than the store's own level, which therefore cannot settle it."""
     announced_at: float = float("-inf")
     """When it was last marked for work that was announced: by a trigger, or the end of a delay or lease."""
-    covered_at: float | None = None
+    found_empty_at: float | None = None
     read_elsewhere: bool = False
     """The newest cover came from a listener of another store than the queue service."""
     born_at: float = 0.0
@@ -242,7 +242,7 @@ class PendingQueues:
             work = self._add(queue, now)
         return work
 
-    def hear(self, queue: str, now: float) -> PendingWork:
+    def get_or_add(self, queue: str, now: float) -> PendingWork:
         """Return the debt of a queue that somebody rang for.
 
         Where every known name is needed it is not kept: mark it all the same, for plain subscribers, and keep no time
@@ -340,9 +340,9 @@ class PendingQueues:
         work.foreign = False
         work.size = 0
         work.traceparent = work.traces = None
-        self.disown(work)
+        self.clear_owner(work)
 
-    def disown(self, work: PendingWork) -> None:
+    def clear_owner(self, work: PendingWork) -> None:
         """Nobody has taken the debt on."""
         work.owner = None
         work.unacked = ()

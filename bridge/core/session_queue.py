@@ -42,7 +42,7 @@ class SessionQueue(msgspec.Struct, eq=False):
     free: int
     granted: int = 0
     """Promised to puts whose commits are under way: whoever counts slots takes them off, whatever was reported."""
-    looking: bool = False
+    receive_due: bool = False
     """Was sent for a look: its receive takes slots that no report has taken off yet (O7)."""
     began: bool = False
     """Said `started` for that look: whatever it counts from now on has taken them off."""
@@ -53,12 +53,12 @@ class SessionQueue(msgspec.Struct, eq=False):
     stuck: bool = False
     """Said `started` and showed no progress since: barred until it does (B5)."""
     stuck_at: float = 0.0
-    deaf: bool = False
+    unresponsive: bool = False
     """Did not take up what was carried to it: barred until it shows that it hears again."""
     slot: WakeSlot | None = None
     woken_gen: int = 0
     woken_at: float = 0.0
-    touched: bool = False
+    may_hold_leases: bool = False
     """Woken for this queue, or busy with it, since its last all-idle heartbeat (B8)."""
     leases: list[float] = []
     scaler: bool = False
@@ -79,7 +79,7 @@ class SessionQueue(msgspec.Struct, eq=False):
     @property
     def has_room(self) -> bool:
         """Whether a wake may be sent here."""
-        return self.capacity > 0 and not (self.full or self.stuck or self.deaf)
+        return self.capacity > 0 and not (self.full or self.stuck or self.unresponsive)
 
     @property
     def spare(self) -> int:
@@ -93,7 +93,7 @@ class SessionQueue(msgspec.Struct, eq=False):
         """
         if gen is not None:
             self.reported_gen = max(self.reported_gen, gen)
-        self.looking, self.began = self.looking and not self.began, False
+        self.receive_due, self.began = self.receive_due and not self.began, False
         self.free = min(free, self.capacity)
         if self.carried:
             # A generation may be known from a welcome, and its wake still stand unsent in the slot.
@@ -249,7 +249,7 @@ class QueueSessions:
                 self._stirred.add(self._queue)
         return entry
 
-    def turns_own(self, entry: SessionQueue) -> None:
+    def make_embedded(self, entry: SessionQueue) -> None:
         """Note that a seated session says `own` of this queue from now on."""
         if not entry.own:
             entry.own = True
@@ -311,6 +311,6 @@ class QueueSessions:
     def pick_to_carry(self) -> SessionQueue | None:
         """Return the least recently used seat that takes messages along with its wake and has a free slot (O7)."""
         for entry in islice(self._ready.values(), CARRY_CANDIDATES):
-            if entry.accepts and entry.own and entry.spare > 0 and entry.slot is None and not entry.looking:
+            if entry.accepts and entry.own and entry.spare > 0 and entry.slot is None and not entry.receive_due:
                 return entry
         return None

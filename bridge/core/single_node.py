@@ -17,33 +17,35 @@ OF_TURNS: Final = frozenset({"member", "able", "turn", "covered", "outward", "ag
 class SingleNode:
     """Turns of a bridge without others."""
 
-    def marked(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+    def on_wake_request(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
         """Take note of a mark. ``shared``: others have it too; ``fresh``: nothing was owed before."""
 
-    def shown(self, work: PendingWork, now: float, gen: int) -> None:
+    def on_generation_sent(self, work: PendingWork, now: float, gen: int) -> None:
         """Take note that a session is told of a generation."""
 
-    def covered(self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+    def on_empty_receive(
+        self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None
+    ) -> None:
         """Take note of an empty receive that began at least ``after_s`` after its session learned of ``gen``."""
 
-    def behind_s(self, work: PendingWork, now: float) -> float:
+    def sweep_delay_s(self, work: PendingWork, now: float) -> float:
         """Return how much later than whoever comes first this bridge sweeps a queue (C5)."""
         return 0.0
 
-    def settled(self, work: PendingWork) -> None:
+    def on_settled(self, work: PendingWork) -> None:
         """Take note that nothing is owed any more."""
 
-    def act(self, work: PendingWork) -> None:
+    def stop_waiting(self, work: PendingWork) -> None:
         """Wait no longer for the turn of this queue."""
 
-    def greeted(self, work: PendingWork, now: float, store: str | None) -> bool:
+    def on_hello(self, work: PendingWork, now: float, store: str | None) -> bool:
         """Take note of a hello for a queue; whether what was forgiven there has to be owed again."""
         return False
 
     def suspended(self) -> None:
         """Take note that the clock stood still (B15)."""
 
-    def early(self, now: float, name: Name, queue: str) -> bool:
+    def already_settled(self, now: float, name: Name, queue: str) -> bool:
         """Whether the first mark of this name was paid before it was made."""
         return False
 
@@ -53,8 +55,8 @@ class SingleNode:
     def tick(self, now: float, kind: str, work: PendingWork | None) -> None:
         """Do what is due of the kinds that are its own."""
 
-    def stir(self, now: float) -> None:
+    def report_changes(self, now: float) -> None:
         """Say what changed of whom could be woken."""
 
-    def no_room(self, work: PendingWork, now: float) -> None:
+    def on_no_room(self, work: PendingWork, now: float) -> None:
         """Take note of a debt that nobody here has room for (B6)."""

@@ -27,8 +27,8 @@ class Timers:
         Also those that never came by the bus that missed some: what it lost may be their first. Returns how many.
         """
         marked = 0
-        for work in self._d.ledger.by_queue.values():
-            if self._own.by_level(work) and not work.sessions.any_foreign:
+        for work in self._d.pending.by_queue.values():
+            if self._own.is_embedded(work) and not work.sessions.any_foreign:
                 continue
             marked += 1
             if marked == 1:
@@ -48,15 +48,15 @@ class Timers:
         """
         # Never early: what was read of two clocks is less exact than a due time.
         nearer = max(0.0, gap_s - SHIFT_MARGIN_S)
-        for work in self._d.ledger.by_queue.values():
-            if work.covered_at is not None:
+        for work in self._d.pending.by_queue.values():
+            if work.found_empty_at is not None:
                 # Else listeners would hear of a coverage younger than it is, and put off their own looks (L10).
-                work.covered_at -= gap_s
+                work.found_empty_at -= gap_s
             work.born_at -= gap_s
             work.visible_since -= gap_s
             if work.counted is not None:
                 work.counted = work.counted.older(gap_s)
-            if self._own.by_level(work) and not work.sessions.any_foreign:
+            if self._own.is_embedded(work) and not work.sessions.any_foreign:
                 continue
             for times in (*work.due.values(), *work.due_to_all.values()):
                 times.nearer(nearer)
@@ -104,7 +104,7 @@ class Timers:
     def arm_sweep(self, work: PendingWork, now: float) -> None:
         """Set the next sweep from the last cover (B9); own queues need none (O5)."""
         period = work.numbers.sweep_s
-        if period <= 0 or self._own.by_level(work) or not work.sessions:
+        if period <= 0 or self._own.is_embedded(work) or not work.sessions:
             self._d.agenda.clear(("sweep", work.queue))
             return
         due = next_sweep(self._swept_from(work), period, self._d.draw)
@@ -112,14 +112,14 @@ class Timers:
 
     @staticmethod
     def _swept_from(work: PendingWork) -> float:
-        return work.born_at if work.covered_at is None else max(work.covered_at, work.born_at)
+        return work.born_at if work.found_empty_at is None else max(work.found_empty_at, work.born_at)
 
     def sweep(self, work: PendingWork, now: float) -> None:
         """Look at a queue that nobody asked about; overdue is a level, not a new mark each time (B9)."""
-        if self._own.by_level(work) or not work.sessions:
+        if self._own.is_embedded(work) or not work.sessions:
             return
         if not work.dirty:
-            behind = self._d.coordinator.behind_s(work, now)
+            behind = self._d.coordinator.sweep_delay_s(work, now)
             turn = latest_sweep(self._swept_from(work), work.numbers.sweep_s) + behind
             if behind and now < turn:
                 # C5: it waits before its mark. Once made, a mark is only forgiven for a look that began after it, and

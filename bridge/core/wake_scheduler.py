@@ -95,7 +95,7 @@ class WakeScheduler:
         self.embedded = EmbeddedQueues(self.dispatch)
         self.timers = Timers(self.dispatch, self.embedded)
         self.reminders = Reminders(self.dispatch)
-        self.ledger = self.dispatch.ledger
+        self.pending = self.dispatch.pending
         self.sessions = self.dispatch.sessions
         self._agenda = self.dispatch.agenda
         self.silence = SessionTimeouts(self.sessions)
@@ -154,7 +154,7 @@ class WakeScheduler:
         ``shared`` where the other bridges of the cluster hear it too (C2).
         """
         queue = event.queue
-        work = self.ledger.hear(queue, now)
+        work = self.pending.get_or_add(queue, now)
         not_before = event.not_before_ms
         name = (event.source, event.id) if event.source and event.id else None
         if self._duplicates.is_copy(now, name, queue, not_before, bus, redelivered):
@@ -166,7 +166,7 @@ class WakeScheduler:
         if work.sessions.any_own and not work.sessions.any_foreign:
             # O1: the store's own level says what is visible; a hint can add nothing, and must not cost a receive.
             return
-        if not_before and self.ledger.find(queue) is None:
+        if not_before and self.pending.find(queue) is None:
             # There is no room to keep a time for it: whoever comes is asked to look, and the sweep finds the rest.
             return
         if not_before:
@@ -174,7 +174,7 @@ class WakeScheduler:
             return
         if not first:
             name = None
-        elif name is not None and self.dispatch.coordinator.early(now, name, queue):
+        elif name is not None and self.dispatch.coordinator.already_settled(now, name, queue):
             # C4: a peer's receive that began after its own mark of this very publish came back empty.
             return
         size = event.payload_size
@@ -189,7 +189,7 @@ class WakeScheduler:
 
         Raises `BadInput` (``queue_not_found``) for one that was never heard of.
         """
-        work = self.ledger.find(queue)
+        work = self.pending.find(queue)
         if work is None:
             raise BadInput("queue_not_found", "this bridge never heard of that queue")
         return self.dispatch.drop(work)
@@ -258,7 +258,7 @@ class WakeScheduler:
         holder = self.sessions.holder(frame.instance)
         besides = {session.id} if holder is None else {session.id, holder.id}
         for sub in frame.queues:
-            work = self.ledger.find(sub.queue)
+            work = self.pending.find(sub.queue)
             if work is not None and work.sessions.any_other_store(sub.store, besides):
                 # B11: a staging worker must not settle production's debts.
                 why = f"another listener of {sub.queue} uses a different store"
@@ -282,21 +282,21 @@ class WakeScheduler:
         states: list[WelcomedQueue] = []
         turns = self.dispatch.coordinator
         for sub in frame.queues:
-            work = self.ledger.open(sub.queue, now)
+            work = self.pending.open(sub.queue, now)
             work.store = frame.store or work.store
-            unheard = work.covered_at is None and not work.dirty and not work.any_due
-            unheard |= turns.greeted(work, now, sub.store) and not work.dirty
+            unheard = work.found_empty_at is None and not work.dirty and not work.any_due
+            unheard |= turns.on_hello(work, now, sub.store) and not work.dirty
             taken = session.queues.get(sub.queue)
             entry = session_queue(session.id, sub, accepts=session.accepts, scaler=session.scaler)
             # B8: what it holds from before, of a bridge that is gone, only its first heartbeat will tell.
-            entry.touched = True
+            entry.may_hold_leases = True
             if taken is not None:
                 # A later hello of the same session keeps what it was told and what it reported.
-                entry.slot, entry.woken_gen, entry.touched = taken.slot, taken.woken_gen, taken.touched
+                entry.slot, entry.woken_gen, entry.may_hold_leases = taken.slot, taken.woken_gen, taken.may_hold_leases
                 entry.leases, entry.carried, entry.failing_since = taken.leases, taken.carried, taken.failing_since
                 entry.hung, entry.starved = taken.hung, taken.starved
                 entry.granted, entry.reported_gen, entry.woken_at = taken.granted, taken.reported_gen, taken.woken_at
-                entry.looking, entry.began = taken.looking, taken.began
+                entry.receive_due, entry.began = taken.receive_due, taken.began
                 entry.starting, entry.processes = taken.starting, taken.processes
                 entry.in_flight = taken.in_flight
                 if entry.carried:
@@ -304,14 +304,14 @@ class WakeScheduler:
                     entry.report(entry.free, None)
             session.queues[sub.queue] = entry
             work.sessions.add(entry)
-            if unheard and not self.embedded.by_level(work):
+            if unheard and not self.embedded.is_embedded(work):
                 # B10: a hello never marks, except that a queue never heard of is born dirty.
-                self.ledger.request_wake(work, now, "resync", 1, foreign=True)
-                turns.marked(work, now, None, shared=False, fresh=True)
-            elif self.embedded.by_level(work) and work.visible and not work.dirty:
-                self.ledger.request_wake(work, now, "resync", work.visible, foreign=False)
+                self.pending.request_wake(work, now, "resync", 1, foreign=True)
+                turns.on_wake_request(work, now, None, shared=False, fresh=True)
+            elif self.embedded.is_embedded(work) and work.visible and not work.dirty:
+                self.pending.request_wake(work, now, "resync", work.visible, foreign=False)
             self.timers.arm_sweep(work, now)
-            turns.shown(work, now, work.gen)
+            turns.on_generation_sent(work, now, work.gen)
             states.append(queue_state(work, self.embedded, self.periods, now))
         self.dispatch.send(
             session.id,
@@ -328,7 +328,7 @@ class WakeScheduler:
         if first:
             self.dispatch.emit(SessionOpened(session.id, session.listener, session.kind, len(wanted)))
         for queue in wanted:
-            self.dispatch.wake_sessions(self.ledger.by_queue[queue], now)
+            self.dispatch.wake_sessions(self.pending.by_queue[queue], now)
 
     def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
         # Ten thousand idle sessions send nothing else, so what is only asked of some is asked last.
@@ -337,24 +337,29 @@ class WakeScheduler:
             entry = session.queues.get(queue)
             if entry is None:
                 continue
-            work = self.ledger.by_queue[queue]
+            work = self.pending.by_queue[queue]
             ends = leases.get(queue)
             if ends or entry.leases:
                 entry.leases = [now + end / 1000 for end in ends or ()]
-            if entry.deaf:
+            if entry.unresponsive:
                 # Whoever sends heartbeats runs. That it learned of the wake is not asked for: the frame may be lost.
                 self.dispatch.progress(work, entry, now)
             if beat.receiving_ms is not None:
                 self.dispatch.receiving(work, entry, now, now - beat.receiving_ms / 1000)
             if beat.free is not None:
-                if entry.looking and now - entry.woken_at >= self.sessions.dead_after_s:
+                if entry.receive_due and now - entry.woken_at >= self.sessions.dead_after_s:
                     entry.began = True  # that wake, or its `started`, was lost: it is on its way no more
                 self.dispatch.room(work, entry, now, beat.free, beat.gen)
-                if entry.touched and beat.free >= entry.capacity and beat.receiving_ms is None and not entry.leases:
+                if (
+                    entry.may_hold_leases
+                    and beat.free >= entry.capacity
+                    and beat.receiving_ms is None
+                    and not entry.leases
+                ):
                     # B8: the generation alone does not tell that a wake was heard: a welcome, or a wake before it, may
                     # have told the same one, and this heartbeat may have crossed it. After D nothing is on its way.
                     heard = (beat.gen or 0) >= entry.woken_gen and now - entry.woken_at >= self.sessions.dead_after_s
-                    entry.touched = not heard
+                    entry.may_hold_leases = not heard
                 if entry.stuck and beat.free and beat.receiving_ms is None:
                     # B5: it is idle again, and the cover that told so was lost; nothing else would ever end its bar.
                     self.dispatch.progress(work, entry, now)
@@ -393,7 +398,7 @@ class WakeScheduler:
                 count_buried(work, beat.buried, now)
             if beat.covered is not None and work.dirty and beat.covered >= work.gen:
                 # S2: a level, repeated, heals the cover that was lost.
-                self.dispatch.coordinator.covered(work, now, beat.covered, 0.0, None)
+                self.dispatch.coordinator.on_empty_receive(work, now, beat.covered, 0.0, None)
                 self._settle(work, entry, now, beat.covered)
         if frame.running or session.running:
             session.running = {
@@ -413,7 +418,7 @@ class WakeScheduler:
                 since_ms=0,
                 sessions=len(self.sessions),
                 queues={
-                    queue: cover_age(self.ledger.by_queue[queue], self.embedded, now, entry, self._agenda)
+                    queue: last_empty_receive(self.pending.by_queue[queue], self.embedded, now, entry, self._agenda)
                     for queue, entry in session.queues.items()
                 },
             ),
@@ -424,17 +429,17 @@ class WakeScheduler:
         if entry is None:
             # Unsubscribed while the frame was on its way, or never subscribed: not this session's to say.
             return
-        work = self.ledger.by_queue[frame.queue]
+        work = self.pending.by_queue[frame.queue]
         if isinstance(frame, Started):
             if frame.boot == self.boot:
-                entry.touched = True
-                entry.began = entry.looking and (entry.began or frame.gen >= entry.woken_gen)
-                if not self.embedded.took_up(session.id, frame.queue, frame.gen, now):
+                entry.may_hold_leases = True
+                entry.began = entry.receive_due and (entry.began or frame.gen >= entry.woken_gen)
+                if not self.embedded.confirm_carried(session.id, frame.queue, frame.gen, now):
                     self.dispatch.started(work, entry, now, frame.gen)
                 else:
                     self.dispatch.progress(work, entry, now)
         elif isinstance(frame, More):
-            entry.touched = True
+            entry.may_hold_leases = True
             self.dispatch.more(work, entry, now, frame.depth, frame.starting if entry.scaler else 0)
             unannounced = frame.depth != 0 if frame.unannounced is None else frame.unannounced
             if not entry.own and unannounced:
@@ -450,7 +455,7 @@ class WakeScheduler:
             self.dispatch.room(work, entry, now, frame.free, frame.gen)
         else:
             if frame.own:
-                work.sessions.turns_own(entry)
+                work.sessions.make_embedded(entry)
             self._cover(now, work, entry, frame)
 
     def _cover(self, now: float, work: PendingWork, entry: SessionQueue, frame: EmptyReceive) -> None:
@@ -466,12 +471,12 @@ class WakeScheduler:
         self.dispatch.progress(work, entry, now)
         work.read_elsewhere = not entry.own
         begun = now - frame.age_ms / 1000
-        work.covered_at = begun if work.covered_at is None else max(work.covered_at, begun)
+        work.found_empty_at = begun if work.found_empty_at is None else max(work.found_empty_at, begun)
         self.timers.arm_sweep(work, now)
-        if frame.next_visible_in_ms is not None and not self.embedded.by_level(work):
+        if frame.next_visible_in_ms is not None and not self.embedded.is_embedded(work):
             self.timers.arm_due(work, now, frame.next_visible_in_ms / 1000, "due", 1)
         visible_s = None if frame.next_visible_in_ms is None else frame.next_visible_in_ms / 1000
-        self.dispatch.coordinator.covered(work, now, frame.gen, frame.after_ms / 1000, visible_s)
+        self.dispatch.coordinator.on_empty_receive(work, now, frame.gen, frame.after_ms / 1000, visible_s)
         self._settle(work, entry, now, frame.gen)
 
     def _settle(self, work: PendingWork, entry: SessionQueue, now: float, gen: int) -> None:
@@ -479,8 +484,8 @@ class WakeScheduler:
         if not work.dirty:
             self.dispatch.emit(Covered(work.queue, settled=False))
             return
-        if self.ledger.newest_gen >= gen >= work.gen:
-            if self.embedded.by_level(work) and work.visible:
+        if self.pending.newest_gen >= gen >= work.gen:
+            if self.embedded.is_embedded(work) and work.visible:
                 # O1: a cover only tells that this session is idle; the store knows of work. Ask another, and leave
                 # this one to the audit, lest an honest mistake becomes a loop between the two.
                 work.foreign = False
@@ -507,7 +512,7 @@ class WakeScheduler:
                 entry.leases = [now + end / 1000 for end in ends]
         for entry in session.queues.values():
             # A listener that says bye says which leases it leaves: nothing else of it can re-appear.
-            entry.touched = False
+            entry.may_hold_leases = False
         self.dispatch.send(session.id, Bye())
         self.dispatch.end(session.id, 1000, "bye")
         self._close(now, session, "bye")
@@ -530,21 +535,21 @@ class WakeScheduler:
     def _leave(self, now: float, session: Session, queue: str) -> None:
         entry = session.queues.pop(queue)
         session.unsent.pop(queue, None)
-        work = self.ledger.by_queue[queue]
+        work = self.pending.by_queue[queue]
         # Asked before the seat is gone: with it, the queue may stop being an own one.
-        by_level = self.embedded.by_level(work)
+        by_level = self.embedded.is_embedded(work)
         work.sessions.remove(session.id)
         self.embedded.session_lost(session.id, queue)
         if not by_level:
             for end in entry.leases:
                 self.timers.arm_due(work, now, max(0.0, end - now), "lease", 1)
-            if entry.touched:
+            if entry.may_hold_leases:
                 self.timers.arm_due(work, now, entry.visibility_s, "lease", 1)
         self.dispatch.release_owner(work, session.id)
         self.dispatch.wake_sessions(work, now)
         if not work.sessions:
             self._agenda.clear(("sweep", queue))
-            self.ledger.release(work)
+            self.pending.release(work)
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -558,17 +563,17 @@ class WakeScheduler:
         """Do what is due; of more than `TURN_MAX` the earliest, and `deadline` asks for the rest immediately."""
         for kind, what in self._agenda.pop_due(now, TURN_MAX):
             if kind in OF_TURNS:
-                self.dispatch.coordinator.tick(now, kind, self.ledger.find(what) if isinstance(what, str) else None)
+                self.dispatch.coordinator.tick(now, kind, self.pending.find(what) if isinstance(what, str) else None)
             elif isinstance(what, int):
                 self._tick_session(now, kind, what)
             else:
-                work = self.ledger.find(what)
+                work = self.pending.find(what)
                 if work is not None:
                     self._tick_queue(now, kind, work)
         for session in self.silence.dead(now):
             self.dispatch.end(session.id, GONE, "silent")
             self._close(now, session, "silent")
-        self.dispatch.coordinator.stir(now)
+        self.dispatch.coordinator.report_changes(now)
 
     def _tick_session(self, now: float, kind: str, number: int) -> None:
         if kind == "audit":
@@ -616,7 +621,7 @@ def queue_state(work: PendingWork, own: EmbeddedQueues, periods: Periods, now: f
     )
 
 
-def cover_age(
+def last_empty_receive(
     work: PendingWork, own: EmbeddedQueues, now: float, entry: SessionQueue, agenda: Agenda[tuple[str, int | str]]
 ) -> LastEmptyReceive:
     """Return a queue as a heartbeat tells of it; a scaler hears of other workers (Z5), and of what is due (Z2)."""
@@ -629,10 +634,10 @@ def cover_age(
 
 
 def _covered_age_ms(work: PendingWork, own: EmbeddedQueues, now: float) -> int | None:
-    if own.by_level(work):
+    if own.is_embedded(work):
         # O5: 0 only if nothing is visible in this very tick.
         return 0 if not work.visible else max(1, round((now - work.visible_since) * 1000))
-    return None if work.covered_at is None else round((now - work.covered_at) * 1000)
+    return None if work.found_empty_at is None else round((now - work.found_empty_at) * 1000)
 
 
 def _told(value_s: float, default_s: float) -> int | None:

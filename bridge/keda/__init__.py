@@ -1,5 +1,5 @@
-"""KEDA's external scaler: tells Kubernetes how many workers a queue needs.
+"""Serve KEDA's external scaler, which tells Kubernetes how many workers a queue needs.
 
-`KedaServer` answers gRPC calls behind `Gateway`, with the demand of a queue (`work`) and streams that say whether it is
-active (`Watching`).
+`KedaServer` answers gRPC calls behind `Gateway`, with a queue's demand (`work`) and with streams that report whether
+it is active (`Watching`).
 """

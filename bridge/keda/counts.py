@@ -1,4 +1,4 @@
-"""Counts of queues that are not in this bridge: one for all who ask, kept for some seconds, few at a time."""
+"""Count queues in external stores for KEDA; counts are shared, cached for some seconds and limited in number."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from bridge.queues.base import Counts, Depth, QueueStore
 log = logging.getLogger("queuebell.keda")
 
 FRESH_S: Final = 5.0
-"""A count serves so long: one poll of KEDA asks twice, and each of its replicas polls."""
+"""Lifetime of a count: a poll of KEDA asks twice, and each of its replicas polls."""
 AT_ONCE: Final = 8
 COUNT_S: Final = 10.0
-"""So long a count may take, its wait for its turn included."""
+"""Timeout of a count, with its wait for the semaphore."""
 KEPT: Final = 10_000
 
 Key = tuple[str, str | None]
-"""The queue, and the name of its store; None is the engine behind this bridge's own queue API."""
+"""The queue, and the name of its store; None is the store behind this bridge's queue API."""
 
 
 class Count(msgspec.Struct, frozen=True):
-    """What a store counted, or that it could not."""
+    """The result of a count, or its failure."""
 
     at: float
     failed: bool = False
@@ -36,49 +36,49 @@ class Count(msgspec.Struct, frozen=True):
     paused: bool = False
     lapsed: bool = False
     leased: int | None = None
-    """None where the store does not tell what is leased from what is delayed."""
+    """None if the store does not distinguish leased from delayed messages."""
 
 
 class KedaCounts:
-    """Counts in ``stores``; ``heard`` is told the queue whose count is new.
+    """Counts queues in ``stores``, and passes each newly counted queue to ``on_count``.
 
-    A count that failed is not tried again before `FRESH_S` either, and says so meanwhile. Belongs to its event loop.
+    A failed count is cached for `FRESH_S` too. Belongs to its event loop.
     """
 
     def __init__(
-        self, stores: Mapping[str | None, QueueStore], now: Callable[[], float], heard: Callable[[str], None]
+        self, stores: Mapping[str | None, QueueStore], now: Callable[[], float], on_count: Callable[[str], None]
     ) -> None:
         self.stores = stores
         self.made = 0
-        """Calls of stores since the start, those that failed among them."""
+        """Calls of stores since the start, including failed ones."""
         self._now = now
-        self._heard = heard
-        self._kept: OrderedDict[Key, Count] = OrderedDict()
-        self._under_way: dict[Key, asyncio.Task[Count]] = {}
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._on_count = on_count
+        self._cached: OrderedDict[Key, Count] = OrderedDict()
+        self._running: dict[Key, asyncio.Task[Count]] = {}
+        self._semaphore = asyncio.Semaphore(AT_ONCE)
 
     def newest(self, key: Key) -> Count | None:
-        """Return the newest count, however old; None where there is none."""
-        return self._kept.get(key)
+        """Return the newest count of any age, or None."""
+        return self._cached.get(key)
 
     def renew(self, key: Key) -> asyncio.Task[Count] | None:
-        """Have it counted, unless that was done just now: then None. The task never fails."""
-        task = self._under_way.get(key)
+        """Start a count and return its task, which never fails; return None if there is a fresh one."""
+        task = self._running.get(key)
         if task is None:
-            kept = self._kept.get(key)
-            if kept is not None and self._now() - kept.at < FRESH_S:
+            cached = self._cached.get(key)
+            if cached is not None and self._now() - cached.at < FRESH_S:
                 return None
-            task = self._under_way[key] = asyncio.create_task(self._count(key), name=f"count {key[0]} for KEDA")
+            task = self._running[key] = asyncio.create_task(self._count(key), name=f"count {key[0]} for KEDA")
         return task
 
     async def fresh(self, key: Key) -> Count:
-        """Return a count of the last seconds; whoever stops waiting leaves it to the others."""
+        """Return a fresh count; a cancelled caller does not cancel it."""
         task = self.renew(key)
-        return self._kept[key] if task is None else await asyncio.shield(task)
+        return self._cached[key] if task is None else await asyncio.shield(task)
 
     async def stop(self) -> None:
-        """End what is under way; the stores are closed by whoever opened them."""
-        tasks = list(self._under_way.values())
+        """Cancel counts in progress; their owner closes the stores."""
+        tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
         if tasks:
@@ -86,32 +86,32 @@ class KedaCounts:
 
     async def _count(self, key: Key) -> Count:
         try:
-            count = await self._asked(key)
-            before = self._kept.pop(key, None)
-            self._kept[key] = count
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+            count = await self._call_store(key)
+            before = self._cached.pop(key, None)
+            self._cached[key] = count
+            if len(self._cached) > KEPT:
+                self._cached.popitem(last=False)
             if count.failed and not (before is not None and before.failed):
                 log.warning("%s cannot be counted for KEDA; its pods stay as they are", key[0])
         finally:
-            del self._under_way[key]
-        self._heard(key[0])
+            del self._running[key]
+        self._on_count(key[0])
         return count
 
-    async def _asked(self, key: Key) -> Count:
+    async def _call_store(self, key: Key) -> Count:
         queue, store = key[0], self.stores[key[1]]
         able = store.capabilities
         try:
-            async with asyncio.timeout(COUNT_S), self._turns:
+            async with asyncio.timeout(COUNT_S), self._semaphore:
                 self.made += 1
                 counts = await store.counts(queue) if able.counts_leased else None
                 leased = None if counts is None else counts.leased
                 depth: Counts | Depth | None = counts
                 if not able.counts_leased or (counts is not None and counts.at_least):
-                    # A store may count up to a bound only, and a metric is not to stop there.
+                    # The count may be capped, but the metric needs the whole number.
                     depth = await store.depth(queue)
                 if depth is None:
-                    # Workers may be started before the first put.
+                    # The queue does not exist before its first put.
                     return Count(self._now())
                 paused = bool(depth.invisible) and able.pause and await store.paused(queue)
         except (QueuebellError, TimeoutError, OSError) as error:

@@ -1,7 +1,6 @@
-"""How much work a queue holds for workers that somebody else starts and ends (Z1), and whether any should run.
+"""Compute the work of a queue for externally scaled workers (Z1), and whether any should run.
 
-Both answers are one number: a queue is active while there is work. So KEDA never hears of a metric without activity, or
-the other way round.
+Both answers come from one number, as a queue is active while it has work: KEDA's metric and activity always agree.
 """
 
 from __future__ import annotations
@@ -21,35 +20,35 @@ if TYPE_CHECKING:
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a queue at one moment."""
+    """The known state of a queue at a moment."""
 
     announced: bool = False
-    """Work was announced, and no empty receive has answered that yet."""
+    """Work was announced, without an empty receive since."""
     paused: bool = False
-    """Gives nothing out; all its messages count as invisible."""
+    """Paused: all messages count as invisible."""
     visible: int | None = None
-    """None where nobody has counted."""
+    """None if unknown."""
     invisible: int = 0
     """Leased or delayed."""
     leased: int | None = None
-    """How many of those somebody holds, a worker without a session included; None where the count does not tell."""
+    """Leased ones among them, also those of workers without a session; None if unknown."""
     busy: int = 0
-    """Workers with a session here that hold messages."""
+    """Workers with a session at this bridge that hold messages."""
     unseen: bool = False
-    """There may be workers with other bridges, and nobody knows here whether those are busy."""
+    """Other bridges may have workers, and this bridge does not know whether they are busy."""
     lapsed: bool = False
-    """The store counts a message whose lease has ended as invisible, until somebody receives."""
+    """The store counts messages with an expired lease as invisible until the next receive."""
     due_s: float | None = None
-    """In how many seconds the next message becomes visible, where anybody knows."""
+    """Seconds until the next message becomes visible; None if unknown."""
 
 
 def work(known: Known, per_process: int, start_s: float) -> int | None:
-    """Return the messages that workers are wanted for, 0 where nobody is; None where that cannot be told.
+    """Return the number of messages that need workers; None if unknown.
 
-    Leased messages are work of the workers that hold them; delayed ones need no worker yet. Where the count does not
-    tell the two apart, as many are leased as the busy workers here can hold, and all of them where workers may be
-    elsewhere, so that no busy worker is ended. A busy worker holds one message at least. What was announced, or is due
-    within ``start_s``, is one message at least. Of a paused queue only what is still held counts.
+    Leased messages count, as their workers must keep running; delayed ones do not. If the count does not distinguish
+    them, as many count as leased as the busy workers here can hold, or all if other bridges may have workers, so that
+    no busy worker is stopped. A busy worker counts as one message at least, and so does work that was announced or is
+    due within ``start_s``. Of a paused queue only leased messages count.
     """
     held = min(known.invisible, known.busy * per_process) if known.leased is None else known.leased
     if known.paused:
@@ -63,39 +62,38 @@ def work(known: Known, per_process: int, start_s: float) -> int | None:
 
 
 def changes_in(known: Known, start_s: float) -> float | None:
-    """Return after how many seconds there is more work although nothing happens; None where nothing is due."""
+    """Return the seconds until a due message adds work; None if none is due."""
     if known.due_s is None or known.paused or known.due_s <= start_s:
         return None
     return known.due_s - start_s
 
 
 TOLD_S: Final = 60.0
-"""For so long a count is believed, and what listeners counted."""
+"""Lifetime of a count, and of listeners' reported counts."""
 
 
 def counted_at(bridge: Bridge, target: Target) -> Key | None:
-    """Return where a target's messages are counted; None where the bridge knows, or nobody can say."""
+    """Return where to count a target's messages; None if the bridge knows them itself, or if it is unknown."""
     engine = bridge.own is None and bridge.keeps_queues
     return (target.queue, target.store) if target.store is not None or engine else None
 
 
 def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
-    """Return what is known now; ``count`` is the newest of a target that is counted elsewhere. Costs no store a call.
+    """Return what is known now, without a call of a store; ``count`` is the newest one of an external store.
 
-    Of a queue elsewhere that nobody counts its listeners tell: whether work waits that was announced, who is busy, and
-    what their newest receive was told.
+    For an external queue that is not counted, it uses announcements and the listeners' sessions and reported counts.
     """
     now, queue = bridge.now(), target.queue
-    work = bridge.scheduler.ledger.find(queue)
+    work = bridge.scheduler.pending.find(queue)
     entries = () if work is None else work.sessions
     busy = sum(_holds(entry) for entry in entries)
     due_s = None if work is None else _due_s(bridge, work, now)
-    unseen = _others(bridge, queue, now)
+    unseen = _others_may_have_workers(bridge, queue, now)
     if counted_at(bridge, target) is not None:
         if count is None or count.failed or now - count.at > TOLD_S:
             return Known(announced=work is not None and work.dirty, busy=busy, unseen=True, due_s=due_s)
         return Known(
-            # Where somebody should only make sure (a broker was away, say), the count has.
+            # The count replaces a check that is only pending after a gap.
             announced=work is not None and work.dirty and work.announced,
             paused=count.paused,
             visible=count.visible,
@@ -107,11 +105,11 @@ def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
             due_s=due_s,
         )
     if work is None:
-        # Never heard of, or forgotten for want of room.
-        return Known(announced=bridge.scheduler.ledger.unknown > 0, unseen=unseen)
+        # Unknown, or evicted from the table of queues.
+        return Known(announced=bridge.scheduler.pending.unknown > 0, unseen=unseen)
     if work.exists and not (work.read_elsewhere and not work.sessions.any_own):
         return Known(
-            # Who has not received yet may not know its store.
+            # A worker that has not received yet may not know its store.
             announced=work.dirty and work.sessions.any_foreign,
             paused=work.paused,
             visible=work.visible,
@@ -120,12 +118,14 @@ def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
             busy=busy,
             due_s=due_s,
         )
-    told = work.counted if work.counted is not None and len(work.sessions) and now - work.counted.at < TOLD_S else None
+    reported = (
+        work.counted if work.counted is not None and len(work.sessions) and now - work.counted.at < TOLD_S else None
+    )
     return Known(
         announced=work.dirty,
-        visible=None if told is None else told.visible,
-        invisible=0 if told is None else told.invisible,
-        leased=None if told is None else told.leased,
+        visible=None if reported is None else reported.visible,
+        invisible=0 if reported is None else reported.invisible,
+        leased=None if reported is None else reported.leased,
         busy=busy,
         unseen=unseen,
         due_s=due_s,
@@ -133,12 +133,12 @@ def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
 
 
 def _holds(entry: SessionQueue) -> bool:
-    """Say whether a session is a worker's that holds messages, as far as it has said."""
+    """Return whether a session is a worker that reports held messages."""
     return not entry.scaler and bool(entry.leases or entry.carried or 0 <= entry.free < entry.capacity)
 
 
-def _others(bridge: Bridge, queue: str, now: float) -> bool:
-    """Say whether workers of a queue may be with another bridge."""
+def _others_may_have_workers(bridge: Bridge, queue: str, now: float) -> bool:
+    """Return whether another bridge may have workers of a queue."""
     if bridge.coordinator is None:
         return bridge.scheduler.on_engine
     members = bridge.coordinator.members
@@ -147,7 +147,7 @@ def _others(bridge: Bridge, queue: str, now: float) -> bool:
 
 def _due_s(bridge: Bridge, work: PendingWork, now: float) -> float | None:
     times = [bridge.scheduler.dispatch.agenda.when(("reread", work.queue))]
-    # Looks that are only to make sure are none of a message.
+    # Checks that are not due to a message do not count.
     known = [*work.due.items(), *work.due_to_all.items()]
     times += [each.next() for reason, each in known if reason not in DOUBTS]
     return min((max(0.0, at - now) for at in times if at is not None), default=None)

@@ -1,7 +1,7 @@
-"""The way in to KEDA's port: it ends TLS, counts connections per sender, and passes bytes on to grpcio.
+"""Accept connections on KEDA's port: terminate TLS, limit connections per sender, and forward bytes to grpcio.
 
-grpcio bounds connections only in all, so that one stranger could keep KEDA out; and it cuts the names of a
-certificate at a NUL. Here the standard library reads them, as at every other port.
+grpcio limits only the total of connections, so one client could lock KEDA out, and it truncates certificate names at a
+NUL. The standard library reads them here, as on every other port.
 """
 
 from __future__ import annotations
@@ -16,57 +16,57 @@ from bridge.access.certificates import Certificate
 from bridge.contract.address import sender_of
 
 CONNECTIONS_MAX: Final = 256
-"""Each takes three files of this process."""
+"""Each uses three file descriptors."""
 PER_SENDER_MAX: Final = 64
-"""KEDA needs one for each address and credential."""
+"""KEDA needs one per address and credential."""
 SILENT_S: Final = 10.0
-"""A connection that has made no call by then ends, whatever else it has sent."""
+"""Time within which a connection must make its first call."""
 STALL_S: Final = 30.0
-"""How long a peer may leave unread what waits for it, or its last bytes, before it is cut off.
+"""Time after which a peer that does not read is disconnected.
 
-Nothing is read from the other half meanwhile, so that its end would not be noticed.
+Meanwhile nothing is read from the other half, so that its end would go unnoticed.
 """
 INNER_HOST: Final = "127.0.0.1"
 
 
 class Listening(Protocol):
-    """A socket that connections are taken from."""
+    """A listening socket."""
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop accepting."""
         ...
 
 
 Listen = Callable[..., Awaitable[tuple[Sequence[Listening], int]]]
-"""Takes connections for protocols that it has made; returns what listens, and the port."""
+"""Listens with a protocol factory; returns the listening sockets and the port."""
 
 
 class Gateway:
-    """Connects those who come with the port of grpcio on this machine; belongs to its event loop."""
+    """Forwards connections to grpcio's port on this machine; belongs to its event loop."""
 
     def __init__(self) -> None:
         self._listening: Sequence[Listening] = ()
         self.inner = 0
-        """The port on this machine that all are connected with."""
+        """grpcio's port on this machine."""
         self._open: dict[_Outer, None] = {}  # the oldest first
         self._by_port: dict[int, _Outer] = {}
         self._connecting: set[asyncio.Task[None]] = set()
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         return len(self._open)
 
     async def start(self, listen: Listen, inner: int) -> int:
-        """Listen, and return the port; raises `OSError` where that is not to be had. ``inner`` is grpcio's port."""
+        """Listen and return the port; raises `OSError` if it is not available. ``inner`` is grpcio's port."""
         self.inner = inner
         self._listening, port = await listen(lambda: _Outer(self))
         return port
 
     def found(self, port: int) -> tuple[str, Certificate | None] | None:
-        """Return the address and the certificate of a call by the port that grpcio sees.
+        """Return the client's address and certificate for the port that grpcio sees; None if it bypassed the gateway.
 
-        None is a call that passed the gate by. A connection with a call is not silent.
+        This also marks the connection as having made a call.
         """
         outer = self._by_port.get(port)
         if outer is None:
@@ -75,12 +75,12 @@ class Gateway:
         return outer.address, outer.certificate
 
     def trust(self, port: int) -> None:
-        """Keep the connection behind a port when there are too many: somebody called by it whom the bridge knows."""
+        """Protect the connection behind a port from eviction, as an authenticated client made a call."""
         if (outer := self._by_port.get(port)) is not None:
             outer.trusted = True
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Stop accepting connections."""
         for each in self._listening:
             each.close()
         self._listening = ()
@@ -94,7 +94,7 @@ class Gateway:
             await asyncio.wait(self._connecting)
 
     def admit(self, outer: _Outer) -> bool:
-        """Count a connection and have it connected, unless its sender has too many, or no other can make room."""
+        """Accept and connect a connection, unless its sender has too many, or none can be evicted for it."""
         if sum(each.sender == outer.sender for each in self._open) >= PER_SENDER_MAX:
             return False
         if len(self._open) >= CONNECTIONS_MAX and not self._evict():
@@ -107,15 +107,15 @@ class Gateway:
         return True
 
     def lost(self, outer: _Outer) -> None:
-        """Count a connection less."""
+        """Remove a lost connection."""
         if outer in self._open:
             del self._open[outer]
             outer.silent.cancel()
 
     def _evict(self) -> bool:
-        """End the oldest untrusted connection of the sender that has most of them; False where all are trusted.
+        """End the oldest untrusted connection of the sender with most of them; return False if all are trusted.
 
-        Without keys none is trusted: else strangers' calls, which are admitted too, would keep every place.
+        Without keys none is trusted, as any client could otherwise protect its connections by a call.
         """
         untrusted = [each for each in self._open if not each.trusted]
         if not untrusted:
@@ -128,7 +128,7 @@ class Gateway:
 
     async def _connect(self, outer: _Outer) -> None:
         inner = _Side(outer)
-        # Bound before it connects: grpcio may see the first call before this task goes on.
+        # The client's half stays paused until its port is known, so that `found` knows the first call.
         try:
             wire, _ = await asyncio.get_running_loop().create_connection(lambda: inner, INNER_HOST, self.inner)
         except OSError:
@@ -145,7 +145,7 @@ class Gateway:
 
 
 class _Side(asyncio.Protocol):
-    """One half of a connection; what it reads, the other half writes."""
+    """One half of a connection; the other half writes the data that it reads."""
 
     wire: asyncio.Transport
 
@@ -162,7 +162,7 @@ class _Side(asyncio.Protocol):
             self.other.wire.write(data)
 
     def pause_writing(self) -> None:
-        self._within_stall()
+        self._start_stall_timer()
         if self.other is not None:
             self.other.wire.pause_reading()
 
@@ -181,22 +181,22 @@ class _Side(asyncio.Protocol):
             self.other.close()
 
     def close(self) -> None:
-        """End this half once its peer has read what was written, or after a while."""
+        """Close this half once its peer has read everything, or after `STALL_S`."""
         if not self.wire.is_closing():
-            self._within_stall()
+            self._start_stall_timer()
             self.wire.close()
 
     def abort(self) -> None:
-        """End this half now."""
+        """Close this half immediately."""
         self.wire.abort()
 
-    def _within_stall(self) -> None:
+    def _start_stall_timer(self) -> None:
         if self._stall is None:
             self._stall = asyncio.get_running_loop().call_later(STALL_S, self.abort)
 
 
 class _Outer(_Side):
-    """The half of a client."""
+    """The client's half."""
 
     address: str
     sender: str

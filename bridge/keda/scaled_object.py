@@ -1,6 +1,6 @@
-"""What a ScaledObject asks for: its ``scalerMetadata``, checked to the last key.
+"""Parse and check the ``scalerMetadata`` of a ScaledObject.
 
-KEDA shows the words of a refusal to whoever wrote the ScaledObject, so that they name the key and what would be right.
+KEDA shows errors to the author of the ScaledObject, so they name the key and its valid values.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.names import TOKEN, parse_reference, split_reference
 
 KEY: Final = "apiKeyFromEnv"
-"""The credential: KEDA puts in its place what the worker's container has in the variable of that name."""
+"""The credential: KEDA replaces it with the value of that environment variable in the worker's container."""
 KEYS: Final = ("queue", "perProcess", "startSeconds", "store", KEY)
 THEIRS: Final = frozenset({"scalerAddress", "enableTLS", "unsafeSsl", "tlsCertFile"})
-"""What KEDA reads itself and sends along."""
+"""Keys that KEDA uses itself and sends too."""
 KEYS_MAX: Final = 32
 VALUE_MAX: Final = 8192
 """Characters of a value: a token (JWT) is the longest."""
@@ -33,7 +33,7 @@ _number = re.compile("[0-9]{1,9}").fullmatch
 
 
 class KedaStore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One ``[[keda_store]]`` table: a store elsewhere that is counted for whoever names it."""
+    """A ``[[keda_store]]`` table: an external store that ScaledObjects may name, to be counted."""
 
     name: str
     url: str
@@ -44,24 +44,24 @@ class KedaStore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What is watched for one or many ScaledObjects: two that ask for the same share it."""
+    """The queue and parameters of a ScaledObject; equal ones share a target."""
 
     queue: str
     store: str | None = None
-    """The name of a store elsewhere that is to be counted; None: what the bridge itself knows."""
+    """The name of an external store to count; None uses the bridge's own state."""
     per_process: int = PER_PROCESS
-    """Messages that one worker is worth."""
+    """Messages per worker."""
     start_s: int = START_S
-    """A message that is due within so many seconds is work already."""
+    """Messages due within this many seconds count as work."""
 
     @property
     def metric(self) -> str:
-        """The name of its metric, which has to be one segment of a path."""
+        """The name of its metric, which has to be a single path segment."""
         return "queuebell-" + "-".join(split_reference(self.queue))
 
 
 def asked(metadata: Mapping[str, str], stores: Collection[str]) -> Target:
-    """Return what a ScaledObject asks for; ``stores`` are the names there are.
+    """Return the target of a ScaledObject; ``stores`` are the configured names.
 
     Raises `BadInput` (``bad_parameter``) that names the key.
     """

@@ -1,4 +1,4 @@
-"""The gRPC server for KEDA, and all that needs grpcio: a thin shell over `Watching` and `KedaCounts`."""
+"""Serve KEDA's gRPC calls with `Watching` and `KedaCounts`; only this module needs grpcio."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ from bridge.queues.base import QueueStore
 from bridge.service.bridge import Bridge
 from bridge.service.state.answers import ListenerState, Subscribed
 
-# What strangers do to a port is no line of ours; whoever looks for a fault sets it.
+# Keep grpcio from logging errors that clients cause; set the variable to debug.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 log = logging.getLogger("queuebell.keda")
 
 STREAMS_MAX: Final = 10_000
-"""One address may have half of them, where nobody is asked who they are."""
+"""Without authentication one address may have half of them."""
 HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 300.0
-"""A connection whose calls have ended ends after so long; one that never made any ends sooner (`gate.SILENT_S`)."""
+"""Idle time after which a connection ends; without any call it ends sooner (`gateway.SILENT_S`)."""
 CALLS_MAX: Final = 1000
-"""At once, besides the streams."""
+"""Concurrent calls in addition to the streams."""
 WRITE_S: Final = 10.0
-"""Who takes nothing for so long is told nothing more."""
+"""Time after which a stream that is not read ends."""
 STREAM_S: Final = 1800.0
-"""A stream ends in order after so long; KEDA opens another within seconds, perhaps with another bridge."""
+"""Lifetime of a stream; KEDA opens another within seconds, perhaps at another bridge."""
 AGE_S: Final = 3600.0
-"""A connection takes no new calls after so long, and ends when its streams have, in `GRACE_S` at the latest."""
+"""Age after which a connection accepts no new calls; it ends with its streams, within `GRACE_S`."""
 GRACE_S: Final = 2 * STREAM_S
 ENDS_S: Final = 2.0
-"""So long a stop waits for calls."""
+"""Time for which stopping waits for calls."""
 _BYTES_MAX: Final = 16 * 1024
-"""Of one call: a key of `asked.VALUE_MAX` characters and what stands beside it. As many as are open keep theirs."""
+"""Size limit of a call: a key of `scaled_object.VALUE_MAX` characters and the rest. Each open call keeps its bytes."""
 _LABEL_MAX: Final = 200
 
 _CODES: Final = {
@@ -73,12 +73,11 @@ _SAFE: Final = "nothing is lost, and pods stay as they are"
 
 
 class KedaServer:
-    """KEDA's external scaler on one port. The bridge and ``access`` are started and ended by others.
+    """Serves KEDA's external scaler on one port; the caller starts and stops the bridge and ``access``.
 
-    ``listen`` opens the port, as `bridge.http.server.sockets.listen` does; with ``tls`` it speaks TLS. ``stores`` are
-    those that a ScaledObject may name; they are closed with this. Nothing here waits for a reader: of a stream that is
-    not read one answer is kept, and after ``write_s`` nothing more is told. ``age_s`` and ``grace_s`` are those of a
-    connection.
+    ``listen`` opens the port, as `bridge.http.server.sockets.listen` does, with TLS if ``tls`` is given. ``stores`` are
+    those that ScaledObjects may name; the server closes them. A stream that is not read keeps one answer, and ends
+    after ``write_s``. ``age_s`` and ``grace_s`` apply to connections.
     """
 
     name: Final = "keda"
@@ -100,11 +99,11 @@ class KedaServer:
         self._bridge = bridge
         self._host, self._port = host, port
         self._stores = stores
-        self._door = KedaAuthorizer(access, bridge.emit)
+        self._authorizer = KedaAuthorizer(access, bridge.emit)
         self._listen, self._tls = listen, tls
-        self._gate = Gateway()
+        self._gateway = Gateway()
         self.inner_port = 0
-        """Where grpcio itself listens, on this machine, once started."""
+        """grpcio's own port on this machine, once started."""
         self._write_s, self._age_s, self._grace_s = write_s, age_s, grace_s
         self._server: aio.Server | None = None
         self._open = 0
@@ -112,7 +111,7 @@ class KedaServer:
         self._calls: set[asyncio.Task[Any]] = set()
         counted: dict[str | None, QueueStore] = {None: bridge.store}
         counted.update(stores)
-        self._counts = KedaCounts(counted, bridge.now, lambda queue: self._watching.touched((queue,)))
+        self._counts = KedaCounts(counted, bridge.now, lambda queue: self._watching.queues_changed((queue,)))
         self._watching = Watching(bridge, self._counts)
         bridge.metrics.watch("queuebell_keda_streams", "Open streams of KEDA's", lambda: float(self._open))
         bridge.metrics.watch(
@@ -123,7 +122,7 @@ class KedaServer:
 
     @property
     def address(self) -> str:
-        """Where it is to listen, as it was set."""
+        """The configured address."""
         return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
 
     @property
@@ -133,13 +132,13 @@ class KedaServer:
 
     @property
     def url(self) -> str:
-        """What a ScaledObject's ``scalerAddress`` would be on this machine."""
+        """A ScaledObject's ``scalerAddress``, seen from this machine."""
         return self.address
 
     @property
     def connections(self) -> int:
-        """How many are open."""
-        return self._gate.connections
+        """Number of open connections."""
+        return self._gateway.connections
 
     def rows(self) -> list[ListenerState]:
         """Return the streams as plain subscribers."""
@@ -151,9 +150,9 @@ class KedaServer:
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen.
+        """Start listening.
 
-        Raises `OSError` where the address or port cannot be had, `ConfigurationError` for a store without its client.
+        Raises `OSError` if address or port are not available, `ConfigurationError` if a store's client is missing.
         """
         for store in self._stores.values():
             check = getattr(store, "check_client", None)
@@ -162,9 +161,9 @@ class KedaServer:
         server = aio.server(
             maximum_concurrent_rpcs=STREAMS_MAX + CALLS_MAX,
             options=(
-                ("grpc.so_reuseport", 0),  # two bridges on one port would share it without a word
+                ("grpc.so_reuseport", 0),  # two bridges would silently share one port
                 ("grpc.max_receive_message_length", _BYTES_MAX),
-                # Of one connection as many as of all: what is past the most is told so, and waits for nothing.
+                # As many per connection as in total: further calls get an error instead of waiting.
                 ("grpc.max_concurrent_streams", STREAMS_MAX + CALLS_MAX),
                 ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
                 ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
@@ -175,11 +174,11 @@ class KedaServer:
             ),
         )
         server.add_generic_rpc_handlers((self._handlers(),))
-        # Beneath the gate, which says of each connection whose it is; calls of others are refused.
+        # Behind the gateway, which identifies clients; calls that bypass it are rejected.
         self.inner_port = server.add_insecure_port(f"{INNER_HOST}:0")
         await server.start()
         try:
-            self._port = await self._gate.start(
+            self._port = await self._gateway.start(
                 functools.partial(
                     self._listen,
                     host=self._host,
@@ -196,16 +195,16 @@ class KedaServer:
         self._server = server
 
     async def stop(self) -> None:
-        """End every stream in order, and all calls within a few seconds; may be called twice."""
+        """End all streams in order, and all calls within a few seconds; may be called twice."""
         self._watching.close()
-        self._gate.close()
+        self._gateway.close()
         server, self._server = self._server, None
         if server is not None:
             await server.stop(ENDS_S)
-            # Its calls are over then, and their tasks in a moment.
+            # The calls have ended, but their tasks need a moment.
             if self._calls:
                 await asyncio.wait(self._calls, timeout=ENDS_S)
-        await self._gate.stop()
+        await self._gateway.stop()
         await self._counts.stop()
         for store in self._stores.values():
             await store.close()
@@ -224,7 +223,7 @@ class KedaServer:
         )
 
     def _guarded(self, call: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
-        """Return a call whose errors are told as KEDA's users read them: what is unforeseen without its words."""
+        """Wrap a call so that errors become gRPC status codes; unexpected ones get no detail."""
 
         async def guarded(request: Any, context: Any) -> Any:
             task = asyncio.current_task()
@@ -251,7 +250,7 @@ class KedaServer:
         return IsActiveResponse(result=await self._work(target) > 0)
 
     async def _metric_spec(self, ref: Any, context: Any) -> Any:
-        # No store is asked: an autoscaler that is made while this fails has no metric for good.
+        # No store is called: an autoscaler created during a failure would never get a metric.
         target, _ = await self._admitted(ref, context)
         size = target.per_process
         spec = {"metricName": target.metric, "targetSize": size, "targetSizeFloat": float(size)}
@@ -262,7 +261,7 @@ class KedaServer:
         if request.metricName != target.metric:
             raise BadInput("bad_parameter", f"the one metric of this trigger is {target.metric}")
         found = await self._work(target)
-        # KEDA takes the fraction where that is above 0, and else the whole number, which must not be an older one.
+        # KEDA uses the float if it is above 0, and otherwise the integer, so set both.
         value = {"metricName": target.metric, "metricValue": found, "metricValueFloat": float(found)}
         return GetMetricsResponse(metricValues=[value])
 
@@ -281,7 +280,7 @@ class KedaServer:
         )
 
     async def _admitted(self, ref: Any, context: Any) -> tuple[Target, Identity | None]:
-        """Return what is asked for, and by whom. Raises `BadInput` or `Refused`."""
+        """Authorize a call; return its target and identity. Raises `BadInput` or `Refused`."""
         address, certificate = self._behind(context)
         authorization = (str(value) for name, value in context.invocation_metadata() or () if name == "authorization")
         caller = Caller(address, tuple(authorization), certificate)
@@ -290,17 +289,17 @@ class KedaServer:
         try:
             target = asked(metadata, self._stores)
         except BadInput:
-            # What there is here is told to nobody who may not look at all.
-            await self._door.admit(caller, key, "")
+            # Errors may name stores, so they go only to clients with some permission to look.
+            await self._authorizer.admit(caller, key, "")
             raise
-        identity = await self._door.admit(caller, key, target.queue)
+        identity = await self._authorizer.admit(caller, key, target.queue)
         if identity is not None:
-            self._gate.trust(_port_of(context.peer()))
+            self._gateway.trust(_port_of(context.peer()))
         return target, identity
 
     def _behind(self, context: Any) -> tuple[str, Certificate | None]:
-        """Return the address and the certificate of who calls; raises `Refused` for a call that passed the gate by."""
-        found = self._gate.found(_port_of(context.peer()))
+        """Return the client's address and certificate; raises `Refused` for a call that bypassed the gateway."""
+        found = self._gateway.found(_port_of(context.peer()))
         if found is None:
             raise Refused("unauthenticated", "this call did not come by KEDA's port of this bridge")
         return found
@@ -311,42 +310,42 @@ class KedaServer:
         target, identity = await self._admitted(ref, context)
         disconnect = self._counted_in(identity, target, context)
 
-        def over(_: Any) -> None:
+        def release(_: Any) -> None:
             self._open -= 1
             disconnect()
 
-        # Not when the stream is told no more: until its client has read that, it takes a place.
-        context.add_done_callback(over)
+        # Count the stream until its client has read its end, not only until it gets no more values.
+        context.add_done_callback(release)
         stream = self._watching.open(target, f"{ref.namespace}/{ref.name}"[:_LABEL_MAX])
-        leave = None
-        if self._door.access is not None and identity is not None:
-            leave = self._door.access.leave(identity, Verb.LOOK, stream.end)
-            leave.queues = frozenset({target.queue})
+        permit = None
+        if self._authorizer.access is not None and identity is not None:
+            permit = self._authorizer.access.leave(identity, Verb.LOOK, stream.end)
+            permit.queues = frozenset({target.queue})
         try:
-            await self._tell(stream, context)
+            await self._send(stream, context)
         finally:
-            if leave is not None:
-                leave.close()
+            if permit is not None:
+                permit.close()
             stream.end()
         if stream.ended:
             raise Refused(stream.ended, "its sender may not do this any more")
 
     def _counted_in(self, identity: Identity | None, target: Target, context: Any) -> Callable[[], None]:
-        """Count a stream, and return what undoes that for its principal. Raises `Refused` where there are too many."""
+        """Count a stream; return a function that releases its principal's quota. Raises `Refused` at the limit."""
         disconnect: Callable[[], None] = _nothing
         try:
             if self._open >= STREAMS_MAX:
                 raise Refused("limit", f"at most {STREAMS_MAX} streams at once")
-            if self._door.access is not None and identity is not None:
+            if self._authorizer.access is not None and identity is not None:
                 try:
-                    disconnect = self._door.access.connect(identity.principal)
+                    disconnect = self._authorizer.access.connect(identity.principal)
                 except PastLimit as past:
                     raise Refused("limit", str(past)) from None
-            elif self._door.access is None:
+            elif self._authorizer.access is None:
                 disconnect = self._counted_by_sender(sender_of(self._behind(context)[0]))
         except Refused as refused:
             self._bridge.emit(KedaDropped("limit"))
-            self._door.refuse(refused, identity, target.queue, self._behind(context)[0])
+            self._authorizer.refuse(refused, identity, target.queue, self._behind(context)[0])
             raise
         self._open += 1
         return disconnect
@@ -364,18 +363,18 @@ class KedaServer:
 
         return undo
 
-    async def _tell(self, stream: Stream, context: Any) -> None:
-        """Tell a stream until it ends; in order where it is we who end it, for KEDA comes back sooner then."""
+    async def _send(self, stream: Stream, context: Any) -> None:
+        """Send a stream's values until it ends. An orderly end makes KEDA reconnect sooner."""
         loop = asyncio.get_running_loop()
         ends = loop.call_later(STREAM_S, stream.end)
         try:
             while (active := await stream.next()) is not None:
-                # What is being written cannot be taken back, nor the stream ended before it: only its connection can.
+                # A pending write can be neither cancelled nor followed by the stream's end, so limit its time.
                 late = loop.call_later(self._write_s, self._drop, stream)
                 try:
                     await context.write(IsActiveResponse(result=active))
                 except aio.InternalError:
-                    # Its client has gone, and grpcio is about to say so: nobody is left to be told how it ended.
+                    # The client disconnected, and grpcio is about to report it.
                     raise asyncio.CancelledError from None
                 finally:
                     late.cancel()
@@ -399,7 +398,7 @@ def _port_of(peer: str) -> int:
 
 
 def _nothing() -> None:
-    """Nobody counts the streams of whom nobody asks for a name."""
+    """No-op."""
 
 
 _NOT_GIVEN: Final = (
@@ -409,12 +408,12 @@ _NOT_GIVEN: Final = (
 _NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
 _STRANGE: Final = "no principal here is named by this certificate, and no key was given"
 HELD_MAX: Final = 500
-"""Refusals that are held at once: each takes the place of a call, and the others need theirs."""
+"""Concurrent delayed rejections; each occupies a call."""
 _PAST_RATE: Final = "slow down: this principal may not come so often"
 
 
 class Refused(Exception):
-    """There is no answer: ``code`` is ``unauthenticated``, ``forbidden``, ``limit``, ``uncounted`` or ``unknown``."""
+    """A rejected call; ``code`` is ``unauthenticated``, ``forbidden``, ``limit``, ``uncounted`` or ``unknown``."""
 
     def __init__(self, code: str, why: str) -> None:
         super().__init__(why)
@@ -422,7 +421,7 @@ class Refused(Exception):
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who calls, as far as the connection and the call tell."""
+    """The client of a call: its address and credentials."""
 
     address: str
     authorization: tuple[str, ...] = ()
@@ -430,17 +429,17 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 class KedaAuthorizer:
-    """Lets in who may look, where an access list is kept; without one everybody may."""
+    """Admits clients with permission to look; without an access list it admits all."""
 
-    def __init__(self, access: AccessWatch | None, tell: Callable[[Fact], None]) -> None:
+    def __init__(self, access: AccessWatch | None, emit: Callable[[Fact], None]) -> None:
         self.access: Final = access
-        self._tell = tell
+        self._emit = emit
         self._held = 0
 
     async def admit(self, caller: Caller, key: str | None, queue: str) -> Identity | None:
-        """Return who asks for a queue, None where nobody is asked; ``key`` came within the message.
+        """Return the identity of a client that asks for a queue, or None without authentication.
 
-        Raises `Refused`, later for who is refused again and again, as long as not too many are.
+        ``key`` is the credential within the message. Raises `Refused`, after a delay for repeated rejections.
         """
         if self.access is None:
             return None
@@ -449,8 +448,8 @@ class KedaAuthorizer:
         if refused is None:
             return identity
         self.refuse(refused, identity, queue, caller.address)
-        who = "/" + sender_of(caller.address) if identity is None else identity.principal.name
-        held_s = self.access.refusals.hold_s(who, self.access.clock())
+        sender = "/" + sender_of(caller.address) if identity is None else identity.principal.name
+        held_s = self.access.refusals.hold_s(sender, self.access.clock())
         if held_s and self._held < HELD_MAX:
             self._held += 1
             try:
@@ -460,13 +459,13 @@ class KedaAuthorizer:
         raise refused
 
     def refuse(self, refused: Refused, identity: Identity | None, queue: str, address: str) -> None:
-        """Have a refusal logged and counted."""
+        """Log and count a rejection."""
         name = "" if identity is None else identity.principal.name
-        self._tell(AccessRefused(refused.code, name, Verb.LOOK.value, queue, address))
+        self._emit(AccessRefused(refused.code, name, Verb.LOOK.value, queue, address))
 
     @staticmethod
     async def _identify(access: AccessWatch, caller: Caller, key: str | None) -> tuple[Identity | None, str]:
-        """Return who calls, or why nobody is known: what was said aloud counts before what was shown."""
+        """Return the client's identity, or None and the reason; a key or token takes precedence over a certificate."""
         if not caller.authorization and key is None:
             if caller.certificate is None:
                 return None, _NOT_GIVEN
@@ -533,7 +532,7 @@ def _add(message: DescriptorProto, text: str) -> None:
 
 
 def classes() -> dict[str, Any]:
-    """Make the classes of all messages, by name."""
+    """Create the classes of all messages, by name."""
     file = FileDescriptorProto(name="externalscaler.proto", package=PACKAGE, syntax="proto3")
     for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)

@@ -1,4 +1,4 @@
-"""Streams that are told whether a queue is active: all of one target share one look, and one timer serves them all."""
+"""Stream to KEDA whether a queue is active; streams of one target share a check, and one timer serves all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_MANY: Final = (MemberCame, MemberGone, SessionClosed, Suspended)
 
 
 class Stream:
-    """One that is told; what it has not taken yet is replaced by what is newer, and so it never holds more than one."""
+    """A stream to KEDA; a newer value replaces one that was not read yet, so that it holds at most one."""
 
     __slots__ = ("_news", "_watching", "active", "ended", "label", "target")
 
@@ -31,24 +31,24 @@ class Stream:
         self._news = asyncio.Event()
         self.target = target
         self.label = label
-        """What it calls itself, for people."""
+        """The name of the ScaledObject, for display."""
         self.active: bool | None = None
         self.ended: str | None = None
-        """Why nothing more is told; "" is no fault of anybody's."""
+        """The error code of its end; "" for a normal end, None while it is open."""
 
     def tell(self, active: bool) -> None:
-        """Tell it."""
+        """Set the value to send."""
         self.active = active
         self._news.set()
 
     async def next(self) -> bool | None:
-        """Wait for what is told next; None when it has ended."""
+        """Wait for the next value; return None at the end."""
         await self._news.wait()
         self._news.clear()
         return self.active if self.ended is None else None
 
     def end(self, why: str = "") -> None:
-        """Tell nothing more; may be called twice, and by anybody."""
+        """End the stream; may be called twice."""
         if self.ended is None:
             self.ended = why
             self._watching.left(self)
@@ -56,7 +56,7 @@ class Stream:
 
 
 class _Watched:
-    """One target, and its streams."""
+    """A target and its streams."""
 
     __slots__ = ("saying", "streams", "target")
 
@@ -67,10 +67,9 @@ class _Watched:
 
 
 class Watching:
-    """All streams of one bridge; belongs to the event loop that the bridge was started on.
+    """Holds the streams of a bridge; belongs to the event loop that started the bridge.
 
-    What happens to a queue is heard from the bridge's facts and its sessions' frames, and costs a look into a table
-    where nobody watches that queue.
+    It observes the bridge's facts and its sessions' frames; for a queue without streams each costs a table lookup.
     """
 
     def __init__(self, bridge: Bridge, counts: KedaCounts) -> None:
@@ -83,14 +82,14 @@ class Watching:
         self._timer_at: float | None = None
         self._closed = False
         bridge.observe(self._fact)
-        bridge.hub.session_watchers.append(self.touched)
+        bridge.hub.session_watchers.append(self.queues_changed)
 
     def streams(self) -> list[Stream]:
-        """Return those that are open."""
+        """Return the open streams."""
         return [stream for watched in self._targets.values() for stream in watched.streams]
 
     def open(self, target: Target, label: str = "") -> Stream:
-        """Begin one; it is told at once how it stands, where that is known."""
+        """Open a stream; it immediately gets the current value, if known."""
         stream = Stream(self, target, label)
         if self._closed:
             stream.end()
@@ -100,7 +99,7 @@ class Watching:
             watched = self._targets[target] = _Watched(target, self._bridge.now())
             self._of_queue.setdefault(target.queue, []).append(watched)
         watched.streams[stream] = None
-        self._look(watched)
+        self._check(watched)
         if watched.saying.said is not None:
             stream.tell(watched.saying.said)
         return stream
@@ -124,14 +123,14 @@ class Watching:
         for stream in self.streams():
             stream.end()
 
-    def touched(self, queues: Iterable[str]) -> None:
-        """Look anew at these queues, as far as somebody watches them."""
+    def queues_changed(self, queues: Iterable[str]) -> None:
+        """Schedule a check of these queues, if they have streams."""
         if not self._of_queue:
             return
         now = self._bridge.now()
         for queue in queues:
             for watched in self._of_queue.get(queue, ()):
-                watched.saying.touched(now)
+                watched.saying.queues_changed(now)
                 self._agenda.set_earlier(watched.target, watched.saying.deadline())
         self._arm()
 
@@ -139,9 +138,9 @@ class Watching:
         if self._of_queue:
             queue = getattr(fact, "queue", None)
             if queue in self._of_queue:
-                self.touched((queue,))
+                self.queues_changed((queue,))
             elif isinstance(fact, _OF_MANY):
-                self.touched(self._of_queue)
+                self.queues_changed(self._of_queue)
 
     def _arm(self) -> None:
         at = self._agenda.next()
@@ -155,15 +154,15 @@ class Watching:
     def _tick(self) -> None:
         self._timer = self._timer_at = None
         for target in self._agenda.pop_due(self._bridge.now()):
-            self._look(self._targets[target])
+            self._check(self._targets[target])
         self._arm()
 
-    def _look(self, watched: _Watched) -> None:
+    def _check(self, watched: _Watched) -> None:
         now, target, saying = self._bridge.now(), watched.target, watched.saying
         key = counted_at(self._bridge, target)
         count = None if key is None else self._counts.newest(key)
         if key is not None and saying.repeats(now):
-            # When it is there this queue is looked at again.
+            # The queue is checked again once the count is there.
             self._counts.renew(key)
         known = look(self._bridge, target, count)
         found = work(known, target.per_process, target.start_s)
@@ -176,46 +175,46 @@ class Watching:
 
 
 REPEAT_S: Final = 30.0
-"""How often it is said although nothing has changed."""
+"""Interval at which an unchanged value is sent again."""
 GAP_S: Final = 0.05
-"""A queue that changes all the time is looked at so seldom; half of what a change may wait to be said."""
+"""Minimum time between checks of a queue: half of the time within which a change is sent."""
 
 
 class Saying:
-    """The rule of one target; ``now`` is of any clock that does not go back.
+    """Decides when to check a target and when to send its value; ``now`` is from any monotonic clock.
 
-    Whatever happens, come back at `deadline`, look, and tell `looked` what was found.
+    Check the target at each `deadline`, and pass the result to `looked`.
     """
 
-    __slots__ = ("_look_at", "_looked_at", "_said_at", "said")
+    __slots__ = ("_check_at", "_checked_at", "_sent_at", "said")
 
     def __init__(self, now: float) -> None:
         self.said: bool | None = None
-        """What was said last, None before the first time."""
-        self._said_at = -math.inf
-        self._looked_at = self._look_at = now
+        """The last value sent, or None."""
+        self._sent_at = -math.inf
+        self._checked_at = self._check_at = now
 
-    def touched(self, now: float) -> None:
-        """Something has happened that may change the answer."""
-        self._look_at = min(self._look_at, max(now, self._looked_at + GAP_S))
+    def queues_changed(self, now: float) -> None:
+        """Note an event that may change the value."""
+        self._check_at = min(self._check_at, max(now, self._checked_at + GAP_S))
 
     def deadline(self) -> float:
-        """Return when to look next."""
-        return self._look_at
+        """Return the time of the next check."""
+        return self._check_at
 
     def repeats(self, now: float) -> bool:
-        """Whether what was said is old: a count that it rests on should be made anew."""
-        return now >= self._said_at + REPEAT_S
+        """Return whether the value is due to be sent again, for which it should be counted again."""
+        return now >= self._sent_at + REPEAT_S
 
     def looked(self, now: float, active: bool | None, changes_in_s: float | None = None) -> bool:
-        """Take what a look found, None where nothing can be told; whether it is to be said now.
+        """Record the result of a check, None if unknown; return whether to send it now.
 
-        ``changes_in_s``: after so long it will be another, as far as is known.
+        ``changes_in_s`` is the time after which it is known to change.
         """
-        self._looked_at = now
-        say = active is not None and (active is not self.said or self.repeats(now))
-        if say:
-            self.said, self._said_at = active, now
-        next_s = REPEAT_S if active is None else self._said_at + REPEAT_S - now
-        self._look_at = now + max(GAP_S, min(next_s, math.inf if changes_in_s is None else changes_in_s))
-        return say
+        self._checked_at = now
+        send = active is not None and (active is not self.said or self.repeats(now))
+        if send:
+            self.said, self._sent_at = active, now
+        next_s = REPEAT_S if active is None else self._sent_at + REPEAT_S - now
+        self._check_at = now + max(GAP_S, min(next_s, math.inf if changes_in_s is None else changes_in_s))
+        return send

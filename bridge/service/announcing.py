@@ -1,8 +1,8 @@
-"""Wakes for plain subscribers: from one stream of announcements to one slot per subscriber and queue.
+"""Distribute wake notifications to plain subscribers, with one slot per subscriber and queue.
 
-Event streams, webhooks, raw subjects and topics all hang here. Announcing costs a mark one look into a table, however
-many subscribers there are; what was announced within one turn of the loop is merged and leaves at its end. A subscriber
-that cannot take more keeps one slot per queue, loses nothing and delays nobody (I5).
+Event streams, webhooks, raw subjects and topics use this. An announcement costs a wake request one table lookup,
+however many subscribers there are. Announcements of one loop turn merge and are sent at its end. A slow subscriber
+keeps one slot per queue, loses nothing and delays no other (I5).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RETRY_S = 0.05
 
 
 class Subscriber:
-    """One plain subscriber; made by `Announcer.subscribe`."""
+    """A plain subscriber; made by `Announcer.subscribe`."""
 
     __slots__ = ("_announcer", "held", "queues", "send", "slots", "way", "writable")
 
@@ -46,29 +46,28 @@ class Subscriber:
         self.send = send
         self.slots = Pending()
         self.way = way
-        """By what other bridges reach it as well; None: this one alone does."""
+        """Identifies the subscriber to other bridges that reach it too; None if only this bridge does."""
         self.held = Pending()
-        """What it is told only if no other bridge is heard to have told it."""
+        """Announcements to send only if no other bridge sends them."""
 
     def end(self) -> None:
-        """Hear no more; what is in the slots is gone. May be called twice."""
+        """End the subscription and drop its slots; may be called twice."""
         self._announcer._end(self)
 
 
 class Announcer:
-    """Brings announcements to subscribers; belongs to the event loop it is used on.
+    """Passes announcements to subscribers; belongs to the event loop it is used on.
 
-    The bridge is subscribed to only while there are subscribers, so that without any a mark costs nothing.
+    It subscribes to the bridge only while it has subscribers: without any, a wake request costs nothing here.
     """
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
         self._of_queue: dict[str, dict[Subscriber, None]] = {}
         self._of_all: dict[Subscriber, None] = {}
-        # Announced in this turn of the loop, and merged.
         self._fresh = Pending()
         self._due: dict[Subscriber, None] = {}
-        """Those with something to send at the end of this turn of the loop."""
+        """Subscribers with wakes to send at the end of this loop turn."""
         self._stalled: dict[Subscriber, None] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._unsubscribe: Callable[[], None] | None = None
@@ -81,44 +80,44 @@ class Announcer:
         send: Callable[[Wake], None],
         way: str | None = None,
     ) -> Subscriber:
-        """Tell wakes of these queues (None: of all) to ``send``, in ascending generations, while ``writable()``.
+        """Pass wakes of these queues (None: all) to ``send``, in ascending generations, while ``writable()``.
 
-        With a ``way`` other bridges tell the same subscriber, and it is told in turn with them (C10). The queues are
-        references that were checked. Both callables are called on the loop's thread and must not block; ``send`` may
-        end its subscription. Where ``send`` raises, its subscriber loses that one wake.
+        ``queues`` are checked references. With a ``way``, other bridges reach the same subscriber, and they agree on
+        the sender (C10). Both callables run on the loop's thread and must not block. ``send`` may end its subscription;
+        if it raises, the subscriber loses that one wake.
         """
         subscriber = Subscriber(self, None if queues is None else frozenset(queues), writable, send, way)
         if way is not None:
             only = next(iter(subscriber.queues)) if subscriber.queues is not None else None
-            if (turns := self._bridge.scheduler.coordinator) is None:
+            if (coordinator := self._bridge.scheduler.coordinator) is None:
                 subscriber.way = None
             else:
-                turns.outward.ways[way] = only
+                coordinator.outward.ways[way] = only
                 tellers = self._bridge.hub.tellers.setdefault(way, [])
-                tellers.append(lambda told: self._in_turn(subscriber, told))
+                tellers.append(lambda decision: self._in_turn(subscriber, decision))
         if subscriber.queues is None:
             self._of_all[subscriber] = None
         else:
             for queue in subscriber.queues:
                 self._of_queue.setdefault(queue, {})[subscriber] = None
         if self._unsubscribe is None:
-            self._unsubscribe = self._bridge.subscribe(self._hear)
+            self._unsubscribe = self._bridge.subscribe(self._announced)
         return subscriber
 
     def catch_up(self, subscriber: Subscriber, gen: int) -> None:
-        """Tell a subscriber of its queues where work waits, or that are newer than ``gen``, of this boot.
+        """Send a subscriber wakes for its queues that have work or are newer than ``gen`` of this boot.
 
-        One that hears of all queues is told of those where work waits.
+        A subscriber to all queues gets only those that have work.
         """
         now = asyncio.get_running_loop().time()
         every = subscriber.queues is None
         queues: Iterable[str] | None = subscriber.queues
         if queues is None:
-            queues = [work.queue for work in self._bridge.scheduler.ledger.by_queue.values() if work.waits]
+            queues = [work.queue for work in self._bridge.scheduler.pending.by_queue.values() if work.waits]
         for queue in queues:
             newest, waits = self._bridge.newest(queue)
             if newest and (waits or (newest > gen and not every)):
-                # What was marked before this subscriber came; when exactly nobody can say any more.
+                # The time of the original wake request is no longer known.
                 self._offer(subscriber, Announce(queue, newest, "resync", 1, now, None, shared=True))
         self._flush(subscriber)
 
@@ -147,7 +146,7 @@ class Announcer:
                 self._retry.cancel()
                 self._retry = None
 
-    def _hear(self, announced: Announce) -> None:
+    def _announced(self, announced: Announce) -> None:
         if announced.queue not in self._of_queue and not self._of_all:
             return
         if not self._fresh:
@@ -158,12 +157,12 @@ class Announcer:
         fresh, self._fresh = self._fresh, Pending()
         now = asyncio.get_running_loop().time()
         while (announced := fresh.first()) is not None:
-            # One object for all who can take it at once, so that they may share its encoding.
+            # One object for all writable subscribers, so that they share its encoding.
             wake = self._wake(announced, now)
             for group in (self._of_queue.get(announced.queue, {}), self._of_all):
                 for subscriber in list(group):
                     if subscriber not in group:
-                        # Ended by one before it.
+                        # An earlier subscriber ended it.
                         continue
                     if subscriber.way is None and not subscriber.slots and self._writable(subscriber):
                         self._send(subscriber, wake)
@@ -171,8 +170,8 @@ class Announcer:
                         self._offer(subscriber, announced)
 
     def _offer(self, subscriber: Subscriber, announced: Announce) -> None:
-        """Put it into its slot, or hold it where it is another bridge's turn to tell."""
-        if subscriber.way is not None and not self._may_tell(subscriber.way, announced):
+        """Put the announcement into its slot, or hold it while another bridge is to send it."""
+        if subscriber.way is not None and not self._may_send(subscriber.way, announced):
             subscriber.held.add(announced)
             return
         held = subscriber.held.pop(announced.queue)
@@ -180,35 +179,35 @@ class Announcer:
             self._put(subscriber, held)
         self._put(subscriber, announced)
 
-    def _may_tell(self, way: str, announced: Announce) -> bool:
-        """Say whether this is told now, with what was held of its queue; else it is to be held (C10)."""
-        bridge, turns = self._bridge, self._bridge.scheduler.coordinator
-        if turns is None or bridge.stopped:
+    def _may_send(self, way: str, announced: Announce) -> bool:
+        """Return whether to send now, with the queue's held announcement; otherwise hold this one too (C10)."""
+        bridge, coordinator = self._bridge, self._bridge.scheduler.coordinator
+        if coordinator is None or bridge.stopped:
             return True
         now = bridge.now()
-        told = turns.outward.offer(now, turns.at(now), way, announced.queue, shared=announced.shared)
+        may_send = coordinator.outward.offer(now, coordinator.at(now), way, announced.queue, shared=announced.shared)
         bridge.arm()
-        return told
+        return may_send
 
     def _put(self, subscriber: Subscriber, announced: Announce) -> None:
-        """Put it into its slot, to be sent at the end of this turn: once for all that the turn brings."""
+        """Put the announcement into its slot; the slot is sent once, at the end of this loop turn."""
         subscriber.slots.add(announced)
         if not self._due:
             asyncio.get_running_loop().call_soon(self._flush_due)
         self._due[subscriber] = None
 
-    def _in_turn(self, subscriber: Subscriber, told: AnnounceInTurn) -> None:
-        held = subscriber.held.pop(told.queue)
-        if told.what == "drop":
+    def _in_turn(self, subscriber: Subscriber, decision: AnnounceInTurn) -> None:
+        held = subscriber.held.pop(decision.queue)
+        if decision.what == "drop":
             return
         if held is not None:
             self._put(subscriber, held)
-        elif told.what == "again" and subscriber in (
-            self._of_all if subscriber.queues is None else self._of_queue.get(told.queue, {})
+        elif decision.what == "again" and subscriber in (
+            self._of_all if subscriber.queues is None else self._of_queue.get(decision.queue, {})
         ):
-            newest, _ = self._bridge.newest(told.queue)
+            newest, _ = self._bridge.newest(decision.queue)
             now = asyncio.get_running_loop().time()
-            self._put(subscriber, Announce(told.queue, newest, "resync", 1, now, None))
+            self._put(subscriber, Announce(decision.queue, newest, "resync", 1, now, None))
 
     def _stall(self, subscriber: Subscriber) -> None:
         self._stalled[subscriber] = None
@@ -240,14 +239,14 @@ class Announcer:
     def _writable(self, subscriber: Subscriber) -> bool:
         try:
             return subscriber.writable()
-        except Exception as error:  # noqa: BLE001 - asked again
+        except Exception as error:  # noqa: BLE001 - retried
             swallow(SUBSCRIBER, error)
             return False
 
     def _send(self, subscriber: Subscriber, wake: Wake) -> None:
         try:
             subscriber.send(wake)
-        except Exception as error:  # noqa: BLE001 - it costs this subscriber this wake
+        except Exception as error:  # noqa: BLE001 - this subscriber loses this wake
             swallow(SUBSCRIBER, error)
         if tracing.on is not None:
             tracing.on.route(wake)
@@ -266,24 +265,24 @@ class Announcer:
 
 
 SPARE = 16
-"""Entries out of date that are always left alone; more than one for each queue are cleared away."""
+"""Stale entries always tolerated, in addition to one for each queue; beyond that they are removed."""
 
 
 class Pending:
-    """Announcements by queue, merged. Each costs the logarithm of how many there are, to add and to take."""
+    """Holds merged announcements by queue; adding and taking one costs O(log n)."""
 
     __slots__ = ("_by_queue", "_order")
 
     def __init__(self) -> None:
         self._by_queue: dict[str, Announce] = {}
         self._order: list[tuple[int, str]] = []
-        """By generation. An entry whose queue has another one by now is out of date."""
+        """A heap by generation. An entry is stale if its queue has another generation now."""
 
     def __len__(self) -> int:
         return len(self._by_queue)
 
     def add(self, announced: Announce) -> None:
-        """Add an announcement: the newest generation stays, the oldest mark, and all the work that was hinted at."""
+        """Add an announcement; merging keeps the newest generation, the oldest wake request and the total size."""
         before = self._by_queue.get(announced.queue)
         if before is not None:
             newer = announced if announced.gen >= before.gen else before
@@ -305,14 +304,14 @@ class Pending:
                 heapq.heappush(self._order, (announced.gen, announced.queue))
 
     def pop(self, queue: str) -> Announce | None:
-        """Take that of a queue."""
+        """Remove and return a queue's announcement."""
         taken = self._by_queue.pop(queue, None)
         if not self._by_queue:
             self._order.clear()
         return taken
 
     def first(self) -> Announce | None:
-        """Take the one of the oldest generation."""
+        """Remove and return the announcement of the oldest generation."""
         while self._order:
             gen, queue = heapq.heappop(self._order)
             pending = self._by_queue.get(queue)
@@ -321,6 +320,6 @@ class Pending:
         return None
 
     def clear(self) -> None:
-        """Drop all."""
+        """Drop all announcements."""
         self._by_queue.clear()
         self._order.clear()

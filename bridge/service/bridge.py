@@ -1,13 +1,13 @@
-"""The bridge as a running service: it brings what happens to the rules and does what they say.
+"""Run the bridge as a service: feed events to the scheduler and carry out the commands it returns.
 
-It decides nothing. It owns the rules' timer, the sessions' outlets and when a stalled one is tried again, the own
-store, and the order of stopping:
+The service makes no decisions. It owns the scheduler's timer, the sessions' outlets, the retry of stalled sessions and
+the embedded store. It stops in this order:
 
-1. no new triggers and no new sessions (`draining`);
-2. every session is told `drain`, and then ended with 1012 (service restart);
-3. the store finishes what was handed to it, and is closed.
+1. Reject new triggers and sessions (`draining`).
+2. Send `drain` to every session, then end it with 1012 (service restart).
+3. Finish the store's accepted work and close the store.
 
-One of several leaves before that (`Bridge.leave`), which takes some seconds and spares the others.
+A cluster member first leaves the cluster (`Bridge.leave`), which takes some seconds and saves the others work.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ from bridge.service.runner import Runner
 from bridge.service.sessions import CHANNEL, BridgeSession, Flushes, LiveSessions
 from bridge.service.shared_store import SharedStore
 from bridge.service.state import content, status
-from bridge.service.state import status as standing
 from bridge.service.state.answers import Cluster, ListenerState, QueueState, Readiness
 from bridge.service.state.content import everything
 
@@ -62,17 +61,16 @@ if TYPE_CHECKING:
 
 
 class Bridge:
-    """A bridge with a queue service, in this process.
+    """Run a bridge with a queue service in this process.
 
-    ``data`` is a directory for the queue service's file, or None to keep everything in memory. With a ``store`` of an
-    engine (PostgreSQL, Redis) the service works on that, as any number of bridges may at once. Use it as
-    ``async with Bridge(...) as b`` and hand it to `Publisher`, `Listener` and `WebServer`. All methods belong to the
-    event loop it was started on, and raise `WrongThread` elsewhere. ``boot``, ``draw`` and ``store`` are chance and
-    ground as arguments: with them given, on a simulated loop, two runs do the same. ``boottime`` is a clock that
-    goes on while the machine sleeps and the loop's own stands still; by default the system's pair of clocks is asked,
-    where it has one (B15).
+    ``data`` is the directory of the embedded store's file; None keeps everything in memory. A ``store`` (PostgreSQL,
+    Redis) replaces the embedded one, and any number of bridges may share it. Use ``async with Bridge(...) as b`` and
+    pass it to `Publisher`, `Listener` and `WebServer`. All methods belong to the event loop that started the bridge,
+    and raise `WrongThread` on any other thread. With ``boot``, ``draw`` and ``store`` opened, runs on a simulated loop
+    are deterministic. ``boottime`` is a clock that advances while the machine sleeps and the loop's clock is frozen;
+    it defaults to the system's pair of clocks, if there is one (B15).
 
-    Starting raises `StoreOwned` if another process has the file, `StoreDamaged` if the file is not one of ours.
+    Starting raises `StoreOwned` if another process holds the file, `StoreDamaged` if it is not a Queuebell file.
     """
 
     def __init__(
@@ -90,39 +88,43 @@ class Bridge:
         self.metrics = Metrics()
         self.draining = False
         self._draw = draw
-        given = (
+        opened = (
             open_embedded_store(data, self.boot, settings.synchronous, settings.put_window_s)
             if store is None
             else store
         )
         self.store: ServedStore = (
-            given
-            if isinstance(given, EmbeddedStore)
-            else SharedStore(given, self._put_elsewhere, self._deleted_elsewhere)
+            opened
+            if isinstance(opened, EmbeddedStore)
+            else SharedStore(opened, self._on_external_put, self._on_external_delete)
         )
         self.hub = Callbacks()
         self.hub.observers.append(self.metrics)
         self.gate = PutGate(
             Admission(settings.put_waiting_bytes, settings.put_wait_ms / 1000),
-            self._so_far,
+            self._clock,
             self.emit,
         )
-        """What every put over HTTP passes."""
+        """Admits or rejects every put over HTTP."""
         self.webhooks: Callable[[], list[ListenerState]] = list
-        """What tells of webhooks, whose queues are attended."""
-        self._checks: standing.Checks = {}
+        """Returns the webhooks' states; their queues count as attended."""
+        self._checks: status.Checks = {}
         self.scheduler = WakeScheduler(
             self.boot, settings.periods, draw, None if self.own is not None else self.store.fingerprint
         )
         if isinstance(self.store, SharedStore):
             self.scheduler.engine_kind = self.store.kind
         watch(
-            self.metrics, self.scheduler, self.store, self._so_far, lambda: standing.told_by_webhooks(self.webhooks())
+            self.metrics,
+            self.scheduler,
+            self.store,
+            self._clock,
+            lambda: status.told_by_webhooks(self.webhooks()),
         )
         self.coordinator: Coordinator | None = None
-        """How this bridge takes turns with others; None where it is the only one."""
+        """Coordinates this bridge with the cluster; None without a cluster."""
         self.member: Membership | None = None
-        """This bridge's part in the cluster of those turns."""
+        """This bridge's membership in that cluster."""
         self.suspends = Suspends(self, system_clocks() if boottime is None else paired(self.now, boottime))
         self._sessions = LiveSessions(self, self.hub)
         self.flushes = Flushes(self, self._sessions.live)
@@ -137,17 +139,17 @@ class Bridge:
 
     @property
     def own(self) -> EmbeddedStore | None:
-        """The bridge's own store; None where its queues are those of an engine."""
+        """The embedded store; None if the bridge serves a shared store."""
         return self.store if isinstance(self.store, EmbeddedStore) else None
 
     @property
     def keeps_queues(self) -> bool:
-        """Whether there are queues behind its own API: not in a cluster without a store."""
+        """Whether the queue API serves queues; False in a cluster without a store."""
         return not isinstance(self.store, SharedStore) or self.store.keeps
 
     @property
     def named_boot(self) -> str | None:
-        """What answers of the queue service name: the boot, None where the queues are those of an engine (O0)."""
+        """The boot that queue service answers contain; None with a shared store (O0)."""
         return None if self.own is None else self.boot
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ class Bridge:
         await self.stop()
 
     async def start(self) -> None:
-        """Open the store and learn what waits there."""
+        """Open the store and load its backlog."""
         if self.stopped:
             raise Closed("this bridge was stopped; make a new one")
         self._loop = asyncio.get_running_loop()
@@ -170,15 +172,14 @@ class Bridge:
         self.notice_suspend()
         await self.store.open()
         if self.own is not None:
-            ear = EmbeddedFeed(self)
-            self.own.observe(ear)
-            ear.committed(self.own.levels(), [])
+            feed = EmbeddedFeed(self)
+            self.own.observe(feed)
+            feed.committed(self.own.levels(), [])
 
     async def stop(self) -> None:
-        """Stop in the written order; what was acknowledged is safe.
+        """Stop in the order the module describes; acknowledged messages are safe.
 
-        May be called twice: whoever calls returns when the file is closed, and a caller that is cancelled leaves the
-        others and the file to their end.
+        May be called twice: each call returns once the file is closed. Cancelling a caller does not stop the shutdown.
         """
         if self._closing is None:
             self.end_sessions()
@@ -191,44 +192,44 @@ class Bridge:
         await asyncio.shield(self._closing)
 
     async def leave(self) -> None:
-        """End every session as `end_sessions` does; one of several bridges spares the others, 10 s at most (C7).
+        """End every session as `end_sessions` does; a cluster member hands over gradually, within 10 s (C7).
 
-        They are told first, then its sessions go one after the other and find another bridge: with a `bye`, or they are
-        ended a moment later. What is owed and due when the last has gone is told to the others, and this returns when
-        the broker has it.
+        The bridge announces that it leaves. Its sessions then move to other bridges one by one: with a `bye`, or the
+        bridge ends them a moment later. After the last, the bridge sends its due pending work to the other members
+        and returns when the broker has it.
         """
         if self.member is None or self.draining:
             self.end_sessions()
             return
-        begun = self.now()
-        self._take_no_more()
-        await self._sessions.depart(begun, self.member.coordinator.others(begun), self._draw)
-        await self.member.hand_over_queues(begun + ENDS_S)
+        started_at = self.now()
+        self._stop_accepting()
+        await self._sessions.depart(started_at, self.member.coordinator.others(started_at), self._draw)
+        await self.member.hand_over_queues(started_at + ENDS_S)
 
     def drain(self) -> None:
-        """Take no more triggers and sessions, and tell the sessions there are; may be called twice."""
+        """Stop accepting triggers and sessions, and send `drain` to every session; may be called twice."""
         if self.draining:
             return
-        self._take_no_more()
+        self._stop_accepting()
         self._sessions.drain()
 
     def end_sessions(self) -> None:
-        """Drain, and end every session with 1012; a web server stops at once after this, and waits for them before."""
+        """Drain, and end every session with 1012. A web server waits for sessions until this has been called."""
         self.drain()
         self._sessions.send_all_away()
         if self.member is not None:
-            # C7: last, for the end of the sessions made timers (B8), which nobody else knows of.
+            # C7: last, because ending the sessions set timers (B8) that only this bridge knows.
             self.member.hand_over_without_waiting()
 
-    def _take_no_more(self) -> None:
+    def _stop_accepting(self) -> None:
         self.draining = True
         if self.member is not None:
-            # C7: first of all, so that the others act on what they hold.
+            # C7: first, so that the other members act on the work they hold.
             self.member.coordinator.leave(self.now())
             self.drive()
 
     def observe(self, observer: Observer) -> None:
-        """Have every fact told to ``observer`` from now on."""
+        """Send every fact to ``observer`` from now on."""
         self.hub.observers.append(observer)
 
     def local_channel(self) -> LocalChannel:
@@ -247,16 +248,16 @@ class Bridge:
         redelivered: bool = False,
         counts: Sequence[int] | None = None,
     ) -> int:
-        """Mark the queues of these events, all or none, and return how many were accepted.
+        """Record wake requests for these events, all or none, and return how many were accepted.
 
-        ``counts`` says for each how many equal ones it stands for; its ``payload_size`` is that of all of them.
-        When it returns, the marks are made (B1); the wakes leave in the same turn of the loop. Raises `BadInput` with
-        the code ``draining``, ``bad_trigger`` or ``bad_queue_reference``.
+        ``counts`` has, for each event, the number of equal triggers it stands for; its ``payload_size`` covers all of
+        them. On return the requests are recorded (B1); wakes leave in the same turn of the loop. Raises `BadInput`
+        with the code ``draining``, ``bad_trigger`` or ``bad_queue_reference``.
         """
-        self._must_take(bus)
-        return self._mark(events, bus, redelivered, counts)
+        self._check_accepting(bus)
+        return self._request_wakes(events, bus, redelivered, counts)
 
-    def _mark(
+    def _request_wakes(
         self,
         events: Sequence[CloudQueueWorkDetected],
         bus: str,
@@ -278,58 +279,58 @@ class Bridge:
     # -- other bridges -----------------------------------------------------------------------------------------------
 
     def take_turns(self, line: ClusterLink, **about: str | None) -> Membership:
-        """Be one of a cluster, whose others are heard on ``line``; before the start. ``about``: see `Coordinator`."""
-        self.coordinator = turns = self.scheduler.join(**about)
+        """Join a cluster over ``line``, before the start. For ``about`` see `Coordinator`."""
+        self.coordinator = coordinator = self.scheduler.join(**about)
         if isinstance(served := self.store, SharedStore):
-            turns.identity = lambda: served.identity
-            # C8: what either was told may be old; an engine can be emptied, or replaced behind its address.
+            coordinator.identity = lambda: served.identity
+            # C8: either identity may be stale: a store can be emptied or replaced at the same address.
             self.observe(lambda fact: served.ask_again() if isinstance(fact, MemberRefused) else None)
-        watch_cluster(self.metrics, turns, self._so_far)
-        self.member = Membership(self, turns, line)
+        watch_cluster(self.metrics, coordinator, self._clock)
+        self.member = Membership(self, coordinator, line)
         return self.member
 
     def beside(self, engine: QueueStore) -> SharedStore:
-        """Return the queues that workers keep in ``engine`` beside this bridge's own; whoever asked closes them."""
-        return SharedStore(engine, self._put_elsewhere, lambda _: None, is_watched=False)
+        """Serve the queues of ``engine`` next to this bridge's own; the caller closes the result."""
+        return SharedStore(engine, self._on_external_put, lambda _: None, is_watched=False)
 
-    def _put_elsewhere(self, events: Sequence[CloudQueueWorkDetected]) -> None:
-        # Also while it is stopping: such a put was let in before.
+    def _on_external_put(self, events: Sequence[CloudQueueWorkDetected]) -> None:
+        # Also while stopping: such a put was admitted earlier.
         if not self.stopped:
-            self._mark(events, "store")
+            self._request_wakes(events, "store")
 
-    def _deleted_elsewhere(self, queue: str) -> None:
-        # Listeners that are there look on: it may be made again.
+    def _on_external_delete(self, queue: str) -> None:
+        # A queue with listeners is kept: it may be created again.
         with contextlib.suppress(BadInput):
             self.forget(queue)
 
-    def forward(self, hear: Callable[[Sequence[CloudQueueWorkDetected], str], None]) -> Callable[[], None]:
-        """Have triggers told to ``hear``, with the bus they came by, after their mark (B16); return what ends that.
+    def forward(self, callback: Callable[[Sequence[CloudQueueWorkDetected], str], None]) -> Callable[[], None]:
+        """Pass accepted triggers and the name of their bus to ``callback`` (B16); return a function that ends this.
 
-        ``hear`` must not block and must not call back.
+        ``callback`` must not block and must not call back.
         """
         forwards = self.hub.forwards
-        forwards.append(hear)
-        return lambda: forwards.remove(hear) if hear in forwards else None
+        forwards.append(callback)
+        return lambda: forwards.remove(callback) if callback in forwards else None
 
-    def _must_take(self, bus: str = "") -> None:
-        # C7: until its last session has gone it may be the only one that can wake somebody for what all hear.
-        goes_on = self.member is not None and self.member.line.hears(bus) and bool(self._sessions.live)
-        if self.draining and not goes_on:
+    def _check_accepting(self, bus: str = "") -> None:
+        # C7: until its last session ends, only this bridge may be able to wake a worker for a shared trigger.
+        still_accepts = self.member is not None and self.member.line.hears(bus) and bool(self._sessions.live)
+        if self.draining and not still_accepts:
             raise BadInput("draining", "the bridge is stopping; try again in a moment")
         if self._loop is None:
             raise Closed("the bridge was not started")
 
     def gap(self) -> int:
-        """Triggers may have been missed on a bus: look once at each queue elsewhere; return how many."""
-        marked = self.scheduler.gap(self.now())
+        """Check each queue in an external store once, as a bus may have lost triggers; return their number."""
+        count = self.scheduler.gap(self.now())
         self.drive()
-        return marked
+        return count
 
     def forget(self, queue: str) -> None:
-        """Forget a queue elsewhere that is gone, and what was announced there; the first listener to come will look.
+        """Forget a deleted queue of an external store and its pending work; its next new listener checks it.
 
-        Raises `BadInput`: ``queue_not_found`` where it was never heard of, ``conflict`` where it stands in the queue
-        service or somebody listens.
+        Raises `BadInput`: ``queue_not_found`` for an unknown queue, ``conflict`` if the queue service holds the queue
+        or it has listeners.
         """
         if not self.scheduler.forget(queue):
             why = "it stands in the queue service, or somebody listens to it: delete it, or end its listeners"
@@ -337,68 +338,68 @@ class Bridge:
         self.drive()
 
     def notice_suspend(self) -> float:
-        """Compare the clocks; after a suspend every queue elsewhere is looked at once (B15). Return its seconds, or 0.
+        """Detect a suspend and return its seconds, or 0; every queue in an external store is then checked once (B15).
 
-        Done before each frame, each timer and each new session, so that nothing is answered from before the suspend.
+        Runs before each frame, timer and new session, so that no answer relies on state from before the suspend.
         """
         return self.suspends.notice()
 
     # -- plain subscribers -------------------------------------------------------------------------------------------
 
-    def subscribe(self, hear: Callable[[Announce], None]) -> Callable[[], None]:
-        """Have every wake for plain subscribers told to ``hear`` (B12); return what ends that.
+    def subscribe(self, callback: Callable[[Announce], None]) -> Callable[[], None]:
+        """Pass every wake for plain subscribers to ``callback`` (B12); return a function that ends this.
 
-        ``hear`` is called in the tick of the mark, must not block and must not call back.
+        ``callback`` runs in the same turn as the wake request. It must not block and must not call back.
         """
         subscribers = self.hub.subscribers
-        subscribers.append(hear)
+        subscribers.append(callback)
         self.scheduler.reminders.announcing(self.now(), True)
         self.arm()
 
         def end() -> None:
-            if hear in subscribers:
-                subscribers.remove(hear)
+            if callback in subscribers:
+                subscribers.remove(callback)
             self.scheduler.reminders.announcing(self.now(), bool(subscribers))
 
         return end
 
     def newest(self, queue: str) -> tuple[int, bool]:
-        """Return a queue's newest generation, 0 if it was never heard of, and whether work waits there."""
-        return self.scheduler.ledger.newest(queue)
+        """Return a queue's newest generation (0 for an unknown queue) and whether work waits there."""
+        return self.scheduler.pending.newest(queue)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     def connect(self, outlet: Outlet) -> BridgeSession:
-        """Begin a session on ``outlet``; it has 5 s to say hello. Raises `BadInput` (``draining``)."""
-        self._must_take()
+        """Begin a session on ``outlet``; its hello must arrive within 5 s. Raises `BadInput` (``draining``)."""
+        self._check_accepting()
         self.notice_suspend()
         return self._sessions.open(outlet)
 
     def unreadable(self, session: BridgeSession | None, error: BadInput) -> None:
-        """Note a worker's frame that cannot be read: it is rejected, and shown."""
+        """Reject a worker's malformed frame and record the rejection."""
         self.scheduler.unreadable(self.now(), None if session is None else session.number, error.code, str(error))
         self.drive()
 
-    # -- doing what the rules say ------------------------------------------------------------------------------------
+    # -- performing commands -----------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """Return the time that the rules go by; raises `WrongThread` before anything is changed."""
+        """Return the scheduler's time; raises `WrongThread` before anything is changed."""
         assert self._loop is not None
         if threading.get_ident() != self._thread:
             raise WrongThread("bridge")
         return self._loop.time()
 
-    def _so_far(self) -> float:
-        """Return that time for what only tells of it, 0 before the start."""
+    def _clock(self) -> float:
+        """Return the scheduler's time for reports, 0 before the start."""
         return 0.0 if self._loop is None else self._loop.time()
 
     def drive(self, *, later: bool = False) -> None:
-        """Perform commands until there are none; ``later`` lets wakes of this turn of the loop merge first.
+        """Perform the scheduler's commands until none are left; ``later`` first merges the wakes of this loop turn.
 
-        Each on its own: an exception costs its command, a cancellation leaves the others to the next turn.
+        An exception affects only its command; a cancellation postpones the rest to the next turn.
         """
         if self._driving:
-            # Called from within a command: the loop below takes what was added.
+            # Called from within a command: the outer call performs the new commands.
             return
         self._driving = True
         commands, sessions = self._commands, self._sessions.live
@@ -410,7 +411,7 @@ class Bridge:
                         break
                 command = commands.popleft()
                 try:
-                    # The answers to heartbeats first: of ten thousand idle sessions there is nothing else.
+                    # Check for Send first: ten thousand idle sessions cause only heartbeat answers.
                     if isinstance(command, Send):
                         session = sessions.get(command.session)
                         if session is not None:
@@ -419,7 +420,7 @@ class Bridge:
                         (self.flushes.later if later else self.flushes.now)(command.session)
                     else:
                         self._perform(command)
-                except Exception as error:  # noqa: BLE001 - it costs this command only
+                except Exception as error:  # noqa: BLE001 - affects this command only
                     swallow(CHANNEL if isinstance(command, Send | Flush | End) else "a command of the rules", error)
         except BaseException:
             asyncio.get_running_loop().call_soon(self.drive)
@@ -447,7 +448,7 @@ class Bridge:
             put_right(self, self.own, command)
 
     def arm(self) -> None:
-        """Have the timer stand at the deadline of the rules."""
+        """Set the timer to the scheduler's deadline."""
         deadline = self.scheduler.deadline()
         if deadline == self._timer_at or self.stopped:
             return
@@ -461,8 +462,7 @@ class Bridge:
 
     def _timer_fired(self) -> None:
         self._timer = None
-        # Frames that were read in this turn of the loop go before timers (B4): they are fed in the next turn, ahead of
-        # a callback that is queued now.
+        # Frames read in this loop turn go before timers (B4): they are fed in the next turn, ahead of this callback.
         assert self._loop is not None
         self._loop.call_soon(self._tick)
 
@@ -478,52 +478,52 @@ class Bridge:
     # -- state -------------------------------------------------------------------------------------------------------
 
     def describe(self, queue: str, sees: Callable[[str], bool] = everything) -> QueueState | None:
-        """Return how one queue stands, or None for one that was never put to, triggered or subscribed.
+        """Return the state of one queue, or None if it was never put to, triggered or subscribed.
 
-        What was buried is told to a reader who ``sees`` the poison queue.
+        The result contains dead letters only if ``sees`` accepts the poison queue.
         """
-        return standing.describe(self.scheduler, queue, self.now(), sees)
+        return status.describe(self.scheduler, queue, self.now(), sees)
 
     def cluster(self) -> Cluster:
         """Return the cluster as this bridge sees it."""
-        return standing.cluster(self.scheduler, self.coordinator, self.now())
+        return status.cluster(self.scheduler, self.coordinator, self.now())
 
     def listeners(self) -> list[ListenerState]:
-        """Return the sessions that said hello, oldest first."""
-        return standing.listeners(self.scheduler, self.now())
+        """Return the sessions that sent a hello, oldest first."""
+        return status.listeners(self.scheduler, self.now())
 
     def readiness(self) -> Readiness:
-        """Return whether everything configured works, and each check by name."""
-        return standing.readiness(
+        """Return whether everything required works, and each check by name."""
+        return status.readiness(
             self.store.failure(),
             self.draining,
             self._checks,
             self.gate.refusing(),
-            standing.crowded(self.scheduler),
+            status.crowded(self.scheduler),
             keeps=self.keeps_queues,
         )
 
     def add_check(self, name: str, check: Callable[[], tuple[bool, str]], *, required: bool = True) -> None:
-        """Have ``check`` asked, under ``name``, whenever readiness is: whether it works, and how it stands."""
+        """Add ``check``, named ``name``, to readiness; it returns whether it passes, and a detail."""
         self._checks[name] = (check, required)
 
     def emit(self, fact: Fact) -> None:
-        """Tell all observers of a fact, of the rules or from without."""
+        """Send a fact to all observers."""
         self.hub.emit(fact)
 
 
 class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a bridge works; the numbers of the protocol are in `Periods`."""
+    """Configure a bridge; `Periods` has the protocol's times."""
 
     periods: Periods = Periods()
     synchronous: str = "FULL"
     """SQLite's synchronous mode: FULL survives power loss, NORMAL may lose the last commits. Defaults to FULL."""
     put_window_s: float = PUT_WINDOW_S
-    """How long the key of a put is remembered at least."""
+    """Minimum time for which the key of a put is remembered, in seconds."""
     put_waiting_bytes: int = BYTES_MAX
-    """What puts that wait to be committed may take, in bytes."""
+    """Maximum size of all puts that wait for their commit, in bytes."""
     put_wait_ms: int = WAIT_MS
-    """How long a put over HTTP may be expected to wait before it is refused instead."""
+    """Longest expected wait of a put over HTTP, in milliseconds; beyond it the put is rejected."""
 
 
 Clock = Callable[[], float]
@@ -543,7 +543,7 @@ def watch(
     metrics.watch(
         "queuebell_queues_unknown",
         "Queue names with work announced that were forgotten for want of room, since the start",
-        lambda: float(scheduler.ledger.unknown),
+        lambda: float(scheduler.pending.unknown),
     )
     metrics.watch(
         "queuebell_store_up",
@@ -556,27 +556,27 @@ def watch(
     metrics.watch_counts(lambda: content.held(scheduler, now()))
 
 
-def watch_cluster(metrics: Metrics, turns: Coordinator, now: Clock) -> None:
-    """Register the gauges of a bridge that is one of a cluster."""
+def watch_cluster(metrics: Metrics, coordinator: Coordinator, now: Clock) -> None:
+    """Register the gauges of a cluster member."""
     metrics.watch(
         "queuebell_cluster_members",
         "Bridges of the cluster that are heard, this one among them",
-        lambda: float(1 + len(turns.members.peers)),
+        lambda: float(1 + len(coordinator.members.peers)),
     )
     metrics.watch(
         "queuebell_cluster_alone",
         "1 while this bridge acts as if there were no other",
-        lambda: float(turns.members.alone(turns.at(now()))),
+        lambda: float(coordinator.members.alone(coordinator.at(now()))),
     )
     metrics.watch(
         "queuebell_cluster_refused",
         "Bridges that are heard on the cluster's subjects and are none of its members",
-        lambda: float(len(turns.members.refused)),
+        lambda: float(len(coordinator.members.refused)),
     )
     metrics.watch(
         "queuebell_cluster_deferred",
         "Queues that wait for another bridge's look",
-        lambda: float(len(turns.deferred)),
+        lambda: float(len(coordinator.deferred)),
     )
 
 
@@ -586,64 +586,64 @@ LINE: Final = "the line to the other bridges"
 
 
 class ClusterLink(Protocol):
-    """Where the other bridges of a cluster are heard (`bridge.triggers.cluster.ClusterLine`)."""
+    """Connects to the other cluster members (`bridge.triggers.cluster.ClusterLine`)."""
 
     @property
     def shares(self) -> bool:
-        """Whether what is marked here is marked by the others too."""
+        """Whether the other members record the same wake requests."""
         ...
 
     def say(self, word: ClusterMessage) -> None:
-        """Say one word, now or never."""
+        """Send one message, best effort; it may be dropped."""
         ...
 
     def named(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> Sequence[CloudQueueWorkDetected]:
-        """Give a name to each trigger that has none and is told to the others."""
+        """Give an id to each trigger that has none and is sent to the other members."""
         ...
 
     def hears(self, bus: str) -> bool:
-        """Whether all hear what comes by this bus, each by itself."""
+        """Return whether every member receives this bus's triggers directly."""
         ...
 
     def tell(self, events: Sequence[CloudQueueWorkDetected]) -> int:
-        """Tell the others of these triggers, and return how many of them are on their way: the first ones."""
+        """Send triggers to the other members; return how many, from the first on, were sent."""
         ...
 
     async def hand_over_queues(self, events: Sequence[CloudQueueWorkDetected]) -> None:
-        """Tell the others what this bridge leaves behind, and wait until the broker has it, however long."""
+        """Send the handover to the other members and wait, without a time limit, until the broker has it."""
         ...
 
 
 class Membership:
-    """Brings the words of the others to the rules, and hands over what this bridge has pending when it leaves."""
+    """Passes cluster messages to the coordinator, and hands over pending work when this bridge leaves."""
 
-    def __init__(self, bridge: Runner, turns: Coordinator, line: ClusterLink) -> None:
+    def __init__(self, bridge: Runner, coordinator: Coordinator, line: ClusterLink) -> None:
         self._bridge = bridge
-        self.coordinator = turns
+        self.coordinator = coordinator
         self.line = line
-        self._bequeathed = False
+        self._handed_over = False
 
     def connected(self, connected: bool) -> None:
-        """Take turns while the others can be heard, and act alone while they cannot (C1)."""
+        """Coordinate while the cluster link is up, and act alone while it is down (C1)."""
         if not self._bridge.stopped:
             begin_or_end = self.coordinator.begin if connected else self.coordinator.end
             begin_or_end(self._bridge.now())
             self._bridge.drive()
 
     def hear(self, word: ClusterMessage) -> None:
-        """Take a word of another bridge, decoded and checked."""
+        """Handle another bridge's message, already decoded and checked."""
         if not self._bridge.stopped:
             self._bridge.notice_suspend()
             self.coordinator.hear(self._bridge.now(), word)
             self._bridge.drive()
 
     async def hand_over_queues(self, until: float) -> None:
-        """Send the others what is pending and due here; return when the broker has it, or at ``until`` (C7)."""
+        """Send due pending work to the other members; return when the broker has it, or at ``until`` (C7)."""
         handover: list[CloudQueueWorkDetected] = []
         try:
             async with asyncio.timeout_at(until):
-                for some in sliced(self._bridge.scheduler.ledger.by_queue.values()):
-                    handover += self.coordinator.handover(self._bridge.now(), some)
+                for batch in sliced(self._bridge.scheduler.pending.by_queue.values()):
+                    handover += self.coordinator.handover(self._bridge.now(), batch)
                     await asyncio.sleep(0)
                 await self.line.hand_over_queues(handover)
         except TimeoutError:
@@ -655,12 +655,12 @@ class Membership:
         else:
             self.coordinator.handed_over(self._bridge.now())
             self._bridge.drive()
-        self._bequeathed = True
+        self._handed_over = True
 
     def hand_over_without_waiting(self) -> None:
-        """Do so where nobody waits for the broker; nothing where it was done before."""
-        if not self._bequeathed:
-            self._bequeathed = True
-            # The broker may not have it, so the others still check every queue (C5).
+        """Send the handover without waiting for the broker, unless it was sent before."""
+        if not self._handed_over:
+            self._handed_over = True
+            # It may not arrive, so the other members still check every queue (C5).
             with swallowing(LINE):
                 self.line.tell(self.line.named(self.coordinator.handover(self._bridge.now()), ""))

@@ -1,4 +1,4 @@
-"""The callbacks of a bridge: an exception in one costs that one a single call, and no other anything."""
+"""Call the bridge's registered callbacks; an exception costs one callback one call and affects no other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUBSCRIBER = "a subscriber of wakes"
 
 
 class Callbacks:
-    """Calls everybody who asked to be called. No callback may block or call back."""
+    """Holds and calls the registered callbacks. None of them may block or call back."""
 
     def __init__(self) -> None:
         self.observers: list[Observer] = []
@@ -21,36 +21,36 @@ class Callbacks:
         self.forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
         self.session_watchers: list[Callable[[Iterable[str]], None]] = []
         self.tellers: dict[str, list[Callable[[AnnounceInTurn], None]]] = {}
-        """By the way that other bridges share."""
+        """By the subscriber's ``way``, which other bridges share."""
 
     def emit(self, fact: Fact) -> None:
-        """Report a fact to all observers."""
+        """Send a fact to all observers."""
         for observer in self.observers:
             try:
                 observer(fact)
-            except Exception as error:  # noqa: BLE001 - it costs this observer this fact
+            except Exception as error:  # noqa: BLE001 - this observer loses this fact
                 swallow("an observer of facts", error)
 
     def announce(self, announced: Announce) -> None:
         """Send a wake to the plain subscribers."""
-        for hear in self.subscribers:
+        for callback in self.subscribers:
             with swallowing(SUBSCRIBER):
-                hear(announced)
+                callback(announced)
 
-    def tell_in_turn(self, told: AnnounceInTurn) -> None:
-        """Report what becomes of a wake that was held for another bridge."""
-        for hear in self.tellers.get(told.way, ()):
+    def tell_in_turn(self, decision: AnnounceInTurn) -> None:
+        """Report whether a wake held for another bridge is sent here."""
+        for callback in self.tellers.get(decision.way, ()):
             with swallowing(SUBSCRIBER):
-                hear(told)
+                callback(decision)
 
     def forward(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> None:
-        """Pass triggers on that were marked."""
-        for hear in self.forwards:
+        """Pass on accepted triggers."""
+        for callback in self.forwards:
             with swallowing("a way to pass triggers on"):
-                hear(events, bus)
+                callback(events, bus)
 
     def session_heard(self, queues: Iterable[str]) -> None:
         """Report the queues of a session that sent a frame."""
-        for hear in self.session_watchers:
+        for callback in self.session_watchers:
             with swallowing("a watcher of sessions"):
-                hear(queues)
+                callback(queues)

@@ -1,4 +1,4 @@
-"""The pair of clocks that shows a suspend, where the system has one, and who tells the rules (B15)."""
+"""Detect that the machine was suspended, by comparing two clocks, and report it to the scheduler (B15)."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from bridge.observe.swallowed import swallowing
 from bridge.service.runner import Runner
 
 PairOfClocks = Callable[[], tuple[float, float] | None]
-"""Reads the clock that stands still while suspended and the one that does not, at one moment; None if it could not."""
+"""Reads, at one moment, the clock that is frozen during a suspend and the one that runs; None if it could not."""
 
 _TIGHT_S: Final = 0.001
 _TRIES: Final = 3
 _NAMES: Final = {
     "linux": ("CLOCK_MONOTONIC", "CLOCK_BOOTTIME"),
-    # Here "monotonic" counts sleep, and asyncio's own clock is the other one.
+    # Here "monotonic" includes sleep, and asyncio uses the other clock.
     "darwin": ("CLOCK_UPTIME_RAW", "CLOCK_MONOTONIC"),
 }
 
 
 def system_clocks(platform: str = sys.platform) -> PairOfClocks | None:
-    """Return the pair of this system, or None where it has none: then a suspend goes unnoticed."""
-    still, running = (getattr(time, name, None) for name in _NAMES.get(platform, ("", "")))
-    if still is None or running is None:
+    """Return this system's pair of clocks; None if it has none, so that suspends go unnoticed."""
+    frozen, running = (getattr(time, name, None) for name in _NAMES.get(platform, ("", "")))
+    if frozen is None or running is None:
         return None
-    return paired(functools.partial(time.clock_gettime, still), functools.partial(time.clock_gettime, running))
+    return paired(functools.partial(time.clock_gettime, frozen), functools.partial(time.clock_gettime, running))
 
 
-def paired(still: Callable[[], float], running: Callable[[], float]) -> PairOfClocks:
-    """Read two clocks as one moment: again where something came between, for that would look like a suspend."""
+def paired(frozen: Callable[[], float], running: Callable[[], float]) -> PairOfClocks:
+    """Return a function that reads both clocks at one moment; a delay between them would look like a suspend."""
     apart: float | None = None
 
     def read() -> tuple[float, float] | None:
         nonlocal apart
-        before, between = still(), running()
+        before, between = frozen(), running()
         if apart is not None and between - before <= apart + _TIGHT_S:
-            # As it was: nothing came between that matters, and this is asked before every frame.
+            # Fast path, as this runs before every frame: the difference has not grown.
             return before, between
         for _ in range(_TRIES):
-            if still() - before <= _TIGHT_S:
+            if frozen() - before <= _TIGHT_S:
                 apart = between - before
                 return before, between
-            before, between = still(), running()
+            before, between = frozen(), running()
         return None
 
     return read
 
 
 class Suspends:
-    """Tells the rules that the machine slept."""
+    """Reports suspends of the machine to the scheduler."""
 
     def __init__(self, bridge: Runner, clocks: PairOfClocks | None) -> None:
         self._bridge = bridge
@@ -63,11 +63,11 @@ class Suspends:
 
     @property
     def noticed(self) -> bool:
-        """Whether there are clocks that show a suspend."""
+        """Whether suspends can be detected."""
         return self._clocks is not None
 
     def notice(self) -> float:
-        """Compare the clocks; after a suspend every queue elsewhere is looked at once. Return its seconds, or 0."""
+        """Return the seconds of a new suspend, or 0; every queue in an external store is then checked once."""
         read = None
         scheduler = self._bridge.scheduler
         if self._clocks is not None:
@@ -85,10 +85,9 @@ class Suspends:
 
 
 class SuspendWatch:
-    """Compares a clock that stands still while the machine is suspended with one that does not.
+    """Compares a clock that is frozen during a suspend with one that runs.
 
-    Both come from outside, read at the same moment; only how their difference grows matters. An event loop that lags
-    or a process that is stopped changes neither, and is no gap.
+    Only the growth of their difference matters. A lagging event loop or a stopped process does not change it.
     """
 
     __slots__ = ("_behind",)
@@ -97,9 +96,9 @@ class SuspendWatch:
         self._behind: float | None = None
 
     def observe(self, monotonic: float, boottime: float, allowed_s: float) -> float:
-        """Return for how many seconds the machine slept since it was told so last; 0 for ``allowed_s`` or less.
+        """Return the seconds the machine slept since the last report; 0 for ``allowed_s`` or less.
 
-        Short sleeps add up until they are worth a gap: each of them may have lost a trigger.
+        Short sleeps add up, as each may have lost a trigger.
         """
         behind = boottime - monotonic
         if self._behind is None or behind < self._behind:
@@ -116,10 +115,10 @@ EVERY_S: Final = 1.0
 
 
 class LoopWatch:
-    """Once a second tells `LoopLagged` and asks the bridge to compare its clocks; an async context manager.
+    """Emits `LoopLagged` and checks for a suspend, once a second; an async context manager.
 
-    A loop that lags is counted and nothing else is done: to mark all queues on overload would feed the overload. The
-    bridge compares its clocks before every frame anyway; this finds a suspend that nobody follows with a frame.
+    A lagging loop is only counted: checking all queues on overload would add to it. The bridge checks for a suspend
+    before every frame anyway; this finds one that no frame follows.
     """
 
     def __init__(self, bridge: Runner) -> None:

@@ -1,4 +1,4 @@
-"""What the own store tells, brought to the rules (`bridge.queues.embedded.terms.StoreObserver`)."""
+"""Pass the embedded store's commits to the scheduler (`bridge.queues.embedded.terms.StoreObserver`)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from bridge.queues.embedded.own_store import EmbeddedStore
 from bridge.queues.embedded.terms import Grant, Handed, Level
 from bridge.service.runner import Runner
 
-# Id, receipt, times and names around a body in a frame.
+# Size of id, receipt, times and names around a body in a frame.
 ENVELOPE_BYTES = 320
 
 
 def open_embedded_store(
     data: str | os.PathLike[str] | None, boot: str, synchronous: str, put_window_s: float
 ) -> EmbeddedStore:
-    """Make the embedded store, in the directory ``data`` or in memory."""
+    """Create the embedded store, in the directory ``data`` or in memory."""
     if data is None:
         from bridge.queues.embedded.memory import MemoryStore
 
@@ -37,16 +37,16 @@ def open_embedded_store(
 
 
 class EmbeddedFeed:
-    """Hears what was committed, in the writer's order, and says who may be handed messages."""
+    """Receives commits in the writer's order, and chooses the sessions that wakes carry messages to."""
 
     def __init__(self, bridge: Runner) -> None:
         self._bridge = bridge
         self._rules = bridge.scheduler.embedded
         self._grants: dict[tuple[int, str], list[tuple[int, float]]] = {}
-        """How many messages, and since when at the earliest their leases run."""
+        """For each grant the number of messages and the earliest start of their leases."""
 
     def grant(self, queue: str, count: int) -> Grant | None:
-        """Say whether messages of a put on its way may be handed to a session at once (O7)."""
+        """Return the session that messages of a put may be sent to directly, or None (O7)."""
         if self._bridge.draining:
             return None
         now = self._bridge.now()
@@ -58,23 +58,23 @@ class EmbeddedFeed:
         return Grant(session=str(session), limit=limit, lease_s=lease_s)
 
     def committed(self, levels: list[Level], handed: list[Handed]) -> None:
-        """Bring a commit to the rules: first what was handed out in it, then how the queues stand."""
+        """Pass a commit to the scheduler: first its carried messages, then the queues' backlogs."""
         now = self._bridge.now()
         for hand in handed:
             try:
                 self._handed(now, hand)
-            except Exception as error:  # noqa: BLE001 - these messages come back when their leases end
+            except Exception as error:  # noqa: BLE001 - the messages reappear when their leases end
                 swallow("a wake that carries messages", error)
         for level in levels:
             try:
                 self._level(now, level)
-            except Exception as error:  # noqa: BLE001 - asked again
+            except Exception as error:  # noqa: BLE001 - retried
                 swallow("the state of an embedded queue", error)
                 self._rules.reread_later(now, level.queue)
         self._bridge.drive()
 
     def _level(self, now: float, level: Level) -> None:
-        self._rules.level(
+        self._rules.on_commit(
             now,
             level.queue,
             exists=level.exists,
@@ -84,7 +84,7 @@ class EmbeddedFeed:
             put=level.put,
             receives=level.receives,
             empty=level.empty,
-            # Rounded up by the store's resolution: a tick early is a look that finds nothing (B2).
+            # Rounded up by the store's resolution: a timer that fires early causes an empty receive (B2).
             next_visible_s=None if level.next_visible_in_ms is None else (level.next_visible_in_ms + 1) / 1000,
             paused=level.paused,
             sources=level.sources,
@@ -100,7 +100,7 @@ class EmbeddedFeed:
         if not limits:
             self._grants.pop((session, hand.queue), None)
         lease_s = self._bridge.scheduler.dispatch.tuning.of(hand.queue).start_ack_s
-        # A worker counts from the arrival of the wake; the lease runs since before the flush.
+        # The worker counts from the wake's arrival, but the lease started before the flush.
         left_s = lease_s - (now - since)
         carried = [_carried(message, left_s) for message in hand.messages]
         weights = [_weight(message) for message in carried]
@@ -109,27 +109,27 @@ class EmbeddedFeed:
 
 
 def put_right(bridge: Runner, own: EmbeddedStore, command: Refresh | Reclaim) -> None:
-    """Have the store tell a queue's level again, or take handed messages back; a failure is tried again."""
+    """Read a queue's backlog again, or take carried messages back; a failure is retried."""
     try:
         if isinstance(command, Refresh):
             own.reread(command.queue)
         else:
             own.reclaim(command.queue, [Claim(*claim) for claim in command.claims], uncount=command.uncount)
-    except Exception as error:  # noqa: BLE001 - tried again
+    except Exception as error:  # noqa: BLE001 - retried
         swallow("the store of the embedded queues", error)
         bridge.scheduler.embedded.reread_later(bridge.now(), command.queue)
 
 
 def _weight(message: CarriedMessage) -> int:
-    """Return the bytes that a message takes in a frame, or more."""
-    beside = ENVELOPE_BYTES + (len(msgspec.json.encode(message.headers)) if message.headers else 0)
+    """Return an upper bound of a message's size in a frame, in bytes."""
+    overhead = ENVELOPE_BYTES + (len(msgspec.json.encode(message.headers)) if message.headers else 0)
     if message.body is None:
-        return len(message.body_base64 or "") + beside
-    # A control character takes six bytes in JSON; only where that bound hurts is it worth looking.
-    most = 6 * len(message.body)
-    if most > CARRY_BYTES_MAX // 32:
-        most = len(msgspec.json.encode(message.body))
-    return most + beside
+        return len(message.body_base64 or "") + overhead
+    # A control character takes six bytes in JSON. Encode only if that bound is too coarse.
+    bound = 6 * len(message.body)
+    if bound > CARRY_BYTES_MAX // 32:
+        bound = len(msgspec.json.encode(message.body))
+    return bound + overhead
 
 
 def _carried(message: StoredMessage, left_s: float) -> CarriedMessage:

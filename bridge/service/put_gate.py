@@ -1,6 +1,6 @@
-"""The gate that every put over HTTP passes, whichever door it comes by; the rule behind it is `core/admission.py`.
+"""Admit or reject every put over HTTP, on all endpoints, by the rule in `core/admission.py`.
 
-Receives, settlements and heartbeats do not pass it: what waits has to drain.
+Receives, settlements and heartbeats are always admitted, so that the backlog can drain.
 """
 
 from __future__ import annotations
@@ -15,77 +15,77 @@ from bridge.core.admission import Admission, Reason, Refused, Ticket
 from bridge.observe.facts import Fact, PutRefused
 
 REFUSING_S: Final = 5.0
-"""So long after a refusal the bridge is said to refuse puts."""
-SAID_EVERY_S: Final = 10.0
-"""The least time between two lines of the log about refusals; each says how many there were since the last."""
+"""Time after a rejection during which the bridge reports that it rejects puts."""
+LOG_EVERY_S: Final = 10.0
+"""Minimum time between two log lines about rejections; each has the number since the last."""
 
 log = logging.getLogger("queuebell.bridge")
 
 
 class PutGate:
-    """Lets puts in or refuses them, by ``clock`` (seconds that do not go back), and tells of each refusal."""
+    """Admits or rejects puts by ``clock`` (monotonic seconds), and reports each rejection."""
 
-    def __init__(self, rule: Admission, clock: Callable[[], float], tell: Callable[[Fact], None]) -> None:
+    def __init__(self, rule: Admission, clock: Callable[[], float], emit: Callable[[Fact], None]) -> None:
         self.rule = rule
         self._clock = clock
-        self._tell = tell
-        self._throttle = Throttle(SAID_EVERY_S)
+        self._emit = emit
+        self._throttle = Throttle(LOG_EVERY_S)
         self.read_since: Callable[[], float] | None = None
-        """When what is read now can have come at the earliest, by the same clock, where that is known."""
+        """Returns the earliest time, by the same clock, at which data read now can have arrived; None if unknown."""
 
     def admit(self, size: int, *, arriving: bool = False) -> Ticket:
-        """Let a put of ``size`` bytes in, before they are read where they are ``arriving``; it has to `end`.
+        """Admit a put of ``size`` bytes, which are still to be read if ``arriving``; call `end` after it.
 
         Raises `Overloaded`.
         """
-        asked = self.ask(size, arriving=arriving)
-        if isinstance(asked, Ticket):
-            return asked
-        raise Overloaded(in_words(asked), float(asked.retry_after_s))
+        answer = self.ask(size, arriving=arriving)
+        if isinstance(answer, Ticket):
+            return answer
+        raise Overloaded(in_words(answer), float(answer.retry_after_s))
 
     def ask(self, size: int, *, arriving: bool = False) -> Ticket | Refused:
-        """Return what `admit` returns, or why it would raise."""
+        """Return the ticket as `admit` does, or the reason for a rejection."""
         now = self._clock()
         if arriving:
             for slow in self.rule.give_way(now, size):
                 self.count(Reason.BYTES.value)
                 if slow.yields is not None:
                     slow.yields()
-        asked = self.rule.ask(now, size, arriving=arriving)
-        if isinstance(asked, Refused):
-            self.count(asked.reason.value)
-            self._say(asked)
-        return asked
+        answer = self.rule.ask(now, size, arriving=arriving)
+        if isinstance(answer, Refused):
+            self.count(answer.reason.value)
+            self._log(answer)
+        return answer
 
     def begin(self, ticket: Ticket, size: int, since: float | None = None) -> None:
-        """The whole body of ``size`` bytes is there, ``since`` then or now; the put goes to the store."""
+        """Record that the body of ``size`` bytes arrived, at ``since`` or now, and that the put goes to the store."""
         now = self._clock() if since is None else since
         self.rule.begin(ticket, now, size, now if self.read_since is None else self.read_since())
 
     def end(self, ticket: Ticket) -> None:
-        """The put was answered."""
+        """Record that the put was answered."""
         self.rule.end(ticket, self._clock())
 
     def drop(self, ticket: Ticket) -> None:
-        """The put came to nothing: it was refused, or its sender is gone."""
+        """Record that the put was rejected or its sender disconnected."""
         self.rule.drop(ticket)
 
     def count(self, reason: str) -> None:
-        """Count a put that was refused, also one that another limit refused."""
-        self._tell(PutRefused(reason))
+        """Count a rejected put, also one that another limit rejected."""
+        self._emit(PutRefused(reason))
 
-    def _say(self, refused: Refused) -> None:
-        unsaid = self._throttle.passes(self._clock())
-        if unsaid is not None:
+    def _log(self, refused: Refused) -> None:
+        suppressed = self._throttle.passes(self._clock())
+        if suppressed is not None:
             log.warning(
                 "puts are refused with 429: %d since this was said last, or since the start; %s; "
                 "what was acknowledged is safe",
-                unsaid + 1,
+                suppressed + 1,
                 _WHY[refused.reason],
             )
 
     def refusing(self) -> str | None:
-        """Say in words that puts are being refused, or were a moment ago; None where all are let in."""
+        """Describe recent rejections; None if all puts are admitted."""
         rule, now = self.rule, self._clock()
         if rule.refused_at is None or now - rule.refused_at > REFUSING_S:
             return None
@@ -97,7 +97,7 @@ class PutGate:
 
 
 def in_words(refused: Refused) -> str:
-    """Say why a put was refused, to whoever sent it."""
+    """Return the error text for a rejected put."""
     return f"the queue service is busy: {_WHY[refused.reason]}; nothing was put, try again"
 
 

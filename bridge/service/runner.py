@@ -1,4 +1,4 @@
-"""The running bridge as its rooms use it, so that none of them imports it."""
+"""Declare the running bridge as its parts use it, so that they need not import it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from bridge.observe.facts import Fact
 
 
 class Runner(Protocol):
-    """Runs the rules (`bridge.service.bridge.Bridge`)."""
+    """Runs the scheduler (`bridge.service.bridge.Bridge`)."""
 
     @property
     def scheduler(self) -> WakeScheduler:
-        """The rules; call `drive` after each event that you bring them."""
+        """The scheduler; call `drive` after each event that you pass to it."""
         ...
 
     @property
@@ -23,21 +23,21 @@ class Runner(Protocol):
 
     @property
     def stopped(self) -> bool:
-        """Whether the bridge has ended, so that nothing more is done."""
+        """Whether the bridge has ended."""
         ...
 
     def now(self) -> float:
-        """Return the time that the rules go by."""
+        """Return the scheduler's time."""
         ...
 
     def notice_suspend(self) -> float:
-        """Compare the clocks before an event is brought to the rules (B15)."""
+        """Check for a suspend; call this before passing an event to the scheduler (B15)."""
         ...
 
     def drive(self, *, later: bool = False) -> None:
-        """Perform the commands of the rules; ``later`` lets wakes of this turn of the loop merge first."""
+        """Perform the scheduler's commands; ``later`` first merges the wakes of this loop turn."""
         ...
 
     def emit(self, fact: Fact) -> None:
-        """Pass a fact on to those that observe the bridge."""
+        """Send a fact to all observers."""
         ...

@@ -1,4 +1,4 @@
-"""The sessions of a bridge: frames come in by them, and each ends once."""
+"""Manage the sessions of a bridge: receive their frames, send their wakes and end each of them once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERNAL: Final = 1011
 
 
 class BridgeSession:
-    """One session as its channel sees it: frames in, and the end."""
+    """A session as its channel uses it: it takes frames, and it ends."""
 
     __slots__ = ("_sessions", "number", "outlet")
 
@@ -30,23 +30,23 @@ class BridgeSession:
         self.outlet = outlet
 
     def feed(self, frame: UpFrame) -> None:
-        """Take a frame that was decoded and checked; never blocks."""
+        """Handle a decoded and checked frame; never blocks."""
         self._sessions.feed(self, frame)
 
     def ended(self, reason: str) -> None:
-        """The transport is gone; may be called twice."""
+        """Handle the loss of the transport; may be called twice."""
         self._sessions.ended(self, reason)
 
 
 class LiveSessions:
-    """The sessions that have not ended, by number."""
+    """Holds the sessions that have not ended, by number."""
 
     def __init__(self, bridge: Runner, hub: Callbacks) -> None:
         self._bridge = bridge
         self._hub = hub
         self.live: dict[int, BridgeSession] = {}
-        self._last_went: asyncio.Event | None = None
-        """Set when a bridge that leaves has no session any more."""
+        self._all_ended: asyncio.Event | None = None
+        """Set once a leaving bridge has no session left."""
 
     def open(self, outlet: Outlet) -> BridgeSession:
         """Begin a session on ``outlet``."""
@@ -56,13 +56,13 @@ class LiveSessions:
         return session
 
     def feed(self, session: BridgeSession, frame: UpFrame) -> None:
-        """Bring a frame of a session to the rules."""
+        """Pass a session's frame to the scheduler."""
         self._bridge.notice_suspend()
         if session.number in self.live:
             try:
                 self._bridge.scheduler.frame(self._bridge.now(), session.number, frame)
             except Exception:
-                # A partial hello is invalid, and over a broker no connection ends with it: nothing of it may stay.
+                # A partial hello is invalid, and no broker connection ends with it: remove everything it left.
                 with swallowing(CHANNEL):
                     session.outlet.close(INTERNAL, "internal")
                 session.ended("internal")
@@ -72,40 +72,40 @@ class LiveSessions:
             self._hub.session_heard(() if sender is None else sender.queues)
 
     def ended(self, session: BridgeSession, reason: str) -> None:
-        """Tell the rules that a session is gone; nothing where it has ended before."""
+        """Report a lost session to the scheduler, unless it has ended before."""
         if self._remove(session.number) is not None:
             self._bridge.scheduler.lost(self._bridge.now(), session.number, reason)
             self._bridge.drive()
 
     def close(self, number: int, code: int, reason: str) -> None:
-        """End a session that the rules have ended."""
+        """Close the outlet of a session that the scheduler has ended."""
         session = self._remove(number)
         if session is not None:
             session.outlet.close(code, reason)
 
     def drain(self) -> None:
-        """Tell every session that the bridge is stopping."""
+        """Send `drain` to every session."""
         for session in self.live.values():
             send(session.outlet, Drain())
 
     def send_all_away(self) -> None:
         """End every session with 1012 (service restart)."""
         for session in list(self.live.values()):
-            self._send_away(session)
+            self._end(session)
 
-    async def depart(self, begun: float, others: int, draw: Draw) -> None:
-        """Send the sessions to the ``others``, one after the other; return when the last has gone (C7)."""
+    async def depart(self, started_at: float, others: int, draw: Draw) -> None:
+        """Move the sessions to the ``others`` one by one; return when the last has ended (C7)."""
         leaving = list(self.live.values())
-        self._last_went = asyncio.Event()
+        self._all_ended = asyncio.Event()
         for session, after in zip(leaving, departures(len(leaving), others, draw), strict=True):
-            await asyncio.sleep(max(0.0, begun + after - self._bridge.now()))
+            await asyncio.sleep(max(0.0, started_at + after - self._bridge.now()))
             if session.number in self.live:
                 send(session.outlet, Drain())
-                asyncio.get_running_loop().call_later(ANSWER_S if others else 0.0, self._send_away, session)
+                asyncio.get_running_loop().call_later(ANSWER_S if others else 0.0, self._end, session)
         if self.live:
-            await self._last_went.wait()
+            await self._all_ended.wait()
 
-    def _send_away(self, session: BridgeSession) -> None:
+    def _end(self, session: BridgeSession) -> None:
         if session.number in self.live:
             with swallowing(CHANNEL):
                 session.outlet.close(SERVICE_RESTART, "the bridge is stopping")
@@ -113,8 +113,8 @@ class LiveSessions:
 
     def _remove(self, number: int) -> BridgeSession | None:
         session = self.live.pop(number, None)
-        if self._last_went is not None and not self.live:
-            self._last_went.set()
+        if self._all_ended is not None and not self.live:
+            self._all_ended.set()
         return session
 
 
@@ -123,33 +123,33 @@ CHANNEL: Final = "the channel of a session"
 
 
 def send(outlet: Outlet, frame: DownFrame) -> None:
-    """Send a frame; one that the channel fails to send is lost, as frames may be (S2, B4)."""
+    """Send a frame; it is lost if the channel fails, which the protocol allows (S2, B4)."""
     try:
         outlet.send(frame)
-    except Exception as error:  # noqa: BLE001 - it costs this frame only
+    except Exception as error:  # noqa: BLE001 - affects this frame only
         swallow(CHANNEL, error)
 
 
 class Flushes:
-    """The sessions whose wakes are still to be sent. A failure costs one session a retry, and no other anything."""
+    """Sends sessions their wakes. A failure makes one session retry and affects no other."""
 
     def __init__(self, bridge: Runner, sessions: Mapping[int, Session]) -> None:
         self._bridge = bridge
         self._sessions = sessions
         self._later: dict[int, None] = {}
         self.stalled: set[int] = set()
-        """Sessions that cannot take more now."""
+        """Sessions whose outlet is not writable now."""
         self._timer: asyncio.TimerHandle | None = None
 
     def now(self, number: int) -> None:
-        """Send a session its wakes, if it can take them; else they wait and merge (I5)."""
+        """Send a session its wakes if its outlet is writable; otherwise they wait and merge (I5)."""
         session = self._sessions.get(number)
         if session is None:
             return
         outlet = session.outlet
         try:
             wakes = self._bridge.scheduler.take(self._bridge.now(), number) if outlet.writable() else None
-        except Exception as error:  # noqa: BLE001 - tried again
+        except Exception as error:  # noqa: BLE001 - retried
             swallow(CHANNEL, error)
             wakes = None
         if wakes is None:
@@ -160,18 +160,18 @@ class Flushes:
         for wake in wakes:
             send(outlet, wake)
         if tracing.on is not None:
-            # After they left: a worker's wake is never delayed by tracing.
+            # After sending: tracing must not delay a wake.
             for wake in wakes:
                 tracing.on.route(wake)
 
     def later(self, number: int) -> None:
-        """Do so at the end of this turn of the loop, so that wakes of one turn merge."""
+        """Send the wakes at the end of this loop turn, so that wakes of one turn merge."""
         if not self._later:
             asyncio.get_running_loop().call_soon(self._all)
         self._later[number] = None
 
     def stop(self) -> None:
-        """Retry no more."""
+        """Stop retrying."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,7 +1,8 @@
-"""The queues of an engine that several bridges share (PostgreSQL, Redis), served as a bridge serves its own.
+"""Serve the queues of a shared store (PostgreSQL, Redis), which several bridges may use, over the queue API.
 
-A put is acknowledged by the engine, then marked here (P1); who else works on the engine hears of it by the engine's own
-voice or by a broker. For the rules these queues are *elsewhere*: somebody looks for every mark, and sweeps.
+The store acknowledges a put, then this bridge triggers the queue (P1). Other users of the store learn of it from the
+store's notifications or a broker. The scheduler treats these queues as external: every wake request causes a receive,
+and sweeps run.
 """
 
 from __future__ import annotations
@@ -63,37 +64,37 @@ log = logging.getLogger("queuebell.bridge")
 
 ENGINE: Final = "the store behind the queue API"
 ENDS_S: Final = 10.0
-"""So long a stop waits for calls that are under way."""
+"""Time for which closing waits for calls in progress."""
 AGAIN_S: Final = 2.0
-"""So often an engine that failed is asked whether it answers: a bridge that is not ready is sent nothing."""
+"""Interval of checks after a failure: a bridge that is not ready gets no requests that could show a recovery."""
 SERVER_TIMEOUT_MS: Final = 60_000
-"""So long an engine may still carry out a put whose answer was lost (P2)."""
+"""Time in which a store may still carry out a put whose answer was lost (P2)."""
 LOOKS: Final = frozenset(("peek", "depth", "counts", "exists", "oldest_ms", "paused", "queues", "listing", "standing"))
-"""Operations that change nothing: they end with their caller."""
+"""Read-only operations: cancelling the caller cancels them."""
 OF_DESCRIBED: Final = frozenset(("create_alike", "listing"))
 
 
 class SharedStore(ServedStore):
-    """The queues of ``engine``; it is closed with this.
+    """Serves the queues of ``engine``, and closes it.
 
-    ``ring`` is told of every put that was acknowledged or may have been carried out, before the caller is answered;
-    ``forget`` of a queue that was deleted. A caller that is cancelled leaves its call under way, and what a receive
-    brings then is given back. An engine that failed is asked until it answers, where it ``is_watched``. ``wall``
-    (seconds since 1970) dates the answers of the Azure endpoint.
+    ``on_put`` gets the triggers of every put that was acknowledged or may have been carried out, before the caller gets
+    its answer. ``on_delete`` gets each deleted queue. Cancelling a caller does not cancel its call; messages received
+    then are returned. If ``is_watched``, a failed store is checked until it answers. ``wall`` (seconds since 1970)
+    dates the answers of the Azure endpoint.
     """
 
     def __init__(
         self,
         engine: QueueStore,
-        ring: Callable[[Sequence[CloudQueueWorkDetected]], object],
-        forget: Callable[[str], object],
+        on_put: Callable[[Sequence[CloudQueueWorkDetected]], object],
+        on_delete: Callable[[str], object],
         wall: Callable[[], float] = time.time,
         *,
         is_watched: bool = True,
     ) -> None:
         self._engine = engine
-        self._ring_bell = ring
-        self._forget = forget
+        self._on_put = on_put
+        self._on_delete = on_delete
         self._wall = wall
         self._is_watched = is_watched
         if isinstance(engine, CheckedStore):
@@ -102,11 +103,11 @@ class SharedStore(ServedStore):
             engine.capabilities, batch_max=min(BATCH_MAX, engine.capabilities.batch_max), joins_transaction=False
         )
         self._naming = engine if isinstance(engine, Naming) else None
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._in_progress: set[asyncio.Task[Any]] = set()
         self._failing: str | None = "the store has not answered yet"
         self.identity: str | None = None
-        """What the engine said it is, at the start or when it last answered again; None where it does not say."""
-        self._asking: asyncio.Task[None] | None = None
+        """The store's identity, read at the start and after each failure; None if the store has none."""
+        self._checking: asyncio.Task[None] | None = None
         self._closed = False
 
     def __str__(self) -> str:
@@ -114,63 +115,63 @@ class SharedStore(ServedStore):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the engine can do, 32 messages a call at most."""
+        """The store's capabilities, with at most 32 messages a call."""
         return self._capabilities
 
     @property
     def kind(self) -> str:
-        """What kind of store the engine is (`bridge.contract.untold`)."""
+        """The kind of the store (`bridge.contract.untold`)."""
         return self._engine.kind if isinstance(self._engine, CheckedStore) else ""
 
     @property
     def keeps(self) -> bool:
-        """Whether there is an engine at all."""
+        """Whether there is a store at all."""
         return not isinstance(self._engine, NoStore)
 
     def fingerprint(self, queue: str) -> str:
-        """Return that of the engine, whichever bridge it is reached by (B11)."""
+        """Return the store's fingerprint, the same at every bridge (B11)."""
         return self._engine.fingerprint(queue)
 
     def engine(self, queue: str) -> str | None:
-        """Return the fingerprint: these are never a bridge's own."""
+        """Return the fingerprint: these queues are never embedded ones."""
         return self._engine.fingerprint(queue)
 
     def failure(self) -> str | None:
-        """Return what the newest call failed by, None where it was answered."""
+        """Return the error of the newest call; None if it succeeded."""
         return self._failing
 
     async def open(self) -> None:
-        """Ask the engine for a name; one that cannot be reached now may be later.
+        """Connect to the store; one that cannot be reached is retried later.
 
-        Raises `ConfigurationError` where it never will be as it is, also for tables that are missing or old.
+        Raises `ConfigurationError` for a permanent fault, also for tables that are missing or outdated.
         """
         check = getattr(self._engine, "check_client", None)
         if check is not None:
             check()
         try:
-            await self._ask()
+            await self._check()
         except StoreUnavailable as error:
             self._fails(error)
             log.warning("the store of the queues cannot be reached yet: %s", error)
         except QueuebellError:
             raise
-        except Exception as error:  # noqa: BLE001 - an engine may raise what its driver does
-            self._breaks(error)
+        except Exception as error:  # noqa: BLE001 - drivers may raise anything
+            self._fails_unexpectedly(error)
             self.ask_again()
 
     async def close(self) -> None:
-        """Wait for what is under way, some seconds at most, and let go of the engine; may be called twice."""
+        """Wait up to 10 s for calls in progress, then close the store; may be called twice."""
         self._closed = True
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.wait([self._asking])
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=ENDS_S)
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.wait([self._checking])
+        if self._in_progress:
+            await asyncio.wait(self._in_progress, timeout=ENDS_S)
         await self._engine.close()
-        if self._under_way:
-            await asyncio.wait(self._under_way)
+        if self._in_progress:
+            await asyncio.wait(self._in_progress)
 
-    # -- puts, which ring ------------------------------------------------------------------------------------------
+    # -- puts ------------------------------------------------------------------------------------------------------
 
     async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
         engine, naming = self._engine, self._naming
@@ -181,7 +182,7 @@ class SharedStore(ServedStore):
             with tracing.for_another():
                 return await engine.put(queue, messages, create=create), None
 
-        return await self._finish(self._told(queue, messages, put()))
+        return await self._finish(self._put_and_trigger(queue, messages, put()))
 
     async def _put_existing(self, queue: str, messages: Sequence[NewMessage]) -> Stamped[list[PutReceipt]]:
         return self._stamped(await self._put(queue, messages, False))
@@ -195,32 +196,34 @@ class SharedStore(ServedStore):
             with tracing.for_another():
                 return await store.put_once(queue, key, message, create=create), None
 
-        # Also where it was put before: whoever did may have died before the mark.
-        return await self._finish(self._told(queue, [message], put()))
+        # Trigger also if it was put before: that process may have died before its trigger.
+        return await self._finish(self._put_and_trigger(queue, [message], put()))
 
-    async def _told(self, queue: str, messages: Sequence[NewMessage], put: Awaitable[tuple[T, str | None]]) -> T:
+    async def _put_and_trigger(
+        self, queue: str, messages: Sequence[NewMessage], put: Awaitable[tuple[T, str | None]]
+    ) -> T:
         delays = [message.visible_after_ms for message in messages]
         traces = carried(message.headers for message in messages)
         try:
-            answer, commit = await self._asked(put)
+            answer, commit = await self._call(put)
         except BaseException as error:
-            if _leaves_open(error):
-                # P2: it may be there, and it may come as long as the engine can still carry it out.
-                self._ring(queue, [*delays, *(delay + SERVER_TIMEOUT_MS for delay in delays)], None, traces)
+            if _may_have_happened(error):
+                # P2: the put may have happened, or may still happen within this time.
+                self._trigger(queue, [*delays, *(delay + SERVER_TIMEOUT_MS for delay in delays)], None, traces)
             raise
-        self._ring(queue, delays, commit, traces)
+        self._trigger(queue, delays, commit, traces)
         return answer
 
-    def _ring(
+    def _trigger(
         self, queue: str, delays_ms: Iterable[int], commit: str | None = None, traces: Traces | None = None
     ) -> None:
-        # A commit that the engine says as well has one name for both: who hears it twice marks once (B13).
+        # The store may announce the same commit: one id for both makes it one wake request (B13).
         account, name = split_reference(queue)
         sizes: dict[int, int] = {}
         for delay in delays_ms:
             due = min(rounded_up(delay, self._capabilities.resolution_ms), NOT_BEFORE_MS_MAX)
             sizes[due] = sizes.get(due, 0) + 1
-        self._ring_bell(
+        self._on_put(
             [
                 CloudQueueWorkDetected(
                     account,
@@ -236,100 +239,100 @@ class SharedStore(ServedStore):
             ]
         )
 
-    # -- the rest of the promise -----------------------------------------------------------------------------------
+    # -- other operations ------------------------------------------------------------------------------------------
 
     async def _do(
         self, operation: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], *args: P.args, **options: P.kwargs
     ) -> T:
-        """Ask the engine for the operation of this name, or do what stands here under it; changes are finished."""
+        """Run this class's method of that name, or else the store's; changes finish even if the caller is cancelled."""
         name = operation.__name__
-        here = getattr(self, f"_{name}", None)
+        override = getattr(self, f"_{name}", None)
         work: Coroutine[Any, Any, T]
-        if here is not None:
-            work = here(*args, **options)
+        if override is not None:
+            work = override(*args, **options)
         else:
-            asked = self._described() if name in OF_DESCRIBED else self._engine
-            work = self._asked(getattr(asked, name)(*args, **options))
+            target = self._described() if name in OF_DESCRIBED else self._engine
+            work = self._call(getattr(target, name)(*args, **options))
         return await (work if name in LOOKS else self._finish(work))
 
     async def _receive(
         self, queue: str, limit: int, visibility_s: float, source: str | None, room: ReadRoom | None
     ) -> Stamped[Received]:
-        """Take messages; what there is no ``room`` for is given back before `NoRoom` is raised."""
-        taking = self._asked(self._engine.receive(queue, limit, visibility_s, source=source))
+        """Receive messages; if there is no ``room`` for them, return them and raise `NoRoom`."""
+        taking = self._call(self._engine.receive(queue, limit, visibility_s, source=source))
         received = await self._finish(taking, lambda late: self.reclaim(queue, _claims(late)))
         size = _bytes_of(received.messages)
         if room is not None and size and not room.take(size):
-            await self._finish(self._give_back(queue, _claims(received)))
+            await self._finish(self._return_messages(queue, _claims(received)))
             raise NoRoom(size)
         return self._stamped(received)
 
     async def _peek(self, queue: str, limit: int, room: ReadRoom | None) -> list[StoredMessage]:
-        found = await self._asked(self._engine.peek(queue, limit))
+        found = await self._call(self._engine.peek(queue, limit))
         size = _bytes_of(found)
         if room is not None and size and not room.take(size):
             raise NoRoom(size)
         return found
 
     async def browse(self, queue: str, limit: int = 32, *, after: str = "", newest: bool = False) -> Browsed:
-        """Look at the first visible messages: engines tell no places to go on from."""
+        """Return the first visible messages: shared stores have no cursor to continue from."""
         if after or newest:
             raise Unsupported("of a queue of this store only the first messages can be shown")
         return Browsed(await self.peek(queue, limit), None)
 
     async def _pause(self, queue: str, paused: bool) -> None:
-        """Pause it at any bridge; going on is marked here."""
+        """Pause or resume the queue; resuming triggers it."""
         try:
-            await self._asked(self._engine.pause(queue, paused))
+            await self._call(self._engine.pause(queue, paused))
         except BaseException as error:
-            if not paused and _leaves_open(error):
-                self._ring(queue, [0, SERVER_TIMEOUT_MS])
+            if not paused and _may_have_happened(error):
+                self._trigger(queue, [0, SERVER_TIMEOUT_MS])
             raise
         if not paused:
-            self._ring(queue, [0])
+            self._trigger(queue, [0])
 
     async def _delete(self, queue: str) -> None:
-        """Delete, and forget what was announced there."""
-        await self._asked(self._engine.delete(queue))
-        self._forget(queue)
+        """Delete the queue and forget its pending work."""
+        await self._call(self._engine.delete(queue))
+        self._on_delete(queue)
 
     def reclaim(self, queue: str, claims: Sequence[Claim]) -> None:
-        """Give back what nobody waits for any more; where that fails it comes again when its lease ends."""
+        """Return messages whose receiver is gone; if that fails they reappear when their leases end."""
         if claims and not self._closed:
-            _ = self._start(self._give_back(queue, claims))
+            _ = self._start(self._return_messages(queue, claims))
 
     async def _update(self, queue: str, claim: Claim, visibility_s: float, body: bytes | None) -> Stamped[Settled]:
-        """Move a message's visibility; one that is visible at once is marked, for its client tells no bridge."""
+        """Change a message's visibility; trigger the queue if it becomes visible now, as its client does not."""
         if visibility_s or body is not None:
-            # With a body one request, so that nobody sees half of it: 0 s are the shortest there are.
+            # Body and visibility change in one request, so that no reader sees half; 0 s become the shortest time.
             shortest = self._capabilities.resolution_ms / 1000
             extend = Extend(claim.id, claim.pop_receipt, visibility_s or shortest, body)
-            (outcome,) = (await self._asked(self._engine.settle(queue, Settlement(extend=(extend,))))).extend
+            (outcome,) = (await self._call(self._engine.settle(queue, Settlement(extend=(extend,))))).extend
         else:
             release = Release(claim.id, claim.pop_receipt)
-            (outcome,) = (await self._asked(self._engine.settle(queue, Settlement(release=(release,))))).release
+            (outcome,) = (await self._call(self._engine.settle(queue, Settlement(release=(release,))))).release
         check_settled(queue, [outcome])
         if outcome.ok and not visibility_s:
-            self._ring(queue, [0 if body is None else 1])
+            self._trigger(queue, [0 if body is None else 1])
         return self._stamped(outcome)
 
     async def _replace_metadata(self, queue: str, metadata: dict[str, str]) -> None:
         await self._require(queue)
-        await self._asked(self._engine.create(queue, metadata))
+        await self._call(self._engine.create(queue, metadata))
 
     async def _remove(self, queue: str) -> None:
         await self._require(queue)
         await self._delete(queue)
 
     async def _standing(self, queue: str) -> tuple[dict[str, str], Depth]:
-        metadata = await self._asked(self._described().metadata(queue))
-        return metadata, await self._asked(self._engine.depth(queue)) or Depth(0, 0)
+        metadata = await self._call(self._described().metadata(queue))
+        return metadata, await self._call(self._engine.depth(queue)) or Depth(0, 0)
 
     def made(self, queue: str) -> int | None:
-        """Return None: an engine tells no numbers of queues, and nothing is kept beside one."""
+        """Return None: a shared store does not number its queues."""
         return None
 
-    # -- parts -------------------------------------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _described(self) -> Described:
         if not isinstance(self._engine, Described):
@@ -337,37 +340,37 @@ class SharedStore(ServedStore):
         return self._engine
 
     async def _require(self, queue: str) -> None:
-        if not await self._asked(self._engine.exists(queue)):
+        if not await self._call(self._engine.exists(queue)):
             raise QueueNotFound("there is no such queue")
 
     def _stamped(self, answer: T) -> Stamped[T]:
         now_ms = self._wall() * 1000
         return Stamped(answer, math.floor(now_ms), math.ceil(now_ms))
 
-    async def _give_back(self, queue: str, claims: Sequence[Claim]) -> None:
+    async def _return_messages(self, queue: str, claims: Sequence[Claim]) -> None:
         uncounted = self._capabilities.uncounted_release
         releases = [Release(claim.id, claim.pop_receipt, uncounted=uncounted) for claim in claims]
         try:
-            await self._asked(self._engine.settle(queue, Settlement(release=releases)))
+            await self._call(self._engine.settle(queue, Settlement(release=releases)))
         except QueuebellError as error:
-            # They come again when their leases end.
+            # They reappear when their leases end.
             log.debug("messages that nobody waited for were not given back: %s", error, extra={"queue": queue})
         except Exception as error:  # noqa: BLE001 - as above
             swallow(ENGINE, error)
         else:
-            self._ring(queue, [0] * len(claims))
+            self._trigger(queue, [0] * len(claims))
 
-    async def _asked(self, call: Awaitable[T]) -> T:
-        """Return what the engine answers, and remember whether it did."""
+    async def _call(self, call: Awaitable[T]) -> T:
+        """Await a call of the store, and remember whether it succeeded."""
         try:
             answer = await unless_cancelled(call)
         except Overloaded:
-            raise  # this bridge has too much to do: nothing is known of the engine
+            raise  # this bridge is overloaded, which says nothing about the store
         except StoreUnavailable as error:
             self._fails(error)
             raise
         except ConfigurationError as error:
-            # It was right at the start: to a client that is a store which cannot do it now.
+            # The configuration was valid at the start, so to a client the store is unavailable.
             self._fails(error)
             raise StoreUnavailable(str(error)) from error
         self._failing = None
@@ -377,64 +380,64 @@ class SharedStore(ServedStore):
         self._failing = str(error)
         self.ask_again()
 
-    def _breaks(self, error: Exception) -> None:
+    def _fails_unexpectedly(self, error: Exception) -> None:
         swallow(ENGINE, error)
         self._failing = f"the store raised {type(error).__name__}"
 
     def ask_again(self) -> None:
-        """Ask the engine soon whether it answers, and what it says it is."""
-        if self._is_watched and self._asking is None and not self._closed:
-            self._asking = asyncio.create_task(self._ask_again(), name="ask the store again")
+        """Start checking whether the store answers, and read its identity again."""
+        if self._is_watched and self._checking is None and not self._closed:
+            self._checking = asyncio.create_task(self._check_until_up(), name="ask the store again")
 
-    async def _ask_again(self) -> None:
+    async def _check_until_up(self) -> None:
         failing = True
         try:
             while failing:
                 await asyncio.sleep(AGAIN_S)
                 try:
-                    # Also where a call was answered meanwhile: behind the address may be another engine now.
-                    await self._ask()
+                    # Also if a call succeeded meanwhile: another store may be at this address now.
+                    await self._check()
                     failing = False
                 except QueuebellError as error:
                     self._failing = str(error)
                 except Exception as error:  # noqa: BLE001 - as above
-                    self._breaks(error)
+                    self._fails_unexpectedly(error)
         finally:
-            self._asking = None
+            self._checking = None
 
-    async def _ask(self) -> None:
+    async def _check(self) -> None:
         await unless_cancelled(self._engine.queues(limit=1))
         if isinstance(self._engine, Identified):
             self.identity = await unless_cancelled(self._engine.identity())
         self._failing = None
 
-    async def _finish(self, work: Coroutine[Any, Any, T], unheard: Callable[[T], None] | None = None) -> T:
-        """Return what ``work`` brings; it goes on when its caller is cancelled, and ``unheard`` gets the answer."""
+    async def _finish(self, work: Coroutine[Any, Any, T], abandoned: Callable[[T], None] | None = None) -> T:
+        """Return the result of ``work``; if the caller is cancelled, it finishes and ``abandoned`` gets the result."""
         task = self._start(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if unheard is not None and not task.cancelled():
-                task.add_done_callback(lambda ended: None if _failed(ended) else unheard(ended.result()))
+            if abandoned is not None and not task.cancelled():
+                task.add_done_callback(lambda ended: None if _failed(ended) else abandoned(ended.result()))
             raise
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work, name="a call of the store")
-        self._under_way.add(task)
+        self._in_progress.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._under_way.discard(task)
-        _failed(task)  # whoever waited has the error; of one whose caller is gone nobody else would take it
+        self._in_progress.discard(task)
+        _failed(task)  # retrieves the error, so that asyncio does not log it for a cancelled caller
 
 
 def _failed(task: asyncio.Task[Any]) -> bool:
     return task.cancelled() or task.exception() is not None
 
 
-def _leaves_open(error: BaseException) -> bool:
-    """Say whether a call that ended so may have been carried out: also of what no engine promises to raise."""
+def _may_have_happened(error: BaseException) -> bool:
+    """Return whether a call with this error may have been carried out, as with any undocumented error."""
     return isinstance(error, UnknownOutcome) or not isinstance(error, QueuebellError)
 
 
@@ -454,7 +457,7 @@ WAY_OUT: Final = (
 
 
 class NoStore(PutOnceStore):
-    """Refuses as `Unsupported` whatever would put, take or change; there is nothing to list or to find."""
+    """Has no queues, and raises `Unsupported` for every put, receive and change."""
 
     capabilities = Capabilities(put_once=True, oldest_age=True)
 
@@ -462,19 +465,19 @@ class NoStore(PutOnceStore):
         return "no store"
 
     def fingerprint(self, queue: str) -> str:
-        """Return one that is no store's."""
+        """Return a fingerprint that no store has."""
         return digest_of("nowhere", queue)
 
     async def exists(self, queue: str) -> bool:
-        """Say no."""
+        """Return False."""
         return False
 
     async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
-        """List none."""
+        """Return no queues."""
         return []
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     async def put(
         self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None, create: bool = True
@@ -503,7 +506,7 @@ class NoStore(PutOnceStore):
         _refuse()
 
     async def depth(self, queue: str) -> NoReturn:
-        """Refuse: what listeners counted elsewhere stands."""
+        """Refuse, so that the counts of listeners in external stores stay valid."""
         _refuse()
 
     async def counts(self, queue: str) -> NoReturn:

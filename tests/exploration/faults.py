@@ -67,8 +67,8 @@ class Faults:
             request.status = "sent"
 
     def _forget(self, _: int) -> None:
-        for work in list(self.scheduler.ledger.by_queue.values()):
-            self.scheduler.ledger.forget(work.queue)
+        for work in list(self.scheduler.pending.by_queue.values()):
+            self.scheduler.pending.forget(work.queue)
 
     def _lose(self, i: int) -> None:
         self.links[i].down.pop(0)

@@ -36,7 +36,7 @@ SPECS: dict[type, dict[str, str]] = {
     # What only feeds figures, facts and hints of latency is skipped.
     PendingWork: {
         "gen": GEN, "marked_at": SKIP, "unacked": GEN_TIME, "started_at": TIME, "visible_since": SKIP,
-        "covered_at": SKIP, "born_at": SKIP, "triggers": SKIP, "receives": SKIP, "empty": SKIP, "wakes": SKIP,
+        "found_empty_at": SKIP, "born_at": SKIP, "triggers": SKIP, "receives": SKIP, "empty": SKIP, "wakes": SKIP,
         "wake_sources": SKIP, "announced_at": SKIP, "unannounced": SKIP, "traceparent": SKIP, "traces": SKIP,
         "reason": SKIP, "buses": SKIP, "numbers": SKIP,
     },
@@ -65,7 +65,7 @@ SPECS: dict[type, dict[str, str]] = {
     Held: {"accept_at": TIME, "lease_ends": TIME, "receipt": SKIP},
     Node: {"beat_at": TIME},
     WakeScheduler: {
-        "_duplicates": SKIP, "_receives": SKIP, "periods": SKIP, "_agenda": SKIP, "ledger": SKIP, "sessions": SKIP,
+        "_duplicates": SKIP, "_receives": SKIP, "periods": SKIP, "_agenda": SKIP, "pending": SKIP, "sessions": SKIP,
         "coordinator": SKIP,
     },
     EmbeddedQueues: {"_d": SKIP},

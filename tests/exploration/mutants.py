@@ -29,9 +29,9 @@ class BornClean(WakeScheduler):
 
     def _hello(self, now: float, session: Session, frame: Hello) -> None:
         for sub in frame.queues:
-            work = self.ledger.open(sub.queue, now)
-            if work.covered_at is None and not work.dirty:
-                work.covered_at = now
+            work = self.pending.open(sub.queue, now)
+            if work.found_empty_at is None and not work.dirty:
+                work.found_empty_at = now
         super()._hello(now, session, frame)
 
 
@@ -39,7 +39,7 @@ class CheckThenSubscribe(BornClean):
     """V1: what is triggered while nobody is subscribed is somebody else's to find (B1, B10)."""
 
     def trigger(self, now: float, event: CloudQueueWorkDetected, bus: str, *, redelivered: bool = False) -> None:
-        work = self.ledger.find(event.queue)
+        work = self.pending.find(event.queue)
         if work is not None and len(work.sessions):
             super().trigger(now, event, bus, redelivered=redelivered)
 
@@ -143,7 +143,7 @@ class HandlersInTheDrain(Controller):
 class _Trusting(Dispatch):
     def more(self, work: PendingWork, entry: SessionQueue, now: float, depth: int | None, starting: int = 0) -> None:
         if work.owner == entry.session:
-            self.ledger.disown(work)
+            self.pending.clear_owner(work)
         self.wake_sessions(work, now)
 
 
@@ -161,7 +161,7 @@ class _Silent(Dispatch):
             super().request_wake(work, now, reason, *arguments, **more)
         else:
             size = arguments[0] if arguments else 1
-            self.ledger.request_wake(work, now, reason, size, foreign=more["foreign"])
+            self.pending.request_wake(work, now, reason, size, foreign=more["foreign"])
 
 
 class SilentWhileOwned(WakeScheduler):
@@ -243,13 +243,13 @@ class Inherits(WakeScheduler):
         owned: dict[str, float] = {}
         if before is not None:
             for queue in before.queues:
-                work = self.ledger.by_queue[queue]
+                work = self.pending.by_queue[queue]
                 if work.owner == before.id and work.started_at is not None:
                     owned[queue] = work.started_at
             self._close(now, before, "replaced")
         super()._hello(now, session, frame)
         for queue, started_at in owned.items():
-            work = self.ledger.by_queue[queue]
+            work = self.pending.by_queue[queue]
             work.owner, work.unacked, work.started_at = session.id, (), started_at
             self._agenda.clear(("start", queue))
             session.unsent.pop(queue, None)
@@ -284,12 +284,12 @@ class GenPerQueue(WakeScheduler):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.ledger.__class__ = _PerQueue
+        self.pending.__class__ = _PerQueue
 
 
 class _Flat(EmbeddedQueues):
-    def level(self, now: float, queue: str, *, rose: bool, **more: Any) -> None:
-        super().level(now, queue, rose=False, **more)
+    def on_commit(self, now: float, queue: str, *, rose: bool, **more: Any) -> None:
+        super().on_commit(now, queue, rose=False, **more)
 
 
 class RiseUnreported(WakeScheduler):
@@ -386,7 +386,7 @@ class StaysBarred(WakeScheduler):
         for queue in barred:
             entry = session.queues[queue]
             entry.stuck = True
-            self.ledger.by_queue[queue].sessions.refresh(entry)
+            self.pending.by_queue[queue].sessions.refresh(entry)
 
 
 class BornEmptyHanded(WakeScheduler):
@@ -395,7 +395,7 @@ class BornEmptyHanded(WakeScheduler):
     def _hello(self, now: float, session: Session, frame: Hello) -> None:
         super()._hello(now, session, frame)
         for entry in session.queues.values():
-            entry.touched = False
+            entry.may_hold_leases = False
 
 
 class BelievesACrossedHeartbeat(WakeScheduler):
@@ -406,7 +406,7 @@ class BelievesACrossedHeartbeat(WakeScheduler):
         for queue, beat in frame.queues.items():
             entry = session.queues[queue]
             if beat.free == entry.capacity and not entry.leases and (beat.gen or 0) >= entry.woken_gen:
-                entry.touched = False
+                entry.may_hold_leases = False
 
 
 class _Attempts(Timers):
@@ -416,7 +416,7 @@ class _Attempts(Timers):
 
     def sweep(self, work: PendingWork, now: float) -> None:
         period_s = self._d.periods.sweep_s
-        if work.covered_at is None or now - work.covered_at >= period_s:
+        if work.found_empty_at is None or now - work.found_empty_at >= period_s:
             super().sweep(work, now)
         self._d.agenda.set(("sweep", work.queue), now + period_s)
 

@@ -71,7 +71,7 @@ class Options:
         if faults:
             if left["restart"]:
                 out.append(("restart", 0))
-            if left["forget"] and any(work.forgettable for work in self.scheduler.ledger.by_queue.values()):
+            if left["forget"] and any(work.forgettable for work in self.scheduler.pending.by_queue.values()):
                 out.append(("forget", 0))
         return out
 

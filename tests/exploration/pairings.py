@@ -28,7 +28,7 @@ def met_after(plan: Plan) -> float:
     for number in range(plan.messages):
         world.do(("put", number))
         world.do(("trigger", 0))
-    owner = next(link.node for link in world.links if link.number == world.scheduler.ledger.by_queue["a/one"].owner)
+    owner = next(link.node for link in world.links if link.number == world.scheduler.pending.by_queue["a/one"].owner)
     if plan.hangs:
         world.do(("hang", owner))
     while world.now < began + PATIENCE_S:

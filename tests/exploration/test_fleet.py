@@ -42,7 +42,7 @@ def test_ten_listeners_idle_for_a_quarter_of_an_hour_receive_nothing(carry: bool
     began = world.now
     # All the while hearts beat, and nobody was given up: a world that stands still would receive nothing as well.
     assert _until(world, began + 900) >= 900 / BEAT_S
-    assert world.now >= began + 900 and len(world.scheduler.ledger.by_queue["a/one"].sessions) == 10
+    assert world.now >= began + 900 and len(world.scheduler.pending.by_queue["a/one"].sessions) == 10
     assert world.receives == 0 and world.wakes == 0
     world.do(("put", 0))
     _flow(world)

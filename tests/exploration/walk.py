@@ -134,7 +134,7 @@ class Walk:
         self._quiet(30.0)
         if world.receives != receives:
             raise Violation("I2", f"{world.receives - receives} receives of empty queues while nothing happens")
-        if any(work.dirty for work in world.scheduler.ledger.by_queue.values() if len(work.sessions)):
+        if any(work.dirty for work in world.scheduler.pending.by_queue.values() if len(work.sessions)):
             raise Violation("B7", "a debt is left although every message was handled")
 
     def _quiet(self, seconds: float) -> None:

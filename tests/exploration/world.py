@@ -143,10 +143,10 @@ class World(Options, Faults, Producer):
         link = self.links[i]
         frame = link.up.pop(0)
         queue = getattr(frame, "queue", None)
-        before = {name: work.gen for name, work in self.scheduler.ledger.by_queue.items() if work.dirty}
+        before = {name: work.gen for name, work in self.scheduler.pending.by_queue.items() if work.dirty}
         self.scheduler.frame(self.now, link.number, frame)
         for name, gen in before.items():
-            work = self.scheduler.ledger.by_queue[name]
+            work = self.scheduler.pending.by_queue[name]
             if work.dirty:
                 continue
             # I3: cleared only by a cover of this boot that knew of the newest generation.
@@ -219,11 +219,11 @@ class World(Options, Faults, Producer):
 
     def _hear_levels(self, levels: list) -> None:  # type: ignore[type-arg]
         for level in levels:
-            self.scheduler.embedded.level(
+            self.scheduler.embedded.on_commit(
                 self.now, level.queue, exists=True, visible=level.visible, invisible=level.invisible, rose=level.rose,
                 put=level.put, receives=level.receives, empty=level.empty, next_visible_s=level.next_visible_s,
             )  # fmt: skip
-            work = self.scheduler.ledger.find(level.queue)
+            work = self.scheduler.pending.find(level.queue)
             if work is not None and work.dirty and not work.foreign and not level.visible and work.sessions.any_own:
                 raise Violation("O1", "dirty although nothing is visible")
 

@@ -172,8 +172,8 @@ def _an_old_cover_settles_nothing(scheduler: type[WakeScheduler]) -> str | None:
         rig.beat(first, gen=old, covered=old, free=32)
     # A look of the listener's own (L6) begins here, knowing of `old`; then its connection breaks.
     rig.lose(first)
-    rig.scheduler.ledger.forget(QUEUE)
-    assert rig.scheduler.ledger.find(QUEUE) is None
+    rig.scheduler.pending.forget(QUEUE)
+    assert rig.scheduler.pending.find(QUEUE) is None
     rig.trigger()
     again = rig.join()
     rig.deaf.add(again)

@@ -32,14 +32,14 @@ async def test_a_queue_takes_little_memory_and_gives_it_back(tmp_path: Path) -> 
     try:
         before = held()
         async with Bridge(str(tmp_path)) as bridge:
-            while sum(work.visible for work in bridge.scheduler.ledger.by_queue.values()) < QUEUES:
+            while sum(work.visible for work in bridge.scheduler.pending.by_queue.values()) < QUEUES:
                 await asyncio.sleep(0)
             full = held()
             store = bridge.store
             assert isinstance(store, SqliteStore)
             for number in range(QUEUES):
                 await store.delete(f"many/q{number}")
-            while bridge.scheduler.ledger.by_queue:
+            while bridge.scheduler.pending.by_queue:
                 await asyncio.sleep(0)
             left = held()
     finally:

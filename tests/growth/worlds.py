@@ -47,7 +47,7 @@ class Rules:
         for number in list(self.rig.frames):
             session = self.rig.scheduler.sessions.get(number)
             for queue in () if session is None else tuple(session.queues):
-                work = self.rig.scheduler.ledger.by_queue[queue]
+                work = self.rig.scheduler.pending.by_queue[queue]
                 if work.dirty:
                     self.rig.started(number, work.gen, queue)
                     self.rig.cover(number, work.gen, queue)
@@ -67,7 +67,7 @@ class Rules:
         for number in range(count):
             queue = f"many/q{number}"
             session = self.rig.join(queue)
-            self.rig.cover(session, self.rig.scheduler.ledger.by_queue[queue].gen, queue)
+            self.rig.cover(session, self.rig.scheduler.pending.by_queue[queue].gen, queue)
 
     async def fill_leased(self, count: int) -> None:
         """Leases on the queue that end at times of their own."""

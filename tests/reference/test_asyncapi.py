@@ -242,7 +242,9 @@ async def test_what_bridges_say_to_each_other_is_in_it(brokers: dict[str, Memory
     taking_turns = BusSettings(cluster={"name": "shop"})
     async with Bridge() as staying, Attachments(staying, nats=["nats://nats"], settings=taking_turns):
         async with Bridge() as leaving, Attachments(leaving, nats=["nats://nats"], settings=taking_turns):
-            await until(lambda: staying.turns.members.peers and leaving.turns.members.peers, "they know each other")
+            await until(
+                lambda: staying.coordinator.members.peers and leaving.coordinator.members.peers, "they know each other"
+            )
             broker = brokers["nats"]
             broker.deliver(("queuebell", "hello"), json.dumps(examples("HelloOverBroker")[0]).encode())
             await rest()

@@ -289,7 +289,7 @@ async def test_pause_at_one_bridge_and_resume_at_another(tmp_path: Path, url: st
         await until(
             lambda: not any(
                 work.dirty and len(work.sessions)
-                for place in cluster.places if (work := place.bridge.scheduler.ledger.find(QUEUE)) is not None
+                for place in cluster.places if (work := place.bridge.scheduler.pending.find(QUEUE)) is not None
             ),
             "nothing is found there", PATIENCE_S,
         )  # fmt: skip

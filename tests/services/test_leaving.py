@@ -30,7 +30,7 @@ def spread(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
 
 def owe(bridge: Bridge) -> None:
     """Have a bridge alone know of a lease that ends in a minute."""
-    work = bridge.scheduler.ledger.hear("billing/later", bridge.now())
+    work = bridge.scheduler.pending.get_or_add("billing/later", bridge.now())
     bridge.scheduler.timers.arm_due(work, bridge.now(), 60.0, "lease", 1)
 
 

@@ -67,7 +67,7 @@ class Site:
     def settled(self) -> bool:
         """Whether nothing is owed anywhere."""
         return not any(
-            work.dirty for bridge in self.bridges if (work := bridge.scheduler.ledger.find(QUEUE)) is not None
+            work.dirty for bridge in self.bridges if (work := bridge.scheduler.pending.find(QUEUE)) is not None
         )
 
     def calm(self, members: int) -> bool:

@@ -347,18 +347,18 @@ class WatchedSessions(BrokeredSessions):
     desk: Desk
     _refused = False
 
-    def _proven(
+    def _authorize(
         self, way: Any, instance: str, frame: Any, stamp: Any, identity: Identity | None, late: str = ""
     ) -> None:
         outlet = self._outlets.get(instance)
-        held = None if outlet is None else outlet.leave
+        held = None if outlet is None else outlet.permit
         self._refused = False
-        super()._proven(way, instance, frame, stamp, identity, late)
+        super()._authorize(way, instance, frame, stamp, identity, late)
         outlet = self._outlets.get(instance)
         queues = [each.queue for each in frame.queues]
         if self._refused:
             self.desk.judged(stamp.credential, Verb.TAKE, queues, let_in=False)
-        elif outlet is not None and outlet.session is not None and outlet.leave is not held:
+        elif outlet is not None and outlet.session is not None and outlet.permit is not held:
             self.desk.opened(outlet.session.number, stamp.credential, queues)
 
     def _not_allowed(self, way: Any, instance: str, principal: str, queue: str, why: str, late: str = "") -> None:

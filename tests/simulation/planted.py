@@ -34,11 +34,11 @@ class _MarksNoPut(EmbeddedQueues):
     def grant(self, now: float, queue: str, count: int) -> None:
         return None
 
-    def level(self, now: float, queue: str, **how: Any) -> None:
+    def on_commit(self, now: float, queue: str, **how: Any) -> None:
         dispatch, silent = self._d, _Silent(self._d)
         self._d = silent if how["put"] else dispatch  # type: ignore[assignment]
         try:
-            super().level(now, queue, **how)
+            super().on_commit(now, queue, **how)
         finally:
             self._d = dispatch
 

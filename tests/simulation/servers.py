@@ -176,7 +176,7 @@ class BridgeServer:
         await bridge.start()
         bridge.subscribe(self._exceptions.hear("a subscriber"))
         if plan.store == "own":
-            for queue, work in bridge.scheduler.ledger.by_queue.items():
+            for queue, work in bridge.scheduler.pending.by_queue.items():
                 world.level(queue, work.visible)
         if plan.channel == "wire" or plan.bridges > 1:
             WireServer(world, process, bridge, access)
@@ -231,7 +231,7 @@ class BridgeServer:
 
     def owes(self) -> bool:
         """Say whether some queue is owed a look."""
-        return any(work.dirty for work in self.bridge.scheduler.ledger.by_queue.values())
+        return any(work.dirty for work in self.bridge.scheduler.pending.by_queue.values())
 
     def gone(self) -> None:
         """Tell that it is gone, however it went."""

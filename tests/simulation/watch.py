@@ -46,10 +46,10 @@ def watched(world: World, host: Host) -> type[WakeScheduler]:
         ) -> None:
             """Tell whether a trigger raised the generation."""
             queue, facts = event.queue, len(self.dispatch.facts)
-            work = self.ledger.find(queue)
+            work = self.pending.find(queue)
             before = 0 if work is None else work.gen
             super().trigger(now, event, bus, redelivered=redelivered, count=count, shared=shared)
-            work = self.ledger.find(queue)
+            work = self.pending.find(queue)
             assert work is not None
             # Own queues are marked by their store, and what is due later by its time: both are merged all the same.
             merged = (
@@ -89,7 +89,7 @@ def watched(world: World, host: Host) -> type[WakeScheduler]:
         def commands(self) -> list[Command]:
             """Tell what is owed now."""
             told: dict[str, tuple[int, bool]] = self.__dict__.setdefault("_told", {})
-            for queue, work in self.ledger.by_queue.items():
+            for queue, work in self.pending.by_queue.items():
                 stands = (work.gen, work.dirty)
                 if told.get(queue, _BORN) != stands:
                     told[queue] = stands
@@ -113,7 +113,7 @@ def watched(world: World, host: Host) -> type[WakeScheduler]:
 def _watch_turns(world: World, host: Host, boot: str, turns: Coordinator, scheduler: Any) -> None:
     """Hold what a peer's word forgives against the truth: when marks were made, and when receives began."""
     kernel = world.kernel
-    hear, marked, early = turns.hear, turns.marked, turns.early
+    hear, marked, early = turns.hear, turns.on_wake_request, turns.already_settled
     made: dict[str, dict[Name | None, float]] = {}
     """By queue and name, None for marks that none can be told by: when the newest was made."""
 
@@ -132,9 +132,9 @@ def _watch_turns(world: World, host: Host, boot: str, turns: Coordinator, schedu
             hear(now, word)
             return
         queue = word.queue
-        work = scheduler.ledger.find(queue)
+        work = scheduler.pending.find(queue)
         before, bare = _owed(turns, queue)
-        covered = None if work is None else work.covered_at
+        covered = None if work is None else work.found_empty_at
         hear(now, word)
         after, still = _owed(turns, queue)
         of_queue = made.setdefault(queue, {})
@@ -146,8 +146,8 @@ def _watch_turns(world: World, host: Host, boot: str, turns: Coordinator, schedu
                 told(queue, "time", own)
         if bare and not still:
             told(queue, "time", of_queue.pop(None, kernel.now))
-        if work is not None and work.covered_at is not None and work.covered_at != covered:
-            told(queue, "cover", host.true(work.covered_at))
+        if work is not None and work.found_empty_at is not None and work.found_empty_at != covered:
+            told(queue, "cover", host.true(work.found_empty_at))
 
     def born(now: float, name: Name, queue: str) -> bool:
         paid = early(now, name, queue)
@@ -157,7 +157,7 @@ def _watch_turns(world: World, host: Host, boot: str, turns: Coordinator, schedu
         return paid
 
     # Put in the instance's place, for whoever plants a wrong turn brings a class of its own.
-    turns.hear, turns.marked, turns.early = judged, noted, born  # type: ignore[method-assign]
+    turns.hear, turns.on_wake_request, turns.already_settled = judged, noted, born  # type: ignore[method-assign]
 
 
 def _owed(turns: Coordinator, queue: str) -> tuple[set[Name], bool]:

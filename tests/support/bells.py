@@ -144,7 +144,7 @@ class Rig:
         next_s: float | None = None, invisible: int = 0,
     ) -> None:  # fmt: skip
         """The own store committed something."""
-        self.scheduler.embedded.level(
+        self.scheduler.embedded.on_commit(
             self.now, queue, exists=exists, visible=visible, invisible=invisible, rose=rose, put=put, receives=0,
             empty=0, next_visible_s=next_s,
         )  # fmt: skip
@@ -177,7 +177,7 @@ class Rig:
 
     def work(self, queue: str = QUEUE):  # type: ignore[no-untyped-def]
         """Return what the bell knows of a queue."""
-        return self.scheduler.ledger.by_queue[queue]
+        return self.scheduler.pending.by_queue[queue]
 
     def settle_hello(self, number: int, queue: str = QUEUE) -> None:
         """Answer the wake that a queue never heard of is born with."""

@@ -22,7 +22,7 @@ class CapacityReports:
     def __init__(self, dispatch: Dispatch, members: Members) -> None:
         self.stirred: set[str] = set()
         """Queues that changed since the last report; the ledger adds to it."""
-        dispatch.ledger.stirred = self.stirred
+        dispatch.pending.stirred = self.stirred
         self._d = dispatch
         self._members = members
         self.reported: dict[str, Ability] = {}
@@ -62,7 +62,7 @@ class CapacityReports:
         self.stirred.clear()
         self._held.clear()
         found: dict[str, Ability | None] = {}
-        for queue in sorted(work.queue for work in self._d.ledger.by_queue.values() if len(work.sessions)):
+        for queue in sorted(work.queue for work in self._d.pending.by_queue.values() if len(work.sessions)):
             self._report(found, queue, self._ability(queue), now)
         return self._words(found, whole=True, asks=asks)
 
@@ -94,7 +94,7 @@ class CapacityReports:
         return may
 
     def _ability(self, queue: str) -> Ability | None:
-        work = self._d.ledger.find(queue)
+        work = self._d.pending.find(queue)
         if work is None or not len(work.sessions):
             return None
         longest = max(entry.visibility_s for entry in work.sessions)

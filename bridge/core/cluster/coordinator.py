@@ -192,7 +192,7 @@ class Coordinator(SingleNode):
         the ends of their leases are told as one, or each would be a look at the same queue. Of more due times of a
         queue than `BEQUEST_MAX` the sweep finds the last.
         """
-        return left_behind(self._d.ledger.by_queue.values() if by_queue is None else by_queue, now)
+        return left_behind(self._d.pending.by_queue.values() if by_queue is None else by_queue, now)
 
     def watch(self, clocks: tuple[float, float] | None, *, there: bool) -> None:
         """Take a reading of the clock that events are told by and of one that goes on, before each event.
@@ -291,7 +291,7 @@ class Coordinator(SingleNode):
 
         While somebody is being started there nobody else is started here (Z5).
         """
-        work = self._d.ledger.find(queue)
+        work = self._d.pending.find(queue)
         if work is None or work.dirty or not work.sessions.any_ready:
             return
         starts = peer is not None and able(peer, queue, work.sessions.store, starts=True)
@@ -304,14 +304,14 @@ class Coordinator(SingleNode):
 
     # -- what the bridge's own rules tell ----------------------------------------------------------------------------
 
-    def marked(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+    def on_wake_request(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
         """Take note of a mark, and decide whether it waits for its turn (C2)."""
-        if self._d.ledger.find(work.queue) is not work:
+        if self._d.pending.find(work.queue) is not work:
             return  # there is no room for its name: nothing is kept of it, and nobody is here to look
         self._queue(work.queue).requests.add(self.at(now), work.gen, name)
         if work.deferred:
             if not shared:
-                self.act(work)  # one look pays all marks, and this one is nobody else's
+                self.stop_waiting(work)  # one look pays all marks, and this one is nobody else's
         elif fresh and shared and work.owner is None:
             entry = self.before(work, now)
             if entry:
@@ -319,7 +319,7 @@ class Coordinator(SingleNode):
                 self.deferred[work.queue] = None
                 self._wait(work, now, entry)
 
-    def behind_s(self, work: PendingWork, now: float) -> float:
+    def sweep_delay_s(self, work: PendingWork, now: float) -> float:
         """Return how much later than whoever comes first this bridge sweeps a queue (C5); 0 where nobody does."""
         entry = self.before(work, now)
         return self.waits_s(work, entry) if entry else 0.0
@@ -335,41 +335,43 @@ class Coordinator(SingleNode):
         waited = 0.0 if oldest is None else self.at(now) - oldest
         self._d.agenda.set(("turn", work.queue), now - waited + self.waits_s(work, entry))
 
-    def act(self, work: PendingWork) -> None:
+    def stop_waiting(self, work: PendingWork) -> None:
         """Wait no longer."""
         if work.deferred:
             work.deferred = False
             self.deferred.pop(work.queue, None)
             self._d.agenda.clear(("turn", work.queue))
 
-    def settled(self, work: PendingWork) -> None:
+    def on_settled(self, work: PendingWork) -> None:
         """Forget what was owed, and wait for nothing."""
         kept = self._queues.get(work.queue)
         if kept is not None:
             kept.requests.settle()
         self._waiting.pop(work.queue, None)
-        self.act(work)
+        self.stop_waiting(work)
 
-    def shown(self, work: PendingWork, now: float, gen: int) -> None:
+    def on_generation_sent(self, work: PendingWork, now: float, gen: int) -> None:
         """Remember when a generation was first shown, which bounds every receive that knows of it."""
         self._queue(work.queue).requests.show(self.at(now) if self._dated else None, gen)
 
-    def greeted(self, work: PendingWork, now: float, store: str | None) -> bool:
+    def on_hello(self, work: PendingWork, now: float, store: str | None) -> bool:
         """A session comes: what waits here is for it (C2). Another store's receive paid nothing of its debts (B11)."""
-        self.act(work)
+        self.stop_waiting(work)
         kept = self._queues.get(work.queue)
         if kept is None or kept.forgiven_store is None or store is None or kept.forgiven_store == store:
             return False
         kept.forgiven_store = None
         return True
 
-    def no_room(self, work: PendingWork, now: float) -> None:
+    def on_no_room(self, work: PendingWork, now: float) -> None:
         """Others may have room for it: say so, and again while it lasts (C3)."""
         if work.queue not in self._waiting:
             self._waiting[work.queue] = None
             self._d.agenda.set_earlier(MEMBER, max(now, self._said_at + SAY_EVERY_S))
 
-    def covered(self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+    def on_empty_receive(
+        self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None
+    ) -> None:
         """Tell the others of an empty receive, soon (C4); of an older generation too, for it may pay their marks."""
         if not self.members.peers:
             return
@@ -386,14 +388,14 @@ class Coordinator(SingleNode):
             telling = kept.telling = EmptyReceiveReport(work.sessions.store)
             self._d.agenda.set(("covered", work.queue), max(now + MERGE_S, kept.told_at + SAY_EVERY_S))
         visible_at = None if next_visible_s is None else now + next_visible_s
-        telling.merge(begun, visible_at, kept.requests.take_names(gen))
+        telling.merge(begun, visible_at, kept.requests.take_settled_names(gen))
 
-    def early(self, now: float, name: Name, queue: str) -> bool:
+    def already_settled(self, now: float, name: Name, queue: str) -> bool:
         """Whether a peer's receive paid the first mark of this name before it is made here (C4)."""
         known = self._early.pop(name, None)
         if known is None or known[0] != queue or now - known[1] > EARLY_S:
             return False
-        store, work = known[2], self._d.ledger.find(queue)
+        store, work = known[2], self._d.pending.find(queue)
         if store is not None and work is not None:
             if work.sessions.store not in (None, store):
                 return False  # B11: whose sessions came since then
@@ -414,7 +416,7 @@ class Coordinator(SingleNode):
     # -- what others tell --------------------------------------------------------------------------------------------
 
     def _hear_covered(self, now: float, word: Covered) -> None:
-        work = self._d.ledger.find(word.queue)
+        work = self._d.pending.find(word.queue)
         if work is not None and word.store is not None and work.sessions.store not in (None, word.store):
             # B11: a staging worker must not settle production's debts, of another bridge neither.
             self._d.emit(StoreDiffers(word.queue, word.boot))
@@ -449,7 +451,7 @@ class Coordinator(SingleNode):
             by_time = marks.settle_until(proven)
             # B9 from the same lower bound: from its arrival, the sweep and every listener's dead-man would be put off.
             covered_at = now - (self.at(now) - proven)
-            work.covered_at = covered_at if work.covered_at is None else max(work.covered_at, covered_at)
+            work.found_empty_at = covered_at if work.found_empty_at is None else max(work.found_empty_at, covered_at)
             self._timers.arm_sweep(work, now)
         if word.next_visible_in_ms is not None:
             self._timers.arm_due(work, now, word.next_visible_in_ms / 1000, "due", 1, shared=True)
@@ -484,13 +486,13 @@ class Coordinator(SingleNode):
             self.outward.tick(now, self.at(now))
         elif kind == "turn" and work is not None:
             if work.deferred:
-                self.act(work)
+                self.stop_waiting(work)
                 self._d.emit(ActedLate(work.queue))
                 self._d.wake_sessions(work, now)
         elif kind == "covered" and work is not None:
             self._tell_covered(work, now)
 
-    def stir(self, now: float) -> None:
+    def report_changes(self, now: float) -> None:
         """Say what changed of whom could be woken, at most once a queue and 100 ms (C3)."""
         for word in self._abilities.changes(now):
             self._say(word)
@@ -516,12 +518,12 @@ class Coordinator(SingleNode):
             held |= {queue: v for queue, (until, v) in peer.left.items() if until > self.at(now) and queue not in held}
             # And wherever somebody is here to look: what it had marked may never have been told, nor what it was able
             # for (decision 0032).
-            for work in self._d.ledger.by_queue.values():
+            for work in self._d.pending.by_queue.values():
                 if len(work.sessions):
                     held.setdefault(work.queue, max(round(entry.visibility_s * 1000) for entry in work.sessions))
             for queue, visibility_ms in held.items():
-                work = self._d.ledger.hear(queue, now)
-                if self._d.ledger.find(queue) is work:
+                work = self._d.pending.get_or_add(queue, now)
+                if self._d.pending.find(queue) is work:
                     self._timers.arm_due(work, now, visibility_ms / 1000, "lease", 1, shared=True)
         if not peer.word.leaving:
             self.outward.succeed(now, self.at(now), peer)
@@ -541,9 +543,9 @@ class Coordinator(SingleNode):
     def _reconsider(self, now: float, queues: list[str]) -> None:
         """Act at once where nobody is before us any more (C2)."""
         for queue in queues:
-            work = self._d.ledger.find(queue)
+            work = self._d.pending.find(queue)
             if work is not None and work.deferred and not self.before(work, now):
-                self.act(work)
+                self.stop_waiting(work)
                 self._d.wake_sessions(work, now)
 
     # -- what is said ------------------------------------------------------------------------------------------------
@@ -578,7 +580,7 @@ class Coordinator(SingleNode):
         self._d.agenda.set(MEMBER, self._due_at)
 
     def _lacks_room(self, queue: str) -> bool:
-        work = self._d.ledger.find(queue)
+        work = self._d.pending.find(queue)
         return work is not None and work.dirty and not work.deferred and not work.sessions.any_ready
 
     def _say_all_abilities(self, now: float) -> None:

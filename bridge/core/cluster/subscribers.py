@@ -125,7 +125,7 @@ class SubscriberCoordinator:
         """
         for way, only in self.ways.items():
             if self._has(peer, way):
-                self._left.append((way, peer.boot, list(self._d.ledger.by_queue) if only is None else [only]))
+                self._left.append((way, peer.boot, list(self._d.pending.by_queue) if only is None else [only]))
         self._succeed_some(now, at)
 
     def _succeed_some(self, now: float, at: float) -> None:
@@ -135,7 +135,7 @@ class SubscriberCoordinator:
             if len(queues) > room:
                 self._left.insert(0, (way, boot, queues[room:]))
             for queue in queues[:room]:
-                work = self._d.ledger.find(queue)
+                work = self._d.pending.find(queue)
                 if work is None or not work.waits or rank(queue, boot) < rank(queue, self._members.boot):
                     continue
                 if not self._before(way, queue, at):

@@ -77,7 +77,7 @@ class WakeRequests(msgspec.Struct, eq=False):
         """Return a moment before which no session knew of ``gen``, and so began no receive that knows of it."""
         return next((at for known, at in reversed(self.shown) if known <= gen), None)
 
-    def take_names(self, gen: int) -> list[Name]:
+    def take_settled_names(self, gen: int) -> list[Name]:
         """Take the names whose marks an empty receive begun after ``gen`` proves paid."""
         paid = [name for name, at in self.names if at <= gen]
         left = [entry for entry in self.names if entry[1] > gen]

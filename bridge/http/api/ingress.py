@@ -78,7 +78,7 @@ class TriggerIngress:
         if wait or self._door.past_rate(request):
             # Marked all the same (S13, I8): a hint that is merged costs nothing, one that is dropped costs a sweep.
             # A new name costs memory, so that it comes within the rate: its sender tries again.
-            events = [event for event in events if self._bridge.scheduler.ledger.find(event.queue)]
+            events = [event for event in events if self._bridge.scheduler.pending.find(event.queue)]
         accepted = self._bridge.trigger(events, bus=BUS) if events else 0
         if wait:
             raise Refusal("too_many_requests", MARKED, retry_after=wait)

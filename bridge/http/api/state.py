@@ -15,7 +15,7 @@ from bridge.http.api.routes import Routes
 from bridge.http.server.answer import Answer
 from bridge.http.server.problem import Refusal
 from bridge.observe.slices import between_others
-from bridge.service.state import explain as explaining
+from bridge.service.state import explain
 from bridge.service.state.answers import Listeners, ListenerState, Subject
 from bridge.service.state.status import findings, with_webhooks
 
@@ -59,11 +59,11 @@ class StateRoutes:
 
     async def explain(self, request: Caller, queue: str) -> Answer:
         """Say who would get a trigger now, of sessions and of plain subscribers; 404 for a queue never heard of."""
-        explained = explaining.of(self._bridge, queue)
+        explained = explain.of(self._bridge, queue)
         if explained is None:
             raise Refusal("queue_not_found", "there is no such queue")
         subjects = [subject for tell in self._subjects for subject in tell()]
-        return Answer(200, msgspec.json.encode(explaining.plain(explained, self._rows(), subjects)))
+        return Answer(200, msgspec.json.encode(explain.plain(explained, self._rows(), subjects)))
 
     async def forget(self, request: Caller, queue: str) -> Answer:
         """Forget a queue elsewhere that is gone; 404 for one never heard of, 409 where it stands or has listeners."""

@@ -27,8 +27,7 @@ from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.observe.slices import Slices, of
 from bridge.observe.swallowed import swallowing
-from bridge.service.state import explain as explaining
-from bridge.service.state import overview
+from bridge.service.state import explain, overview
 from bridge.service.state.answers import ListenerState
 from bridge.service.state.overview import Run, Wanted
 from bridge.service.state.trouble import Troubles
@@ -250,12 +249,12 @@ class Feed(LastingAnswers):
 
     def _one(self, queue: str, reader: Principal | None) -> msgspec.Struct:
         bridge, now = self._bridge, self._bridge.now()
-        work = bridge.scheduler.ledger.find(queue)
-        explained = explaining.of(bridge, queue)
+        work = bridge.scheduler.pending.find(queue)
+        explained = explain.of(bridge, queue)
         if work is None or explained is None:
             return overview.OneQueue(row=None)
         subjects = [subject for tell in self._subjects for subject in tell()]
-        explained = explaining.plain(explained, self._rows(), subjects)
+        explained = explain.plain(explained, self._rows(), subjects)
         most = overview.ROWS
         return overview.OneQueue(
             row=overview.row(bridge.scheduler, work, now, Troubles.at(bridge.scheduler, work, now), _sight(reader)),

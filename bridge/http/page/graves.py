@@ -212,7 +212,7 @@ class GraveRoutes:
 
         Raises `Refusal` where none has it: that there is no such queue, or where its messages are and what shows them.
         """
-        own, ledger = self._bridge.store, self._bridge.scheduler.ledger
+        own, ledger = self._bridge.store, self._bridge.scheduler.pending
         by_queue = [work for work in map(ledger.find, (queue.removesuffix(POISON_SUFFIX), queue)) if work is not None]
         elsewhere = any(work.elsewhere for work in by_queue)
         fails = "which this bridge does not read"

@@ -1,1 +1,1 @@
-"""The ways to hold a session with a listener, bridge half; each file has its twin in ``listeners/channels``."""
+"""Implement the bridge's half of the session channels; ``listeners/channels`` has the other half."""

@@ -1,7 +1,6 @@
-"""The promise of a channel, bridge half: a way to hand frames to one listener's session.
+"""Define the bridge's half of a channel, which carries frames to one listener's session.
 
-The service decides, the channel carries. Nothing here blocks: a slow reader costs one slot per queue (I5) and delays
-nobody else.
+Nothing here blocks: a slow reader costs one slot per queue (I5) and delays no other.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from bridge.contract.wire import DownFrame, UpFrame
 
 
 class Over(NamedTuple):
-    """How a session ends that its listener may not hold any more."""
+    """Close code and reason of a session whose listener lost its permission."""
 
     close_code: int
-    """As a WebSocket is closed; over a broker a reason for the log."""
+    """Closes a WebSocket; over a broker it is only logged."""
     why: str
 
 
@@ -25,23 +24,23 @@ OVER: Final = {
     UNAUTHENTICATED: Over(4401, "the key was revoked or has expired"),
     FORBIDDEN: Over(4403, "less is granted now than this session takes"),
 }
-"""By the code of its refusal."""
+"""By error code."""
 
 
 class Outlet(Protocol):
-    """The bridge's end of one session."""
+    """Declares the bridge's end of a session."""
 
     @property
     def kind(self) -> str:
-        """``local``, ``websocket``, ...: for state and logs."""
+        """``local``, ``websocket``, ..., for state and logs."""
         ...
 
     def writable(self) -> bool:
-        """Whether a frame sent now would be on its way at once; False keeps wakes in their slots, where they merge."""
+        """Return whether a frame would leave immediately; if not, wakes stay in their slots and merge."""
         ...
 
     def send(self, frame: DownFrame) -> None:
-        """Put one frame on its way, in order; never blocks, never raises for a peer that is gone."""
+        """Send one frame, in order; never blocks, and does not raise for a lost peer."""
         ...
 
     def close(self, code: int, reason: str) -> None:
@@ -50,19 +49,19 @@ class Outlet(Protocol):
 
 
 class Session(Protocol):
-    """One session at the bridge: frames in, and the end."""
+    """Declares a session as its channel uses it: it takes frames, and it ends."""
 
     @property
     def outlet(self) -> Outlet:
-        """The way to its listener."""
+        """The outlet to its listener."""
         ...
 
     def feed(self, frame: UpFrame) -> None:
-        """Take a frame that was decoded and checked; never blocks."""
+        """Handle a decoded and checked frame; never blocks."""
         ...
 
     def ended(self, reason: str) -> None:
-        """The transport is gone; may be called twice."""
+        """Handle the loss of the transport; may be called twice."""
         ...
 
 

@@ -1,14 +1,14 @@
-"""Sessions over a broker, bridge half: many on one connection, told apart by ``instance`` (S1 to S3).
+"""Run the bridge's half of sessions over a broker: many on one connection, identified by ``instance`` (S1 to S3).
 
-A listener says hello on ``(prefix, "hello")``, speaks on ``(prefix, "session", instance, "up")`` and hears on
-``(..., "down")``. Frames may be lost, repeated and reordered; each carries a sequence number, and what was overtaken
-is dropped, except covers, which are facts whenever they come. When a connection breaks, its sessions stay until they
-are silent for D, with their wakes in their slots: listeners may come back before.
+A listener sends its hello to ``(prefix, "hello")`` and other frames to ``(prefix, "session", instance, "up")``, and
+receives on ``(..., "down")``. Frames may be lost, repeated and reordered. Each has a sequence number, and outdated
+frames are dropped, except empty receives, which are valid at any time. When a connection breaks, its sessions and
+the wakes in their slots stay until the sessions are silent for D, as listeners may reconnect before.
 
-Where the bridge asks who is there, a hello proves it by the key or token that it carries, and every frame that it is of
-its instance by the ticket that this is made of. Whoever hears what sessions are told, and may say hello, can neither
-end, nor speak for, nor begin the session of another: the ticket is on the topics that the bridge alone hears. Hellos
-and frames count as requests of their principal, and a session as one of its connections.
+With authentication, the key or token in a hello proves the principal, and the ticket in every frame proves its
+instance, which is derived from it. Tickets travel only on topics that the bridge alone can read. A client that reads
+the sessions' "down" topics can therefore not begin, use or end the session of another. Hellos and frames count as
+requests of their principal, and a session as one of its connections.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ Number = TypeVar("Number", int, float)
 
 SESSIONS_MAX: Final = 50_000
 REMEMBERED_MAX: Final = 50_000
-"""Instances whose sessions ended: what they said before must not begin a new one."""
+"""Instances of ended sessions that are kept: their late frames must not begin a new session."""
 ERROR_EVERY_S: Final = 1.0
 CHECKS_MAX: Final = 1000
-"""Tokens that are checked at once: each may wait for its issuer, and each hello is said again."""
+"""Token checks at the same time: each may wait for its issuer, and listeners repeat their hello."""
 FULL_RETRY_S: Final = 5
 _CONFIRMED: Final = 1000
 _NOT_GIVEN: Final = "this bridge asks for a key: give the listener one (api_key, QUEUEBELL_API_KEY)"
@@ -58,7 +58,7 @@ _PAST_RATE: Final = "slow down: this principal may not say so much; the frame wa
 
 
 class BusRoute:
-    """One bus as sessions see it: a connection now and then."""
+    """A bus that sessions use; its connection may come and go."""
 
     def __init__(self, sessions: BrokeredSessions, prefix: str, kind: str) -> None:
         self.kind = kind
@@ -67,42 +67,42 @@ class BusRoute:
         self._prefix = prefix
 
     async def attach(self, broker: Broker) -> None:
-        """Go on with a fresh connection. Raises `BusUnavailable`."""
-        # Frames first: a listener that says hello next speaks there at once.
+        """Continue on a new connection. Raises `BusUnavailable`."""
+        # Frames first: a listener may send some immediately after its hello.
         await broker.subscribe((self._prefix, "session", ANY, "up"), self.hear_up)
         self.broker = broker
         await broker.subscribe((self._prefix, "hello"), self.hear_hello)
 
     def detach(self) -> None:
-        """Do without a connection; sessions stay until they are silent for too long."""
+        """Handle the disconnect; sessions stay until they are silent for too long."""
         self.broker = None
 
     def hear_hello(self, incoming: Incoming) -> None:
-        """Take what came on the hello topic."""
+        """Handle a message on the hello topic."""
         self._sessions.hear_hello(self, incoming)
 
     def hear_up(self, incoming: Incoming) -> None:
-        """Take what came on a session's topic."""
+        """Handle a message on a session's topic."""
         self._sessions.hear_up(self, incoming)
 
 
 class BrokeredOutlet:
-    """The bridge's end of one session."""
+    """The bridge's end of a session over a broker."""
 
-    __slots__ = ("_sessions", "counted", "heard", "instance", "leave", "session", "way")
+    __slots__ = ("_sessions", "counted", "heard", "instance", "permit", "session", "way")
 
-    def __init__(self, sessions: BrokeredSessions, way: BusRoute, instance: str, heard: int) -> None:
+    def __init__(self, sessions: BrokeredSessions, route: BusRoute, instance: str, heard: int) -> None:
         self._sessions = sessions
-        self.way = way
-        """Where its newest hello came from."""
+        self.way = route
+        """The bus of its newest hello."""
         self.instance = instance
         self.heard = heard
-        """The newest sequence number that came from it."""
+        """The newest sequence number received."""
         self.session: BridgeSession | None = None
-        self.leave: Permit | None = None
-        """By whose leave it is open; None where nobody is asked."""
+        self.permit: Permit | None = None
+        """The permit it was opened with; None without authentication."""
         self.counted: Callable[[], object] = _nothing
-        """Called when it has ended: until then it counts as a session of its principal."""
+        """Called at the end; until then it counts as a session of its principal."""
 
     @property
     def kind(self) -> str:
@@ -110,25 +110,25 @@ class BrokeredOutlet:
         return self.way.kind
 
     def writable(self) -> bool:
-        """Nothing is sent into a connection that is broken or behind: there wakes merge in their slots."""
+        """Return False for a broken or slow connection, so that wakes merge in their slots."""
         broker = self.way.broker
         return broker is not None and broker.writable()
 
     def send(self, frame: DownFrame) -> None:
-        """Publish one frame; if it is lost, it heals within its bound (S2)."""
+        """Publish one frame; the protocol recovers from a lost one within its bound (S2)."""
         self._sessions.publish(self.way, self.instance, frame)
 
     def close(self, code: int, reason: str) -> None:
-        """End the session and say so, unless a `bye` was confirmed by one just now."""
+        """End the session and send `bye`, unless this answers the listener's `bye`."""
         if self._sessions.forget(self) and code != _CONFIRMED:
             self.send(Bye())
 
 
 class BrokeredSessions:
-    """All sessions over the brokers of one bridge that share a prefix; at most ``sessions_max`` of them.
+    """Holds the sessions over all brokers of a bridge that share a prefix; at most ``sessions_max``.
 
-    One for all of them, because brokers may be joined: NATS's own MQTT listener brings every frame over both. The copy
-    is known by its sequence number, whichever way it took.
+    One object serves all brokers, as they may be connected: with NATS's MQTT listener each frame arrives over both.
+    Sequence numbers identify the copies.
     """
 
     def __init__(
@@ -149,62 +149,62 @@ class BrokeredSessions:
         return len(self._outlets)
 
     def way(self, kind: str) -> BusRoute:
-        """Return one more way by which listeners may come."""
+        """Return the route for another bus."""
         return BusRoute(self, self._prefix, kind)
 
-    def publish(self, way: BusRoute, instance: str, frame: DownFrame) -> None:
+    def publish(self, route: BusRoute, instance: str, frame: DownFrame) -> None:
         """Send one frame, once, in order."""
-        if way.broker is not None:
+        if route.broker is not None:
             topic = (self._prefix, "session", instance, "down")
-            way.broker.publish(topic, encode_down(frame, instance, next(self._numbers), self._boot))
+            route.broker.publish(topic, encode_down(frame, instance, next(self._numbers), self._boot))
 
     def forget(self, outlet: BrokeredOutlet) -> bool:
-        """Let a session's instance go; False if it was gone already."""
+        """Remove a session; return False if it was removed before."""
         if self._outlets.get(outlet.instance) is not outlet:
             return False
         del self._outlets[outlet.instance]
         _remember(self._past, outlet.instance, outlet.heard)
         outlet.counted()
-        if outlet.leave is not None:
-            outlet.leave.close()
+        if outlet.permit is not None:
+            outlet.permit.close()
         return True
 
     async def stop(self) -> None:
-        """Let go of hellos that are still being checked; may be called twice."""
+        """Cancel pending token checks; may be called twice."""
         checks = list(self._checks.values())
         for check in checks:
             check.cancel()
         if checks:
             await asyncio.wait(checks)
 
-    # -- hearing -----------------------------------------------------------------------------------------------------
+    # -- incoming frames ---------------------------------------------------------------------------------------------
 
-    def hear_hello(self, way: BusRoute, incoming: Incoming) -> None:
-        """Take a hello; repeated, it is answered by a welcome again and changes nothing."""
+    def hear_hello(self, route: BusRoute, incoming: Incoming) -> None:
+        """Handle a hello; a repeated one gets another welcome and changes nothing."""
         try:
             stamp = read_stamp(incoming.payload)
             instance = stamp.instance or ""
             if not is_instance(instance):
                 return
-            if not self._spoken_by_its_own(way, instance, stamp):
+            if not self._owns_instance(route, instance, stamp):
                 if stamp.ticket is None and instance not in self._outlets:
-                    self._error(way, instance, UNAUTHENTICATED, _NOT_ITS_OWN if stamp.credential else _NOT_GIVEN)
+                    self._error(route, instance, UNAUTHENTICATED, _NOT_ITS_OWN if stamp.credential else _NOT_GIVEN)
                 return
-            if self._others(way, stamp):
+            if self._is_for_another(route, stamp):
                 return
             try:
                 frame = decode_up(incoming.payload)
             except BadInput as error:
-                self._refuse(way, instance, error)
+                self._refuse(route, instance, error)
                 return
         except BadInput as error:
             log.debug("a hello that cannot be read: %s", error)
             return
         if isinstance(frame, Hello):
-            self._asked(way, instance, frame, stamp)
+            self._authenticate(route, instance, frame, stamp)
 
-    def hear_up(self, way: BusRoute, incoming: Incoming) -> None:
-        """Take any frame of a session."""
+    def hear_up(self, route: BusRoute, incoming: Incoming) -> None:
+        """Handle any frame of a session."""
         topic = incoming.topic
         instance = topic[2] if len(topic) == 4 else ""
         if not is_instance(instance):
@@ -212,50 +212,50 @@ class BrokeredSessions:
         try:
             stamp = read_stamp(incoming.payload)
         except BadInput as error:
-            if self._spoken_by_its_own(way, instance, Stamp()):
-                self._refuse(way, instance, error)
+            if self._owns_instance(route, instance, Stamp()):
+                self._refuse(route, instance, error)
             return
-        if not self._spoken_by_its_own(way, instance, stamp):
+        if not self._owns_instance(route, instance, stamp):
             return
         try:
-            # Asked in this order: only for the instance of its topic has a frame proven whose it is.
-            if stamp.instance not in (None, instance) or self._others(way, stamp):
+            # Check the instance first: the ticket proves only the instance in the topic.
+            if stamp.instance not in (None, instance) or self._is_for_another(route, stamp):
                 return
             frame = decode_up(incoming.payload)
         except BadInput as error:
-            self._refuse(way, instance, error)
+            self._refuse(route, instance, error)
             return
         outlet = self._outlets.get(instance)
         if frame is None:
-            if outlet is not None and outlet.leave is not None:
-                outlet.leave.request()
+            if outlet is not None and outlet.permit is not None:
+                outlet.permit.request()
             return
         if isinstance(frame, Hello):
-            self._asked(way, instance, frame, stamp)
+            self._authenticate(route, instance, frame, stamp)
             return
         if outlet is None or outlet.session is None:
             if _stale(stamp, self._past.get(instance)):
-                return  # it was said before the session ended
+                return  # sent before the session ended
             if self._access is not None:
-                self._bridge.emit(AccessRefused("unauthenticated", "", Verb.TAKE.value, "", way.kind))
+                self._bridge.emit(AccessRefused("unauthenticated", "", Verb.TAKE.value, "", route.kind))
             if isinstance(frame, Bye):
-                # Repeated, because our own got lost on its way back.
-                self.publish(way, instance, Bye())
+                # Repeated, because the bridge's answer was lost.
+                self.publish(route, instance, Bye())
             else:
-                self._error(way, instance, "unknown_session", "say hello first")
-        elif outlet.leave is not None and not isinstance(frame, Bye) and (wait := outlet.leave.request()):
-            # Frames may be lost, and what they say is said again. A `bye` is the last that anybody has to read.
-            self._past_limit(way, outlet.leave, instance, _PAST_RATE, wait)
+                self._error(route, instance, "unknown_session", "say hello first")
+        elif outlet.permit is not None and not isinstance(frame, Bye) and (wait := outlet.permit.request()):
+            # A dropped frame is repeated by its listener. A `bye` is exempt, as it is the last frame.
+            self._past_limit(route, outlet.permit, instance, _PAST_RATE, wait)
         elif self._fresh(outlet, stamp, frame):
             if isinstance(frame, Bye) and is_will(stamp):
-                # A crash: what it held since its last heartbeat is not in this bye, which was written long before.
+                # A crash: this bye was written at the start and lacks the work held since then.
                 self.forget(outlet)
                 outlet.session.ended("last will")
             else:
                 outlet.session.feed(frame)
 
-    def _others(self, way: BusRoute, stamp: Stamp) -> bool:
-        """Say whether a frame is for another bridge; a session that its listener has with us then ends quietly."""
+    def _is_for_another(self, route: BusRoute, stamp: Stamp) -> bool:
+        """Return whether a frame is for another bridge; its listener's session here then ends without a frame."""
         if stamp.to is None or stamp.to == self._boot:
             return False
         outlet = self._outlets.get(stamp.instance or "")
@@ -264,8 +264,8 @@ class BrokeredSessions:
                 self.forget(outlet)
                 outlet.session.ended("with another bridge")
         elif stamp.instance is not None and is_instance(stamp.instance):
-            # If its bridge has gone, this is how it learns that there is another.
-            self._error(way, stamp.instance, "unknown_session", "this is another bridge; say hello to change")
+            # If its bridge is gone, this shows the listener that another one is there.
+            self._error(route, stamp.instance, "unknown_session", "this is another bridge; say hello to change")
         return True
 
     def _fresh(self, outlet: BrokeredOutlet, stamp: Stamp, frame: UpFrame) -> bool:
@@ -275,129 +275,131 @@ class BrokeredSessions:
             outlet.heard = stamp.seq
         return True
 
-    # -- who speaks --------------------------------------------------------------------------------------------------
+    # -- authentication ----------------------------------------------------------------------------------------------
 
-    def _spoken_by_its_own(self, way: BusRoute, instance: str, stamp: Stamp) -> bool:
-        """Say whether a frame is of whoever drew this instance, where anybody is asked; what is not is only counted.
+    def _owns_instance(self, route: BusRoute, instance: str, stamp: Stamp) -> bool:
+        """Return whether the ticket belongs to this instance; always True without authentication.
 
-        Whoever shows a wrong one is told nothing: whose instance it is would hear it.
+        A wrong ticket is only counted: an answer would reach the instance's owner instead of the sender.
         """
         ticket = stamp.ticket
         if self._access is None or (ticket is not None and hmac.compare_digest(instance_of(ticket), instance)):
             return True
-        self._bridge.emit(AccessRefused("unauthenticated", "", Verb.TAKE.value, "", way.kind, _NOT_ITS_OWN))
+        self._bridge.emit(AccessRefused("unauthenticated", "", Verb.TAKE.value, "", route.kind, _NOT_ITS_OWN))
         return False
 
-    def _asked(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp) -> None:
-        """Take a hello of whoever may say it; a token may have to wait for the keys of its issuer."""
+    def _authenticate(self, route: BusRoute, instance: str, frame: Hello, stamp: Stamp) -> None:
+        """Authenticate a hello; checking a token may wait for its issuer's keys."""
         if stamp.version != VERSION:
-            self._error(way, instance, "unsupported", _OTHER_VERSION)
+            self._error(route, instance, "unsupported", _OTHER_VERSION)
             return
         if self._access is None:
-            self._hello(way, instance, frame, stamp, None)
+            self._hello(route, instance, frame, stamp, None)
             return
         secret = stamp.credential or ""
         if not secret or secret.startswith(PREFIX):
-            self._proven(way, instance, frame, stamp, self._access.identify(secret))
+            self._authorize(route, instance, frame, stamp, self._access.identify(secret))
         elif instance not in self._checks:
-            # Repeated, it waits for the same answer; of a flood most are dropped, and said again 2 s later.
+            # A repeated hello shares the check. Beyond the limit hellos are dropped; listeners repeat them after 2 s.
             if len(self._checks) >= CHECKS_MAX:
-                self._error(way, instance, "too_many_requests", "too many tokens are being checked", FULL_RETRY_S)
+                self._error(route, instance, "too_many_requests", "too many tokens are being checked", FULL_RETRY_S)
                 return
             check = asyncio.create_task(
-                self._check(self._access, way, instance, frame, stamp), name=f"token of {instance[:8]}"
+                self._check(self._access, route, instance, frame, stamp), name=f"token of {instance[:8]}"
             )
             self._checks[instance] = check
             check.add_done_callback(lambda _: self._checks.pop(instance, None))
 
-    async def _check(self, access: AccessWatch, way: BusRoute, instance: str, frame: Hello, stamp: Stamp) -> None:
+    async def _check(self, access: AccessWatch, route: BusRoute, instance: str, frame: Hello, stamp: Stamp) -> None:
         identity, late = None, ""
         try:
             identity = await access.identify_token(stamp.credential or "")
         except Mistimed as error:
             late = str(error)
-        self._proven(way, instance, frame, stamp, identity, late)
+        self._authorize(route, instance, frame, stamp, identity, late)
 
-    def _proven(
-        self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp, identity: Identity | None, late: str = ""
+    def _authorize(
+        self, route: BusRoute, instance: str, frame: Hello, stamp: Stamp, identity: Identity | None, late: str = ""
     ) -> None:
-        """Let a hello begin a session, or change the one there is, as far as its sender may."""
+        """Begin or change a session for an authenticated hello, if its principal may."""
         assert self._access is not None
         outlet = self._outlets.get(instance)
-        held = None if outlet is None else outlet.leave
+        current = None if outlet is None else outlet.permit
         if identity is None:
-            self._not_allowed(way, instance, "", "", late or (_NOT_KNOWN if stamp.credential else _NOT_GIVEN), late)
+            self._not_allowed(route, instance, "", "", late or (_NOT_KNOWN if stamp.credential else _NOT_GIVEN), late)
             return
         name = identity.principal.name
-        if held is not None and held.identity.principal.name != name:
-            self._not_allowed(way, instance, name, "", "the session of this instance is another's")
+        if current is not None and current.identity.principal.name != name:
+            self._not_allowed(route, instance, name, "", "the session of this instance is another's")
             return
-        leave = self._access.leave(identity, Verb.TAKE, lambda code: self._over(instance, leave, code))
-        queue = leave.refused(each.queue for each in frame.queues)
+        permit = self._access.leave(identity, Verb.TAKE, lambda code: self._revoked(instance, permit, code))
+        queue = permit.refused(each.queue for each in frame.queues)
         if queue is not None or not identity.principal.may(Verb.TAKE):
-            leave.close()
+            permit.close()
             on = queue or "any queue"
             why = f"'take' is not granted on {on}"
-            queues, taken = [each.queue for each in frame.queues], leave.instance(frame.instance)
+            queues, taken = [each.queue for each in frame.queues], permit.instance(frame.instance)
             rejections = self._bridge.scheduler.rejections
             rejections.add(self._bridge.now(), queues, frame.listener, FORBIDDEN, why, instance=taken)
-            self._not_allowed(way, instance, name, queue or "", why)
+            self._not_allowed(route, instance, name, queue or "", why)
             if outlet is not None:
                 outlet.close(OVER[FORBIDDEN].close_code, FORBIDDEN)
                 if outlet.session is not None:
                     outlet.session.ended(FORBIDDEN)
             return
-        wait = leave.request()
+        wait = permit.request()
         if wait:
-            leave.close()
-            self._past_limit(way, leave, instance, _PAST_RATE, wait)
+            permit.close()
+            self._past_limit(route, permit, instance, _PAST_RATE, wait)
             return
-        # What a session is told can be heard by whoever may subscribe to all of them: no messages. Nobody takes over
-        # the session of another by its name, whichever way that one came.
-        frame = msgspec.structs.replace(frame, instance=leave.instance(frame.instance), accept=[])
-        self._hello(way, instance, frame, stamp, leave)
+        # Other clients may be able to read a session's frames, so they carry no messages. The permit scopes the
+        # instance, so that no principal takes over another's session by its name.
+        frame = msgspec.structs.replace(frame, instance=permit.instance(frame.instance), accept=[])
+        self._hello(route, instance, frame, stamp, permit)
 
-    def _over(self, instance: str, leave: Permit, code: str) -> None:
+    def _revoked(self, instance: str, permit: Permit, code: str) -> None:
         outlet = self._outlets.get(instance)
-        if outlet is not None and outlet.leave is leave:
+        if outlet is not None and outlet.permit is permit:
             self.publish(outlet.way, instance, ErrorFrame(code, OVER[code].why))
             outlet.close(OVER[code].close_code, code)
             if outlet.session is not None:
                 outlet.session.ended(code)
 
-    def _past_limit(self, way: BusRoute, leave: Permit, instance: str, why: str, wait: int) -> None:
-        name = leave.identity.principal.name
-        self._bridge.emit(AccessRefused("limit", name, Verb.TAKE.value, "", way.kind))
-        self._error(way, instance, "too_many_requests", why, wait)
+    def _past_limit(self, route: BusRoute, permit: Permit, instance: str, why: str, wait: int) -> None:
+        name = permit.identity.principal.name
+        self._bridge.emit(AccessRefused("limit", name, Verb.TAKE.value, "", route.kind))
+        self._error(route, instance, "too_many_requests", why, wait)
 
-    def _not_allowed(self, way: BusRoute, instance: str, principal: str, queue: str, why: str, late: str = "") -> None:
+    def _not_allowed(
+        self, route: BusRoute, instance: str, principal: str, queue: str, why: str, late: str = ""
+    ) -> None:
         reason = FORBIDDEN if principal else UNAUTHENTICATED
-        self._bridge.emit(AccessRefused(reason, principal, Verb.TAKE.value, queue, way.kind, late))
-        self._error(way, instance, reason, why)
+        self._bridge.emit(AccessRefused(reason, principal, Verb.TAKE.value, queue, route.kind, late))
+        self._error(route, instance, reason, why)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
-    def _hello(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp, leave: Permit | None) -> None:
-        """Begin a session, or change the one there is; ``leave`` is closed where neither comes of it."""
-        if not self._begun(way, instance, frame, stamp, leave) and leave is not None:
-            leave.close()
+    def _hello(self, route: BusRoute, instance: str, frame: Hello, stamp: Stamp, permit: Permit | None) -> None:
+        """Begin or change a session; close ``permit`` if neither happens."""
+        if not self._begin(route, instance, frame, stamp, permit) and permit is not None:
+            permit.close()
 
-    def _begun(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp, leave: Permit | None) -> bool:
+    def _begin(self, route: BusRoute, instance: str, frame: Hello, stamp: Stamp, permit: Permit | None) -> bool:
         outlet = self._outlets.get(instance)
         if outlet is None:
             if _stale(stamp, self._past.get(instance)):
                 return False
             if len(self._outlets) >= self._sessions_max:
                 self._error(
-                    way, instance, "too_many_requests", "this bridge has all the sessions it may have", FULL_RETRY_S
+                    route, instance, "too_many_requests", "this bridge has all the sessions it may have", FULL_RETRY_S
                 )
                 return False
-            outlet = BrokeredOutlet(self, way, instance, stamp.seq or 0)
-            if leave is not None:
+            outlet = BrokeredOutlet(self, route, instance, stamp.seq or 0)
+            if permit is not None:
                 try:
-                    outlet.counted = leave.connect()
+                    outlet.counted = permit.connect()
                 except PastLimit as past:
-                    self._past_limit(way, leave, instance, str(past), past.retry_after_s)
+                    self._past_limit(route, permit, instance, str(past), past.retry_after_s)
                     return False
             try:
                 outlet.session = self._bridge.connect(outlet)
@@ -407,39 +409,39 @@ class BrokeredSessions:
                 return False
             self._outlets[instance] = outlet
         elif self._fresh(outlet, stamp, frame):
-            outlet.way = way
+            outlet.way = route
         else:
             return False
-        if leave is not None:
-            if outlet.leave is not None:
-                outlet.leave.close()
-            outlet.leave = leave
+        if permit is not None:
+            if outlet.permit is not None:
+                outlet.permit.close()
+            outlet.permit = permit
         if outlet.session is not None:
             outlet.session.feed(frame)
         return True
 
-    def _refuse(self, way: BusRoute, instance: str, error: BadInput) -> None:
-        """End a session over a frame that is wrong, as a WebSocket session ends."""
-        self._error(way, instance, error.code, str(error))
+    def _refuse(self, route: BusRoute, instance: str, error: BadInput) -> None:
+        """End a session because of an invalid frame, as a WebSocket session ends."""
+        self._error(route, instance, error.code, str(error))
         outlet = self._outlets.get(instance)
         self._bridge.unreadable(None if outlet is None else outlet.session, error)
         if outlet is not None and outlet.session is not None:
             self.forget(outlet)
             outlet.session.ended(error.code)
 
-    def _error(self, way: BusRoute, instance: str, code: str, message: str, retry_after_s: int | None = None) -> None:
-        """Tell an instance what is wrong, at most once a second."""
+    def _error(self, route: BusRoute, instance: str, code: str, message: str, retry_after_s: int | None = None) -> None:
+        """Send an instance an error, at most once a second."""
         now = asyncio.get_running_loop().time()
         if now - self._errors.get(instance, now - ERROR_EVERY_S) >= ERROR_EVERY_S:
             _remember(self._errors, instance, now)
-            self.publish(way, instance, ErrorFrame(code, message, retry_after_s))
+            self.publish(route, instance, ErrorFrame(code, message, retry_after_s))
 
 
 _OTHER_VERSION: Final = f"this worker speaks another version of the protocol than {VERSION}; upgrade it, or the bridge"
 
 
 def _nothing() -> None:
-    """Nobody counts it."""
+    """No-op."""
 
 
 def _stale(stamp: Stamp, heard: int | None) -> bool:
@@ -447,7 +449,7 @@ def _stale(stamp: Stamp, heard: int | None) -> bool:
 
 
 def _remember(kept: OrderedDict[str, Number], instance: str, value: Number) -> None:
-    """Keep the newest; what strangers make us remember is bounded."""
+    """Store a value and drop the oldest, so that unknown clients cannot fill the memory."""
     kept[instance] = value
     kept.move_to_end(instance)
     if len(kept) > REMEMBERED_MAX:

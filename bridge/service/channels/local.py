@@ -1,4 +1,4 @@
-"""Sessions within one process: frames are handed over as they are."""
+"""Connect sessions within one process; frames are passed without encoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FRAMES_MAX = 64
 
 
 class _Frames:
-    """What is on its way to the listener, and how the session ended."""
+    """Frames that the listener has not received yet, and the reason why the session ended."""
 
     def __init__(self) -> None:
         self.queue: deque[DownFrame] = deque()
@@ -42,17 +42,17 @@ class LocalOutlet:
         self._frames = frames
 
     def writable(self) -> bool:
-        """A listener that does not read keeps its wakes in their slots."""
+        """Return False for a listener that does not read, so that its wakes stay in their slots."""
         return len(self._frames.queue) < FRAMES_MAX
 
     def send(self, frame: DownFrame) -> None:
-        """Hand a frame to the listener."""
+        """Send a frame to the listener."""
         if self._frames.lost is None:
             self._frames.queue.append(frame)
             self._frames.changed()
 
     def close(self, code: int, reason: str) -> None:
-        """End the session; frames handed over before are still received."""
+        """End the session; frames sent before are still received."""
         if self._frames.lost is None:
             self._frames.lost = f"the bridge ended the session: {reason} ({code})"
             self._frames.changed()
@@ -66,15 +66,15 @@ class LocalLink:
         self._session = session
 
     def send(self, frame: UpFrame) -> None:
-        """Hand a frame to the bridge."""
+        """Send a frame to the bridge."""
         if self._frames.lost is None:
             self._session.feed(frame)
 
     def hand_over(self, hear: Callable[[Wake], None]) -> None:
-        """Do nothing: they come by `receive`."""
+        """Do nothing: wakes arrive by `receive`."""
 
     async def receive(self) -> DownFrame:
-        """Wait for the next frame. Raises `ChannelLost` once the session is over and all was received."""
+        """Wait for the next frame. Raises `ChannelLost` once the session has ended and no frame is left."""
         while not self._frames.queue:
             if self._frames.lost is not None:
                 raise ChannelLost(self._frames.lost)
@@ -90,7 +90,7 @@ class LocalLink:
 
 
 class LocalChannel:
-    """A way to a bridge in this process (`listeners.session.channels.base.Channel`)."""
+    """Connects to a bridge in this process (`listeners.session.channels.base.Channel`)."""
 
     def __init__(self, host: SessionHost) -> None:
         self._host = host
@@ -106,4 +106,4 @@ class LocalChannel:
         return LocalLink(frames, session)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""

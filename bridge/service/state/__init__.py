@@ -1,5 +1,5 @@
-"""What a bridge shows of itself: state, findings, explanations. It reads the rules, asks no store and changes nothing.
+"""Report the bridge's state, findings and explanations, from the scheduler only; calls no store, changes nothing.
 
-`status` makes the answers of HTTP from the rules (structs in `answers`), `overview` the page's, `explain` says which
-worker a trigger would wake, `check` judges what is wrong, and `trouble` puts that in one line a queue.
+`status` builds the HTTP answers (structs in `answers`) and `overview` those of the page. `explain` predicts which
+worker a trigger would wake, `check` finds problems, and `trouble` summarizes them in one line per queue.
 """

@@ -1,6 +1,6 @@
-"""What a bridge says of itself over HTTP: one struct an answer, made by its rules and read by the commands; pure.
+"""Define the bridge's HTTP answers, one struct each, which the commands read; pure.
 
-What a bridge of an older release does not say has a default, or is unset where another kind of listener never says it.
+Fields that older bridges do not send have a default. Fields that a kind of listener never has are unset.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Readiness(msgspec.Struct, frozen=True):
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a queue's messages.
+    """The known counts and ages of a queue's messages.
 
-    Of a queue elsewhere that is what its store told a listener last, ``depth_age_ms`` ago, and None (not known) before
-    one was told anything. Of the queue service's own it is now, and without an age, unless the listeners of that name
-    read elsewhere and counted there.
+    For a queue in an external store these are the counts a listener last reported, ``depth_age_ms`` ago; None before
+    the first report. For an embedded queue they are current and have no age, unless the listeners of that name read
+    and counted an external store.
     """
 
     exists: bool | None = None
@@ -40,21 +40,21 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     depth_age_ms: int | None = None
     depth_at_least: bool = False
     oldest_ms: int | None = None
-    """For how long the message that has been visible longest has waited; it grows between looks."""
+    """Time for which the oldest visible message has waited; it grows between counts."""
     leased: int | None = None
-    """How many of those invisible somebody holds."""
+    """Invisible messages that are leased."""
     delayed: int | None = None
-    """How many of those invisible were put, or given back, for later."""
+    """Invisible messages that were put or returned with a delay."""
     buried: int | None = None
-    """How many messages lie in its poison queue; None for a poison queue."""
+    """Dead letters in its poison queue; None for a poison queue."""
     buried_age_ms: int | None = None
-    """How long ago that was counted; None where it is of now."""
+    """Age of that count; None if it is current."""
     untold: dict[str, str] = {}
-    """Of ``depth visible oldest_ms leased delayed buried``, why one is None, or less than it seems, in words."""
+    """By field, of ``depth visible oldest_ms leased delayed buried``: why it is None or inexact."""
 
 
 class Receives(msgspec.Struct, frozen=True):
-    """Receives answered since the bridge started."""
+    """Successful receives since the bridge started."""
 
     total: int = 0
     empty: int = 0
@@ -74,20 +74,20 @@ class QueueState(Content, frozen=True, kw_only=True):
     wake_sources: dict[str, int] = {}
     triggers: int = 0
     jobs: dict[str, Jobs] = {}
-    """By handler, what became of its messages, as listeners told; ``in_flight`` of those with sessions."""
+    """By handler: the outcomes that listeners reported, and the calls in flight."""
     unannounced: int = 0
-    """Receives that found work whose publish was lost: a look that nobody asked for met a new message."""
+    """Receives without a trigger that found new work: its publish was lost."""
 
 
 class QueueNames(msgspec.Struct, frozen=True):
-    """The answer of ``/v1/queues``, a page of references; ``next`` is what to pass as ``after`` for the following."""
+    """The answer of ``/v1/queues``, a page of references; pass ``next`` as ``after`` to get the following page."""
 
     queues: list[str] = []
     next: str | None = None
 
 
 class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue of a listener; all but its name is of sessions only."""
+    """One queue of a listener; only sessions have the other fields."""
 
     queue: str
     capacity: int | UnsetType = UNSET
@@ -95,11 +95,11 @@ class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
     has_room: bool | UnsetType = UNSET
     owns: bool | UnsetType = UNSET
     failing_s: float | UnsetType | None = UNSET
-    """For how long its receives have failed, None where the last was answered."""
+    """Time for which its receives have failed; None if the last succeeded."""
     hung: int | UnsetType = UNSET
-    """How many of its slots are held by handlers that ran out of time."""
+    """Slots taken by handlers that exceeded their timeout."""
     processes: Processes | UnsetType | None = UNSET
-    """Of a scaler: its workers as its newest heartbeat said, None before one."""
+    """Of a scaler: its workers by its newest heartbeat; None before the first."""
 
 
 class ListenerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,28 +129,28 @@ class Listeners(msgspec.Struct, frozen=True):
 
 
 class Unattended(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue with work and nobody to look."""
+    """A queue that has work and no worker."""
 
     queue: str
     detail: str
     exists: bool | None = None
-    """Whether it stands in the bridge's queue service; None where an older bridge does not say."""
+    """Whether the bridge's queue service holds it; older bridges send None."""
     visible: int = 0
     invisible: int = 0
     dirty: bool = False
     stranded: bool = False
-    """Its listeners take from another store."""
+    """Its listeners use another store."""
     after_gap: bool = False
-    """Nothing is known to wait: triggers may have been missed, and nobody listens. That is no fault."""
+    """Triggers may have been lost, and there is no listener; no work is known. This is not a fault."""
 
     @property
     def here(self) -> bool:
-        """Whether its messages are in the bridge's queue service, so that ``visible`` counts them."""
+        """Whether the bridge's queue service holds its messages, so that ``visible`` counts them."""
         return self.visible > 0 if self.exists is None else self.exists
 
 
 class Troubled(msgspec.Struct, frozen=True, kw_only=True):
-    """A listener in trouble; ``queue`` None where all of it is."""
+    """A listener in trouble; ``queue`` is None if all of its queues are affected."""
 
     state: str
     """``silent failing hung starved stuck deaf behind`` of a session, ``workers`` of a scaler whose newest worker
@@ -163,17 +163,17 @@ class Troubled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that the bridge rejected within the last 90 s; it polls, and tries again by itself."""
+    """A worker that the bridge rejected within the last 90 s; it polls and retries."""
 
     queue: str
-    """"" where the bridge could not read which queues the worker asked for."""
+    """"" if the bridge could not read the worker's queues."""
     listener: str
     code: str
     """``store_mismatch``, ``forbidden``, or the code of a frame that cannot be read."""
     detail: str
     count: int
     first_ms: int
-    """How long ago the first of these rejections was; ``last_ms`` the newest."""
+    """Age of the first of these rejections; ``last_ms`` is that of the newest."""
     last_ms: int
 
 
@@ -184,18 +184,18 @@ class ClusterMember(msgspec.Struct, frozen=True, kw_only=True):
     address: str | None
     version: str
     me: bool
-    """The one that answers."""
+    """Whether it is the bridge that answers."""
     leaving: bool
     silent_ms: int
-    """Since when nothing was heard of it."""
+    """Time since its last message."""
     queues: int
-    """For how many queues it has sessions."""
+    """Queues with sessions."""
     able: int
-    """For how many of them one has room."""
+    """Queues with a session that has room."""
 
 
 class RefusedMember(msgspec.Struct, frozen=True):
-    """A bridge on the cluster's subjects that is none of its members, and why."""
+    """A bridge on the cluster's subjects that was rejected as a member, and why."""
 
     boot: str
     address: str
@@ -203,52 +203,52 @@ class RefusedMember(msgspec.Struct, frozen=True):
 
 
 class Deferred(msgspec.Struct, frozen=True):
-    """A queue that waits for the look of another bridge, and in how long this one looks if it hears nothing."""
+    """A queue deferred to another bridge, and the time after which this one acts if that does not."""
 
     queue: str
     acts_in_ms: int
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of ``/v1/cluster``: the cluster as this bridge sees it; ``name`` None for a bridge without one."""
+    """The answer of ``/v1/cluster``: the cluster as this bridge sees it; ``name`` is None without a cluster."""
 
     name: str | None = None
     alone: bool = True
-    """Acts as if there were no other: it hears nobody, or not even itself."""
+    """Whether it acts alone: it receives no messages from others, or not even its own."""
     members: list[ClusterMember] = []
     refused: list[RefusedMember] = []
     went: dict[str, int] = {}
-    """By address, or boot, how often a member went within the last five minutes."""
+    """By address or boot: departures of a member within the last five minutes."""
     deferred: list[Deferred] = []
     left_out: int = 0
-    """Waiting queues beyond 1000."""
+    """Deferred queues beyond 1000."""
 
 
 class RuleNumbers(Numbers, frozen=True, kw_only=True):
-    """The numbers that the bridge goes by for the queues that ``match``."""
+    """The settings of the bridge for the queues that match ``match``."""
 
     match: str
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of ``/v1/findings``: what a person should know of a bridge that runs."""
+    """The answer of ``/v1/findings``: conditions that need an operator's attention."""
 
     unattended: list[Unattended] = []
     buried: list[Unattended] = []
-    """Poison queues with messages, where no listener takes them."""
+    """Poison queues that have messages and no listener."""
     sessions: list[Troubled] = []
     rejected: list[Rejected] = []
-    """Workers that the bridge rejected lately."""
+    """Recently rejected workers."""
     audit_found: int = 0
-    """Work that nobody had been told of, since the start."""
+    """How often the audit found unannounced work, since the start."""
     notices_suspend: bool = False
-    """Whether a suspend of that machine would be noticed."""
+    """Whether the bridge can detect a suspend of its machine."""
     crowded: str | None = None
-    """There were more queue names than are kept."""
+    """Set if there were more queue names than the bridge keeps."""
     left_out: int = 0
     """Rows beyond 1000 of a kind."""
     numbers: list[RuleNumbers] | None = None
-    """One row a rule of the configuration."""
+    """One row per rule of the configuration."""
 
 
 class ExplainedSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,24 +258,24 @@ class ExplainedSession(msgspec.Struct, frozen=True, kw_only=True):
     instance: str | None
     channel: str
     gets: bool
-    """Whether a wake would leave for it."""
+    """Whether a wake would be sent to it."""
     why: str
-    """``woken owner capacity_0 failing full stuck deaf owned later told nothing draining``, and ``hears`` of a scaler
-    that starts workers and is told of more."""
+    """``woken owner capacity_0 failing full stuck deaf owned later told nothing draining``, and ``hears`` for a scaler
+    that is starting workers and gets further wakes."""
     detail: str
-    """The same in words."""
+    """Describes ``why``."""
     free: int
     capacity: int
     owns: bool
     delayed: bool
-    """Its connection takes nothing just now, and its wakes merge until it does."""
+    """Whether its connection is not writable now, so that its wakes merge."""
     failing_s: float | None
     processes: Processes | UnsetType | None = UNSET
     """Of a scaler, as `Subscribed.processes`."""
 
 
 class ExplainedSubscriber(msgspec.Struct, frozen=True, kw_only=True):
-    """A plain subscriber that a trigger may reach, or a subject on which its wake is published."""
+    """A plain subscriber that a trigger may reach, or a subject on which the wake is published."""
 
     listener: str
     channel: str
@@ -285,35 +285,35 @@ class ExplainedSubscriber(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explained(Content, frozen=True, kw_only=True):
-    """The answer of ``/v1/queues/ACCOUNT/QUEUE/explain``: who would get a trigger now, and why another would not."""
+    """The answer of ``/v1/queues/ACCOUNT/QUEUE/explain``: which sessions a trigger would wake now, and why."""
 
     queue: str
     asked: str
-    """``trigger``, or ``put`` where all listeners take from the bridge's own queue service, which tells of every put by
-    itself, so that a trigger adds nothing."""
+    """``trigger``, or ``put`` if all listeners use the bridge's own queue service, where every put triggers the queue
+    and a bare trigger adds nothing."""
     outcome: str
-    """``wakes``, ``joins`` (an owner is there), ``waits`` (no room anywhere), ``no_session``, ``told``, ``paused`` or
+    """``wakes``, ``joins`` (it has an owner), ``waits`` (no session has room), ``no_session``, ``told``, ``paused`` or
     ``draining``."""
     summary: str
-    """The same in words."""
+    """Describes the outcome."""
     paused: bool
     dirty: bool
     gen: int
     unattended: str | None
-    """In words, that work waits and nobody will look at it (B14)."""
+    """Set if work waits and no worker will receive it (B14)."""
     trigger_adds: bool
-    """Whether a trigger that is no put changes anything."""
+    """Whether a bare trigger has an effect."""
     sessions: list[ExplainedSession]
-    """Those that would be woken first, and in that order."""
+    """In the order in which they would be woken."""
     subscribers: list[ExplainedSubscriber] = []
     waits_for_a_person: str | None = None
-    """In words, that messages were buried here and wait for a person."""
+    """Set if dead letters need an operator's attention."""
     rejected: list[Rejected] = []
-    """Workers of this queue that the bridge rejected lately."""
+    """Recently rejected workers of this queue."""
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """Where wakes are published on one bus, whether anybody is there or not."""
+    """The subjects on which wakes are published on one bus, with or without subscribers."""
 
     listener: str
     channel: str

@@ -1,4 +1,4 @@
-"""What is wrong with a bridge that runs, judged from its own answers, and what to do about it; pure."""
+"""Find the problems of a running bridge in its own answers, with advice for each; pure."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from bridge.service.state.answers import (
 
 POISON: Final = "-poison"
 FLAPS: Final = 3
-"""So often may a member go within five minutes: a bridge that is restarted goes once."""
+"""Tolerated departures of a member within five minutes; a restart is one."""
 CLOCKS_APART_S: Final = LEEWAY_S / 2
-"""How far two clocks may be apart before somebody is told: half of what a token may be off."""
+"""Clock difference above which a warning is due: half the leeway of tokens."""
 _SHARED: Final = ("nats", "mqtt", "postgres")
-"""How the checks of what several bridges can hear the same by begin."""
+"""Name prefixes of the checks of buses that several bridges can share."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong."""
+    """One problem."""
 
     code: str
     """``not_ready untold crowded unattended stranded buried session rejected audit unasked``, among several bridges
     ``gone apart disconnected``, of a cluster ``alone``; of warnings ``grant clock issuer data``, and of a cluster
     ``unheard split refused versions flapping``."""
     subject: str
-    """The check, queue, listener or principal that it is about."""
+    """The check, queue, listener or principal concerned."""
     what: str
     advice: str
 
 
 def among(gone: Mapping[str, str], alone: Mapping[str, str], checks: Mapping[str, Iterable[str]]) -> list[Problem]:
-    """Return what is wrong with the addresses of equal bridges: who does not answer, and who is not equal.
+    """Return the problems among several bridges: those that do not answer, and those with separate queues or no bus.
 
-    ``gone`` is address to reason, ``alone`` to the boot of whose own queues there are some, ``checks`` to the names of
-    the checks of each that answers.
+    By address, ``gone`` has the reason, ``alone`` the boot of a bridge whose embedded store has queues, ``checks`` the
+    names of the checks of each bridge that answers.
     """
     found = [
         Problem("gone", url, why, "the others are asked instead; start it again, or take it out of the list")
@@ -75,7 +75,7 @@ def among(gone: Mapping[str, str], alone: Mapping[str, str], checks: Mapping[str
 
 
 def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]) -> list[Problem]:
-    """Return the problems that ``/readyz``, ``/v1/findings`` and the queues' own states show, the gravest first."""
+    """Return the problems in ``/readyz``, ``/v1/findings`` and the states of queues, the most severe first."""
     found: list[Problem] = []
     for name, check in readiness.checks.items():
         if not check.ok:
@@ -117,27 +117,27 @@ def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]
 
 
 def rough(listeners: Iterable[ListenerState], numbers: Sequence[RuleNumbers]) -> list[RoughCounts]:
-    """Return what the counts of scalers cost whose store cannot say that a queue is empty, by the bridge's numbers."""
+    """Return the cost of scalers' counts for stores that cannot report an empty queue, by the bridge's settings."""
     patterns = Patterns([each.match for each in numbers])
     found: list[RoughCounts] = []
     for row in listeners:
         for each in row.queues:
             entry = patterns.first(each.queue)
-            if isinstance(told := each.processes, Processes) and told.counts != "exact" and entry is not None:
+            if isinstance(processes := each.processes, Processes) and processes.counts != "exact" and entry is not None:
                 found.append(
                     rough_counts(
                         queue=each.queue,
                         listener=row.listener,
-                        trusted=told.counts == "trusted",
+                        trusted=processes.counts == "trusted",
                         looks=numbers[entry].bound().receives_mean,
-                        idle_s=told.idle_ms / 1000,
+                        idle_s=processes.idle_ms / 1000,
                     )
                 )
     return found
 
 
 def in_turns(cluster: Cluster) -> list[Problem]:
-    """Return what is wrong with the cluster of a bridge, as it sees it; nothing for a bridge without one."""
+    """Return the problems of a bridge's cluster, as the bridge sees it; none without a cluster."""
     if cluster.name is None:
         return []
     me = next((member for member in cluster.members if member.me), None)
@@ -172,18 +172,18 @@ def in_turns(cluster: Cluster) -> list[Problem]:
         Problem(
             "flapping",
             subject,
-            f"the bridge {who} went {times} times within five minutes",
+            f"the bridge {member} went {times} times within five minutes",
             "nothing is lost, and each time its queues are looked at once more; see in its log why it ends, or whether "
             "its network or its machine stands still",
         )
-        for who, times in cluster.went.items()
+        for member, times in cluster.went.items()
         if times > FLAPS
     )
     return found
 
 
 def split(views: Mapping[str, Cluster]) -> list[Problem]:
-    """Return a warning for each two members of one cluster, by their addresses, that do not hear each other."""
+    """Return a warning for each pair of members, by address, that do not receive each other's messages."""
     found: list[Problem] = []
     named = [(url, view) for url, view in views.items() if view.name is not None]
     for (one, its), (two, other) in itertools.combinations(named, 2):
@@ -202,12 +202,12 @@ def split(views: Mapping[str, Cluster]) -> list[Problem]:
 
 
 def looked_after(problems: Iterable[Problem], listened: Container[str]) -> list[Problem]:
-    """Return problems without those of queues that only lack a listener, and have one at another bridge."""
+    """Return the problems, except of unattended queues that have a listener at another bridge."""
     return [each for each in problems if each.code != "unattended" or each.subject not in listened]
 
 
 def untold(path: str, status: int) -> Problem:
-    """Return the problem of a bridge that answers ``path`` with an error: what it would tell is not known."""
+    """Return the problem that a bridge answers ``path`` with an error, so that nothing there was checked."""
     return Problem(
         "untold",
         path,
@@ -235,7 +235,7 @@ def _unattended(row: Unattended) -> Problem:
             f"{ask_their_store(queue)}; once it is empty: queuebell queue forget {queue}",
         )
     if queue.endswith(POISON):
-        # Why each of them was buried stands in it: too many attempts are only one reason.
+        # Each dead letter states its reason: too many attempts are only one.
         return Problem(
             "buried",
             queue,
@@ -254,7 +254,7 @@ def _unattended(row: Unattended) -> Problem:
 
 
 def ask_their_store(queue: str) -> str:
-    """Return what shows the messages of a poison queue in another store, and what moves or deletes them."""
+    """Return the commands that show, replay and delete the messages of a poison queue in an external store."""
     return (
         f"URL being that store's, see why: queuebell queue peek {queue} --json --store URL; then put them back: "
         f"queuebell queue replay {queue} --store URL --bridge BRIDGE, or drop them: queuebell queue clear {queue} "
@@ -263,7 +263,7 @@ def ask_their_store(queue: str) -> str:
 
 
 def _session(row: Troubled) -> Problem:
-    # Workers of one name are told apart by the beginning of their instance.
+    # The start of the instance distinguishes workers of the same name.
     named = f"{row.listener} ({row.instance[:8]})" if row.listener and row.instance else row.listener
     subject = named or row.instance or "a listener"
     advice = {
@@ -293,13 +293,13 @@ def _rejected(row: Rejected) -> Problem:
 
 
 def _unasked(queue: str, source: str, count: int, hears_database: bool) -> Problem:
-    # Tables made with `--notify` tell only who listens there, and a bridge that does not cannot see that they do.
+    # Tables made with `--notify` notify only connected bridges, and this bridge cannot detect such tables.
     database = "" if hears_database else "; if the queue is in PostgreSQL, start the bridge with --postgres URL"
-    look = "a sweep" if source == "sweep" else "a listener's own dead-man timer"
+    finder = "a sweep" if source == "sweep" else "a listener's own dead-man timer"
     return Problem(
         "unasked",
         queue,
-        f"{look} found work {count} times since the start: no trigger had told of it",
+        f"{finder} found work {count} times since the start: no trigger had told of it",
         "nothing is lost, only late; see that every producer publishes after its put, and that its bus is up"
         + database,
     )
@@ -310,10 +310,9 @@ def doubtful_grants(
     queues: Iterable[str],
     near: Callable[[str, Iterable[str]], list[str]],
 ) -> list[Problem]:
-    """Return a warning for each pattern that covers none of all ``queues``, and is nearly the name of some.
+    """Return a warning for each pattern that covers none of ``queues`` and is similar to the name of some.
 
-    One that is like no other is for queues that are still to come, and is left alone. ``near`` gives the names among
-    others that one may have been meant to be.
+    A pattern without a similar name may be for future queues and gets no warning. ``near`` returns the similar names.
     """
     names = list(queues)
     accounts = list(dict.fromkeys(name.partition("/")[0] for name in names))
@@ -340,14 +339,14 @@ def doubtful_grants(
 
 
 def clocks_apart(theirs: float | None, asked_at: float, told_at: float) -> list[Problem]:
-    """Return a warning where a bridge's clock, by the Date of its answer, is more than half a minute from ours.
+    """Return a warning if a bridge's clock, by the Date of its answer, differs by more than 30 s from the local one.
 
-    The question left and the answer came at these times of our clock; all are seconds since 1970, ``theirs`` a whole
-    number of them, None where the answer has no date.
+    ``asked_at`` and ``told_at`` are the local times of request and answer. All are seconds since 1970; ``theirs`` is
+    in whole seconds, or None without a date.
     """
     if theirs is None:
         return []
-    # It was made at any time within its second, and ours may have passed meanwhile.
+    # The date may be from any time within its second, and from any time between request and answer.
     ahead = theirs - told_at if theirs > told_at else min(theirs + 1 - asked_at, 0.0)
     if abs(ahead) <= CLOCKS_APART_S:
         return []

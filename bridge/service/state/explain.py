@@ -1,4 +1,4 @@
-"""Who would get a trigger now, on which channel, and why another would not; it changes nothing."""
+"""Predict which sessions a trigger would wake now, and why the others would not be; changes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WOKEN: Final = "woken"
 _SEPARATORS: Final = {"nats": ".", "mqtt": "/"}
 
-_SEATS: Final = {
+_WORKERS: Final = {
     WOKEN: "has room, and was used least recently",
     "owner": "took the work on already; it hears of more",
     "capacity_0": "takes nothing: its capacity is 0",
@@ -43,7 +43,7 @@ _SEATS: Final = {
     "draining": "the bridge is stopping and takes no triggers",
 }
 
-_SCALERS: Final = _SEATS | {
+_SCALERS: Final = _WORKERS | {
     WOKEN: "no worker has room, so it counts and starts some",
     "owner": "counts, for no worker had room; it hears of more",
     "capacity_0": "starts nobody: it stops",
@@ -66,7 +66,7 @@ _QUEUES: Final = {
 
 
 def of(bridge: Bridge, queue: str) -> Explained | None:
-    """Return who would get a trigger of ``queue`` at this bridge now, or None for a queue never heard of."""
+    """Explain a trigger of ``queue`` at this bridge now; None for an unknown queue."""
     stalled = bridge.flushes.stalled
     return explain(bridge.scheduler, queue, bridge.now(), draining=bridge.draining, stalled=stalled)
 
@@ -74,11 +74,11 @@ def of(bridge: Bridge, queue: str) -> Explained | None:
 def explain(
     scheduler: WakeScheduler, queue: str, now: float, *, draining: bool, stalled: Container[int] = ()
 ) -> Explained | None:
-    """Return who would get a trigger of ``queue`` now, or None for a queue never heard of.
+    """Explain a trigger of ``queue`` now; None for an unknown queue.
 
-    ``stalled`` are the numbers of sessions whose connection is behind; for plain subscribers see `plain`.
+    ``stalled`` has the numbers of sessions whose connection is behind. `plain` adds plain subscribers.
     """
-    work = scheduler.ledger.find(queue)
+    work = scheduler.pending.find(queue)
     if work is None:
         return None
     own = work.sessions.any_own and not work.sessions.any_foreign
@@ -92,8 +92,8 @@ def explain(
     if scheduler.coordinator is not None and outcome == "wakes" and (before := scheduler.coordinator.before(work, now)):
         first = "another bridge of the cluster comes first; if nothing is heard of its look for"
         summary = f"{first} {scheduler.coordinator.waits_s(work, before):g} s, {summary}"
-    if outcome == "no_session" and (there := _listened_at(scheduler, queue)):
-        summary = f"nobody listens at this bridge; a {what} now is looked for by listeners at {', '.join(there)}"
+    if outcome == "no_session" and (members := _members_with(scheduler, queue)):
+        summary = f"nobody listens at this bridge; a {what} now is looked for by listeners at {', '.join(members)}"
     if own and outcome not in {"paused", "draining"}:
         summary += "; a trigger that is no put adds nothing"
         summary += ", for the queue service knows what is visible" if work.visible else ": nothing is visible"
@@ -115,15 +115,15 @@ def explain(
 
 
 def _content(scheduler: WakeScheduler, work: PendingWork, now: float) -> dict[str, Any]:
-    """Return what is known of a queue's messages; what was buried explains no trigger."""
+    """Return what is known of a queue's messages, without its dead letters, which explain no trigger."""
     known = content(scheduler, work, now, lambda _: False)
     known["untold"].pop("buried", None)
     return known
 
 
 def plain(explained: Explained, subscribers: Iterable[ListenerState], subjects: Iterable[Subject]) -> Explained:
-    """Return ``explained`` with the plain subscribers of its queue: event streams, webhooks, and subjects of buses."""
-    # Each put and each trigger is announced, whether or not a session has to hear of it (B12, O1).
+    """Add the plain subscribers of the queue: event streams, webhooks and subjects of buses."""
+    # Each put and each trigger is announced, whether or not it wakes a session (B12, O1).
     announced = explained.outcome not in {"paused", "draining"}
     rows = []
     for row in subscribers:
@@ -139,8 +139,8 @@ def plain(explained: Explained, subscribers: Iterable[ListenerState], subjects: 
     return msgspec.structs.replace(explained, subscribers=rows)
 
 
-def _listened_at(scheduler: WakeScheduler, queue: str) -> list[str]:
-    """Name the other bridges of the cluster that have sessions of a queue, as they said."""
+def _members_with(scheduler: WakeScheduler, queue: str) -> list[str]:
+    """Name the other cluster members that report sessions of a queue."""
     peers = () if scheduler.coordinator is None else scheduler.coordinator.members.peers.values()
     return sorted(peer.word.address or peer.boot for peer in peers if queue in peer.abilities)
 
@@ -148,12 +148,12 @@ def _listened_at(scheduler: WakeScheduler, queue: str) -> list[str]:
 def _subscriber(
     row: ListenerState | Subject, topic: str, announced: bool, trouble: str, able: bool
 ) -> ExplainedSubscriber:
-    heard = f"whoever subscribes to {topic} hears the wake" if topic else "hears the wake"
+    effect = f"whoever subscribes to {topic} hears the wake" if topic else "hears the wake"
     return ExplainedSubscriber(
         listener=row.listener,
         channel=row.channel,
         hears=announced and able,
-        detail=trouble or (heard if announced else "there is no wake to hear"),
+        detail=trouble or (effect if announced else "there is no wake to hear"),
         topic=topic or msgspec.UNSET,
     )
 
@@ -161,7 +161,7 @@ def _subscriber(
 def _outcome(
     scheduler: WakeScheduler, work: PendingWork, *, own: bool, draining: bool
 ) -> tuple[str, list[SessionQueue]]:
-    """Say what a mark would do, by the same rules and without making it, and which seats it would wake."""
+    """Return the outcome of a wake request, without making it, and the sessions it would wake."""
     entries = work.sessions
     if draining:
         return "draining", []
@@ -170,7 +170,7 @@ def _outcome(
     if not len(entries):
         return "no_session", []
     if own and work.dirty:
-        # O1: a level that does not rise is no news; who was told of it works through it.
+        # O1: a backlog that does not rise wakes no one; the worker woken before processes it.
         return ("told", []) if entries.any_ready or work.owner is not None else ("waits", [])
     owner = None if work.owner is None else entries.get(work.owner)
     if work.dirty and owner is not None:
@@ -201,7 +201,7 @@ def _session(
     hears = entry is work.sessions.barred_scaler() and outcome not in {"paused", "draining"}
     gets = entry.session in chosen or hears
     why = "hears" if hears else _why(entry, outcome, gets=gets, owns=owns)
-    detail = (_SCALERS if entry.scaler else _SEATS)[why] + (
+    detail = (_SCALERS if entry.scaler else _WORKERS)[why] + (
         "; its connection takes nothing just now" if gets and entry.session in stalled else ""
     )
     since = failing_s(entry, now)
@@ -234,11 +234,11 @@ def _why(entry: SessionQueue, outcome: str, *, gets: bool, owns: bool) -> str:
     if entry.capacity <= 0:
         return "capacity_0"
     if entry.full:
-        # It speaks of room again once a receive was answered, whatever slots are free.
+        # A failing worker reports room only after a receive succeeds, whatever slots are free.
         return "full" if entry.failing_since is None else "failing"
     if entry.stuck:
         return "stuck"
-    if entry.deaf:
+    if entry.unresponsive:
         return "deaf"
     return {"joins": "owned", "wakes": "later", "told": "told"}.get(outcome, "nothing")
 

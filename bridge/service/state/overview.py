@@ -1,6 +1,6 @@
-"""What the page shows, made of what the bridge knows anyway: no store is asked for it, and nothing is changed.
+"""Build the views of the page from the bridge's state; calls no store, changes nothing.
 
-A view is bounded, however many queues and listeners there are: it has `ROWS` rows, sorted and filtered here.
+A view has at most `ROWS` rows, sorted and filtered here, however many queues and listeners there are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Sort = Literal["trouble", "name", "waiting", "leased", "buried", "listeners", "t
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Which rows of a list: from number ``first`` on, of those with ``filter`` in their name, in the order ``sort``."""
+    """Selects rows of a list: those with ``filter`` in their name, in the order ``sort``, from number ``first`` on."""
 
     filter: Annotated[str, Meta(max_length=200)] = ""
     sort: Sort = "trouble"
@@ -41,27 +41,27 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: str
     visible: int | None
-    """None where it is not known: a queue elsewhere whose listeners were told of no number yet."""
+    """None if unknown: the listeners of an external store have not reported it yet."""
     invisible: int | None
     leased: int | None
-    """None where the store does not tell it apart from what is delayed; likewise ``delayed``."""
+    """None if the store does not distinguish leased from delayed messages; so is ``delayed``."""
     delayed: int | None
     oldest_ms: int | None
-    """For how long the message that has been visible longest has waited; None where none is, or it is not known."""
+    """Time for which the oldest visible message has waited; None if there is none, or it is unknown."""
     counted_ms: int | None
-    """How old these numbers are; None where they are the bridge's own, and of now."""
+    """Age of these counts; None if they are the bridge's own and current."""
     at_least: bool
     waiting_ms: int | None
-    """For how long work has waited: the oldest message, or where its age is not known what was announced since its
-    queue was last found empty; None where nothing waits."""
+    """Time for which work has waited: the age of the oldest message, or, if unknown, of the first announcement since
+    the last empty receive; None if nothing waits."""
     buried: int | None
-    """Messages in its poison queue; None where nobody has told, and for a reader who may not look there."""
+    """Dead letters in its poison queue; None if unknown, or if the reader may not see that queue."""
     buried_ms: int | None
-    """How old that number is; None where it is of now."""
+    """Age of that count; None if it is current."""
     untold: dict[str, str]
-    """What is not known, and why (`bridge.service.state.answers.Content`)."""
+    """Unknown fields, and why (`bridge.service.state.answers.Content`)."""
     running_ms: int | None
-    """For how long the longest of its handlers has run, None where all are quick."""
+    """Run time of its longest-running handler; None if all are quick."""
     listeners: int
     paused: bool
     dirty: bool
@@ -69,15 +69,15 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     receives: int
     empty: int
     handled: int
-    """Attempts of handlers that ended, as their workers told, whatever became of them."""
+    """Ended attempts, with any outcome, as workers reported."""
     failed: int
-    """Those of them that failed, whatever followed."""
+    """Failed attempts among them."""
     trouble: str | None
-    """In words: work that nobody looks at or that nobody tells of, receives that fail, a handler that hangs."""
+    """Describes unattended or unannounced work, failing receives or a hanging handler."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over all queues that the reader may see."""
+    """Totals of all queues that the reader may see."""
 
     queues: int
     visible: int
@@ -90,7 +90,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Self(msgspec.Struct, frozen=True, kw_only=True):
-    """The bridge itself, for whom it is granted."""
+    """The bridge itself, for readers with that permission."""
 
     boot: str
     draining: bool
@@ -99,15 +99,15 @@ class Self(msgspec.Struct, frozen=True, kw_only=True):
     checks: dict[str, Check]
     cluster: Cluster
     latency: dict[str, list[float]]
-    """Of ``wake`` and ``start``, how many there were up to each of ``bounds``, and at last in all; since the start."""
+    """Of ``wake`` and ``start``: the counts up to each of ``bounds``, then the total, since the start."""
     bounds: list[float]
 
 
 class Queues(msgspec.Struct, frozen=True, kw_only=True):
-    """The list of queues, and what stands above it."""
+    """The list of queues, with totals."""
 
     found: int
-    """How many there are with this filter."""
+    """Number of queues that match the filter."""
     first: int
     rows: list[QueueRow]
     totals: Totals
@@ -115,21 +115,21 @@ class Queues(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the newest replay or discard of a queue is."""
+    """Progress of a queue's newest replay or discard."""
 
     what: str
     """``replayed`` or ``discarded``."""
     running: bool
     moved: int
     stay: int
-    """Chosen, and not moved: where they should go is not known, or not granted."""
+    """Selected but not moved: their destination is unknown, or not granted."""
     twice: int
-    """Put, and not deleted here: they may be handled twice."""
+    """Put but not deleted here: they may be handled twice."""
     error: str
 
 
 class RunningRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The message whose handler has run longest in one listener."""
+    """A listener's message with the longest-running handler."""
 
     listener: str
     instance: str
@@ -139,18 +139,18 @@ class RunningRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OneQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue; ``row`` None for one that was never heard of."""
+    """One queue; ``row`` is None if it is unknown."""
 
     row: QueueRow | None
     state: QueueState | None = None
     explained: Explained | None = None
     run: Run | None = None
     running: list[RunningRow] = []
-    """The longest first, of handlers that have run for some seconds."""
+    """Handlers that have run for some seconds, the longest first."""
     buses: dict[str, int] = {}
-    """Triggers by the bus that they came by."""
+    """Triggers by bus."""
     triggered_ms: int | None = None
-    """How long ago the newest of them came."""
+    """Age of the newest trigger."""
 
 
 class ListenerRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,11 +164,11 @@ class ListenerRows(msgspec.Struct, frozen=True, kw_only=True):
 def row(
     scheduler: WakeScheduler, work: PendingWork, now: float, troubles: Troubles, sees: Callable[[str], bool]
 ) -> QueueRow:
-    """Return how one queue stands, to a reader who ``sees`` queues of these names."""
+    """Return the row of one queue; dead letters only if ``sees`` accepts the poison queue."""
     known = content(scheduler, work, now, sees)
     depth = known.get("depth")
-    graves = _graves(scheduler, work, sees)
-    told = (work.jobs or {}).values()
+    dead = _dead_letters(scheduler, work, sees)
+    reported = (work.jobs or {}).values()
     waits = work.waits or bool(depth and depth.visible)
     oldest_ms = known.get("oldest_ms")
     since = work.visible_since if work.visible else work.marked_at
@@ -182,8 +182,8 @@ def row(
         counted_ms=known.get("depth_age_ms"),
         at_least=known.get("depth_at_least", False),
         waiting_ms=oldest_ms if oldest_ms is not None else max(0, round((now - since) * 1000)) if waits else None,
-        buried=None if graves is None else graves.messages,
-        buried_ms=None if graves is None or graves.at is None else round((now - graves.at) * 1000),
+        buried=None if dead is None else dead.messages,
+        buried_ms=None if dead is None or dead.at is None else round((now - dead.at) * 1000),
         untold=known["untold"],
         running_ms=troubles.running_ms(work),
         listeners=len(work.sessions),
@@ -192,23 +192,23 @@ def row(
         triggers=work.triggers,
         receives=work.receives,
         empty=work.empty,
-        handled=sum(sum(jobs.outcomes.values()) for jobs in told),
-        failed=sum(sum(jobs.failures.values()) for jobs in told),
+        handled=sum(sum(jobs.outcomes.values()) for jobs in reported),
+        failed=sum(sum(jobs.failures.values()) for jobs in reported),
         trouble=troubles.of(work),
     )
 
 
 def queues(scheduler: WakeScheduler, now: float, wanted: Wanted, sees: Callable[[str], bool]) -> Slices[Queues]:
-    """Gather the list of the queues that the reader ``sees``."""
-    look_for = wanted.filter.casefold()
+    """Build the list of the queues that ``sees`` accepts."""
+    pattern = wanted.filter.casefold()
     order = _ORDERS[wanted.sort]
     troubles = Troubles(scheduler, now)
     yield from troubles.gather()
     most = wanted.first + ROWS
     chosen: list[list[tuple[float, str, PendingWork]]] = []
     visible = leased = troubled = triggers = receives = empty = seen = matching = 0
-    graves: dict[str, int] = {}
-    for part in sliced(scheduler.ledger.by_queue.values()):
+    dead: dict[str, int] = {}
+    for part in sliced(scheduler.pending.by_queue.values()):
         found: list[tuple[float, str, PendingWork]] = []
         for work in part:
             if not sees(work.queue):
@@ -217,20 +217,20 @@ def queues(scheduler: WakeScheduler, now: float, wanted: Wanted, sees: Callable[
             visible += counts(work)[0]
             leased += _leased(work)
             if work.queue.endswith(POISON_SUFFIX):
-                graves.setdefault(work.queue, messages(work))
-            elif work.buried is not None and (told := _graves(scheduler, work, sees)) is not None:
-                graves[told.queue] = told.messages
+                dead.setdefault(work.queue, messages(work))
+            elif work.buried is not None and (known := _dead_letters(scheduler, work, sees)) is not None:
+                dead[known.queue] = known.messages
             trouble = troubles.of(work) is not None
             troubled += trouble
             triggers += work.triggers
             receives += work.receives
             empty += work.empty
-            if look_for in work.queue.casefold():
-                below = _graves(scheduler, work, sees) if wanted.sort == "buried" else None
+            if pattern in work.queue.casefold():
+                below = _dead_letters(scheduler, work, sees) if wanted.sort == "buried" else None
                 found.append((order(work, trouble, 0 if below is None else below.messages), work.queue, work))
         matching += len(found)
         if most <= SLICE and chosen:
-            found += chosen.pop()  # of a first page no more is kept than is shown
+            found += chosen.pop()  # for a first page, keep only the rows shown
         chosen.append(sorted(found)[:most])
         yield
     shown: list[PendingWork] = []
@@ -240,7 +240,7 @@ def queues(scheduler: WakeScheduler, now: float, wanted: Wanted, sees: Callable[
         elif entry % SLICE == 0:
             yield
     while chosen:
-        del chosen[-20:]  # to let go of thousands takes milliseconds too
+        del chosen[-20:]  # freeing thousands at once takes milliseconds
         yield
     rows: list[QueueRow] = []
     for part in sliced(shown, 20):
@@ -254,7 +254,7 @@ def queues(scheduler: WakeScheduler, now: float, wanted: Wanted, sees: Callable[
             queues=seen,
             visible=visible,
             leased=leased,
-            buried=sum(graves.values()),
+            buried=sum(dead.values()),
             troubled=troubled,
             triggers=triggers,
             receives=receives,
@@ -266,29 +266,29 @@ def queues(scheduler: WakeScheduler, now: float, wanted: Wanted, sees: Callable[
 def listeners(
     scheduler: WakeScheduler, now: float, plain: Iterable[ListenerState], wanted: Wanted
 ) -> Slices[ListenerRows]:
-    """Gather the list of sessions and of ``plain`` subscribers; a filter looks at names of theirs and of their queues.
+    """Build the list of sessions and ``plain`` subscribers; the filter matches their names and those of their queues.
 
-    Only those that are shown are described: there may be ten thousand.
+    Only rows that are shown are described, as there may be ten thousand.
     """
-    look_for = wanted.filter.casefold()
+    pattern = wanted.filter.casefold()
     chosen: list[tuple[bool, str, Session | ListenerState]] = []
     for part in sliced(scheduler.sessions.named()):
         chosen += (
             (not _session_troubled(scheduler, session, now), session.listener, session)
             for session in part
-            if _names(look_for, session.listener, session.queues)
+            if _names(pattern, session.listener, session.queues)
         )
         yield
     chosen += [
         (each.state in {UNSET, "ok"}, each.listener, each)
         for each in plain
-        if _names(look_for, each.listener, (held.queue for held in each.queues))
+        if _names(pattern, each.listener, (held.queue for held in each.queues))
     ]
     by_trouble = wanted.sort == "trouble"
     chosen.sort(key=lambda each: (by_trouble and each[0], each[1]))
     cut = [each for _, _, each in chosen[wanted.first : wanted.first + ROWS]]
-    there = (each for each in cut if not isinstance(each, Session) or scheduler.sessions.get(each.id) is each)
-    rows = [listener(scheduler, each, now) if isinstance(each, Session) else each for each in there]
+    present = (each for each in cut if not isinstance(each, Session) or scheduler.sessions.get(each.id) is each)
+    rows = [listener(scheduler, each, now) if isinstance(each, Session) else each for each in present]
     return ListenerRows(
         found=len(chosen),
         first=wanted.first,
@@ -297,8 +297,8 @@ def listeners(
 
 
 def running(scheduler: WakeScheduler, queue: str, now: float) -> list[RunningRow]:
-    """Return whose handlers have run longest on a queue."""
-    work = scheduler.ledger.find(queue)
+    """Return the longest-running handlers of a queue."""
+    work = scheduler.pending.find(queue)
     sessions = [scheduler.sessions.get(entry.session) for entry in (() if work is None else work.sessions)]
     rows = [
         RunningRow(
@@ -314,8 +314,8 @@ def running(scheduler: WakeScheduler, queue: str, now: float) -> list[RunningRow
     return sorted(rows, key=lambda each: -each.ms)[:ROWS]
 
 
-def _names(look_for: str, name: str, queues: Iterable[str]) -> bool:
-    return not look_for or look_for in name.casefold() or any(look_for in queue.casefold() for queue in queues)
+def _names(pattern: str, name: str, queues: Iterable[str]) -> bool:
+    return not pattern or pattern in name.casefold() or any(pattern in queue.casefold() for queue in queues)
 
 
 def _session_troubled(scheduler: WakeScheduler, session: Session, now: float) -> bool:
@@ -323,14 +323,14 @@ def _session_troubled(scheduler: WakeScheduler, session: Session, now: float) ->
 
 
 def counts(work: PendingWork) -> tuple[int, int]:
-    """Return what waits and what is invisible, 0 where it is not known."""
+    """Return the numbers of visible and invisible messages, 0 if unknown."""
     known = newest_counts(work)
     held = _held_back(work)
     return (0, 0) if known is None else (known.visible + held, known.invisible - held)
 
 
 def _held_back(work: PendingWork) -> int:
-    """Return how many messages wait for the end of a pause: its store counts them as invisible, and people do not."""
+    """Return the number of messages that a pause holds back: the store counts them as invisible, the page does not."""
     return work.invisible - work.leased - work.delayed if work.paused and newest_counts(work) is work else 0
 
 
@@ -340,12 +340,12 @@ def _leased(work: PendingWork) -> int:
 
 
 def messages(work: PendingWork) -> int:
-    """Return how many messages are known to be in a queue."""
+    """Return the known number of messages in a queue."""
     return sum(counts(work))
 
 
-def _graves(scheduler: WakeScheduler, work: PendingWork, sees: Callable[[str], bool]) -> DeadLetterCount | None:
-    """Return what is known of a queue's poison queue, of one that the reader may look at."""
+def _dead_letters(scheduler: WakeScheduler, work: PendingWork, sees: Callable[[str], bool]) -> DeadLetterCount | None:
+    """Return the count of a queue's dead letters, if ``sees`` accepts the poison queue."""
     known = buried(scheduler, work)
     return known if known is not None and sees(known.queue) else None
 

@@ -1,4 +1,4 @@
-"""How a bridge stands, as it is shown: queues, listeners, readiness."""
+"""Build the HTTP answers on the bridge's state: queues, listeners, cluster, findings, readiness."""
 
 from __future__ import annotations
 
@@ -38,28 +38,26 @@ from bridge.service.state.answers import (
 from bridge.service.state.content import buried, content, everything
 
 Checks = dict[str, tuple[Callable[[], tuple[bool, str]], bool]]
-"""By name: what asks whether it works and how it stands, and whether readiness requires it."""
+"""By name: a function that returns whether it passes and a detail, and whether readiness requires it."""
 
 ROWS_MAX: Final = 1000
 """Findings of one kind in one answer."""
 
 
 def unattended(scheduler: WakeScheduler, work: PendingWork) -> str | None:
-    """Say in words that work waits and no session is there to look (B14), or None where all is well.
+    """Describe work that waits without a session to receive it (B14); None if there is none.
 
-    With a session at another bridge of the cluster it is. Of bridges that only share an engine none knows of the
-    others' sessions, and that is said. A paused queue is to be left alone, so nobody is missed there. Nor is anybody
-    where the queue service holds the queue and nothing is visible in it, whatever was announced. A queue that only a
-    gap marked is named as such (`after_gap`). What was buried waits for a person, and is told of by
-    `waits_for_a_person`.
+    A session at another cluster member counts. Bridges that only share a store do not know each other's sessions, and
+    the text says so. Paused queues and embedded queues without visible messages are never unattended. A queue that is
+    only to be checked after a gap is described as such (`after_gap`). `waits_for_a_person` reports dead letters.
     """
     if stranded(work):
         count = "1 message waits" if work.visible == 1 else f"{work.visible} messages wait"
         return f"{count} in the bridge's own queue, but the listeners of this name read another store"
-    # What is delayed or leased waits for its time or for its holder: it is said once it is visible.
+    # Delayed and leased messages count only once they are visible.
     waiting = work.visible if work.exists else 0
     known_empty = work.exists and not waiting and not work.read_elsewhere
-    if len(work.sessions) or work.paused or known_empty or not (work.dirty or waiting) or _is_grave(work):
+    if len(work.sessions) or work.paused or known_empty or not (work.dirty or waiting) or _holds_dead_letters(work):
         return None
     where, ends = "no listener is subscribed", "nothing is received until one starts"
     if scheduler.coordinator is not None:
@@ -77,15 +75,15 @@ def unattended(scheduler: WakeScheduler, work: PendingWork) -> str | None:
 
 
 def waits_for_a_person(scheduler: WakeScheduler, work: PendingWork, now: float) -> str | None:
-    """Say in words that messages were buried in this queue, where no listener takes them, or None where that is not so.
+    """Describe the dead letters in this poison queue; None if there are none.
 
-    Such a queue has no listener, as it should: that is no fault of anybody's, and a person is to look.
+    A poison queue normally has no listener: an operator has to inspect it.
     """
-    if not _is_grave(work):
+    if not _holds_dead_letters(work):
         return None
     depth = content(scheduler, work, now).get("depth")
-    # A listener that buries counts its poison queue, which nobody receives from.
-    above = scheduler.ledger.find(work.queue.removesuffix(POISON_SUFFIX))
+    # The queue's listeners count its poison queue, which has no listener.
+    above = scheduler.pending.find(work.queue.removesuffix(POISON_SUFFIX))
     counted = None if above is None else buried(scheduler, above)
     if depth is not None:
         count = depth.visible + depth.invisible
@@ -97,49 +95,49 @@ def waits_for_a_person(scheduler: WakeScheduler, work: PendingWork, now: float) 
     return f"{count} {'message was' if count == 1 else 'messages were'} buried" if count else None
 
 
-def _is_grave(work: PendingWork) -> bool:
+def _holds_dead_letters(work: PendingWork) -> bool:
     return work.queue.endswith(POISON_SUFFIX) and not len(work.sessions)
 
 
 def after_gap(work: PendingWork) -> bool:
-    """Say whether a queue is only to be looked at because triggers may have been missed: nothing is known to wait."""
+    """Return whether a queue is pending only because triggers may have been lost: no work is known."""
     return work.dirty and work.after_gap and not (work.exists and work.visible)
 
 
 def stranded(work: PendingWork) -> bool:
-    """Say whether messages are visible in the queue service while all listeners of the queue take from elsewhere.
+    """Return whether the queue service has visible messages while all listeners of the queue use another store.
 
-    A listener is known to take from elsewhere once it has covered: before its first answer it may not know its store.
+    A listener's store is known after its first receive.
     """
-    elsewhere = work.read_elsewhere and work.sessions.any_foreign and not work.sessions.any_own
-    return elsewhere and work.exists and not work.paused and work.visible > 0
+    external = work.read_elsewhere and work.sessions.any_foreign and not work.sessions.any_own
+    return external and work.exists and not work.paused and work.visible > 0
 
 
 def failing(scheduler: WakeScheduler) -> int:
-    """Count the queues of sessions whose receives fail, as they said."""
+    """Count the queues of sessions that report failing receives."""
     return sum(entry.failing_since is not None for each in scheduler.sessions.named() for entry in each.queues.values())
 
 
-def queues(scheduler: WakeScheduler, now: float, told: Container[str]) -> Iterator[list[Standing]]:
-    """Return slice by slice how each queue stands; those ``told`` by a webhook are not unattended."""
+def queues(scheduler: WakeScheduler, now: float, attended: Container[str]) -> Iterator[list[Standing]]:
+    """Yield the status of each queue in slices; those ``attended`` by a webhook are not unattended."""
     rejected = scheduler.rejections.by_queue(now)
 
-    def standing(work: PendingWork) -> Standing:
+    def status_of(work: PendingWork) -> Standing:
         since = [entry.failing_since for entry in work.sessions if entry.failing_since is not None]
         return Standing(
             work.queue,
             len(work.sessions),
             stranded(work)
-            or (work.queue not in told and unattended(scheduler, work) is not None and not after_gap(work)),
+            or (work.queue not in attended and unattended(scheduler, work) is not None and not after_gap(work)),
             max(0.0, now - min(since)) if since else 0.0,
             len(rejected.get(work.queue, ())),
         )
 
-    return ([standing(work) for work in part] for part in sliced(scheduler.ledger.by_queue.values()))
+    return ([status_of(work) for work in part] for part in sliced(scheduler.pending.by_queue.values()))
 
 
 def scaled(scheduler: WakeScheduler) -> Iterator[tuple[str, Processes]]:
-    """Return how the workers of each scaler stand, by queue, as it said."""
+    """Yield, for each queue of each scaler, the workers that it reported."""
     for session in scheduler.sessions.named():
         for entry in session.queues.values():
             if entry.scaler and entry.processes is not None:
@@ -156,35 +154,36 @@ HELD: Final = {
 }
 
 
-def workers(told: Processes) -> str:
-    """Say in words how the workers of a scaler stand, and why no more are started."""
-    noun = "worker" if told.wanted == 1 else "workers"
-    words = f"{told.wanted} {noun} wanted, {told.ready} ready, {told.starting} starting"
-    if ends := told.running - told.ready - told.starting:
-        words += f", {max(0, ends)} ending"
-    held = "" if told.held is None else HELD.get(told.held, told.held).format(pause=told.pause_ms / 1000)
-    return "; ".join(filter(None, (words, held, _failed(told))))
+def workers(processes: Processes) -> str:
+    """Describe the workers of a scaler, and why it starts no more."""
+    noun = "worker" if processes.wanted == 1 else "workers"
+    text = f"{processes.wanted} {noun} wanted, {processes.ready} ready, {processes.starting} starting"
+    if ending := processes.running - processes.ready - processes.starting:
+        text += f", {max(0, ending)} ending"
+    held = processes.held
+    reason = "" if held is None else HELD.get(held, held).format(pause=processes.pause_ms / 1000)
+    return "; ".join(filter(None, (text, reason, _failed(processes))))
 
 
-def _failed(told: Processes) -> str:
-    what = "the count failed" if told.held == "uncounted" else "the last failed"
-    failed = told.failure or ""
+def _failed(processes: Processes) -> str:
+    what = "the count failed" if processes.held == "uncounted" else "the last failed"
+    failed = processes.failure or ""
     return f"{what}: {failed}" if failed and not failed.startswith(UNSEEN) else failed
 
 
 def failing_s(entry: SessionQueue, now: float) -> float | None:
-    """Return for how long the receives of a session have failed at a queue, None where the last was answered."""
+    """Return the time for which a session's receives have failed at a queue; None if the last succeeded."""
     return None if entry.failing_since is None else round(max(0.0, now - entry.failing_since), 3)
 
 
 def describe(
     scheduler: WakeScheduler, queue: str, now: float, sees: Callable[[str], bool] = everything
 ) -> QueueState | None:
-    """Return how one queue stands, or None for one that was never put to, triggered or subscribed.
+    """Return the state of one queue, or None if it was never put to, triggered or subscribed.
 
-    What was buried is told to a reader who ``sees`` the poison queue.
+    The result contains dead letters only if ``sees`` accepts the poison queue.
     """
-    work = scheduler.ledger.find(queue)
+    work = scheduler.pending.find(queue)
     if work is None:
         return None
     return QueueState(
@@ -205,7 +204,7 @@ def describe(
 
 
 def jobs(work: PendingWork) -> dict[str, Jobs]:
-    """Return what became of a queue's messages by handler, with the calls that run now."""
+    """Return the outcomes of a queue's messages by handler, with the calls in flight."""
     sums = dict(work.jobs or {})
     for entry in work.sessions:
         for handler, count in (entry.in_flight or {}).items():
@@ -214,28 +213,28 @@ def jobs(work: PendingWork) -> dict[str, Jobs]:
 
 
 def in_flight(scheduler: WakeScheduler) -> Iterator[tuple[str, str, int]]:
-    """Return how many calls of each handler run at each queue, as each session said."""
+    """Yield the number of calls in flight of each queue and handler, as each session reported."""
     for session in scheduler.sessions.named():
         for entry in session.queues.values():
             for handler, count in (entry.in_flight or {}).items():
                 yield entry.queue, handler, count
 
 
-def cluster(scheduler: WakeScheduler, turns: Coordinator | None, now: float) -> Cluster:
-    """Return the cluster as this bridge sees it; one without a name where it takes no ``turns``."""
-    if turns is None:
+def cluster(scheduler: WakeScheduler, coordinator: Coordinator | None, now: float) -> Cluster:
+    """Return the cluster as this bridge sees it; without a coordinator it has no name."""
+    if coordinator is None:
         return Cluster()
     attended = {queue for session in scheduler.sessions.named() for queue in session.queues}
     members = [
         ClusterMember(
             boot=scheduler.boot,
-            address=turns.about.address,
-            version=turns.about.version,
+            address=coordinator.about.address,
+            version=coordinator.about.version,
             me=True,
-            leaving=turns.members.leaving,
+            leaving=coordinator.members.leaving,
             silent_ms=0,
             queues=len(attended),
-            able=sum(scheduler.ledger.by_queue[queue].sessions.any_ready for queue in attended),
+            able=sum(scheduler.pending.by_queue[queue].sessions.any_ready for queue in attended),
         )
     ]
     members += [
@@ -245,35 +244,35 @@ def cluster(scheduler: WakeScheduler, turns: Coordinator | None, now: float) -> 
             version=peer.word.version,
             me=False,
             leaving=peer.word.leaving,
-            silent_ms=round((turns.at(now) - peer.heard_at) * 1000),
+            silent_ms=round((coordinator.at(now) - peer.heard_at) * 1000),
             queues=len(peer.abilities),
             able=sum(ability.room for ability in peer.abilities.values()),
         )
-        for peer in turns.members.peers.values()
+        for peer in coordinator.members.peers.values()
     ]
     waiting = [
         Deferred(queue, max(0, round((at - now) * 1000)))
-        for queue in turns.deferred
-        if (at := turns.acts_at(queue)) is not None
+        for queue in coordinator.deferred
+        if (at := coordinator.acts_at(queue)) is not None
     ]
     return Cluster(
-        name=turns.name,
-        alone=turns.members.alone(turns.at(now)),
+        name=coordinator.name,
+        alone=coordinator.members.alone(coordinator.at(now)),
         members=members,
-        refused=[RefusedMember(each.boot, each.address, each.why) for each in turns.members.refused.values()],
-        went=turns.members.flapping(turns.at(now)),
+        refused=[RefusedMember(each.boot, each.address, each.why) for each in coordinator.members.refused.values()],
+        went=coordinator.members.flapping(coordinator.at(now)),
         deferred=waiting[:ROWS_MAX],
         left_out=max(0, len(waiting) - ROWS_MAX),
     )
 
 
 def listeners(scheduler: WakeScheduler, now: float) -> list[ListenerState]:
-    """Return the sessions that said hello, oldest first."""
+    """Return the sessions that sent a hello, oldest first."""
     return [listener(scheduler, session, now) for session in scheduler.sessions.named()]
 
 
 def listener(scheduler: WakeScheduler, session: Session, now: float) -> ListenerState:
-    """Return how one session stands."""
+    """Return the state of one session."""
     return ListenerState(
         listener=session.listener,
         instance=session.instance or "",
@@ -287,7 +286,7 @@ def listener(scheduler: WakeScheduler, session: Session, now: float) -> Listener
                 capacity=entry.capacity,
                 free=entry.free,
                 has_room=entry.has_room,
-                owns=scheduler.ledger.by_queue[entry.queue].owner == session.id,
+                owns=scheduler.pending.by_queue[entry.queue].owner == session.id,
                 failing_s=failing_s(entry, now),
                 hung=entry.hung,
                 processes=entry.processes if entry.scaler else UNSET,
@@ -300,23 +299,23 @@ def listener(scheduler: WakeScheduler, session: Session, now: float) -> Listener
 def findings(
     scheduler: WakeScheduler, now: float, *, stalled: Container[int], notices_suspend: bool
 ) -> Slices[Findings]:
-    """Gather what a person should know of a bridge that runs; it changes nothing.
+    """Collect the findings that an operator should know; changes nothing.
 
-    Queues after a gap come last: nothing is known to wait there, and those beyond 1000 are not even counted.
+    Queues that are only pending after a gap come last; those beyond 1000 are not counted.
     """
-    lonely: list[Unattended] = []
-    doubtful: list[Unattended] = []
-    graves: list[Unattended] = []
+    without_worker: list[Unattended] = []
+    only_after_gap: list[Unattended] = []
+    dead: list[Unattended] = []
     left_out = 0
-    for part in sliced(scheduler.ledger.by_queue.values()):
+    for part in sliced(scheduler.pending.by_queue.values()):
         for work in part:
-            grave = waits_for_a_person(scheduler, work, now)
-            detail = grave or unattended(scheduler, work)
+            waiting = waits_for_a_person(scheduler, work, now)
+            detail = waiting or unattended(scheduler, work)
             if detail is None:
                 continue
-            rows = graves if grave else doubtful if after_gap(work) else lonely
+            rows = dead if waiting else only_after_gap if after_gap(work) else without_worker
             if len(rows) >= ROWS_MAX:
-                left_out += rows is not doubtful
+                left_out += rows is not only_after_gap
                 continue
             rows.append(
                 Unattended(
@@ -326,18 +325,18 @@ def findings(
                     invisible=work.invisible,
                     dirty=work.dirty,
                     stranded=stranded(work),
-                    after_gap=rows is doubtful,
+                    after_gap=rows is only_after_gap,
                     detail=detail,
                 )
             )
         yield
     troubled: list[Troubled] = []
-    for some in sliced(scheduler.sessions.named()):
-        troubled += _troubled(scheduler, now, stalled, some)
+    for sessions in sliced(scheduler.sessions.named()):
+        troubled += _troubled(scheduler, now, stalled, sessions)
         yield
     return Findings(
-        unattended=[*lonely, *doubtful][:ROWS_MAX],
-        buried=graves,
+        unattended=[*without_worker, *only_after_gap][:ROWS_MAX],
+        buried=dead,
         sessions=troubled[:ROWS_MAX],
         rejected=[rejected(each, now) for each in scheduler.rejections.recent(now)],
         audit_found=scheduler.embedded.audit_found,
@@ -352,7 +351,7 @@ def findings(
 
 
 def rejected(each: Rejection, now: float) -> Rejected:
-    """Return how a worker stands that the bridge rejected."""
+    """Return the answer's form of a rejection."""
     return Rejected(
         queue=each.queue,
         listener=each.listener,
@@ -365,18 +364,18 @@ def rejected(each: Rejection, now: float) -> Rejected:
 
 
 def told_by_webhooks(webhooks: Iterable[ListenerState]) -> set[str]:
-    """Return the queues of which an endpoint is told that is reached."""
+    """Return the queues whose webhook endpoint is reachable."""
     return {each.queue for row in webhooks if row.state == "ok" for each in row.queues}
 
 
 def with_webhooks(found: Findings, subscribers: Iterable[ListenerState]) -> Findings:
-    """Return findings with those of webhooks.
+    """Add webhooks to the findings.
 
-    A queue that a webhook is told of is not unattended; one whose endpoint is not reached is in trouble, as
-    ``unreached``, or ``disabled`` after a 410.
+    A queue with a working webhook is not unattended. One whose endpoint fails is in trouble: ``unreached``, or
+    ``disabled`` after a 410.
     """
     hooks = [(row, each.queue) for row in subscribers if row.channel == "webhook" for each in row.queues]
-    told = told_by_webhooks(row for row, _ in hooks)
+    attended = told_by_webhooks(row for row, _ in hooks)
     troubled = [
         Troubled(
             listener=row.listener,
@@ -390,7 +389,7 @@ def with_webhooks(found: Findings, subscribers: Iterable[ListenerState]) -> Find
     ]
     return msgspec.structs.replace(
         found,
-        unattended=[row for row in found.unattended if row.stranded or row.queue not in told],
+        unattended=[row for row in found.unattended if row.stranded or row.queue not in attended],
         sessions=[*found.sessions, *troubled][:ROWS_MAX],
     )
 
@@ -419,9 +418,9 @@ def _troubled(
         if session.id in stalled:
             trouble("behind", "its connection takes nothing just now")
         for entry in session.queues.values():
-            state = "stuck" if entry.stuck else "deaf" if entry.deaf else None
+            state = "stuck" if entry.stuck else "deaf" if entry.unresponsive else None
             if state is not None:
-                trouble(state, _SEATS[state], entry.queue)
+                trouble(state, _DETAILS[state], entry.queue)
             if entry.hung:
                 trouble("hung", hangs(entry), entry.queue)
             if entry.starved is not None:
@@ -434,7 +433,7 @@ def _troubled(
     return rows
 
 
-_SEATS: Final = {
+_DETAILS: Final = {
     "stuck": "said that a receive had begun and showed no progress since",
     "deaf": "did not take up the messages that it was handed",
 }
@@ -449,8 +448,8 @@ def hangs(entry: SessionQueue) -> str:
 
 
 def crowded(scheduler: WakeScheduler) -> str | None:
-    """Say in words that there were more queue names than are kept, or None where all fitted."""
-    ledger = scheduler.ledger
+    """Report that there were more queue names than the bridge keeps; None if all fitted."""
+    ledger = scheduler.pending
     if not ledger.unknown:
         return None
     return (
@@ -470,8 +469,8 @@ def readiness(
 ) -> Readiness:
     """Return whether everything required works, and each check by name.
 
-    ``refusing`` says that puts are being refused for now, ``crowded`` that not all queue names are kept; the bridge is
-    ready all the same. Without ``keeps`` there are no queues behind its own API.
+    ``refusing`` reports that puts are rejected, ``crowded`` that not all queue names are kept; neither affects
+    readiness. ``keeps`` is False if the queue API serves no queues.
     """
     works = "the queue service's store takes writes" if keeps else "there is none: for queues in other stores only"
     intake = "the bridge is stopping" if draining else "triggers are taken"

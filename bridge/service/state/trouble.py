@@ -1,6 +1,6 @@
-"""What is wrong with a queue, in one line of words, for a person who looks at many; pure, and nothing is changed.
+"""Describe the trouble of a queue in one line, for lists of many queues; pure, and changes nothing.
 
-What is asked of every queue is gathered once for all of them: a list of ten thousand is made once a second.
+State that every queue needs is gathered once for all: a list of ten thousand is made once a second.
 """
 
 from __future__ import annotations
@@ -18,69 +18,69 @@ from bridge.observe.slices import Slices, sliced
 from bridge.service.state.status import failing_s, hangs, stranded, unattended
 
 BLOCKS_S: Final = 60.0
-"""A handler that has run for so long may hang where work waits and nobody has room for it."""
+"""Run time after which a handler may hang, if work waits and no worker has room."""
 LONG_S: Final = 600.0
-"""A handler that has run for so long may hang."""
+"""Run time after which any handler may hang."""
 TIMES: Final = 10.0
-"""One that has run for so many times what nearly all take may hang, after `BLOCKS_S` at least and whoever has room."""
+"""A handler that runs this many times longer than nearly all others, and at least `BLOCKS_S`, may hang."""
 ENOUGH: Final = 20
-"""So many messages handled tell what nearly all take."""
+"""Handled messages needed to know how long nearly all take."""
 REJECTED_SHOWN: Final = 3
-"""Of the workers that the bridge rejected at a queue so many are named."""
+"""Rejected workers named per queue."""
 LATELY_S: Final = 600.0
-"""Work that was found without a trigger is trouble for so long; after that it is only counted."""
+"""Time for which work found without a trigger is reported as trouble; afterwards it is only counted."""
 NONE: Final = (math.inf, "", "")
 
 
 class Troubles:
-    """The trouble of queues as of ``now``, once `gather` has walked over the sessions."""
+    """Describes the trouble of queues at ``now``; `gather` must read the sessions first."""
 
     def __init__(self, scheduler: WakeScheduler, now: float) -> None:
-        self._bell = scheduler
+        self._scheduler = scheduler
         self._now = now
         self.longest: dict[str, tuple[Session, InFlight]] = {}
-        """By queue: whose handler has run longest, where one has run for some seconds."""
+        """By queue: the session with the longest-running handler, if one has run for some seconds."""
         self._silent: dict[str, Session] = {}
         self._rejected = scheduler.rejections.by_queue(now)
-        self._seats: set[str] = set()
-        """Queues with a seat in trouble."""
+        self._troubled: set[str] = set()
+        """Queues with a session in trouble."""
 
     @classmethod
     def at(cls, scheduler: WakeScheduler, work: PendingWork, now: float) -> Troubles:
-        """Return the trouble of one queue: its own sessions are looked at, and no others."""
+        """Return the trouble of one queue, from its own sessions only."""
         found = cls(scheduler, now)
-        found._look_at(each for entry in work.sessions if (each := scheduler.sessions.get(entry.session)) is not None)
+        found._read(each for entry in work.sessions if (each := scheduler.sessions.get(entry.session)) is not None)
         return found
 
     def gather(self) -> Slices[None]:
-        """Walk over all sessions."""
-        for part in sliced(self._bell.sessions.named()):
-            self._look_at(part)
+        """Read all sessions."""
+        for part in sliced(self._scheduler.sessions.named()):
+            self._read(part)
             yield
 
-    def _look_at(self, sessions: Iterable[Session]) -> None:
+    def _read(self, sessions: Iterable[Session]) -> None:
         for session in sessions:
             for queue, running in session.running.items():
                 known = self.longest.get(queue)
                 if known is None or running.since < known[1].since:
                     self.longest[queue] = session, running
-            self._seats.update(queue for queue, entry in session.queues.items() if in_trouble(entry))
-            if is_silent(self._bell, session, self._now):
+            self._troubled.update(queue for queue, entry in session.queues.items() if in_trouble(entry))
+            if is_silent(self._scheduler, session, self._now):
                 for queue in session.queues:
                     self._silent.setdefault(queue, session)
 
     def of(self, work: PendingWork) -> str | None:
-        """Say in words what is wrong with a queue, the gravest first; None where nothing is known to be."""
-        queue, nobody = work.queue, not work.sessions
-        lone = nobody and (work.dirty or work.visible)
+        """Describe the most severe trouble of a queue; None if there is none."""
+        queue, no_session = work.queue, not work.sessions
+        lone = no_session and (work.dirty or work.visible)
         rejected = "; ".join(each.describe(self._now) for each in self._rejected.get(queue, ())[:REJECTED_SHOWN])
-        if (lone or stranded(work)) and (words := unattended(self._bell, work)) is not None:
-            return f"{words}; {rejected}" if rejected else words
-        told = queue in self._seats or queue in self.longest or queue in self._silent
-        if not nobody and (told or _blocks(work)):
-            words = self._of_seats(work)
-            if words is not None:
-                return words
+        if (lone or stranded(work)) and (detail := unattended(self._scheduler, work)) is not None:
+            return f"{detail}; {rejected}" if rejected else detail
+        reported = queue in self._troubled or queue in self.longest or queue in self._silent
+        if not no_session and (reported or _blocks(work)):
+            detail = self._of_sessions(work)
+            if detail is not None:
+                return detail
         if rejected:
             return rejected
         if work.unannounced_at is not None and self._now - work.unannounced_at < LATELY_S:
@@ -92,25 +92,25 @@ class Troubles:
         return None
 
     def running_ms(self, work: PendingWork) -> int | None:
-        """Return for how long the longest handler of a queue has run, None where all are quick."""
+        """Return the run time of a queue's longest-running handler; None if all are quick."""
         known = self.longest.get(work.queue)
         return None if known is None else max(0, round(1000 * (self._now - known[1].since)))
 
-    def _of_seats(self, work: PendingWork) -> str | None:
+    def _of_sessions(self, work: PendingWork) -> str | None:
         since = [failing_s(entry, self._now) for entry in work.sessions]
         failed = [each for each in since if each is not None]
         if failed:
-            who = "of its only listener" if len(since) == 1 else f"of {len(failed)} of its {len(since)} listeners"
-            return f"the receives {who} have failed for {max(failed):.0f} s"
+            whose = "of its only listener" if len(since) == 1 else f"of {len(failed)} of its {len(since)} listeners"
+            return f"the receives {whose} have failed for {max(failed):.0f} s"
         for entry in work.sessions:
-            session = self._bell.sessions.get(entry.session)
+            session = self._scheduler.sessions.get(entry.session)
             if session is not None and (entry.hung or entry.starved is not None):
                 return f"{session.listener}: {hangs(entry) if entry.starved is None else entry.starved.describe()}"
-        if (words := self._hangs(work)) is not None:
-            return words
+        if (detail := self._hangs(work)) is not None:
+            return detail
         if any(entry.stuck for entry in work.sessions):
             return "a listener said that a receive had begun, and showed no progress since"
-        if any(entry.deaf for entry in work.sessions):
+        if any(entry.unresponsive for entry in work.sessions):
             return "a listener did not take up the messages that it was handed"
         silent = self._silent.get(work.queue)
         if silent is not None:
@@ -134,9 +134,9 @@ class Troubles:
         return f"{session.listener} has handled message {running.id} for {_span(ran_s)}{meanwhile}: does it hang?"
 
     def _held_by_others(self, work: PendingWork) -> str | None:
-        """Name the longest call of another queue where a worker has no slot although no call of this one runs."""
+        """Name the longest call of another queue that takes a worker's slots while no call of this queue runs."""
         for entry in work.sessions:
-            session = self._bell.sessions.get(entry.session)
+            session = self._scheduler.sessions.get(entry.session)
             if session is None or entry.leases or any((entry.in_flight or {}).values()):
                 continue
             since, queue, message = min(((of.since, name, of.id) for name, of in session.running.items()), default=NONE)
@@ -151,20 +151,20 @@ def _blocks(work: PendingWork) -> bool:
 
 
 def usual(work: PendingWork) -> float | None:
-    """Return in how many seconds nearly all messages of a queue are handled; None before enough of them were."""
+    """Return the time in seconds within which nearly all messages are handled; None before enough were."""
     spreads = [jobs.handling for jobs in (work.jobs or {}).values()]
     return max((quantile(each, 0.99) or 0.0 for each in spreads if sum(each.counts) >= ENOUGH), default=None)
 
 
 def in_trouble(entry: SessionQueue) -> bool:
-    """Say whether a session cannot work at one of its queues."""
+    """Return whether a session cannot work on one of its queues."""
     failed = entry.processes is not None and entry.processes.failure is not None
     no_slot = entry.hung > 0 or entry.starved is not None
-    return entry.failing_since is not None or entry.stuck or entry.deaf or failed or no_slot
+    return entry.failing_since is not None or entry.stuck or entry.unresponsive or failed or no_slot
 
 
 def is_silent(scheduler: WakeScheduler, session: Session, now: float) -> bool:
-    """Say whether a session has missed a heartbeat."""
+    """Return whether a session has missed a heartbeat."""
     return now - session.last_heard > 2 * max(session.beat_s, scheduler.sessions.heartbeat_s)
 
 

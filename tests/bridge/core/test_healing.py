@@ -71,15 +71,15 @@ def test_b7_covers_are_dated_by_when_their_receive_began() -> None:
     rig, first, second = owned()
     rig.wait(4.0)
     rig.say(first, EmptyReceive(QUEUE, BOOT, 1, 1500))
-    assert rig.work().covered_at == 102.5
+    assert rig.work().found_empty_at == 102.5
     rig.say(second, EmptyReceive(QUEUE, BOOT, 1, 2500))
-    assert rig.work().covered_at == 102.5
+    assert rig.work().found_empty_at == 102.5
     rig.say(second, EmptyReceive(QUEUE, BOOT, 1, 250))
-    assert rig.work().covered_at == 103.75
+    assert rig.work().found_empty_at == 103.75
     rig.say(second, EmptyReceive(QUEUE, "c" * 32, 1, 0))
-    assert rig.work().covered_at == 103.75
+    assert rig.work().found_empty_at == 103.75
     rig.say(second, EmptyReceive("a/other", BOOT, 1, 0))
-    assert rig.scheduler.ledger.find("a/other") is None
+    assert rig.scheduler.pending.find("a/other") is None
 
 
 @pytest.mark.parametrize("gen", [0, 1, 2, 3, 4])

@@ -64,7 +64,7 @@ def test_the_ledger_forgets_what_is_gone_and_says_so() -> None:
 def test_a_commit_is_told_and_counted_whole() -> None:
     """Levels, puts, receives and their sources; twice the same commit is twice the work."""
     rig = Rig()
-    rig.scheduler.embedded.level(
+    rig.scheduler.embedded.on_commit(
         rig.now, QUEUE, exists=True, visible=3, invisible=2, rose=True, put=5, receives=4, empty=1, next_visible_s=7.5,
         paused=False, sources={"sweep": (2, 1), "poll": (0, 3)},
     )  # fmt: skip
@@ -78,7 +78,7 @@ def test_a_commit_is_told_and_counted_whole() -> None:
     assert (work.dirty, work.reason, work.size, work.foreign) == (True, "trigger", 3, False)
     assert rig.scheduler.dispatch.agenda.when(("reread", QUEUE)) == 107.5
     rig.wait(1.0)
-    rig.scheduler.embedded.level(
+    rig.scheduler.embedded.on_commit(
         rig.now, QUEUE, exists=True, visible=1, invisible=0, rose=False, put=0, receives=1, empty=2,
         next_visible_s=None, paused=True, sources={"sweep": (1, 0)},
     )  # fmt: skip
@@ -97,7 +97,7 @@ def test_a_put_to_listeners_of_another_store_is_a_trigger_and_what_is_paused_is_
     rig.cover(number, 1), rig.wakes(number)
 
     def put(count: int, visible: int, *, rose: bool = False, paused: bool = False) -> list[tuple[str, int, bool]]:
-        rig.scheduler.embedded.level(
+        rig.scheduler.embedded.on_commit(
             rig.now, QUEUE, exists=True, visible=visible, invisible=0, rose=rose, put=count, receives=0, empty=0,
             next_visible_s=None, paused=paused,
         )  # fmt: skip
@@ -123,7 +123,7 @@ def test_a_wake_that_carries_is_told_with_all_that_it_carries() -> None:
     hand(rig, number, "m1", "m2", granted=3, visible=5)
     entry = rig.work().sessions.get(number)
     assert rig.wakes(number) == [Wake(QUEUE, BOOT, 1, "trigger", 5, 0, None, [message("m1"), message("m2")])]
-    assert (entry.free, entry.granted, entry.carried, entry.looking) == (6, 0, [(1, 2)], True)
+    assert (entry.free, entry.granted, entry.carried, entry.receive_due) == (6, 0, [(1, 2)], True)
     assert Woken(QUEUE, number, "trigger", 0.0, 2) in rig.facts
     assert (rig.work().gen, rig.work().dirty) == (1, False)
     assert rig.scheduler.dispatch.agenda.when(("batch", number)) == 102.5
@@ -143,7 +143,7 @@ def test_a_look_is_on_its_way_from_its_wake_until_it_is_counted() -> None:
     number = rig.join(own=True, capacity=8)
     entry = rig.work().sessions.get(number)
     rig.level(1, rose=True, put=1)
-    assert (entry.looking, entry.began) == (True, False)
+    assert (entry.receive_due, entry.began) == (True, False)
     rig.started(number, 0)
     assert entry.began is False
     rig.started(number, 1)
@@ -151,16 +151,16 @@ def test_a_look_is_on_its_way_from_its_wake_until_it_is_counted() -> None:
     rig.started(number, 0)
     assert entry.began is True
     rig.beat(number, free=7, gen=1)
-    assert (entry.looking, entry.began) == (False, False)
+    assert (entry.receive_due, entry.began) == (False, False)
     rig.started(number, 1)
     assert entry.began is False
     rig.level(0), rig.level(1, rose=True, put=1)
     for seconds, looking in ((14.875, True), (15.0, False)):
         entry.woken_at = rig.now - seconds
         rig.beat(number, free=7, gen=1)
-        assert entry.looking is looking, "after D its wake, or its `started`, was lost"
+        assert entry.receive_due is looking, "after D its wake, or its `started`, was lost"
     foreign = rig.join("a/x", capacity=8)
-    assert rig.work("a/x").sessions.get(foreign).looking is False, "only own queues are handed messages"
+    assert rig.work("a/x").sessions.get(foreign).receive_due is False, "only own queues are handed messages"
 
 
 def batch(gen: int, queue: str = "a/x", due_at: float = 2.0) -> CarriedBatch:
@@ -205,7 +205,10 @@ def test_what_is_not_taken_up_goes_back_and_is_told() -> None:
     assert rig.scheduler.dispatch.agenda.when(("batch", number)) is not None
     rig.wait(2.0)
     assert [fact for fact in rig.facts if isinstance(fact, HandedBack)] == [HandedBack(QUEUE, 2), HandedBack("a/y", 1)]
-    assert (rig.work("a/y").sessions.get(number).deaf, rig.work().sessions.get(number).deaf) == (True, False)
+    assert (rig.work("a/y").sessions.get(number).unresponsive, rig.work().sessions.get(number).unresponsive) == (
+        True,
+        False,
+    )
     assert not rig.work("a/y").sessions.any_ready
     assert rig.scheduler.dispatch.agenda.when(("batch", number)) is None
     rig.scheduler.embedded.session_lost(number), rig.scheduler.embedded.batches_due(number, rig.now)
@@ -225,7 +228,7 @@ def test_a_handful_of_a_queue_that_was_left_bars_nobody() -> None:
     rig = Rig()
     number = rig.join(own=True, accept=True)
     hand(rig, number, "m1")
-    rig.scheduler.ledger.drop(QUEUE)
+    rig.scheduler.pending.drop(QUEUE)
     rig.scheduler.embedded.batches_due(number, 102.0)
     rig.drive()
     assert len(rig.reclaims) == 1
@@ -237,7 +240,7 @@ def test_o4_what_the_audit_takes_for_a_bug(found: str, dirty: bool) -> None:
     """Visible, nobody on it, and somebody with room; repaired at once, told and counted."""
     rig = Rig()
     number = rig.join(own=found != "listeners elsewhere", capacity=4)
-    rig.cover(number, rig.scheduler.ledger.newest_gen)
+    rig.cover(number, rig.scheduler.pending.newest_gen)
     rig.level(3, rose=True, put=3)
     rig.wakes(number), rig.facts.clear()
     work = rig.work()
@@ -284,10 +287,10 @@ def test_b15_what_is_known_ages_by_the_sleep_and_what_is_due_comes_nearer() -> N
     rig.trigger(not_before_ms=50_000), rig.trigger("a/unheard", not_before_ms=1000)
     rig.level(1, queue="a/own", put=1, rose=True)
     rig.beat(number, leases=[60_000]), rig.beat(mine, "a/own", leases=[60_000])
-    before = {queue: work.due["due"].next() for queue, work in rig.scheduler.ledger.by_queue.items() if work.due}
+    before = {queue: work.due["due"].next() for queue, work in rig.scheduler.pending.by_queue.items() if work.due}
     rig.scheduler.suspended(rig.now, 20.5)
     work, own_debt = rig.work(), rig.work("a/own")
-    assert (work.covered_at, work.born_at, rig.work("a/unheard").covered_at) == (79.5, 79.5, None)
+    assert (work.found_empty_at, work.born_at, rig.work("a/unheard").found_empty_at) == (79.5, 79.5, None)
     assert (own_debt.visible_since, own_debt.born_at) == (79.5, 79.5)
     assert work.sessions.get(number).leases == [pytest.approx(160.0 - 20.4)]
     assert own_debt.sessions.get(mine).leases == [160.0]

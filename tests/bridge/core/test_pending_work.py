@@ -68,7 +68,7 @@ def test_who_comes_to_a_name_that_was_forgotten_is_asked_to_look() -> None:
     rig = Rig(queues_max=2)
     for name in ("a/1", "a/2", "a/3"):
         rig.trigger(name)
-    assert rig.scheduler.ledger.find("a/1") is None
+    assert rig.scheduler.pending.find("a/1") is None
     assert rig.wakes(rig.join("a/1"))
 
 
@@ -84,9 +84,9 @@ def test_nobody_who_listens_is_refused_or_forgotten() -> None:
     rig.trigger("a/stranger")
     rig.trigger("a/stranger", not_before_ms=5000)
     assert rig.announced == ["trigger"]
-    assert sorted(rig.scheduler.ledger.by_queue) == ["a/1", "a/2", "a/3", "a/late", "a/own"]
+    assert sorted(rig.scheduler.pending.by_queue) == ["a/1", "a/2", "a/3", "a/late", "a/own"]
     assert ("due", "a/stranger") not in rig.scheduler.dispatch.agenda
-    assert rig.scheduler.ledger.unknown == 2
+    assert rig.scheduler.pending.unknown == 2
     rig.wait(6.0)
     assert rig.wakes(rig.join("a/stranger"))
 
@@ -97,12 +97,12 @@ def test_a_hello_at_the_limit_seats_all_its_queues() -> None:
     rig.trigger("a/other")
     number = rig.join("a/1", "a/2", instance="1" * 32)
     rig.say(number, Hello("1" * 32, "again", [Subscription(f"a/{name}", 4) for name in (2, 3, 4)]))
-    assert sorted(rig.scheduler.ledger.by_queue) == ["a/2", "a/3", "a/4"]
+    assert sorted(rig.scheduler.pending.by_queue) == ["a/2", "a/3", "a/4"]
     assert [len(rig.work(f"a/{name}").sessions) for name in (2, 3, 4)] == [1, 1, 1]
     rig.bye(number)
     for stranger in range(4):
         rig.trigger(f"b/{stranger}")
-    assert len(rig.scheduler.ledger.by_queue) == 1, "what listeners left behind goes bit by bit"
+    assert len(rig.scheduler.pending.by_queue) == 1, "what listeners left behind goes bit by bit"
 
 
 def test_it_is_said_that_names_did_not_fit() -> None:
@@ -119,9 +119,9 @@ def test_it_is_said_that_names_did_not_fit() -> None:
 def test_a_clean_name_goes_before_an_older_one_with_a_debt() -> None:
     """B10: also one that nobody ever came to, and that was never marked."""
     ledger = PendingQueues(2, Tuning(Periods()))
-    ledger.request_wake(ledger.hear("a/owed", 0.0), 0.0, "trigger", 1, foreign=True)
-    ledger.hear("a/clean", 0.0)
-    ledger.hear("a/new", 0.0)
+    ledger.request_wake(ledger.get_or_add("a/owed", 0.0), 0.0, "trigger", 1, foreign=True)
+    ledger.get_or_add("a/clean", 0.0)
+    ledger.get_or_add("a/new", 0.0)
     assert sorted(ledger.by_queue) == ["a/new", "a/owed"]
 
 
@@ -147,10 +147,10 @@ def test_which_sessions_are_own_is_counted_through_every_change() -> None:
     one, two = entry_of(1), entry_of(2)
     entries.add(one), entries.add(two)
     assert (entries.any_own, entries.any_foreign) == (False, True)
-    entries.turns_own(one)
-    entries.turns_own(one)
+    entries.make_embedded(one)
+    entries.make_embedded(one)
     assert (one.own, entries.any_own, entries.any_foreign) == (True, True, True)
-    entries.turns_own(two)
+    entries.make_embedded(two)
     assert (entries.any_own, entries.any_foreign) == (True, False)
     entries.add(entry_of(1))
     assert (entries.any_own, entries.any_foreign, len(entries)) == (True, True, 2)
@@ -315,7 +315,7 @@ def test_a_beat_that_tells_of_receives_and_depth_is_counted() -> None:
     assert news(rig) == [ReceivesTold(QUEUE, "sweep", 1, 2)]
     assert rig.work().counted == Counted(5, 1, 99.5, at_least=True)
     assert rig.work().sessions.get(number).failing_since == 97.5
-    assert rig.scheduler.ledger.find("a/other") is None
+    assert rig.scheduler.pending.find("a/other") is None
     rig.beat(number)
     assert rig.work().sessions.get(number).failing_since is None
 

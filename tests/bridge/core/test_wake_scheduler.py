@@ -700,7 +700,7 @@ def test_b5_whatever_shows_progress_ends_the_bar_and_hands_out_what_waited(says:
     else:
         rig.cover(number, gen - 1)
     entry = rig.work().sessions.get(number)
-    assert (entry.stuck, entry.deaf, rig.work().sessions.any_ready) == (False, False, True)
+    assert (entry.stuck, entry.unresponsive, rig.work().sessions.any_ready) == (False, False, True)
     assert rig.work().owner == number and rig.gens(number) == [gen]
     assert rig.work().unacked == ((gen, rig.now),)
     assert rig.scheduler.dispatch.agenda.when(("start", QUEUE)) == rig.now + 2.0

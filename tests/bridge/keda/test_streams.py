@@ -141,7 +141,7 @@ class World:
         self.bridge = bridge
         counted: dict[str | None, QueueStore] = {None: bridge.store}
         counted.update(stores)
-        self.counts = KedaCounts(counted, bridge.now, lambda queue: self.watching.touched((queue,)))
+        self.counts = KedaCounts(counted, bridge.now, lambda queue: self.watching.queues_changed((queue,)))
         self.watching = Watching(bridge, self.counts)
         self._told: list[Told | Worker] = []
         self._instances = iter(range(1, 1000))
@@ -193,7 +193,7 @@ class World:
     def cover(self, worker: Worker) -> None:
         """Say that a receive begun now came back empty."""
         session = worker.session
-        work = self.bridge.scheduler.ledger.by_queue[QUEUE]
+        work = self.bridge.scheduler.pending.by_queue[QUEUE]
         session.feed(Started(QUEUE, self.bridge.boot, work.gen))
         session.feed(EmptyReceive(QUEUE, self.bridge.boot, work.gen, 0, store="5" * 8))
 

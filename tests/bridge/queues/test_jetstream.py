@@ -394,7 +394,7 @@ class TestAConsumerThatHasNotHeardYet:
     """The server tells a consumer of a message after it acknowledged the put, and says "none" in between (L8)."""
 
     @staticmethod
-    def deaf(store: JetStreamStore, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    def unresponsive(store: JetStreamStore, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
         pull, left = store._pull, times
 
         async def answer(names: Names, consumer: ConsumerState, limit: int) -> tuple[list[StoredMessage], str]:
@@ -409,7 +409,7 @@ class TestAConsumerThatHasNotHeardYet:
     ) -> None:
         """Then the answer covers nothing, and the listener looks again with its back-off."""
         await store.put(QUEUE, [NewMessage(b"one")])
-        self.deaf(store, monkeypatch, 10)
+        self.unresponsive(store, monkeypatch, 10)
         received = await store.receive(QUEUE, 5, LONG)
         assert (received.messages, received.blocked) == ([], True)
 

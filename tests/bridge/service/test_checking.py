@@ -217,7 +217,7 @@ def test_each_reason_for_not_being_asked() -> None:
     rig.room(full, 0)
     for number, reason in ((stuck, "stuck"), (deaf, "deaf")):
         seat = rig.work().sessions.get(number)
-        setattr(seat, reason, True)
+        setattr(seat, {"deaf": "unresponsive"}.get(reason, reason), True)
         rig.work().sessions.refresh(seat)
     found = explain_explaining(rig)
     assert why(found) == {
@@ -315,7 +315,7 @@ def test_who_cannot_reach_its_store_is_not_said_to_be_full() -> None:
 
 def said(rig: Rig) -> str | None:
     """Return what is said of the queue."""
-    work = rig.scheduler.ledger.by_queue[QUEUE]
+    work = rig.scheduler.pending.by_queue[QUEUE]
     return Troubles.at(rig.scheduler, work, rig.now).of(work)
 
 
@@ -348,8 +348,8 @@ def test_long_is_what_is_long_for_its_queue(ran_s: float, jobs: dict[str, Jobs] 
     """By what nearly all messages take, once enough of them were handled; some jobs take hours."""
     rig = Rig()
     number = rig.join()
-    work = rig.scheduler.ledger.by_queue[QUEUE]
-    rig.scheduler.ledger.settle(work)
+    work = rig.scheduler.pending.by_queue[QUEUE]
+    rig.scheduler.pending.settle(work)
     work.jobs = jobs
     at_work(rig, number, ran_s)
     told = said(rig)
@@ -372,7 +372,7 @@ def test_a_queue_whose_pool_has_no_slot_names_the_handler_that_holds_it() -> Non
     assert said(rig) is None
     beats(61)
     assert said(rig) == "no free slot: listener 1 has handled message m7 of a/slow for 61 s: does it hang?"
-    (seat,) = rig.scheduler.ledger.by_queue[QUEUE].sessions
+    (seat,) = rig.scheduler.pending.by_queue[QUEUE].sessions
     seat.in_flight = {"handle": 1}
     assert said(rig) is None
 
@@ -381,7 +381,7 @@ def test_a_worker_that_the_bridge_rejects_is_trouble() -> None:
     """Beside others that work, and with them gone; until it is accepted, or has not tried for ninety seconds."""
     rig = Rig()
     worker = rig.join(store="aa11")
-    rig.cover(worker, rig.scheduler.ledger.by_queue[QUEUE].gen)
+    rig.cover(worker, rig.scheduler.pending.by_queue[QUEUE].gen)
     assert said(rig) is None
     rig.join(store="bb22", instance="5" * 32)
     rejected = (
@@ -405,8 +405,8 @@ def test_what_stops_a_queue_comes_before_what_slows_it() -> None:
     """Receives that fail, no progress, deafness, silence, workers that do not start; and last a missing publish."""
     rig = Rig()
     number = rig.join()
-    work = rig.scheduler.ledger.by_queue[QUEUE]
-    rig.scheduler.ledger.settle(work)
+    work = rig.scheduler.pending.by_queue[QUEUE]
+    rig.scheduler.pending.settle(work)
     (seat,) = work.sessions
     work.unannounced, work.unannounced_at = 1, rig.now
     assert "work was found once that no trigger had told of" in str(said(rig))
@@ -416,7 +416,7 @@ def test_what_stops_a_queue_comes_before_what_slows_it() -> None:
     assert session is not None
     session.last_heard = rig.now - 1000
     assert str(said(rig)).endswith("has been silent for 1000 s")
-    seat.deaf = True
+    seat.unresponsive = True
     assert said(rig) == "a listener did not take up the messages that it was handed"
     seat.stuck = True
     assert said(rig) == "a listener said that a receive had begun, and showed no progress since"
@@ -639,7 +639,7 @@ def test_how_long_the_longest_handler_runs() -> None:
     """In milliseconds, never less than none by a clock that steps back; None where no handler is known to run."""
     rig = Rig()
     number = rig.join()
-    work = rig.scheduler.ledger.by_queue[QUEUE]
+    work = rig.scheduler.pending.by_queue[QUEUE]
     assert Troubles.at(rig.scheduler, work, rig.now).running_ms(work) is None
     at_work(rig, number, 61.5)
     assert Troubles.at(rig.scheduler, work, rig.now).running_ms(work) == 61_500
@@ -665,7 +665,7 @@ def test_silence_alone_is_trouble() -> None:
     """Of a session that told of nothing wrong before."""
     rig = Rig()
     session = rig.scheduler.sessions.get(rig.join())
-    rig.scheduler.ledger.settle(rig.scheduler.ledger.by_queue[QUEUE])
+    rig.scheduler.pending.settle(rig.scheduler.pending.by_queue[QUEUE])
     assert session is not None and said(rig) is None
     session.last_heard = rig.now - 1000
     assert str(said(rig)).endswith("has been silent for 1000 s")

@@ -97,14 +97,14 @@ async def test_a_bridge_belongs_to_its_thread(name: str, kept: bool, tmp_path: P
     async with Bridge(tmp_path if kept else None) as bridge:
         with pytest.raises(WrongThread, match=r"asyncio\.run_coroutine_threadsafe"):
             await asyncio.to_thread(call, bridge)
-        assert not bridge.scheduler.ledger.find(QUEUE_THREADS)
+        assert not bridge.scheduler.pending.find(QUEUE_THREADS)
         loop = asyncio.get_running_loop()
 
         def put() -> None:
             asyncio.run_coroutine_threadsafe(bridge.store.put(QUEUE_THREADS, [NewMessage(b"x")]), loop).result()
 
         await asyncio.to_thread(put)
-        assert bridge.scheduler.ledger.find(QUEUE_THREADS)
+        assert bridge.scheduler.pending.find(QUEUE_THREADS)
 
 
 @asynccontextmanager

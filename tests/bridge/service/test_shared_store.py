@@ -104,13 +104,13 @@ async def test_a_worker_takes_its_queue_for_one_elsewhere() -> None:
             await front.call("messages", {"messages": [{"body": "once"}, {"body": "again"}]})
             async with asyncio.timeout(PATIENCE_S):
                 await done.wait()
-            work = front.bridge.scheduler.ledger.by_queue[QUEUE]
+            work = front.bridge.scheduler.pending.by_queue[QUEUE]
             (seat,) = work.sessions
             assert (seat.own, seat.accepts, seat.store) == (False, False, engine.fingerprint(QUEUE))
             assert not work.sessions.any_own
             (dequeue,) = listener._dequeues.values()
             assert not dequeue.controller.own
-            await until(lambda: work.covered_at is not None and not work.dirty, "an empty receive covers")
+            await until(lambda: work.found_empty_at is not None and not work.dirty, "an empty receive covers")
             assert ("sweep", QUEUE) in front.bridge.scheduler._agenda
         finally:
             await listener.stop()

@@ -111,9 +111,9 @@ def test_many_queues_after_a_gap_push_no_fault_out() -> None:
     rig = Rig()
     for number in range(standing.ROWS_MAX + 3):
         rig.trigger(f"a/q{number}")
-        work = rig.scheduler.ledger.by_queue[f"a/q{number}"]
-        rig.scheduler.ledger.settle(work)
-        rig.scheduler.ledger.request_wake(work, rig.now, "resync", 1, foreign=True)
+        work = rig.scheduler.pending.by_queue[f"a/q{number}"]
+        rig.scheduler.pending.settle(work)
+        rig.scheduler.pending.request_wake(work, rig.now, "resync", 1, foreign=True)
     rig.trigger("a/real")
     found = findings(rig)
     assert found["unattended"][0]["queue"] == "a/real"
@@ -141,7 +141,7 @@ def test_what_was_buried_is_told_as_such_and_is_nobodys_fault() -> None:
 
     def told(queue: str) -> object:
         explained = explaining.explain(rig.scheduler, queue, rig.now, draining=False)
-        work = rig.scheduler.ledger.by_queue[queue]
+        work = rig.scheduler.pending.by_queue[queue]
         troubles = Troubles.at(rig.scheduler, work, rig.now)
         row = overview.row(rig.scheduler, work, rig.now, troubles, lambda _: True)
         assert explained is not None
@@ -280,7 +280,7 @@ def busy() -> tuple[Rig, int]:
     rig.say(scaler, ListenerHeartbeat(8, {SCALED: QueueBeat(free=5, processes=WORKERS)}))
     rig.scheduler.rejections.add(rig.now, [SCALED], "bad", "bad_version", "it is too old", instance="i")
     rig.wait(0.25)
-    rig.scheduler.embedded.level(
+    rig.scheduler.embedded.on_commit(
         rig.now, PAUSED, exists=True, visible=0, invisible=5, rose=True, put=6, receives=4, empty=3,
         next_visible_s=None, leased=1, delayed=2,
     )  # fmt: skip
@@ -485,7 +485,7 @@ async def test_whatever_would_touch_a_message_is_refused_with_the_way_out(call: 
             await REFUSED[call](bridge.store)
         assert refused.value.code == "unsupported"
         assert refused.value.status == 501
-        assert bridge.scheduler.ledger.find(QUEUE_NOWHERE) is None
+        assert bridge.scheduler.pending.find(QUEUE_NOWHERE) is None
 
 
 @pytest.mark.parametrize("call", ["create_alike", "listing"])

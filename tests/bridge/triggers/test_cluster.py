@@ -98,7 +98,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 def due_in(bridge: Bridge) -> list[float]:
     """In how many seconds work is due at a bridge, as it was told."""
-    work = bridge.scheduler.ledger.find("billing/orders")
+    work = bridge.scheduler.pending.find("billing/orders")
     return [] if work is None else [at - bridge.now() for times in work.due.values() for at, _ in times.all()]
 
 
@@ -138,5 +138,5 @@ async def test_c6_what_is_for_later_hides_nothing_that_is_for_now_and_is_not_tol
         await until(lambda: triggers(other) == 3)
         assert [round(each) for each in sorted(due_in(other))] == [60, 3600]
         assert min(due_in(other)) <= 59.9
-        work = other.scheduler.ledger.find("billing/orders")
+        work = other.scheduler.pending.find("billing/orders")
         assert work is not None and work.dirty

@@ -39,9 +39,9 @@ class ForgivesByArrival(Coordinator):
     """W1: what was marked before a `covered` came is forgiven."""
 
     def _take_covered(self, now: float, work: PendingWork, word: Covered, proven: float | None) -> None:
-        covered_at = work.covered_at
+        covered_at = work.found_empty_at
         super()._take_covered(now, work, word, self.at(now))
-        work.covered_at = covered_at
+        work.found_empty_at = covered_at
 
 
 class _Remembers(Members):
@@ -102,8 +102,8 @@ class ForgivesTimers(Coordinator):
 class PushesOut(Coordinator):
     """W5: a new mark pushes the deferral out."""
 
-    def marked(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
-        super().marked(work, now, name, shared=shared, fresh=fresh)
+    def on_wake_request(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+        super().on_wake_request(work, now, name, shared=shared, fresh=fresh)
         if work.deferred:
             self._d.agenda.set(("turn", work.queue), now + self.waits_s(work, 1))
 
@@ -113,7 +113,7 @@ class CoversFromArrival(Coordinator):
 
     def _take_covered(self, now: float, work: PendingWork, word: Covered, proven: float | None) -> None:
         super()._take_covered(now, work, word, proven)
-        work.covered_at = now
+        work.found_empty_at = now
         self._timers.arm_sweep(work, now)
 
 
@@ -164,8 +164,8 @@ class ForgetsWhatDidNotFit(_Planted):
 
 
 class _Generous(WakeRequests):
-    def take_names(self, gen: int) -> list[Name]:
-        return super().take_names(10**9)
+    def take_settled_names(self, gen: int) -> list[Name]:
+        return super().take_settled_names(10**9)
 
 
 class NoLook(_Planted):
@@ -185,10 +185,12 @@ class NamesWhatCameAfter(NoLook):
 class BeganWhenItCame(Coordinator):
     """W13: a receive is taken to have begun when its cover came."""
 
-    def covered(self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+    def on_empty_receive(
+        self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None
+    ) -> None:
         learned = self._queue(work.queue).requests.learned(gen)
         late = 0.0 if learned is None else self.at(now) - learned
-        super().covered(work, now, gen, late, next_visible_s)
+        super().on_empty_receive(work, now, gen, late, next_visible_s)
 
 
 class _AnyStore(Members):
@@ -210,18 +212,20 @@ class MixesStores(_Planted):
 class NamesTheDue(Coordinator):
     """W15: a due mark has the name of its immediate twin."""
 
-    def marked(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+    def on_wake_request(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
         if work.reason == "due":
             name = ("producer", "0")
-        super().marked(work, now, name, shared=shared, fresh=fresh)
+        super().on_wake_request(work, now, name, shared=shared, fresh=fresh)
 
 
 class TellsWhenSettled(Coordinator):
     """W16: `covered` is told where the newest generation is covered alone."""
 
-    def covered(self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+    def on_empty_receive(
+        self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None
+    ) -> None:
         if gen >= work.gen:
-            super().covered(work, now, gen, after_s, next_visible_s)
+            super().on_empty_receive(work, now, gen, after_s, next_visible_s)
 
 
 class _Only:
@@ -248,12 +252,12 @@ class LooksWhereItWasAble(Coordinator):
 class TellsNobodyWithoutASession(Coordinator):
     """W18: a debt without any session is told nobody."""
 
-    def no_room(self, work: PendingWork, now: float) -> None:
+    def on_no_room(self, work: PendingWork, now: float) -> None:
         if len(work.sessions):
-            super().no_room(work, now)
+            super().on_no_room(work, now)
 
     def _lacks_room(self, queue: str) -> bool:
-        work = self._d.ledger.find(queue)
+        work = self._d.pending.find(queue)
         return work is not None and bool(len(work.sessions)) and super()._lacks_room(queue)
 
 
@@ -284,15 +288,15 @@ class NoMillisecond(Coordinator):
 class SweepsInItsOwnTime(Coordinator):
     """W22: a bridge sweeps when its own moment comes, whoever comes first."""
 
-    def behind_s(self, work: PendingWork, now: float) -> float:
+    def sweep_delay_s(self, work: PendingWork, now: float) -> float:
         return 0.0
 
 
 class LeavesSweepsToTheFirst(Coordinator):
     """W23: a bridge does not sweep while another comes first, whether that one does or not."""
 
-    def behind_s(self, work: PendingWork, now: float) -> float:
-        return 1e6 * super().behind_s(work, now)
+    def sweep_delay_s(self, work: PendingWork, now: float) -> float:
+        return 1e6 * super().sweep_delay_s(work, now)
 
 
 class Believes(WakeScheduler):

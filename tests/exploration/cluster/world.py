@@ -297,14 +297,19 @@ class World(Bridges):
                     moved = True
 
     def _deliver(self, entry: int, what: ClusterMessage | CloudQueueWorkDetected) -> None:
-        work = self.bells[entry].ledger.find(QUEUE)
-        before = None if work is None else work.covered_at
+        work = self.bells[entry].pending.find(QUEUE)
+        before = None if work is None else work.found_empty_at
         super()._deliver(entry, what)
-        work = self.bells[entry].ledger.find(QUEUE)
-        if not self.plan.coverage or not isinstance(what, Covered) or work is None or work.covered_at in (None, before):
+        work = self.bells[entry].pending.find(QUEUE)
+        if (
+            not self.plan.coverage
+            or not isinstance(what, Covered)
+            or work is None
+            or work.found_empty_at in (None, before)
+        ):
             return
         # C5: the sweep counts from there.
-        if self._real(entry, work.covered_at) > self.began + 1e-6 and self.begun:
+        if self._real(entry, work.found_empty_at) > self.began + 1e-6 and self.begun:
             raise Violation("C5", "a cover of a peer is taken for younger than the receive")
 
     def _hello(self, worker: Worker) -> None:
@@ -634,7 +639,7 @@ class World(Bridges):
             return True
         if not free or self.plan.patience_s is not None or not self.plan.by_queue:
             return False
-        return any(work.dirty for entry in {0, 1} - self.down for work in self.bells[entry].ledger.by_queue.values())
+        return any(work.dirty for entry in {0, 1} - self.down for work in self.bells[entry].pending.by_queue.values())
 
     def tell(self, step: Step) -> str:
         """Return a line about a step that is about to be taken."""
@@ -651,7 +656,7 @@ class World(Bridges):
         by_queue = " ".join(
             "down" if entry in self.down else f"{work.gen}{' dirty' * work.dirty}{' waits' * work.deferred}"
             for entry, scheduler in enumerate(self.bells)
-            for work in scheduler.ledger.by_queue.values()
+            for work in scheduler.pending.by_queue.values()
         )
         return f"{self.now - 1_000_000:8.3f} {kind} {about}   [{states}] [{by_queue}]"
 

@@ -204,7 +204,7 @@ def test_c5_what_died_with_a_member_is_looked_at_when_its_leases_may_have_ended(
     assert rig.wakes(session) == []
     rig.keep_company(7.1, LAST)
     assert [wake.reason for wake in rig.wakes(session)] == ["lease"]
-    assert OTHER not in rig.scheduler.ledger.by_queue, "its sessions had left it for longer than their leases last"
+    assert OTHER not in rig.scheduler.pending.by_queue, "its sessions had left it for longer than their leases last"
 
 
 def test_c7_what_only_the_leaving_one_knows_is_told_at_the_end() -> None:
@@ -232,7 +232,7 @@ def swept(name: str) -> tuple[MemberRig, int, float]:
     session = rig.session()
     rig.peer(name)
     rig.echo()
-    since = rig.work().covered_at
+    since = rig.work().found_empty_at
     assert since is not None
     return rig, session, since
 
@@ -475,7 +475,7 @@ class Ways:
         """Have work wait."""
         for queue in queues:
             self.rig.scheduler.dispatch.request_wake(
-                self.rig.scheduler.ledger.hear(queue, self.now), self.now, "trigger", foreign=True
+                self.rig.scheduler.pending.get_or_add(queue, self.now), self.now, "trigger", foreign=True
             )
         self.done()
 
@@ -517,7 +517,7 @@ def test_each_way_is_succeeded_by_itself_and_of_what_it_tells() -> None:
     """C10: of the webhooks that it had, each of its queue; of the broker's subscribers each queue where work waits."""
     third = "billing/others"
     ways = Ways(**{HOOK: QUEUE, "subjects": None, HOOK_2: OTHER})
-    ways.rig.scheduler.ledger.hear("billing/idle", ways.now)
+    ways.rig.scheduler.pending.get_or_add("billing/idle", ways.now)
     ways.waits(QUEUE, OTHER, third)
     name = next(name for name in NAMES if all(rank(queue, name) > rank(queue, BOOT) for queue in (QUEUE, OTHER, third)))
     theirs = [(SUBJECTS, queue, "again") for queue in (QUEUE, OTHER, third)]
@@ -679,14 +679,14 @@ def test_names_that_were_early_are_bounded_by_number_and_age() -> None:
     rig.covered(ONE)
     at = rig.now
     rig.now = at + EARLY_S
-    assert rig.turns.early(rig.now, ONE, QUEUE)
+    assert rig.turns.already_settled(rig.now, ONE, QUEUE)
     rig.now = at
     rig.covered(ONE)
     rig.now = at + EARLY_S + 0.001
     rig.member()
     rig.covered(TWO)
     rig.now = at
-    assert not rig.turns.early(rig.now, ONE, QUEUE), "gone, not only too old"
+    assert not rig.turns.already_settled(rig.now, ONE, QUEUE), "gone, not only too old"
 
 
 def test_c1_of_more_than_32_bridges_the_rest_are_turned_away() -> None:

@@ -136,10 +136,10 @@ def test_c4_w14_another_store_forgives_orders_and_covers_nothing() -> None:
     rig.echo()
     rig.trigger_all(source="producer", id="1")
     assert len(rig.wakes(session)) == 1, "it orders nothing"
-    covered_at = rig.work().covered_at
+    covered_at = rig.work().found_empty_at
     rig.covered(ONE, seq=newest(rig), since_ms=1000, store=STAGING, next_ms=1)
     assert rig.work().dirty
-    assert rig.work().covered_at == covered_at
+    assert rig.work().found_empty_at == covered_at
     assert not rig.work().any_due
     assert rig.facts_of(StoreDiffers) == [StoreDiffers(QUEUE, FIRST)]
     rig.covered(ONE, store=PRODUCTION)
@@ -175,10 +175,10 @@ def test_c5_w6_a_peers_cover_counts_for_the_sweep_from_when_it_surely_began() ->
     assert sent is not None
     rig.keep_company(30.0)
     rig.covered(seq=seq, since_ms=1000, begun_age_ms=0)
-    assert rig.work().covered_at == pytest.approx(proven_until(sent, 1000, 0))
-    before = rig.work().covered_at
+    assert rig.work().found_empty_at == pytest.approx(proven_until(sent, 1000, 0))
+    before = rig.work().found_empty_at
     rig.covered(seq=seq, since_ms=500, begun_age_ms=0)
-    assert rig.work().covered_at == before, "never back"
+    assert rig.work().found_empty_at == before, "never back"
 
 
 # -- what is told ------------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def test_c3_of_more_queues_without_room_than_a_word_holds_each_is_said() -> None
 def test_names_that_are_forgotten_leave_no_order_behind() -> None:
     """Memory is bounded by the limit of names, however many are rung for (C2)."""
     rig = MemberRig()
-    rig.scheduler.ledger.limit = NAMES
+    rig.scheduler.pending.limit = NAMES
     rig.peer()
     for number in range(4 * NAMES):
         rig.trigger_all(queue=f"billing/queue-{number}")
@@ -325,14 +325,14 @@ def test_names_that_are_forgotten_leave_no_order_behind() -> None:
 def test_names_without_room_are_not_kept_for_a_turn() -> None:
     """Where every name is needed, a flood of others is marked for plain subscribers and otherwise not kept (C5)."""
     rig = MemberRig()
-    rig.scheduler.ledger.limit = NAMES
+    rig.scheduler.pending.limit = NAMES
     rig.join(*[f"billing/needed-{number}" for number in range(NAMES)])
     rig.member()
     rig.echo()
     rig.hear(Able(boot=FIRST, seq=1, queues={f"billing/queue-{at}": Ability(True, 30_000) for at in range(NAMES)}))
     for number in range(NAMES):
         rig.trigger_all(queue=f"billing/queue-{number}")
-    assert len(rig.scheduler.ledger.by_queue) == NAMES
+    assert len(rig.scheduler.pending.by_queue) == NAMES
     assert rig.turns.deferred == {}
     assert len(rig.turns._queues) <= NAMES
     assert len(rig.turns.members._before) <= NAMES
@@ -375,7 +375,7 @@ def able_for(data: bytes) -> set[str]:
 
 def holds(rig: MemberRig) -> tuple[int, ...]:
     """Return how much is held that a word can bring about, of each kind."""
-    turns, ledger = rig.turns, rig.scheduler.ledger
+    turns, ledger = rig.turns, rig.scheduler.pending
     work = rig.work()
     return (
         len(ledger.by_queue), len(turns._queues), len(turns.deferred), len(turns._waiting), len(turns.outward),

@@ -97,7 +97,7 @@ def deferred(rig: MemberRig, queues: list[str]) -> None:
 def due(rig: MemberRig, queues: list[str]) -> None:
     """Have all be due at one moment."""
     for queue in queues:
-        rig.scheduler.timers.arm_due(rig.scheduler.ledger.hear(queue, rig.now), rig.now, 0.01, "due", 1)
+        rig.scheduler.timers.arm_due(rig.scheduler.pending.get_or_add(queue, rig.now), rig.now, 0.01, "due", 1)
 
 
 def done(rig: MemberRig, fill: Callable[[MemberRig, list[str]], None]) -> int:
@@ -108,7 +108,7 @@ def done(rig: MemberRig, fill: Callable[[MemberRig, list[str]], None]) -> int:
         return -len(rig.turns.deferred)
     if fill is succeeded:
         return sum(isinstance(each, AnnounceInTurn) for each in rig.scheduler.dispatch.commands)
-    return rig.scheduler.ledger.newest_gen
+    return rig.scheduler.pending.newest_gen
 
 
 @pytest.mark.parametrize("fill", [held, succeeded, deferred, due])

@@ -66,7 +66,7 @@ _lines = st.tuples(
 )  # fmt: skip
 _targets = st.sampled_from([b"/v1/queues", b"/v1/queues?access_token=" + KEY, b"/metrics?token=" + TOKEN])
 _requests = st.tuples(_targets, st.lists(_lines, min_size=1, max_size=3))
-_proven = re.compile(rb"(?i:bearer) +(?:%b|%b) *" % tuple(map(re.escape, PROOFS))).fullmatch
+_authorize = re.compile(rb"(?i:bearer) +(?:%b|%b) *" % tuple(map(re.escape, PROOFS))).fullmatch
 
 
 def served(run: Callable[[Served], Awaitable[None]], folder: pathlib.Path) -> None:
@@ -123,13 +123,13 @@ def test_any_header_that_says_who_comes(
             reply = await told(served, target, lines)
             given_all = [value.strip(b" \t") for name, value in lines if name.lower() == b"authorization"]
             if reply.status == 200:
-                assert len(given_all) == 1 and _proven(given_all[0]), (lines, reply)
+                assert len(given_all) == 1 and _authorize(given_all[0]), (lines, reply)
             else:
                 assert reply.status in (400, 401, 431), (lines, reply)
                 assert reply.code in ("bad_parameter", "unauthenticated", "headers_too_large")
                 well_formed = all(value.isascii() and value.decode().isprintable() for _, value in lines)
                 alone = len(given_all) == 1 and {name for name, _ in lines} <= {b"Authorization", b"authorization"}
-                assert not (well_formed and alone and _proven(given_all[0])), (lines, reply)
+                assert not (well_formed and alone and _authorize(given_all[0])), (lines, reply)
             metrics = served.bridge.metrics.render()
             for proof in PROOFS:
                 assert proof not in reply.body and proof not in metrics and proof.decode() not in str(reply.headers)

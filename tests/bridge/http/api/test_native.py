@@ -53,7 +53,7 @@ async def test_s13_past_its_rate_a_trigger_is_429_and_marked_all_the_same() -> N
     """I8: a trigger is merged, never dropped."""
     async with serving(requests_per_second=0.001, request_burst=2) as served:
         assert [(await served.trigger(ONE)).status for _ in range(2)] == [202, 202]
-        before = served.bridge.scheduler.ledger.find("billing/orders")
+        before = served.bridge.scheduler.pending.find("billing/orders")
         assert before is not None
         generation = before.gen
         reply = await served.trigger([{**ONE, "queue_name": "third"}, ONE])

@@ -69,14 +69,14 @@ async def test_those_in_a_store_that_the_bridge_reads_are_shown_and_go_back_ther
     (one, _) = (await served.ask("GET", f"/v1/queues/{POISON}/buried")).json["messages"]
     assert (one["body"], one["burial"]["reason"], one["headers"]) == ("order 7", burial.reason, {"tenant": "t1"})
     await bury(served, "in the bridge's own")
-    served.bridge.scheduler.ledger.open("pay/orders", 0.0).store = "postgres"
+    served.bridge.scheduler.pending.open("pay/orders", 0.0).store = "postgres"
     answer = await served.ask("GET", f"/v1/queues/{POISON}/buried?reason=customer")
     assert (len(answer.json["messages"]), answer.json["looked"]) == (1, 2)
     assert (await post(served, "replay", {"ids": [one["id"]]})).status == 202
     assert (await ended(served)).moved == 1
     (back,) = await theirs.peek("pay/orders")
     assert (back.body.rpartition(b"\n")[2], back.headers) == (b"order 7", {"tenant": "t1"})
-    assert served.bridge.scheduler.ledger.by_queue["pay/orders"].dirty
+    assert served.bridge.scheduler.pending.by_queue["pay/orders"].dirty
     assert (await post(served, "discard")).status == 202
     assert (await ended(served)).moved == 1
     assert [len(await store.peek(POISON)) for store in (theirs, served.bridge.store)] == [0, 1]

@@ -195,7 +195,7 @@ async def test_a_hello_that_fails_half_way_leaves_nothing_of_its_session(monkeyp
         monkeypatch.setattr(bridge.scheduler.dispatch, "wake_sessions", fail_once)
         await peer.hello()
         assert not failing and bridge.listeners() == []
-        assert not len(bridge.scheduler.ledger.by_queue[QUEUE].sessions)
+        assert not len(bridge.scheduler.pending.by_queue[QUEUE].sessions)
         assert "welcome" in await peer.hello()
         assert len(bridge.listeners()) == 1
         bridge.drain()

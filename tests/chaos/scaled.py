@@ -197,7 +197,7 @@ async def bridge_killed(site: Site) -> None:
         for number in FRAMES:
             await ground.until_nobody()
             await site.bridge.kill()
-            await site.again(launcher=(*INSIDE, "exit", f"bridge.core.wake_scheduler:Bell.frame/{number}"))
+            await site.again(launcher=(*INSIDE, "exit", f"bridge.core.wake_scheduler:WakeScheduler.frame/{number}"))
             await until(ground._known, "the scaler is back")
             site.bridge.signal(signal.SIGUSR1)
             bodies = await site.put(1, tell=False)

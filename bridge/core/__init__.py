@@ -1,4 +1,5 @@
-"""The bridge's rules: pure, with time and chance as arguments.
+"""Decide when to wake which session, as pure rules that take time and randomness as arguments.
 
-``bell.py`` composes them; every other file keeps one noun. Nothing here imports asyncio, time, random or a socket.
+`WakeScheduler` composes `Dispatch` (assigns `PendingWork` to a `SessionQueue`), `EmbeddedQueues` and the cluster's
+`Coordinator`. Nothing here imports asyncio, time, random or a socket.
 """

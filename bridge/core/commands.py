@@ -1,4 +1,4 @@
-"""What the rules want done; the shell does it and decides nothing."""
+"""Define the commands that the rules return; the shell performs them and decides nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bridge.contract.wire import DownFrame, Reason
 
 
 class Flush(msgspec.Struct, frozen=True):
-    """A session has wakes in its slots: take them when it is writable."""
+    """Take a session's wakes from its slots when it is writable."""
 
     session: int
 
@@ -25,7 +25,7 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """End a session; the rules have forgotten it already."""
+    """End a session that the rules have already forgotten."""
 
     session: int
     code: int
@@ -33,7 +33,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Refresh(msgspec.Struct, frozen=True):
-    """Let time pass in the own store for this queue and hear its level again (O3)."""
+    """Expire due messages of this queue in the embedded store and report its state again (O3)."""
 
     queue: str
 
@@ -41,8 +41,8 @@ class Refresh(msgspec.Struct, frozen=True):
 class Reclaim(msgspec.Struct, frozen=True):
     """Release carried messages that are still under these receipts (O7).
 
-    ``uncount`` gives the dequeue count back, for messages that no handler saw. Once a listener said `started` the
-    attempt counts although the session was lost: a message that kills its worker would otherwise never be buried.
+    ``uncount`` restores the dequeue count, for messages that no handler saw. After `started` the attempt counts even if
+    the session was lost: otherwise a message that kills its worker would never be dead-lettered.
     """
 
     queue: str
@@ -51,7 +51,7 @@ class Reclaim(msgspec.Struct, frozen=True):
 
 
 class Announce(msgspec.Struct, frozen=True):
-    """Tell plain subscribers, who hear wakes but cannot cover (B12)."""
+    """Notify subscribers, which receive wakes but cannot settle work (B12)."""
 
     queue: str
     gen: int
@@ -60,14 +60,14 @@ class Announce(msgspec.Struct, frozen=True):
     marked_at: float
     traceparent: str | None
     shared: bool = False
-    """Whether the other bridges of a cluster would tell of it as well (C10)."""
+    """True if the other bridges of a cluster would notify too (C10)."""
     traces: Traces | None = None
 
 
 class AnnounceInTurn(msgspec.Struct, frozen=True):
-    """What plain subscribers of one ``way`` are told of a queue in turn with other bridges (C10).
+    """Notify subscribers of one ``way`` about a queue, in turn with other bridges (C10).
 
-    ``held``: what was held for them; ``again``: that work waits, if it does; ``drop``: nothing, another bridge told.
+    ``held``: send the held notice; ``again``: send that work is waiting, if it is; ``drop``: send nothing, a peer did.
     """
 
     way: str
@@ -76,7 +76,7 @@ class AnnounceInTurn(msgspec.Struct, frozen=True):
 
 
 class Broadcast(msgspec.Struct, frozen=True):
-    """Say this to the other bridges of the cluster; if that cannot be done now, not at all."""
+    """Send a message to the other bridges of the cluster; drop it if that is not possible now."""
 
     word: ClusterMessage
 

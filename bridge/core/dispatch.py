@@ -1,6 +1,6 @@
-"""How a debt finds a session that settles it: owner, `started`, and what happens when none comes (B3 to B6).
+"""Dispatch pending work to sessions: owner, `started`, and retries when `started` is missing (B3 to B6).
 
-Shared ground of the rules: the ledger, the sessions, the agenda, and what is to be done and told.
+The other rules share this state: pending work, sessions, timers, commands and facts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from bridge.observe.facts import Fact, OwnerStuck, StartMissed, Woken
 
 Timer = tuple[str, int | str]
 
-# The same receive reported twice seems to begin at two times, as its reports travel at different speeds. Without this
-# margin a receive that hangs would be taken for a newer one with every heartbeat.
+# Two reports of the same receive can yield slightly different start times, because they travel at different speeds.
+# Without this margin, each heartbeat would make a hanging receive look like a newer one.
 JITTER_S = 1.0
 
 
 class Dispatch:
-    """Marks debts, hands them to sessions, and hands them on until a cover comes."""
+    """Queue wakes for sessions and retry with other sessions until an empty receive settles the work."""
 
     def __init__(self, boot: str, periods: Periods, draw: Draw) -> None:
         self.boot = boot
@@ -42,11 +42,11 @@ class Dispatch:
         self.commands: list[Command] = []
         self.facts: list[Fact] = []
         self.coordinator: SingleNode = SingleNode()
-        """Whose turn it is to look."""
+        """Decides which bridge of the cluster acts."""
         self.announcing = False
-        """Whether there are plain subscribers at all; without them a mark costs nothing for them."""
+        """True if there are subscribers; otherwise a wake request costs nothing for them."""
 
-    # -- what is to be done ------------------------------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------------------------------------------
 
     def emit(self, fact: Fact) -> None:
         """Add a fact."""
@@ -60,7 +60,7 @@ class Dispatch:
         """Add a session to end."""
         self.commands.append(End(session, code, reason))
 
-    # -- marks and owners --------------------------------------------------------------------------------------------
+    # -- wake requests and owners --------------------------------------------------------------------------------------
 
     def request_wake(
         self,
@@ -74,9 +74,9 @@ class Dispatch:
         name: Name | None = None,
         shared: bool = False,
     ) -> None:
-        """Raise a queue's debt and see that somebody hears of it.
+        """Record a wake request and wake sessions for it.
 
-        ``name`` is that of the publish that it is made for, ``shared`` whether other bridges have it too (C2).
+        ``name`` identifies the publish behind the request. ``shared``: other bridges receive it too (C2).
         """
         fresh = not work.dirty
         self.pending.request_wake(work, now, reason, size, trace, foreign=foreign)
@@ -86,7 +86,7 @@ class Dispatch:
         if owner is None:
             self.wake_sessions(work, now)
         else:
-            # B3: a mark while owned writes the owner's slot again; only what is unsent there is merged.
+            # B3: while the queue has an owner, a wake request rewrites the owner's slot; only an unsent wake is merged.
             self.write(work, owner)
             self.expect_start(work, now)
             if self._calls_all(work):
@@ -105,25 +105,25 @@ class Dispatch:
         *,
         shared: bool = False,
     ) -> None:
-        """Let plain subscribers hear of work; of looks that only cost something, where nobody else could look (B12)."""
+        """Announce work to subscribers; report a mere check only if no session could do it (B12)."""
         self._tell_scaler(work, reason)
         if self.announcing and (reason in WORK or not work.sessions):
-            told, traces = (None, None) if trace is None else (trace.traceparent, trace.traces)
-            self._ring(work, now, Announce(work.queue, gen, reason, size, marked_at, told, shared, traces))
+            traceparent, traces = (None, None) if trace is None else (trace.traceparent, trace.traces)
+            self._ring(work, now, Announce(work.queue, gen, reason, size, marked_at, traceparent, shared, traces))
 
     def ring(
         self, work: PendingWork, now: float, reason: Reason, size: int, since: float, *, shared: bool = False
     ) -> None:
-        """Let plain subscribers alone hear of work: whoever has a session was told, or need not be (B12, O1).
+        """Announce work to subscribers only: the sessions have been woken already or need no wake (B12, O1).
 
-        The generation is new, for two wakes of one name would be one to whoever drops what came twice.
+        The generation is new, because subscribers drop a second wake with the same generation as a duplicate.
         """
         self._tell_scaler(work, reason)
         if self.announcing:
             self._ring(work, now, Announce(work.queue, self.pending.next_gen(), reason, size, since, None, shared))
 
     def _tell_scaler(self, work: PendingWork, reason: Reason) -> None:
-        """Have one that starts workers count anew: those may be too few by now, and who runs be busy (Z5)."""
+        """Wake a scaler to recount: the workers it started may be too few by now, or all busy (Z5)."""
         entry = work.sessions.barred_scaler() if reason in WORK else None
         if entry is not None:
             self.write(work, entry)
@@ -133,9 +133,9 @@ class Dispatch:
         self.commands.append(announced)
 
     def wake_sessions(self, work: PendingWork, now: float, besides: Container[int] = ()) -> bool:
-        """Give an unowned debt to the least recently used session with room, and wake as many more as its size asks.
+        """Assign work without an owner to the least recently used session with room; wake more if its size requires it.
 
-        Says whether somebody took it on just now.
+        Return whether a session became the owner.
         """
         if not work.dirty or work.owner is not None or work.deferred:
             return False
@@ -146,7 +146,7 @@ class Dispatch:
             if not chosen:
                 chosen = work.sessions.pick(1, besides)
         if not chosen:
-            # B6: with no room anywhere the debt waits, unowned, for the first `room`.
+            # B6: if no session has room, the work stays pending without an owner until the first `room`.
             self.coordinator.on_no_room(work, now)
             return False
         self.pending.clear_owner(work)
@@ -158,11 +158,11 @@ class Dispatch:
         return True
 
     def size(self, work: PendingWork) -> int:
-        """Return the hint of how many messages wait."""
+        """Return the estimated number of waiting messages."""
         return max(1, work.visible if not work.foreign and work.visible else work.size)
 
     def write(self, work: PendingWork, entry: SessionQueue) -> None:
-        """Write the newest wake into a session's slot; carried messages that are still unsent stay with it."""
+        """Write the newest wake into a session's slot; keep carried messages that are still unsent."""
         carried = entry.slot.messages if entry.slot is not None else None
         marked_at = work.marked_at if entry.slot is None else min(work.marked_at, entry.slot.marked_at)
         size = self.size(work) + (len(carried) if carried else 0)
@@ -171,7 +171,7 @@ class Dispatch:
         self.fill(entry)
 
     def fill(self, entry: SessionQueue) -> None:
-        """Note that a seat's slot holds something to send."""
+        """Note that a session's entry has a wake to send."""
         work = self.pending.by_queue[entry.queue]
         work.sessions.used(entry)
         session = self.sessions.get(entry.session)
@@ -181,17 +181,17 @@ class Dispatch:
                 self.flush(session)
 
     def flush(self, session: Session) -> None:
-        """Have a session's unsent wakes taken."""
+        """Request that the bridge takes a session's unsent wakes."""
         session.flushing = True
         self.commands.append(Flush(session.id))
 
     @staticmethod
     def _calls_all(work: PendingWork) -> bool:
-        """Whether a wake reaches every session with room: only for work, or each sweep would cost N receives (I2)."""
+        """Return whether to wake every session with room: only for work, or each sweep would cost N receives (I2)."""
         return work.numbers.wake == "all" and work.reason in WORK
 
     def take(self, now: float, number: int) -> list[Wake]:
-        """Take a session's unsent wakes, to be sent now; from here on they no longer merge."""
+        """Take a session's unsent wakes to send them now; from here on they no longer merge."""
         session = self.sessions.get(number)
         if session is None:
             return []
@@ -209,7 +209,7 @@ class Dispatch:
             if entry.own and slot.size > len(slot.messages or ()):
                 entry.receive_due, entry.began = True, False
             work = self.pending.by_queue[queue]
-            # Told once: a queue that is never at rest would have each wake name the same ones.
+            # Report traces once: in a queue that never settles, each wake would repeat the same ones.
             work.traces = None
             self.coordinator.on_generation_sent(work, now, slot.gen)
             work.wakes = {**work.wakes, slot.reason: work.wakes.get(slot.reason, 0) + 1}
@@ -232,25 +232,25 @@ class Dispatch:
         session.unsent.clear()
         return wakes
 
-    # -- started, and no started -------------------------------------------------------------------------------------
+    # -- `started`, or none in time ------------------------------------------------------------------------------------
 
     def expect_start(self, work: PendingWork, now: float) -> None:
-        """Expect `started` for the debt's newest generation within A.
+        """Expect `started` for the newest generation within A.
 
-        The wait counts from the oldest wake that is unanswered. Were it counted from the newest, triggers that come
-        faster than A would keep it from ever running out, and an owner that hangs would keep its debt (B4).
+        The wait counts from the oldest unanswered wake. Counted from the newest, triggers that arrive faster than A
+        would postpone it forever, and an owner that hangs would stay the owner (B4).
         """
         work.unacked = (*work.unacked[:1], (work.gen, now))
         self.agenda.set(("start", work.queue), work.unacked[0][1] + work.numbers.start_ack_s)
 
     def started(self, work: PendingWork, entry: SessionQueue, now: float, gen: int) -> None:
-        """A session says that a receive begun after it learned of ``gen`` is on its way (B3, B5)."""
+        """Handle `started`: the session began a receive after it learned of ``gen`` (B3, B5)."""
         self.progress(work, entry, now)
         if not work.dirty or gen > self.pending.newest_gen:
             return
         if work.owner != entry.session:
-            # Somebody else who was asked was quicker. Only the newest generation makes it the owner: an older one
-            # says nothing about what the present owner still has to answer.
+            # Another woken session was faster. Only the newest generation makes it the owner: an older one does not
+            # show that the current owner's wakes are answered.
             if work.owner is not None and (gen < work.gen or not work.unacked):
                 return
             self.pending.clear_owner(work)
@@ -267,14 +267,14 @@ class Dispatch:
         self._expect_progress(work)
 
     def progress(self, work: PendingWork, entry: SessionQueue, now: float) -> None:
-        """A session shows that it is at work on this queue; what barred it as stuck or deaf is over."""
+        """Note progress of a session on this queue and lift its bar as stuck or unresponsive."""
         if entry.stuck or entry.unresponsive:
             entry.stuck = entry.unresponsive = False
             work.sessions.refresh(entry)
             self.wake_sessions(work, now)
 
     def receiving(self, work: PendingWork, entry: SessionQueue, now: float, begun_at: float) -> None:
-        """A heartbeat names a receive that began at ``begun_at`` (B5)."""
+        """Note that a heartbeat reports a receive that began at ``begun_at`` (B5)."""
         if begun_at > max(entry.woken_at, entry.stuck_at) + JITTER_S:
             self.progress(work, entry, now)
         if work.owner == entry.session and work.started_at is not None and begun_at > work.started_at + JITTER_S:
@@ -287,7 +287,7 @@ class Dispatch:
             self.agenda.set(("progress", work.queue), work.started_at + allowed)
 
     def start_missed(self, work: PendingWork, now: float) -> None:
-        """No `started` within A: the owner hears the newest wake again, and 2, 4, 8 ... further sessions do (B4)."""
+        """Retry after no `started` within A: rewake the owner and wake 2, 4, 8 ... further sessions (B4)."""
         if not work.dirty or work.owner is None or not work.unacked:
             return
         owner = work.sessions.get(work.owner)
@@ -303,7 +303,7 @@ class Dispatch:
         self.emit(StartMissed(work.queue, work.rounds, len(further)))
 
     def progress_missed(self, work: PendingWork, now: float) -> None:
-        """The owner's receive neither ended nor was followed by another within R + H (B5)."""
+        """Replace an owner whose receive neither ended nor was followed by another within R + H (B5)."""
         if not work.dirty or work.owner is None or work.started_at is None:
             return
         stuck = work.sessions.get(work.owner)
@@ -318,9 +318,9 @@ class Dispatch:
     # -- room --------------------------------------------------------------------------------------------------------
 
     def more(self, work: PendingWork, entry: SessionQueue, now: float, depth: int | None, starting: int = 0) -> None:
-        """A session stopped although there may be more: it is barred, and the next one is woken (B6, the cascade).
+        """Bar a session that stopped although messages may remain, and wake the next one (B6, the cascade).
 
-        ``starting`` is how many workers a scaler is starting for it.
+        ``starting`` is the number of workers that a scaler is starting because of it.
         """
         entry.starting = starting
         if depth is not None and work.dirty:
@@ -336,7 +336,7 @@ class Dispatch:
             self.wake_sessions(work, now)
 
     def room(self, work: PendingWork, entry: SessionQueue, now: float, free: int, gen: int | None) -> None:
-        """A session says how many handler slots are free."""
+        """Record how many handler slots a session has free."""
         was_full = entry.full
         entry.report(free, gen)
         if entry.full is not was_full:
@@ -344,13 +344,13 @@ class Dispatch:
         if work.dirty and entry.has_room:
             self.wake_sessions(work, now)
 
-    # -- the end of a queue ------------------------------------------------------------------------------------------
+    # -- deleted queues ------------------------------------------------------------------------------------------------
 
     def drop(self, work: PendingWork) -> bool:
-        """Forget a queue that is gone, with what is owed and due there; False, and nothing is done, where it is not.
+        """Forget a deleted queue with its pending work and due times, and return True.
 
-        It stands in the queue service, or a session is there to look: then it is not gone. No wake is lost: to a queue
-        that is not known, the first that comes is asked to look (B10).
+        Return False and do nothing if the queue exists in the queue service or has a session. No wake is lost: the
+        first session that subscribes to an unknown queue is woken to check it (B10).
         """
         if work.exists or len(work.sessions):
             return False
@@ -362,17 +362,17 @@ class Dispatch:
             self.agenda.clear((kind, queue))
         self.coordinator.forget(queue)
 
-    # -- covers ------------------------------------------------------------------------------------------------------
+    # -- empty receives ------------------------------------------------------------------------------------------------
 
     def settle(self, work: PendingWork) -> None:
-        """Nothing is owed for this queue any more."""
+        """Settle the queue's pending work."""
         self.pending.settle(work)
         self.coordinator.on_settled(work)
         self.agenda.clear(("start", work.queue))
         self.agenda.clear(("progress", work.queue))
 
     def release_owner(self, work: PendingWork, session: int) -> None:
-        """Take the debt back from a session."""
+        """Release the pending work from a session."""
         work.asked -= {session}
         if work.owner == session:
             self.pending.clear_owner(work)
@@ -382,19 +382,19 @@ class Dispatch:
 
 TICK: Timer = ("again", 0)
 LOOKS = 4
-"""How often within the period the levels are looked at: a reminder comes late by a fourth of it at most."""
+"""Backlogs are checked this often per period, so a reminder is late by at most a quarter of it."""
 
 
 class Reminders:
-    """Tells of what waits, ``again_s`` after the last that was told of its queue; on the common ground of dispatch."""
+    """Announce remaining work again, ``again_s`` after the queue's last announcement."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._d = dispatch
         self._since = float("-inf")
-        """When plain subscribers came where there were none: each is caught up as it comes."""
+        """When the first subscriber connected. Each one gets the current state when it connects."""
 
     def announcing(self, now: float, present: bool) -> None:
-        """There are plain subscribers from now on, or none any more; without them nothing is done."""
+        """Start reminders when there are subscribers, and stop them when there are none."""
         self._d.announcing = present
         if not present:
             self._d.agenda.clear(TICK)
@@ -403,7 +403,7 @@ class Reminders:
             self._d.agenda.set(TICK, now + self._d.periods.again_s / LOOKS)
 
     def tick(self, now: float) -> None:
-        """Tell again of what is due, and come back."""
+        """Announce again what is due, and set the next tick."""
         period = self._d.periods.again_s
         for work in self._d.pending.by_queue.values():
             if now - max(work.rung_at, self._since) >= period and self._known(work):
@@ -414,8 +414,8 @@ class Reminders:
 
     @staticmethod
     def _known(work: PendingWork) -> bool:
-        """Whether somebody would say that the work is done.
+        """Return whether anything would report that the work is done.
 
-        Of a queue elsewhere only sessions do: without any, reminders would never end.
+        For a queue in an external store only sessions do: without any, reminders would never end.
         """
         return work.visible > 0 or (work.waits and len(work.sessions) > 0)

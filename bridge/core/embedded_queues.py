@@ -1,7 +1,7 @@
-"""Own queues: those of the queue service in the bridge's own process (O0 to O7).
+"""Apply the rules of embedded queues, which the bridge's own process stores (O0 to O7).
 
-Here the bridge sees every put, lease and expiry in the writer's order, so *dirty* is not remembered but computed:
-visible messages exist. No sweep is needed and none is made.
+The bridge sees every put, lease and expiry in the writer's order. So *dirty* is not remembered but computed: visible
+messages exist. These queues need no sweep.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AGAIN_S = 1.0
 
 
 class CarriedBatch(msgspec.Struct, eq=False):
-    """Messages that travel with one wake and that nobody has said `started` for yet."""
+    """Hold messages that travel with one wake, until the session sends `started` for them."""
 
     session: int
     queue: str
@@ -35,14 +35,14 @@ class CarriedBatch(msgspec.Struct, eq=False):
     handed_at: float
     due_at: float
     alone: bool
-    """Nothing else was visible: the listener need not begin a receive."""
+    """No other message was visible: the listener need not begin a receive."""
     started: bool = False
 
 
 class CarriedBatches:
-    """What one session was handed within the last A. Each event costs the same however many there are.
+    """Hold a session's carried batches of the last A.
 
-    What is on its way to a busy session in A are thousands, and each brings a `started`.
+    Each operation has a constant cost: a busy session has thousands of batches within A, and each brings a `started`.
     """
 
     __slots__ = ("_order", "_waiting", "by_gen")
@@ -50,17 +50,17 @@ class CarriedBatches:
     def __init__(self) -> None:
         self.by_gen: dict[int, CarriedBatch] = {}
         self._waiting: dict[str, deque[CarriedBatch]] = {}
-        """Of each queue those without `started`, the oldest first; beside them stand some that are gone."""
+        """By queue those without `started`, the oldest first; removed ones may remain among them."""
         self._order: list[tuple[float, int]] = []
 
     def add(self, batch: CarriedBatch) -> None:
-        """Expect `started` for these."""
+        """Expect `started` for a batch."""
         self.by_gen[batch.gen] = batch
         self._waiting.setdefault(batch.queue, deque()).append(batch)
         heapq.heappush(self._order, (batch.due_at, batch.gen))
 
     def take_up(self, queue: str, gen: int) -> list[CarriedBatch]:
-        """Take those of a queue, up to ``gen``, that were not taken up before."""
+        """Return the queue's batches up to ``gen`` that were not started before."""
         waiting = self._waiting.get(queue)
         taken: list[CarriedBatch] = []
         while waiting and waiting[0].gen <= gen:
@@ -73,7 +73,7 @@ class CarriedBatches:
         return taken
 
     def due(self, now: float) -> list[CarriedBatch]:
-        """Take those whose A is over by ``now``."""
+        """Remove and return the batches whose A ended by ``now``."""
         taken: list[CarriedBatch] = []
         while (at := self.next()) is not None and at <= now:
             batch = self.by_gen.pop(heapq.heappop(self._order)[1])
@@ -84,7 +84,7 @@ class CarriedBatches:
         return taken
 
     def leave(self, queue: str | None) -> list[CarriedBatch]:
-        """Take those of ``queue``, or all."""
+        """Remove and return the batches of ``queue``, or all."""
         taken = [batch for batch in self.by_gen.values() if queue is None or batch.queue == queue]
         for batch in taken:
             del self.by_gen[batch.gen]
@@ -93,23 +93,23 @@ class CarriedBatches:
         return taken
 
     def next(self) -> float | None:
-        """Return when the A of the first is over."""
+        """Return when the A of the first one ends."""
         while self._order and self._order[0][1] not in self.by_gen:
             heapq.heappop(self._order)
         return self._order[0][0] if self._order else None
 
 
 class EmbeddedQueues:
-    """The rules of own queues, on the common ground of dispatch."""
+    """Apply the rules of embedded queues on top of Dispatch."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._d = dispatch
         self._handfuls: dict[int, CarriedBatches] = {}
         """By session."""
         self._visible: dict[str, PendingWork] = {}
-        """Queues of the service with visible messages: the audit looks at these and not at every name."""
+        """Queues of the service with visible messages: the audit checks only these, not every name."""
         self.audit_found = 0
-        """How often the audit had something to repair; above zero is a bug of ours (O4)."""
+        """How often the audit repaired something; above zero shows a bug in the bridge (O4)."""
 
     def on_commit(
         self,
@@ -130,13 +130,13 @@ class EmbeddedQueues:
         delayed: int = 0,
         oldest_s: float | None = None,
     ) -> None:
-        """Take note of how a queue stands after a commit, in the writer's order (O1)."""
+        """Record a queue's state after a commit, in the writer's order (O1)."""
         d = self._d
         work = d.pending.open(queue, now)
         if visible and not work.visible:
             work.visible_since = now
         deleted = work.exists and not exists
-        came, told, marked = visible - work.visible, work.carried_told, work.gen
+        added, carried, previous_gen = visible - work.visible, work.carried_told, work.gen
         work.carried_told = 0
         work.exists = exists
         work.paused = paused
@@ -161,17 +161,17 @@ class EmbeddedQueues:
             d.agenda.set(("reread", queue), now + next_visible_s)
         if self.is_embedded(work):
             if visible and (rose or not work.dirty):
-                # Rose from nothing: whoever went idle on the empty answer before must hear of a newer generation.
+                # Visible rose from zero: a session that went idle on the earlier empty answer needs a newer generation.
                 d.request_wake(work, now, "trigger" if put else "due", visible, foreign=False)
             elif not visible and work.dirty and not work.foreign:
                 d.settle(work)
         elif put and not paused:
-            # Only listeners of another store are here, as far as they said: a put is a trigger like any other to them.
+            # All listeners here report another store: for them a put is an ordinary trigger.
             d.request_wake(work, now, "trigger", put, foreign=True)
         elif rose and visible:
             d.request_wake(work, now, "due", visible, foreign=True)
-        if work.gen == marked:
-            self._ring(work, now, put - told if visible or rose else 0, came)
+        if work.gen == previous_gen:
+            self._ring(work, now, put - carried if visible or rose else 0, added)
         if deleted and not work.read_elsewhere:
             d.drop(work)
         elif not exists:
@@ -179,22 +179,22 @@ class EmbeddedQueues:
             d.pending.release(work)
 
     def _ring(self, work: PendingWork, now: float, put: int, came: int) -> None:
-        """Plain subscribers hear each put, and each message that comes back, not only the rise from empty (O1)."""
+        """Announce each put and each returned message to subscribers, not only the rise from empty (O1)."""
         if put > 0:
             self._d.ring(work, now, "trigger", put, now)
         elif came > 0:
             self._d.ring(work, now, "due", came, now)
 
     def is_embedded(self, work: PendingWork) -> bool:
-        """Whether the store's own level decides what is owed here (O0)."""
+        """Return whether the store's own state decides what is pending (O0)."""
         return work.sessions.any_own or (work.exists and not work.sessions.any_foreign)
 
-    # -- wakes that carry messages (O7) ------------------------------------------------------------------------------
+    # -- wakes that carry messages (O7) --------------------------------------------------------------------------------
 
     def grant(self, now: float, queue: str, count: int) -> tuple[int, int, float] | None:
-        """Say who may be handed messages of a put in the put's own commit: (session, how many, lease in seconds).
+        """Choose a session for a put's messages in its own commit; return it, the slots and the lease in seconds.
 
-        Only where nothing waits already: a backlog is worked through by receives, in its order.
+        Only if nothing else is waiting: receives work through a backlog in its order.
         """
         work = self._d.pending.find(queue)
         if work is None or work.dirty or work.visible or work.paused or not work.sessions.any_own:
@@ -203,8 +203,8 @@ class EmbeddedQueues:
         if entry is None:
             return None
         limit = min(entry.spare, count, CARRY_MAX)
-        # Set aside before it is certain: two puts on their way must never share one slot, and a `room` that comes
-        # before their commits knows of neither.
+        # Reserved early: two puts in progress must never share a slot, and a `room` that arrives before their commits
+        # includes neither.
         entry.granted += limit
         work.sessions.used(entry)
         return entry.session, limit, work.numbers.start_ack_s
@@ -221,18 +221,16 @@ class EmbeddedQueues:
         *,
         late: bool = False,
     ) -> None:
-        """Send messages that were leased to a session with its wake; release them if it is gone, or they fit no frame.
+        """Send messages leased to a session with its wake; release those that do not fit a frame.
 
-        So they are if they come ``late``: too little of their lease is left for a worker to take them up.
-
-        ``visible`` counts what was visible when they were taken, themselves included; ``weights`` are the bytes that
-        each takes in a frame.
+        All are released if the session is gone, or if they are ``late``: too little of their lease is left. ``visible``
+        is the count when they were taken, themselves included; ``weights`` are their bytes in a frame.
         """
         d = self._d
         work = d.pending.open(queue, now)
         entry = work.sessions.get(session)
         weight = entry.slot.weight if entry is not None and entry.slot is not None else 0
-        # Sent for a look since the grant, its receive takes the slots: what was kept for it goes back.
+        # If it was woken to check since the grant, its receive takes the slots: release its messages.
         fit = 0 if entry is None or entry.receive_due or late else len(messages)
         for index, bytes_ in enumerate(weights[:fit]):
             weight += bytes_
@@ -252,20 +250,20 @@ class EmbeddedQueues:
         entry.free = max(0, entry.free - len(messages))
         if not messages:
             return
-        # Not the debt's generation: what was carried is not owed. But it comes from the same counter, so that whoever
-        # learned of it has learned of every mark before it.
+        # Carried messages are not pending work. But their generation uses the same counter: a session that knows it
+        # knows every wake request before it.
         gen = d.pending.next_gen()
         if not work.dirty:
             work.gen = gen
         entry.carry(gen, len(messages))
         size = max(visible, len(messages))
         marked_at = now
-        before = entry.slot
-        if before is not None:
-            held = before.messages or []
-            size += before.size
-            messages = held + messages
-            marked_at = min(before.marked_at, now)
+        previous = entry.slot
+        if previous is not None:
+            earlier = previous.messages or []
+            size += previous.size
+            messages = earlier + messages
+            marked_at = min(previous.marked_at, now)
         entry.slot = WakeSlot(gen, "trigger", size, marked_at, None, messages, weight)
         due_at = now + work.numbers.start_ack_s
         batch = CarriedBatch(session, queue, gen, claims, now, due_at, alone=size == len(messages))
@@ -276,52 +274,52 @@ class EmbeddedQueues:
         work.carried_told += len(claims)
 
     def confirm_carried(self, session: int, queue: str, gen: int, now: float) -> bool:
-        """A listener took up what it was handed, up to ``gen``; say whether it said no more than that.
+        """Confirm a listener's carried messages up to ``gen``; return whether its `started` covers nothing else.
 
-        Where nothing else was visible it does not begin a receive, so its `started` answers no debt.
+        If nothing else was visible, it begins no receive, so its `started` does not answer a wake.
         """
-        held = self._handfuls.get(session)
-        if held is None:
+        batches = self._handfuls.get(session)
+        if batches is None:
             return False
-        fresh = held.take_up(queue, gen)
+        fresh = batches.take_up(queue, gen)
         for batch in fresh:
             self._d.emit(HandlerStarted(queue, now - batch.handed_at))
         work = self._d.pending.find(queue)
         if fresh and work is not None:
-            # A receive that was answered by push; what it brought was put in the commit that woke.
+            # A receive answered by push; its messages were put in the commit that woke the session.
             count_found(work, "trigger", 1)
             self._d.emit(ReceivesTold(queue, "trigger", 1, 0))
-        exact = held.by_gen.get(gen)
+        exact = batches.by_gen.get(gen)
         return exact is not None and exact.queue == queue and exact.alone
 
     def batches_due(self, session: int, now: float) -> None:
-        """Release what was not taken up within A; forget what was, for its lease of A has ended or was extended."""
-        held = self._handfuls.get(session)
-        if held is None:
+        """Release batches not started within A; forget started ones, whose lease of A has ended or was extended."""
+        batches = self._handfuls.get(session)
+        if batches is None:
             return
-        for batch in held.due(now):
+        for batch in batches.due(now):
             if not batch.started:
                 self._bar(batch)
                 self._release(batch)
-        when = held.next()
+        when = batches.next()
         if when is None:
             del self._handfuls[session]
         else:
             self._d.agenda.set(("batch", session), when)
 
     def session_lost(self, session: int, queue: str | None = None) -> None:
-        """Release at once what a session was handed and has not extended yet."""
-        held = self._handfuls.get(session)
-        if held is None:
+        """Release the carried batches of a lost session immediately."""
+        batches = self._handfuls.get(session)
+        if batches is None:
             return
-        for batch in held.leave(queue):
+        for batch in batches.leave(queue):
             self._release(batch)
-        if not held.by_gen:
+        if not batches.by_gen:
             del self._handfuls[session]
             self._d.agenda.clear(("batch", session))
 
     def _bar(self, batch: CarriedBatch) -> None:
-        """Carry no more to a session that is connected and does not hear: each message would lose A with it."""
+        """Stop carrying messages to a connected session that does not respond: each one would lose A."""
         work = self._d.pending.find(batch.queue)
         entry = None if work is None else work.sessions.get(batch.session)
         if work is not None and entry is not None:
@@ -333,18 +331,18 @@ class EmbeddedQueues:
         if not batch.started:
             self._d.emit(HandedBack(batch.queue, len(batch.claims)))
 
-    # -- timers ------------------------------------------------------------------------------------------------------
+    # -- timers --------------------------------------------------------------------------------------------------------
 
     def reread_due(self, queue: str) -> None:
-        """An invisible message is due: ask the store, never mark blindly (O3)."""
+        """Ask the store about an invisible message that is due; never request a wake blindly (O3)."""
         self._d.commands.append(Refresh(queue))
 
     def reread_later(self, now: float, queue: str) -> None:
-        """Ask again in a second: the store could not be asked."""
+        """Ask the store again in a second, after it could not answer."""
         self._d.agenda.set(("reread", queue), now + AGAIN_S)
 
     def audit(self, now: float) -> None:
-        """Every H: visible work that nobody is on although somebody has room is a bug, repaired and counted (O4)."""
+        """Find and repair, every H, visible work without an owner while a session has room; it shows a bug (O4)."""
         d = self._d
         for work in list(self._visible.values()):
             if not self.is_embedded(work) or work.owner is not None or not work.sessions.any_ready:

@@ -1,7 +1,7 @@
-"""What the bridge owes: per queue one debt, *dirty at generation g*, and who took it on.
+"""Keep each queue's pending work: *dirty at generation g*, and the session that owns it.
 
-There is one counter of generations per boot, not one per queue: a queue that is deleted and made again must never meet
-an old cover (B1).
+One counter yields the generations of a boot, not one per queue: a queue that is deleted and created again must never
+match an old empty receive (B1).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIZE_MAX = 1_000_000_000
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What a queue elsewhere held at ``at``, as its store told a listener; maybe more where said."""
+    """Hold the counts of a queue in an external store at ``at``; ``at_least`` marks them as lower bounds."""
 
     visible: int
     invisible: int
@@ -33,21 +33,21 @@ class Counted(msgspec.Struct, frozen=True):
     leased: int | None = None
     delayed: int | None = None
     oldest_at: float | None = None
-    """Since when the message that was visible longest was so; None where none was, or it was not told."""
+    """Since when the oldest visible message has been visible; None if there is none or it was not reported."""
 
     @property
     def whole(self) -> bool:
-        """Whether the store told more than two numbers."""
+        """Return whether the store reported more than two numbers."""
         return self.leased is not None or self.oldest_at is not None
 
     def older(self, gap_s: float) -> Counted:
-        """Return the same, so much longer ago."""
+        """Return a copy that is ``gap_s`` older."""
         oldest_at = None if self.oldest_at is None else self.oldest_at - gap_s
         return msgspec.structs.replace(self, at=self.at - gap_s, oldest_at=oldest_at)
 
 
 class CountedBuried(msgspec.Struct, frozen=True):
-    """How many messages lay in the poison ``queue`` at ``at``, as a listener counted them."""
+    """Hold the number of messages in the poison ``queue`` at ``at``, as a listener counted them."""
 
     queue: str
     messages: int
@@ -55,16 +55,16 @@ class CountedBuried(msgspec.Struct, frozen=True):
 
 
 DOUBTS: Final = frozenset({"resync", "sweep"})
-"""Reasons that do not say that work is there, only that somebody should make sure."""
+"""Reasons that request a check but do not report work."""
 
 
-# What most queues have none of is shared, and replaced instead of changed: of 100,000 names each byte counts.
+# Most queues share these empty values, replaced and never changed: with 100,000 names each byte counts.
 _NOTHING: Final[Mapping[str, int]] = {}
 _NEVER: Final[dict[Reason, DueTimes]] = {}
 
 
 class PendingWork(msgspec.Struct, eq=False):
-    """One queue as the bridge knows it."""
+    """Hold what the bridge knows of one queue."""
 
     queue: str
     sessions: QueueSessions
@@ -72,55 +72,55 @@ class PendingWork(msgspec.Struct, eq=False):
     gen: int = 0
     dirty: bool = False
     deferred: bool = False
-    """Waits for its turn: another bridge looks first, and this one if nothing is heard of that (C2)."""
+    """Another bridge checks first; this one checks if that bridge reports nothing (C2)."""
     announced: bool = False
-    """Since it was last settled somebody said that work is there; else somebody should only make sure."""
+    """True if work was reported since the last settle; otherwise a check was requested at most."""
     after_gap: bool = False
-    """Marked while nobody was there, by nothing but a gap in which triggers may have been missed (B2)."""
+    """The only wake requests, while no session was connected, were for a gap that may have hidden triggers (B2)."""
     reason: Reason = "resync"
     size: int = 0
     marked_at: float = 0.0
     traceparent: str | None = None
     traces: Traces | None = None
-    """The trace contexts that no wake has taken along yet."""
+    """The trace contexts that no wake has carried yet."""
 
     owner: int | None = None
     unacked: tuple[tuple[int, float], ...] = ()
-    """Wakes the owner has not answered with `started`: (gen, when sent); the oldest and the newest are enough."""
+    """Wakes without a `started` from the owner: (gen, when sent); the oldest and the newest are enough."""
     asked: frozenset[int] = frozenset()
     rounds: int = 0
     started_at: float | None = None
     """When the owner's newest known receive began (B5)."""
 
     exists: bool = False
-    """Stands in the queue service (O0)."""
+    """The queue exists in the queue service (O0)."""
     paused: bool = False
-    """Gives nothing out: the store counts all its messages as invisible."""
+    """The queue hands out nothing: the store counts all its messages as invisible."""
     visible: int = 0
     invisible: int = 0
     visible_since: float = 0.0
     leased: int = 0
     delayed: int = 0
     oldest_at: float | None = None
-    """Since when the message that has been visible longest is so; None where none is."""
+    """Since when the oldest visible message has been visible; None if there is none."""
     foreign: bool = False
-    """Marked by something else than the store's own level, which therefore cannot settle it."""
+    """The work does not come from the store's own state, which therefore cannot settle it."""
     announced_at: float = float("-inf")
-    """When it was last marked for work that was announced: by a trigger, or the end of a delay or lease."""
+    """When a trigger, or the end of a delay or lease, last reported work."""
     found_empty_at: float | None = None
     read_elsewhere: bool = False
-    """The newest cover came from a listener of another store than the queue service."""
+    """The newest empty receive came from a listener of an external store."""
     born_at: float = 0.0
     due: dict[Reason, DueTimes] = msgspec.field(default_factory=lambda: _NEVER)
     due_to_all: dict[Reason, DueTimes] = msgspec.field(default_factory=lambda: _NEVER)
-    """Due times that the other bridges of a cluster have as well: they look in turn (C2)."""
+    """Due times that the other cluster members keep too: they check in turn (C2)."""
 
     rung: int = 0
-    """The newest generation that plain subscribers were told."""
+    """The newest generation that subscribers were sent."""
     rung_at: float = float("-inf")
-    """When they were told it."""
+    """When that was sent."""
     carried_told: int = 0
-    """Messages of the commit under way that they heard of already, with the wake that carries them (O7)."""
+    """Messages of the current commit that subscribers already know of from the wake that carries them (O7)."""
 
     triggers: int = 0
     receives: int = 0
@@ -128,90 +128,89 @@ class PendingWork(msgspec.Struct, eq=False):
     unannounced: int = 0
     """Receives that found work whose publish was lost (B9)."""
     unannounced_at: float | None = None
-    """When the newest of them was told of."""
+    """When the newest of them was reported."""
     buses: Mapping[str, int] = msgspec.field(default_factory=lambda: _NOTHING)
-    """Triggers by the bus that they came by."""
+    """Triggers by bus."""
     triggered_at: float | None = None
     counted: Counted | None = None
     buried: CountedBuried | None = None
     store: str = ""
-    """What kind of store its listeners elsewhere take from, as the newest of them said."""
+    """The kind of external store that its listeners use, as last reported."""
     wakes: Mapping[str, int] = msgspec.field(default_factory=lambda: _NOTHING)
     wake_sources: Mapping[str, int] = msgspec.field(default_factory=lambda: _NOTHING)
-    """Receives that found work, and wakes whose messages were taken up, by what made their listener look."""
+    """Receives that found work, and wakes whose messages were accepted, by the listener's reason to check."""
     jobs: dict[str, Jobs] | None = None
-    """What became of its messages, by handler; None before anybody told."""
+    """Outcomes of its messages by handler; None before the first report."""
 
     @property
     def own(self) -> bool:
-        """Whether the queue service holds this queue, or a session says so (O0)."""
+        """Return whether the queue service holds this queue, or a session reports so (O0)."""
         return self.exists or self.sessions.any_own
 
     @property
     def elsewhere(self) -> bool:
-        """Whether some listener takes its messages from another store than the queue service.
+        """Return whether some listener receives from an external store.
 
-        Its debts can only be settled by covers, whatever the queue service knows of a queue of the same name.
+        Only empty receives can settle such work, whatever the queue service knows of a queue of the same name.
         """
         return (not self.exists and not self.sessions.any_own) or self.sessions.any_foreign
 
     @property
     def waits(self) -> bool:
-        """Whether work waits here, as far as anybody can say.
+        """Return whether work is waiting, as far as is known.
 
-        The queue service knows what is visible in it. Elsewhere it is what was marked and not covered yet.
+        The queue service knows what is visible; in an external store, work waits until an empty receive settles it.
         """
         return self.visible > 0 or (self.dirty and self.elsewhere)
 
     @property
     def needed(self) -> bool:
-        """Whether it is never forgotten for want of room: it stands in the queue service, or somebody listens."""
+        """Return whether the queue must be kept when room is short: it exists in the queue service or has a session."""
         return self.exists or len(self.sessions) > 0
 
     @property
     def any_due(self) -> bool:
-        """Whether something becomes due here."""
+        """Return whether the queue has due times."""
         return bool(self.due or self.due_to_all)
 
     @property
     def lane(self) -> int:
-        """How late it goes where names are too many: first what nothing is known of, last what is due at a time."""
+        """Return the order of eviction: first queues without pending work, last those with due times."""
         return 2 if self.any_due else 1 if self.dirty else 0
 
     @property
     def forgettable(self) -> bool:
-        """Whether nothing would be lost by forgetting this queue."""
+        """Return whether forgetting this queue loses nothing."""
         return not (self.dirty or self.exists or self.any_due or len(self.sessions))
 
 
 class PendingQueues:
-    """All debts of one boot.
+    """Hold the pending work of all queues in one boot.
 
-    At its limit it forgets names that nobody listens to: those that nothing is known of first, then those with a debt,
-    last those with due times; of each kind the one heard of longest ago. Nobody who listens loses a wake by it: a queue
-    that is not known is dirty at its first hello (B10), and what was due there the sweep finds. ``forgotten`` hears of
-    each name that goes, however it goes.
+    At the limit, names without sessions are evicted: first those without pending work, then those with some, last those
+    with due times; in each group the longest unused first. No session loses a wake: an unknown queue is dirty at its
+    first hello (B10), and the sweep finds due messages. ``forgotten`` is called with each dropped name.
     """
 
     def __init__(self, limit: int, tuning: Tuning, forgotten: Callable[[str], None] = lambda queue: None) -> None:
         self.by_queue: dict[str, PendingWork] = {}
         self.limit = limit
         self.unknown = 0
-        """How many names with something owed were forgotten, or not even noted, for want of room."""
+        """How many names with pending work were evicted, or never kept, for lack of room."""
         self.unknown_gen = 0
-        """The newest generation given to any of those; 0 before the first."""
+        """The newest generation of any of those; 0 before the first."""
         self.stirred: set[str] | None = None
-        """Queues whose sessions, or their room, changed; only kept among several bridges (C3)."""
+        """Queues whose sessions or room changed; only kept in a cluster (C3)."""
         self._tuning = tuning
         self._forgotten = forgotten
         self._gen = 0
-        # Every name that may be forgotten is in one of these, perhaps with some that may not. They are sorted out when
-        # their turn comes, which costs each change of a queue one step at most.
+        # Each name that may be evicted is in one of these lanes, perhaps with some that may not. They are sorted out
+        # when they come first, which costs at most one step per change of a queue.
         self._lanes: tuple[OrderedDict[str, None], ...] = (OrderedDict(), OrderedDict(), OrderedDict())
 
     @property
     def newest_gen(self) -> int:
-        """The newest generation given in this boot; whoever claims a newer one is wrong."""
+        """Return the newest generation of this boot; a report of a newer one is wrong."""
         return self._gen
 
     def next_gen(self) -> int:
@@ -220,21 +219,21 @@ class PendingQueues:
         return self._gen
 
     def find(self, queue: str) -> PendingWork | None:
-        """Return the debt of a queue that was heard of."""
+        """Return the pending work of a known queue."""
         return self.by_queue.get(queue)
 
     def newest(self, queue: str) -> tuple[int, bool]:
-        """Return a queue's newest generation, 0 if it was never heard of, and whether work waits there.
+        """Return a queue's newest generation (0 if it is unknown) and whether work is waiting there.
 
-        A name that is not known may be one that was forgotten for want of room: then it counts as the newest of those.
+        An unknown name may be one that was evicted: then it counts as the newest of those.
         """
         work = self.find(queue)
         return (self.unknown_gen, self.unknown > 0) if work is None else (max(work.gen, work.rung), work.waits)
 
     def open(self, queue: str, now: float) -> PendingWork:
-        """Return the debt of ``queue``, which may be new; for listeners and the queue service, whom no limit refuses.
+        """Return or create the pending work of ``queue``, for listeners and the queue service; no limit applies.
 
-        The caller sees to it that it is `needed` before another is opened.
+        The caller ensures that it is `needed` before another is opened.
         """
         work = self.by_queue.get(queue)
         if work is None:
@@ -243,10 +242,9 @@ class PendingQueues:
         return work
 
     def get_or_add(self, queue: str, now: float) -> PendingWork:
-        """Return the debt of a queue that somebody rang for.
+        """Return or create the pending work of a queue that was triggered.
 
-        Where every known name is needed it is not kept: mark it all the same, for plain subscribers, and keep no time
-        for it.
+        If every known name is needed, the result is not kept: request a wake for subscribers, but arm no timer.
         """
         work = self.by_queue.get(queue)
         if work is None:
@@ -258,18 +256,18 @@ class PendingQueues:
         return work
 
     def release(self, work: PendingWork) -> None:
-        """Note that nobody needs a queue any more: it may be forgotten when there is no room."""
+        """Allow the eviction of a queue that is no longer needed."""
         if not work.needed and work.queue in self.by_queue:
             self._lanes[work.lane][work.queue] = None
 
     def forget(self, queue: str) -> None:
-        """Forget a queue that is gone, if nothing is owed."""
+        """Forget a deleted queue that has no pending work."""
         work = self.by_queue.get(queue)
         if work is not None and work.forgettable:
             self.drop(queue)
 
     def drop(self, queue: str) -> None:
-        """Forget a queue with all that is owed there; whoever comes to it later is asked to look (B10)."""
+        """Forget a queue with its pending work and due times; the next session to subscribe is woken to check (B10)."""
         if self.by_queue.pop(queue, None) is not None:
             self._forgotten(queue)
         for lane in self._lanes:
@@ -286,8 +284,8 @@ class PendingQueues:
         return work
 
     def _make_room(self) -> bool:
-        """Forget what need not be known, and say whether there is room for one more."""
-        # Two for one: listeners are let in beyond the limit, and what they leave behind goes bit by bit.
+        """Evict names, and return whether there is room for one more."""
+        # Two per new name: listeners are accepted beyond the limit, and the surplus shrinks step by step.
         for _ in range(2):
             if len(self.by_queue) < self.limit:
                 break
@@ -316,7 +314,7 @@ class PendingQueues:
     def request_wake(
         self, work: PendingWork, now: float, reason: Reason, size: int, trace: Traced | None = None, *, foreign: bool
     ) -> None:
-        """Raise the debt of a queue to a new generation (B1); never dropped, only merged (I8)."""
+        """Raise a queue's pending work to a new generation (B1); requests are merged and never dropped (I8)."""
         work.gen = self.next_gen()
         doubtful = reason in DOUBTS
         work.announced = work.announced or not doubtful
@@ -335,7 +333,7 @@ class PendingQueues:
         work.foreign = work.foreign or foreign
 
     def settle(self, work: PendingWork) -> None:
-        """Nothing is owed any more."""
+        """Clear the pending work."""
         work.dirty = work.announced = work.after_gap = False
         work.foreign = False
         work.size = 0
@@ -343,7 +341,7 @@ class PendingQueues:
         self.clear_owner(work)
 
     def clear_owner(self, work: PendingWork) -> None:
-        """Nobody has taken the debt on."""
+        """Clear the owner."""
         work.owner = None
         work.unacked = ()
         work.asked = frozenset()

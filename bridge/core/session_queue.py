@@ -1,4 +1,4 @@
-"""What one session is owed for one queue: a slot for the newest wake, and what is known of its room."""
+"""Keep a session's entry for one queue: a slot for the newest wake, and what is known of its room."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bridge.contract.wire import CarriedMessage, Processes, Reason, Starved, Sub
 
 
 class WakeSlot(msgspec.Struct):
-    """A wake that is not yet on its way: written again, it is merged; once taken, it is not (B3)."""
+    """Hold an unsent wake: a newer one is merged into it until it is taken (B3)."""
 
     gen: int
     reason: Reason
@@ -21,15 +21,15 @@ class WakeSlot(msgspec.Struct):
     traceparent: str | None = None
     messages: list[CarriedMessage] | None = None
     weight: int = 0
-    """Bytes that the messages take in a frame."""
+    """Size of the messages in a frame, in bytes."""
     traces: Traces | None = None
 
 
 class SessionQueue(msgspec.Struct, eq=False):
-    """One session's place at one queue.
+    """Hold one session's entry for one queue.
 
-    ``free`` is the last level the listener reported, less the messages carried since: `reported_gen` tells up to
-    which wake its own count went.
+    ``free`` is the listener's last reported count minus the messages carried since then; `reported_gen` is the newest
+    wake that this count includes.
     """
 
     session: int
@@ -41,20 +41,20 @@ class SessionQueue(msgspec.Struct, eq=False):
     accepts: bool
     free: int
     granted: int = 0
-    """Promised to puts whose commits are under way: whoever counts slots takes them off, whatever was reported."""
+    """Slots reserved for puts whose commits are in progress; they are not available, whatever was reported."""
     receive_due: bool = False
-    """Was sent for a look: its receive takes slots that no report has taken off yet (O7)."""
+    """Woken to check: its receive takes slots that no report has deducted yet (O7)."""
     began: bool = False
-    """Said `started` for that look: whatever it counts from now on has taken them off."""
+    """Sent `started` for that check: its next count has deducted them."""
     reported_gen: int = 0
     carried: list[tuple[int, int]] = []
     full: bool = False
-    """Said `more`, or has no slot: barred until it says `room` (B6)."""
+    """Sent `more`, or has no slot: barred until it sends `room` (B6)."""
     stuck: bool = False
-    """Said `started` and showed no progress since: barred until it does (B5)."""
+    """Sent `started` and made no progress since: barred until it does (B5)."""
     stuck_at: float = 0.0
     unresponsive: bool = False
-    """Did not take up what was carried to it: barred until it shows that it hears again."""
+    """Did not accept carried messages: barred until it responds again."""
     slot: WakeSlot | None = None
     woken_gen: int = 0
     woken_at: float = 0.0
@@ -62,53 +62,53 @@ class SessionQueue(msgspec.Struct, eq=False):
     """Woken for this queue, or busy with it, since its last all-idle heartbeat (B8)."""
     leases: list[float] = []
     scaler: bool = False
-    """It starts workers instead of handling messages (Z5)."""
+    """The session starts workers instead of handling messages (Z5)."""
     starting: int = 0
-    """How many workers it is starting, as its newest `more` or heartbeat said."""
+    """How many workers it is starting, by its newest `more` or heartbeat."""
     processes: Processes | None = None
-    """What a scaler said of its workers in its newest heartbeat. Only shown."""
+    """A scaler's workers by its newest heartbeat. Display only."""
     failing_since: float | None = None
-    """When the first of its receives failed since one was last answered, as its newest heartbeat said. Only shown."""
+    """When its receives began to fail without a success since, by its newest heartbeat. Display only."""
     hung: int = 0
-    """How many slots are held by handlers that ran out of time, as its newest heartbeat said. Only shown."""
+    """How many slots are held by handlers that timed out, by its newest heartbeat. Display only."""
     starved: Starved | None = None
-    """Why it gets no slot of its pool, as its newest heartbeat said. Only shown."""
+    """Why its pool grants it no slot, by its newest heartbeat. Display only."""
     in_flight: dict[str, int] | None = None
-    """By handler, how many of its calls run, as its heartbeats said. Only shown."""
+    """Running calls by handler, from its heartbeats. Display only."""
 
     @property
     def has_room(self) -> bool:
-        """Whether a wake may be sent here."""
+        """Return whether a wake may be sent to this session."""
         return self.capacity > 0 and not (self.full or self.stuck or self.unresponsive)
 
     @property
     def spare(self) -> int:
-        """The slots that may still be promised: free ones that no put on its way was promised (O7)."""
+        """Return the free slots that are not reserved for a put in progress (O7)."""
         return max(0, self.free - self.granted)
 
     def report(self, free: int, gen: int | None) -> None:
-        """Take the listener's own count of free slots, which knows of wakes up to ``gen``.
+        """Record the listener's own count of free slots, which includes wakes up to ``gen``.
 
-        What was carried in later wakes is not in that count yet: it crossed the report on the way.
+        Messages carried by later wakes crossed the report in flight and are not in that count yet.
         """
         if gen is not None:
             self.reported_gen = max(self.reported_gen, gen)
         self.receive_due, self.began = self.receive_due and not self.began, False
         self.free = min(free, self.capacity)
         if self.carried:
-            # A generation may be known from a welcome, and its wake still stand unsent in the slot.
-            heard = min(self.reported_gen, self.woken_gen)
-            self.carried = [(g, n) for g, n in self.carried if g > heard]
+            # A welcome may have reported the generation while its wake is still unsent in the slot.
+            received_gen = min(self.reported_gen, self.woken_gen)
+            self.carried = [(g, n) for g, n in self.carried if g > received_gen]
             self.free = max(0, self.free - sum(n for _, n in self.carried))
         self.full = free <= 0
 
     def carry(self, gen: int, count: int) -> None:
-        """Note that a wake takes ``count`` messages along."""
+        """Note that a wake carries ``count`` messages."""
         self.carried.append((gen, count))
 
 
 def session_queue(session: int, sub: Subscription, *, accepts: bool, scaler: bool = False) -> SessionQueue:
-    """Make the seat that a hello asks for."""
+    """Create the entry that a hello asks for."""
     return SessionQueue(
         session=session,
         queue=sub.queue,
@@ -122,16 +122,16 @@ def session_queue(session: int, sub: Subscription, *, accepts: bool, scaler: boo
     )
 
 
-# Looking further would make every put cost more the more sessions do not take messages along.
+# A longer search would make each put dearer with every session that accepts no carried messages.
 CARRY_CANDIDATES = 16
 
-# Most queues never have a session, and share what is empty: of 100,000 names each byte counts.
+# Most queues never have a session and share these empty values: with 100,000 names each byte counts.
 _NOBODY: dict[int, SessionQueue] = {}
 _NO_STORES: dict[str, int] = {}
 
 
 class QueueSessions:
-    """The sessions subscribed to one queue; those with room in the order of their last use."""
+    """Hold the sessions subscribed to one queue; those with room are in the order of their last use."""
 
     __slots__ = ("_all", "_barred", "_foreign", "_own", "_queue", "_ready", "_scalers", "_stirred", "_stores", "store")
 
@@ -139,17 +139,17 @@ class QueueSessions:
         self._queue = queue
         self._stirred = stirred
         self.store: str | None = None
-        """The store that the sessions here say they use (B11)."""
+        """The store that these sessions report (B11)."""
         self._all = _NOBODY
         self._ready = _NOBODY
         self._scalers = _NOBODY
-        """Those with room as well, who come after all others."""
+        """Scalers with room, which come after all workers."""
         self._barred = _NOBODY
         """Scalers without room."""
         self._own = 0
         self._foreign = 0
         self._stores = _NO_STORES
-        """How many seats name each store."""
+        """Number of entries by store."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -159,45 +159,45 @@ class QueueSessions:
 
     @property
     def any_own(self) -> bool:
-        """Whether a session says that this queue is in the bridge's own queue service."""
+        """Return whether a session reports that this queue is in the bridge's own queue service."""
         return self._own > 0
 
     @property
     def any_foreign(self) -> bool:
-        """Whether a session does not say so."""
+        """Return whether a session does not report that."""
         return self._foreign > 0
 
     @property
     def any_ready(self) -> bool:
-        """Whether any session has room."""
+        """Return whether any session has room."""
         return bool(self._ready or self._scalers)
 
     @property
     def any_worker_ready(self) -> bool:
-        """Whether any session has room that need start nothing for it."""
+        """Return whether any session has room and need not start a worker first."""
         return bool(self._ready)
 
     @property
     def any_starter(self) -> bool:
-        """Whether a scaler could start somebody, or is about to."""
+        """Return whether a scaler could start a worker, or is starting one."""
         return bool(self._scalers) or self.barred_scaler() is not None
 
     def workers_for(self, scaler: SessionQueue) -> int:
-        """Return how many workers a scaler need not start: those with sessions, and what other scalers start (Z5)."""
+        """Return how many workers a scaler need not start: connected ones, and those that other scalers start (Z5)."""
         starting = sum(entry.starting for entry in self._all.values() if entry.scaler and entry is not scaler)
         return starting + sum(entry.capacity > 0 for entry in self._all.values() if not entry.scaler)
 
     def barred_scaler(self) -> SessionQueue | None:
-        """Return a scaler that starts workers and is to hear of more work: one, and only where none has room (Z5)."""
+        """Return one scaler that is starting workers and needs to know of more work; None if any has room (Z5)."""
         if not self._barred or self._scalers:
             return None
         return next((entry for entry in self._barred.values() if entry.starting and entry.capacity), None)
 
     def any_other_store(self, store: str | None, besides: Iterable[int]) -> bool:
-        """Whether a session names another store than this one, of those not in ``besides``; where it names none, no.
+        """Return whether a session outside ``besides`` reports a store and all that do report another one.
 
-        One that agrees with all of them, or with any where they differ, is fine (B11). It costs the number of stores,
-        and not that of sessions.
+        A store that matches any session's is accepted (B11); without ``store`` the result is False. The cost grows with
+        the number of stores, not sessions.
         """
         if store is None or not self._stores:
             return False
@@ -209,14 +209,13 @@ class QueueSessions:
         return not known.get(store) and any(known.values())
 
     def get(self, session: int) -> SessionQueue | None:
-        """Return the seat of a session."""
+        """Return a session's entry."""
         return self._all.get(session)
 
     def add(self, entry: SessionQueue) -> None:
-        """Seat a session."""
+        """Add a session's entry."""
         self.remove(entry.session)
         if not self._all:
-            # Nobody is in the others either.
             self._all, self._ready, self._scalers, self._barred = {}, {}, {}, {}
             self._stores = {}
         self._all[entry.session] = entry
@@ -230,7 +229,7 @@ class QueueSessions:
         self.refresh(entry)
 
     def remove(self, session: int) -> SessionQueue | None:
-        """Take a session's seat away."""
+        """Remove and return a session's entry."""
         entry = self._all.pop(session, None)
         if entry is not None:
             self._order(entry).pop(session, None)
@@ -250,14 +249,14 @@ class QueueSessions:
         return entry
 
     def make_embedded(self, entry: SessionQueue) -> None:
-        """Note that a seated session says `own` of this queue from now on."""
+        """Note that a session now reports this queue as `own`."""
         if not entry.own:
             entry.own = True
             self._own += 1
             self._foreign -= 1
 
     def refresh(self, entry: SessionQueue) -> None:
-        """Note that a seat gained or lost room; its place in the order is kept."""
+        """Note that an entry gained or lost room; its place in the order is kept."""
         order = self._order(entry)
         if entry.has_room:
             order.setdefault(entry.session, entry)
@@ -273,21 +272,21 @@ class QueueSessions:
         return self._scalers if entry.scaler else self._ready
 
     def used(self, entry: SessionQueue) -> None:
-        """Put a seat at the end of the order."""
+        """Move an entry to the end of the order."""
         order = self._order(entry)
         if order.pop(entry.session, None) is not None:
             order[entry.session] = entry
 
     def pick_all(self, besides: Container[int] = ()) -> list[SessionQueue]:
-        """Return all workers with room, or else one scaler, without those in ``besides``."""
+        """Return all workers with room, or else one scaler, except those in ``besides``."""
         return [entry for entry in self._ready.values() if entry.session not in besides] or self.pick(1, besides)
 
     def workers_besides(self, session: int) -> list[SessionQueue]:
-        """Return all workers with room but this one, who took the debt on: nobody need start one more."""
+        """Return all workers with room except the owner ``session``; no scaler is needed."""
         return [entry for entry in self._ready.values() if entry.session != session]
 
     def pick(self, count: int, besides: Container[int] = ()) -> list[SessionQueue]:
-        """Return up to ``count`` seats with room, least recently used first, without those in ``besides``."""
+        """Return up to ``count`` entries with room, least recently used first, except those in ``besides``."""
         picked: list[SessionQueue] = []
         for entry in chain(self._ready.values(), self._scalers.values()):
             if len(picked) >= count:
@@ -297,19 +296,19 @@ class QueueSessions:
         return picked
 
     def pick_for(self, size: int) -> list[SessionQueue]:
-        """Return the seats whose room together is enough for ``size`` messages, one at least if any has room."""
+        """Return entries with enough room together for ``size`` messages; at least one if any has room."""
         picked: list[SessionQueue] = []
         room = 0
         for entry in self._ready.values():
             picked.append(entry)
-            # A free count of 0 without a `more` is a guess of ours: it still may take one.
+            # A free count of 0 without a `more` is only an estimate: the session may still accept one.
             room += max(1, entry.spare)
             if room >= size:
                 break
         return picked or list(islice(self._scalers.values(), 1))
 
     def pick_to_carry(self) -> SessionQueue | None:
-        """Return the least recently used seat that takes messages along with its wake and has a free slot (O7)."""
+        """Return the least recently used entry that accepts carried messages and has a free slot (O7)."""
         for entry in islice(self._ready.values(), CARRY_CANDIDATES):
             if entry.accepts and entry.own and entry.spare > 0 and entry.slot is None and not entry.receive_due:
                 return entry

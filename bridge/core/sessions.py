@@ -1,4 +1,4 @@
-"""The sessions of one boot: who they are, what they listen to, whether they live."""
+"""Track the sessions of one boot: their names, their queues and whether they are alive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS_PER_SESSION = 0.0025
 
 
 class InFlight(msgspec.Struct, frozen=True):
-    """The message of a queue whose handler has run longest in one session, as its newest heartbeat said."""
+    """Hold the longest-running message of a session's queue, by its newest heartbeat."""
 
     id: str
     attempt: int
@@ -26,7 +26,7 @@ class InFlight(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct, eq=False):
-    """One listener's conversation; nameless until its hello."""
+    """Hold one listener's session, which has no name until its hello."""
 
     id: int
     kind: str
@@ -36,20 +36,20 @@ class Session(msgspec.Struct, eq=False):
     listener: str = ""
     accepts: bool = False
     scaler: bool = False
-    """It starts workers instead of handling messages (Z5)."""
+    """The session starts workers instead of handling messages (Z5)."""
     beat_s: float = 0.0
-    """The heartbeat it was last told; a fleet that shrinks meanwhile makes nobody late."""
+    """The heartbeat interval last sent to it; it is not late just because the fleet shrank since."""
     queues: dict[str, SessionQueue] = {}
     unsent: dict[str, None] = {}
     """Queues whose slot holds a wake."""
     flushing: bool = False
-    """Whether a `Flush` was asked for since its wakes were taken last."""
+    """True if a `Flush` was requested since its wakes were last taken."""
     running: dict[str, InFlight] = {}
-    """By queue, of handlers that have run for some seconds. Only shown."""
+    """By queue, for handlers that have run for some seconds. Display only."""
 
 
 class Sessions:
-    """All sessions, by number and by instance."""
+    """Hold all sessions, by number and by instance."""
 
     def __init__(self, heartbeat_s: float) -> None:
         self._by_id: dict[int, Session] = {}
@@ -63,15 +63,15 @@ class Sessions:
 
     @property
     def dead_after_s(self) -> float:
-        """D: a session of which nothing is heard for so long is dead, and what was sent to it arrived or never will."""
+        """Return D: a session silent for this long is dead, and frames sent to it have arrived or never will."""
         return DEAD_AFTER_BEATS * self.heartbeat_s
 
     def told(self, session: Session) -> None:
-        """Note that a session is being told how many there are, and so how often to beat."""
+        """Note that a session is sent the current heartbeat interval."""
         session.beat_s = self.heartbeat_s
 
     def alive_until(self, session: Session) -> float:
-        """Return until when (D) a session is held to be alive if nothing more is heard of it."""
+        """Return until when (D) a session counts as alive if it sends nothing more."""
         return session.last_heard + DEAD_AFTER_BEATS * max(session.beat_s, self.heartbeat_s)
 
     def get(self, session: int) -> Session | None:
@@ -79,19 +79,19 @@ class Sessions:
         return self._by_id.get(session)
 
     def named(self) -> list[Session]:
-        """Return the sessions that said hello."""
+        """Return the sessions that sent a hello."""
         return list(self._by_instance.values())
 
     def open(self, session: Session) -> None:
-        """Add a session that has not said hello yet."""
+        """Add a session that has not sent a hello yet."""
         self._by_id[session.id] = session
 
     def holder(self, instance: str) -> Session | None:
-        """Return the session that an instance holds."""
+        """Return an instance's session."""
         return self._by_instance.get(instance)
 
     def name(self, session: Session, instance: str, listener: str) -> None:
-        """Give a session the name of its hello."""
+        """Name a session as its hello requests."""
         if session.instance is not None:
             self._by_instance.pop(session.instance, None)
         session.instance = instance
@@ -111,13 +111,13 @@ class Sessions:
 
 
 GRACE_BEATS = 1.5
-"""What a session is given after a suspend: one heartbeat, and half of one for a machine that has just woken."""
+"""A session's grace after a suspend, in heartbeats: one, and half of one for a machine that just resumed."""
 
 
 class SessionTimeouts:
-    """The moments at which sessions are looked at for a sign of life.
+    """Track when each session must show a sign of life.
 
-    A deadline is not moved by every frame: it is looked up when it passes.
+    A frame does not move the deadline: the session's state is read when the deadline passes.
     """
 
     def __init__(self, sessions: Sessions) -> None:
@@ -126,24 +126,24 @@ class SessionTimeouts:
         self._resumed_at = -math.inf
 
     def expect(self, session: Session) -> None:
-        """Look at a session when it may be dead, for as long as it lasts."""
+        """Watch a session: check it when it may be dead."""
         self._deaths.set(session.id, self._alive_until(session))
 
     def forget(self, session: int) -> None:
-        """Look at a session no more."""
+        """Stop watching a session."""
         self._deaths.clear(session)
 
     def deadline(self) -> float | None:
-        """Return when to ask `dead` next."""
+        """Return when to call `dead` next."""
         return self._deaths.next()
 
     def dead(self, now: float) -> list[Session]:
-        """Return the sessions that are dead by now, the longest expected first."""
+        """Return the sessions that are dead by now, the earliest deadline first."""
         first = self._deaths.next()
         if first is None or first > now:
             return []
-        # Those that pass soon are looked up along with it, or ten thousand living sessions would wake the bridge more
-        # often than their heartbeats do.
+        # Deadlines that pass soon are checked too, or ten thousand live sessions would wake the bridge more often than
+        # their heartbeats do.
         found: list[Session] = []
         for number in self._deaths.pop_due(now + self._sessions.heartbeat_s / 10):
             session = self._sessions.get(number)
@@ -157,10 +157,10 @@ class SessionTimeouts:
         return found
 
     def suspended(self, now: float, gap_s: float) -> None:
-        """The clock stood still for ``gap_s``: sessions were silent for that long as well, and get a grace.
+        """Handle a suspend of ``gap_s``: sessions were silent for that long too, and get a grace period.
 
-        Their heartbeats may stand unread in our own sockets. Who says nothing within the grace and was silent beyond D
-        is dead at its end, and not only D later.
+        Their heartbeats may still be unread in the bridge's sockets. A session that was silent beyond D and sends
+        nothing within the grace period is dead at its end, not D later.
         """
         self._resumed_at = now
         for session in self._sessions.named():
@@ -169,33 +169,32 @@ class SessionTimeouts:
             self.expect(session)
 
     def _alive_until(self, session: Session) -> float:
-        # As often as it was told to beat: a fleet that has just shrunk makes nobody late.
         beat_s = max(session.beat_s, self._sessions.heartbeat_s)
         return max(self._sessions.alive_until(session), self._resumed_at + GRACE_BEATS * beat_s)
 
 
 KEPT_MAX: Final = 256
-"""Rejections remembered; the one that was repeated longest ago makes room."""
+"""Rejections kept; the least recently repeated one is evicted."""
 RECENT_S: Final = 90.0
-"""How long one is shown. A rejected worker tries again every 30 s at most, so one that still runs stays shown."""
+"""How long a rejection is shown. A rejected worker retries every 30 s at most, so one that still runs stays shown."""
 
 
 class Rejection(msgspec.Struct):
-    """One worker that was rejected at one queue for one reason; times are of the rules' clock."""
+    """Hold the rejections of one worker at one queue for one reason; times are of the rules' clock."""
 
     queue: str
-    """"" where the bridge could not read which queues the worker asked for."""
+    """"" if the bridge could not read which queues the worker requested."""
     listener: str
     code: str
     why: str
     first_at: float
     last_at: float
     instance: str
-    """Of the worker that was rejected last."""
+    """The worker that was rejected last."""
     count: int = 1
 
     def describe(self, now: float) -> str:
-        """Return in one line which worker is rejected, why, and how often."""
+        """Return one line: the rejected worker, the reason and the count."""
         times = "once" if self.count == 1 else f"{self.count} times"
         return (
             f"the bridge rejected {self.listener or 'a worker'} {times}, last {max(0.0, now - self.last_at):.0f} s "
@@ -204,13 +203,13 @@ class Rejection(msgspec.Struct):
 
 
 class Rejections:
-    """The rejections of one boot, bounded."""
+    """Keep the newest rejections of one boot."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str, str], Rejection] = OrderedDict()
 
     def add(self, now: float, queues: Iterable[str], listener: str, code: str, why: str, *, instance: str = "") -> None:
-        """Note that a worker was rejected, and so at each of its queues, if they are known."""
+        """Record a worker's rejection at each of its queues, if they are known."""
         for queue in tuple(queues) or ("",):
             key = queue, listener, code
             known = self._kept.get(key)
@@ -223,18 +222,18 @@ class Rejections:
                 self._kept.popitem(last=False)
 
     def accepted(self, instance: str) -> None:
-        """Forget what was held against a worker that the bridge has accepted."""
+        """Forget the rejections of a worker that the bridge has accepted."""
         for key in [key for key, each in self._kept.items() if each.instance == instance]:
             del self._kept[key]
 
     def recent(self, now: float) -> list[Rejection]:
-        """Return those that still count, by queue; what is older is forgotten."""
+        """Return the current rejections, sorted by queue; forget older ones."""
         while self._kept and now - next(iter(self._kept.values())).last_at > RECENT_S:
             self._kept.popitem(last=False)
         return sorted(self._kept.values(), key=lambda each: (each.queue, each.listener, each.code))
 
     def by_queue(self, now: float) -> dict[str, list[Rejection]]:
-        """Return the same, grouped by queue."""
+        """Return the current rejections by queue."""
         grouped: dict[str, list[Rejection]] = {}
         for each in self.recent(now):
             grouped.setdefault(each.queue, []).append(each)

@@ -1,4 +1,4 @@
-"""The numbers of the wake protocol, bridge's side; each has its reason in docs/guarantees.md."""
+"""Define the bridge's numbers of the wake protocol; docs/guarantees.md gives the reason for each."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SpreadSeconds = Annotated[float, Meta(ge=0, le=3600)]
 RULES_MAX: Final = 1000
 SWEEP_MIN_S: Final = 0.1
 SLACK_BEATS: Final = 2
-"""S in heartbeats, at least: one until a listener hears of a cover, one for the look itself and the way."""
+"""Minimum S in heartbeats: one until a listener receives an empty receive, one for the check and its transit."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}\*?|\*")
 
 
 class QueueRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One ``[[queue]]`` table: other numbers for the queues it matches. What is absent is as for all queues."""
+    """Set other numbers for the queues that match, from one ``[[queue]]`` table; absent ones keep the defaults."""
 
     match: str
     """A reference ``account/queue``; either token may end in ``*``. ``*`` alone is every queue. The first that matches
@@ -40,12 +40,12 @@ class QueueRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     wake: Wake | None = None
 
     def matches(self, queue: str) -> bool:
-        """Whether this rule is for ``queue``."""
+        """Return whether this rule applies to ``queue``."""
         return Patterns([self.match]).first(queue) is not None
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of one queue; times in seconds, the letters are those of the protocol."""
+    """Hold the numbers of one queue; times in seconds, letters as in the protocol."""
 
     start_ack_s: float
     """A: how long the bridge waits for `started`, and how long carried messages are leased."""
@@ -56,15 +56,15 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     slack_s: float
     """S: what a listener's dead-man timer waits beyond 1.1 T."""
     spread_s: float
-    """The least that dead-man timers are spread by."""
+    """The minimum by which dead-man timers are spread."""
     wake: Wake
-    """Whom a wake reaches."""
+    """How many sessions a wake reaches."""
 
     heartbeat_s: float = HEARTBEAT_S
-    """H at its shortest; of the whole bridge, and never a queue's own."""
+    """Minimum H; one value for the whole bridge, never per queue."""
 
     def bound(self, listeners: int = 1) -> Bound:
-        """Return what these numbers promise, and what they cost."""
+        """Return what these numbers guarantee and cost."""
         return bound(
             heartbeat_s=self.heartbeat_s,
             sweep_s=self.sweep_s,
@@ -76,7 +76,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Periods(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds; the letters are those of the protocol."""
+    """Hold the bridge's times in seconds; letters as in the protocol."""
 
     heartbeat_s: float = HEARTBEAT_S
     """H at its shortest; grows by 2.5 ms a session. Defaults to 5 s."""
@@ -89,35 +89,35 @@ class Periods(msgspec.Struct, frozen=True, kw_only=True):
     slack_s: float = SLACK_S
     """S: what a listener's dead-man timer waits beyond 1.1 T. Defaults to 30 s."""
     spread_s: float = SPREAD_S
-    """The least that the dead-man timers of one queue are spread by. Defaults to 10 s."""
+    """The minimum by which the dead-man timers of one queue are spread. Defaults to 10 s."""
     wake: Wake = "enough"
-    """Whom a wake reaches: as many sessions as its size hint asks for, or all. Defaults to enough."""
+    """How many sessions a wake reaches: as many as its size hint requires, or all. Defaults to enough."""
     again_s: float = 60.0
-    """How long work may stay before plain subscribers are told of it again. Defaults to 60 s."""
+    """How long work may remain before subscribers are notified again. Defaults to 60 s."""
     queues_max: int = 100_000
-    """Known queue names; clean ones without a subscriber go first. Defaults to 100,000."""
+    """Known queue names; those without work and sessions are dropped first. Defaults to 100,000."""
     rules: tuple[QueueRule, ...] = ()
-    """Other numbers for some queues; the first that matches wins."""
+    """Other numbers for some queues; the first match wins."""
 
 
 class Patterns:
-    """Which of some patterns is the first that matches, found by one expression for all of them."""
+    """Find the first matching pattern with one combined expression."""
 
     __slots__ = ("_first",)
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        # An empty group at the end of each alternative says which it was; in front, it would hide from the compiler
-        # the beginnings that patterns share.
+        # An empty group at the end of each alternative identifies it; in front, it would hide common prefixes from the
+        # compiler.
         self._first = re.compile("|".join(f"{_expression(each)}()" for each in patterns) or r"(?!)").fullmatch
 
     def first(self, text: str) -> int | None:
-        """Return the place of the first pattern that matches all that ``text``, a reference or a pattern, does."""
+        """Return the index of the first pattern that matches all that ``text``, a reference or a pattern, matches."""
         found = self._first("*/*" if text == "*" else text)
         return None if found is None or found.lastindex is None else found.lastindex - 1
 
 
 class Tuning:
-    """Which numbers hold for which queue; queues of one rule share one object."""
+    """Return the numbers for each queue; queues of one rule share one object."""
 
     __slots__ = ("_patterns", "_rules", "common")
 
@@ -131,17 +131,17 @@ class Tuning:
             wake=periods.wake,
             heartbeat_s=periods.heartbeat_s,
         )
-        """Of every queue that no rule matches."""
+        """The numbers of every queue that no rule matches."""
         self._rules = tuple((rule, self._with(rule)) for rule in periods.rules)
         self._patterns = Patterns([rule.match for rule in periods.rules])
 
     def of(self, queue: str) -> Numbers:
         """Return the numbers of ``queue``."""
-        place = self._patterns.first(queue)
-        return self.common if place is None else self._rules[place][1]
+        index = self._patterns.first(queue)
+        return self.common if index is None else self._rules[index][1]
 
     def each(self) -> list[tuple[str, Numbers]]:
-        """Return every rule's pattern with its numbers, in order; the common ones, as ``*``, are last."""
+        """Return each rule's pattern and numbers in order; the defaults, as ``*``, come last."""
         rules = [(rule.match, numbers) for rule, numbers in self._rules]
         return rules if any(match == "*" for match, _ in rules) else [*rules, ("*", self.common)]
 
@@ -152,7 +152,7 @@ class Tuning:
 
 
 def check_rules(rules: Sequence[QueueRule]) -> None:
-    """Raise `ConfigurationError` that names the table and the key for a rule that is malformed or can never apply."""
+    """Raise `ConfigurationError` with the table and key of a rule that is malformed or can never apply."""
     if len(rules) > RULES_MAX:
         raise ConfigurationError(f"queue: at most {RULES_MAX} tables")
     for number, rule in enumerate(rules, 1):
@@ -173,7 +173,7 @@ def check_rules(rules: Sequence[QueueRule]) -> None:
 
 
 def check_sweep(seconds: float, key: str) -> None:
-    """Raise `ConfigurationError` that names ``key`` for a period that listeners could not even be told of."""
+    """Raise `ConfigurationError` with ``key`` for a period that is too short to send to listeners."""
     if seconds and seconds < SWEEP_MIN_S:
         raise ConfigurationError(
             f"{key}: is 0 (off) or at least {SWEEP_MIN_S:g} s; each queue in another store is received from that often"
@@ -181,10 +181,10 @@ def check_sweep(seconds: float, key: str) -> None:
 
 
 def check_slack(periods: Periods) -> None:
-    """Raise `ConfigurationError` where S is too short for the cost that is promised.
+    """Raise `ConfigurationError` if S is too short for the guaranteed cost.
 
-    Listeners hear of each other's covers by heartbeat. With S below two of them, dead-man timers fire although all is
-    well, and an empty queue costs receives of each listener instead of all together.
+    Listeners receive each other's empty receives by heartbeat. With S below two heartbeats, dead-man timers fire
+    although all is well, and an empty queue costs receives of each listener instead of one for all.
     """
     least = SLACK_BEATS * periods.heartbeat_s
     given = [(f"queue {number}: slack_s", rule.slack_s) for number, rule in enumerate(periods.rules, 1)]

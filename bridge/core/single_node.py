@@ -1,6 +1,6 @@
-"""The part of `bridge.core.cluster.coordinator` for a bridge without others: it always acts immediately.
+"""Replace `bridge.core.cluster.coordinator` for a bridge without peers, which always acts immediately.
 
-Everything here is called in the tick in which it happens.
+Each method is called in the tick of its event.
 """
 
 from __future__ import annotations
@@ -11,52 +11,52 @@ from bridge.contract.cluster import Name
 from bridge.core.pending_work import PendingWork
 
 OF_TURNS: Final = frozenset({"member", "able", "turn", "covered", "outward", "again for turns"})
-"""Kinds of timers that are the turns' own."""
+"""Kinds of timers that belong to the coordinator."""
 
 
 class SingleNode:
-    """Turns of a bridge without others."""
+    """Act immediately, without a cluster."""
 
     def on_wake_request(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
-        """Take note of a mark. ``shared``: others have it too; ``fresh``: nothing was owed before."""
+        """Record a wake request. ``shared``: peers have it too; ``fresh``: no work was pending before."""
 
     def on_generation_sent(self, work: PendingWork, now: float, gen: int) -> None:
-        """Take note that a session is told of a generation."""
+        """Record that a session is sent a generation."""
 
     def on_empty_receive(
         self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None
     ) -> None:
-        """Take note of an empty receive that began at least ``after_s`` after its session learned of ``gen``."""
+        """Record an empty receive that began at least ``after_s`` after its session learned of ``gen``."""
 
     def sweep_delay_s(self, work: PendingWork, now: float) -> float:
-        """Return how much later than whoever comes first this bridge sweeps a queue (C5)."""
+        """Return this bridge's sweep delay behind the first in the order (C5)."""
         return 0.0
 
     def on_settled(self, work: PendingWork) -> None:
-        """Take note that nothing is owed any more."""
+        """Record that no work is pending any more."""
 
     def stop_waiting(self, work: PendingWork) -> None:
-        """Wait no longer for the turn of this queue."""
+        """Stop waiting for the turn of this queue."""
 
     def on_hello(self, work: PendingWork, now: float, store: str | None) -> bool:
-        """Take note of a hello for a queue; whether what was forgiven there has to be owed again."""
+        """Record a hello for a queue; return whether work settled by a peer must be pending again."""
         return False
 
     def suspended(self) -> None:
-        """Take note that the clock stood still (B15)."""
+        """Record that the clock stopped (B15)."""
 
     def already_settled(self, now: float, name: Name, queue: str) -> bool:
-        """Whether the first mark of this name was paid before it was made."""
+        """Return whether the first request of this name was settled before it was made."""
         return False
 
     def forget(self, queue: str) -> None:
         """Forget a queue."""
 
     def tick(self, now: float, kind: str, work: PendingWork | None) -> None:
-        """Do what is due of the kinds that are its own."""
+        """Run a due timer of the coordinator's kinds."""
 
     def report_changes(self, now: float) -> None:
-        """Say what changed of whom could be woken."""
+        """Report which sessions can be woken now."""
 
     def on_no_room(self, work: PendingWork, now: float) -> None:
-        """Take note of a debt that nobody here has room for (B6)."""
+        """Record pending work that no session here has room for (B6)."""

@@ -1,7 +1,7 @@
-"""The bridge's rules, composed: what comes in, with the time it came, and what is to be done about it.
+"""Compose the bridge's rules: take timestamped input and return what to do about it.
 
-Feed it (`trigger`, `frame`, `level`, `handed`, `lost`, `tick`), then perform `commands()` in order, tell `facts()`,
-and come back at `deadline()`. It never looks at a clock and never draws by itself.
+Feed it (`trigger`, `frame`, `on_commit`, `handed`, `lost`, `tick`), then perform `commands()` in order, emit `facts()`,
+and call it again at `deadline()`. It reads no clock and no random numbers of its own.
 """
 
 from __future__ import annotations
@@ -77,21 +77,21 @@ AUDIT: Final[Timer] = ("audit", 0)
 
 
 class WakeScheduler:
-    """One boot of the bridge's rules.
+    """Run the bridge's rules for one boot.
 
-    ``engine`` gives the fingerprint of each queue where the bridge's own service works on an engine: no queue is its
-    own then, whatever a listener says (B11, O0).
+    ``engine`` returns the fingerprint of each queue if the bridge's own service uses an external store. Then no queue
+    is embedded, whatever a listener reports (B11, O0).
     """
 
     def __init__(self, boot: str, periods: Periods, draw: Draw, engine: Callable[[str], str] | None = None) -> None:
         self.boot = boot
         self._engine = engine
         self.engine_kind = ""
-        """What kind of store that is (`bridge.contract.untold`)."""
+        """Kind of that store (`bridge.contract.untold`)."""
         self.periods = periods
         self.dispatch = Dispatch(boot, periods, draw)
         self.coordinator: Coordinator | None = None
-        """How it takes turns with other bridges; None where there are none."""
+        """Coordinates with other bridges; None without a cluster."""
         self.embedded = EmbeddedQueues(self.dispatch)
         self.timers = Timers(self.dispatch, self.embedded)
         self.reminders = Reminders(self.dispatch)
@@ -108,30 +108,30 @@ class WakeScheduler:
 
     @property
     def on_engine(self) -> bool:
-        """Whether the bridge's queues are in an engine, which other bridges may serve at once."""
+        """Return whether the bridge's queues are in a shared store, which other bridges may serve at the same time."""
         return self._engine is not None
 
     def join(self, **about: str | None) -> Coordinator:
-        """Take turns with the other bridges of a cluster; called first. ``about``: as `Coordinator` takes it."""
-        turns = self.dispatch.coordinator = self.coordinator = Coordinator(self.dispatch, self.timers, **about)
-        return turns
+        """Join a cluster; call this first. ``about`` is passed to `Coordinator`."""
+        coordinator = self.dispatch.coordinator = self.coordinator = Coordinator(self.dispatch, self.timers, **about)
+        return coordinator
 
-    # -- what is to be done ------------------------------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------------------------------------------
 
     def commands(self) -> list[Command]:
-        """Take what is to be done, in order."""
+        """Take the pending commands, in order."""
         taken = self.dispatch.commands
         self.dispatch.commands = []
         return taken
 
     def facts(self) -> list[Fact]:
-        """Take what happened."""
+        """Take the pending facts."""
         taken = self.dispatch.facts
         self.dispatch.facts = []
         return taken
 
     def deadline(self) -> float | None:
-        """Return when `tick` wants to be called next."""
+        """Return when to call `tick` next."""
         if self.coordinator is not None and self.coordinator.urgent:
             return 0.0
         first, death = self._agenda.next(), self.silence.deadline()
@@ -149,9 +149,9 @@ class WakeScheduler:
         count: int = 1,
         shared: bool = False,
     ) -> None:
-        """Merge a trigger into its queue's debt (B1, B2, B13); ``count`` where one stands for several.
+        """Merge a trigger into its queue's pending work (B1, B2, B13); ``count`` if one trigger stands for several.
 
-        ``shared`` where the other bridges of the cluster hear it too (C2).
+        ``shared``: the other bridges of the cluster receive it too (C2).
         """
         queue = event.queue
         work = self.pending.get_or_add(queue, now)
@@ -164,10 +164,10 @@ class WakeScheduler:
         count_triggers(work, now, bus, count)
         self.dispatch.emit(Triggered(queue, bus, event.payload_size, count))
         if work.sessions.any_own and not work.sessions.any_foreign:
-            # O1: the store's own level says what is visible; a hint can add nothing, and must not cost a receive.
+            # O1: the store itself reports what is visible; a hint adds nothing and must not cost a receive.
             return
         if not_before and self.pending.find(queue) is None:
-            # There is no room to keep a time for it: whoever comes is asked to look, and the sweep finds the rest.
+            # No room for a due time: the next session checks the queue, and the sweep finds the rest.
             return
         if not_before:
             self.timers.arm_due(work, now, not_before / 1000, "due", event.payload_size, shared=shared)
@@ -175,19 +175,19 @@ class WakeScheduler:
         if not first:
             name = None
         elif name is not None and self.dispatch.coordinator.already_settled(now, name, queue):
-            # C4: a peer's receive that began after its own mark of this very publish came back empty.
+            # C4: a peer's receive, begun after its own wake request for this same publish, came back empty.
             return
         size = event.payload_size
         self.dispatch.request_wake(work, now, "trigger", size, event, foreign=True, name=name, shared=shared)
 
     def gap(self, now: float) -> int:
-        """Triggers may have been missed; return how many queues are looked at for it."""
+        """Check queues after triggers may have been missed; return how many queues are checked."""
         return self.timers.gap(now)
 
     def forget(self, queue: str) -> bool:
-        """Forget a queue because a person says so (B14); False where it stands or somebody listens, and stays.
+        """Forget a queue at an operator's request (B14); return False if it exists or has a listener.
 
-        Raises `BadInput` (``queue_not_found``) for one that was never heard of.
+        Raise `BadInput` (``queue_not_found``) if the queue is unknown.
         """
         work = self.pending.find(queue)
         if work is None:
@@ -195,17 +195,17 @@ class WakeScheduler:
         return self.dispatch.drop(work)
 
     def suspended(self, now: float, gap_s: float) -> int:
-        """The machine slept, and the clock with it, for ``gap_s`` (B15); return how many queues are looked at."""
+        """Handle a suspend of ``gap_s`` in which the clock stopped (B15); return how many queues are checked."""
         self.silence.suspended(now, gap_s)
         self.dispatch.coordinator.suspended()
-        marked = self.timers.suspended(now, gap_s)
-        self.dispatch.emit(Suspended(gap_s, marked))
-        return marked
+        checked = self.timers.suspended(now, gap_s)
+        self.dispatch.emit(Suspended(gap_s, checked))
+        return checked
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     def open(self, now: float, kind: str) -> int:
-        """Begin a session; it has 5 s for its hello."""
+        """Open a session; it has 5 s to send its hello."""
         self._next_session += 1
         number = self._next_session
         self.sessions.open(Session(id=number, kind=kind, opened_at=now, last_heard=now))
@@ -213,7 +213,7 @@ class WakeScheduler:
         return number
 
     def frame(self, now: float, number: int, frame: UpFrame) -> None:
-        """Take a frame that was decoded and checked. Any frame proves the listener alive."""
+        """Handle a decoded and validated frame. Any frame proves that the listener is alive."""
         session = self.sessions.get(number)
         if session is None:
             return
@@ -232,13 +232,13 @@ class WakeScheduler:
             self._report(now, session, frame)
 
     def lost(self, now: float, number: int, reason: str) -> None:
-        """A session's transport is gone (B8)."""
+        """Close a session whose transport is gone (B8)."""
         session = self.sessions.get(number)
         if session is not None:
             self._close(now, session, reason)
 
     def unreadable(self, now: float, number: int | None, code: str, why: str) -> None:
-        """Note that a session, if there is one yet, is ended over a frame that cannot be read."""
+        """Record that a session, if there is one yet, ends because of an unreadable frame."""
         session = None if number is None else self.sessions.get(number)
         listener, queues = ("", ()) if session is None else (session.listener, tuple(session.queues))
         self.rejections.add(now, queues, listener, code, why)
@@ -260,7 +260,7 @@ class WakeScheduler:
         for sub in frame.queues:
             work = self.pending.find(sub.queue)
             if work is not None and work.sessions.any_other_store(sub.store, besides):
-                # B11: a staging worker must not settle production's debts.
+                # B11: a staging worker must not settle production's work.
                 why = f"another listener of {sub.queue} uses a different store"
                 self._refuse(now, session, "store_mismatch", why, frame)
                 return
@@ -272,46 +272,46 @@ class WakeScheduler:
         self.sessions.name(session, frame.instance, frame.listener)
         self.rejections.accepted(frame.instance)
         if AUDIT not in self._agenda:
-            # O4: not before, or it could end while nobody but this one is there and has not said hello yet.
+            # O4: not earlier, or the audit could end while this session is the only one and has not sent its hello yet.
             self._agenda.set(AUDIT, now + self.sessions.heartbeat_s)
         session.accepts = "messages" in frame.accept
         session.scaler = frame.kind == SCALER
-        wanted = dict.fromkeys(sub.queue for sub in frame.queues)  # handed out in this order, not in a set's
+        wanted = dict.fromkeys(sub.queue for sub in frame.queues)  # the order of the hello, which a set would lose
         for queue in [queue for queue in session.queues if queue not in wanted]:
             self._leave(now, session, queue)
         states: list[WelcomedQueue] = []
-        turns = self.dispatch.coordinator
+        coordinator = self.dispatch.coordinator
         for sub in frame.queues:
             work = self.pending.open(sub.queue, now)
             work.store = frame.store or work.store
-            unheard = work.found_empty_at is None and not work.dirty and not work.any_due
-            unheard |= turns.on_hello(work, now, sub.store) and not work.dirty
-            taken = session.queues.get(sub.queue)
+            unknown = work.found_empty_at is None and not work.dirty and not work.any_due
+            unknown |= coordinator.on_hello(work, now, sub.store) and not work.dirty
+            old = session.queues.get(sub.queue)
             entry = session_queue(session.id, sub, accepts=session.accepts, scaler=session.scaler)
-            # B8: what it holds from before, of a bridge that is gone, only its first heartbeat will tell.
+            # B8: only its first heartbeat reports the leases it holds from a previous bridge.
             entry.may_hold_leases = True
-            if taken is not None:
-                # A later hello of the same session keeps what it was told and what it reported.
-                entry.slot, entry.woken_gen, entry.may_hold_leases = taken.slot, taken.woken_gen, taken.may_hold_leases
-                entry.leases, entry.carried, entry.failing_since = taken.leases, taken.carried, taken.failing_since
-                entry.hung, entry.starved = taken.hung, taken.starved
-                entry.granted, entry.reported_gen, entry.woken_at = taken.granted, taken.reported_gen, taken.woken_at
-                entry.receive_due, entry.began = taken.receive_due, taken.began
-                entry.starting, entry.processes = taken.starting, taken.processes
-                entry.in_flight = taken.in_flight
+            if old is not None:
+                # A later hello of the same session keeps what it was sent and what it reported.
+                entry.slot, entry.woken_gen, entry.may_hold_leases = old.slot, old.woken_gen, old.may_hold_leases
+                entry.leases, entry.carried, entry.failing_since = old.leases, old.carried, old.failing_since
+                entry.hung, entry.starved = old.hung, old.starved
+                entry.granted, entry.reported_gen, entry.woken_at = old.granted, old.reported_gen, old.woken_at
+                entry.receive_due, entry.began = old.receive_due, old.began
+                entry.starting, entry.processes = old.starting, old.processes
+                entry.in_flight = old.in_flight
                 if entry.carried:
-                    # O7: it may have said hello before it heard of these.
+                    # O7: the hello may have been sent before these messages arrived.
                     entry.report(entry.free, None)
             session.queues[sub.queue] = entry
             work.sessions.add(entry)
-            if unheard and not self.embedded.is_embedded(work):
-                # B10: a hello never marks, except that a queue never heard of is born dirty.
+            if unknown and not self.embedded.is_embedded(work):
+                # B10: a hello requests no wake, except that an unknown queue starts with pending work.
                 self.pending.request_wake(work, now, "resync", 1, foreign=True)
-                turns.on_wake_request(work, now, None, shared=False, fresh=True)
+                coordinator.on_wake_request(work, now, None, shared=False, fresh=True)
             elif self.embedded.is_embedded(work) and work.visible and not work.dirty:
                 self.pending.request_wake(work, now, "resync", work.visible, foreign=False)
             self.timers.arm_sweep(work, now)
-            turns.on_generation_sent(work, now, work.gen)
+            coordinator.on_generation_sent(work, now, work.gen)
             states.append(queue_state(work, self.embedded, self.periods, now))
         self.dispatch.send(
             session.id,
@@ -331,7 +331,7 @@ class WakeScheduler:
             self.dispatch.wake_sessions(self.pending.by_queue[queue], now)
 
     def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
-        # Ten thousand idle sessions send nothing else, so what is only asked of some is asked last.
+        # Idle sessions, perhaps ten thousand, send nothing else: rare fields are checked last.
         leases = frame.leases
         for queue, beat in frame.queues.items():
             entry = session.queues.get(queue)
@@ -342,13 +342,13 @@ class WakeScheduler:
             if ends or entry.leases:
                 entry.leases = [now + end / 1000 for end in ends or ()]
             if entry.unresponsive:
-                # Whoever sends heartbeats runs. That it learned of the wake is not asked for: the frame may be lost.
+                # A session that sends heartbeats is running. It need not know of the wake: the frame may be lost.
                 self.dispatch.progress(work, entry, now)
             if beat.receiving_ms is not None:
                 self.dispatch.receiving(work, entry, now, now - beat.receiving_ms / 1000)
             if beat.free is not None:
                 if entry.receive_due and now - entry.woken_at >= self.sessions.dead_after_s:
-                    entry.began = True  # that wake, or its `started`, was lost: it is on its way no more
+                    entry.began = True  # that wake, or its `started`, was lost and is no longer in flight
                 self.dispatch.room(work, entry, now, beat.free, beat.gen)
                 if (
                     entry.may_hold_leases
@@ -356,16 +356,16 @@ class WakeScheduler:
                     and beat.receiving_ms is None
                     and not entry.leases
                 ):
-                    # B8: the generation alone does not tell that a wake was heard: a welcome, or a wake before it, may
-                    # have told the same one, and this heartbeat may have crossed it. After D nothing is on its way.
-                    heard = (beat.gen or 0) >= entry.woken_gen and now - entry.woken_at >= self.sessions.dead_after_s
-                    entry.may_hold_leases = not heard
+                    # B8: the generation alone does not prove that the wake arrived: a welcome or an earlier wake may
+                    # carry the same one, and this heartbeat may have crossed it. After D nothing is in flight.
+                    received = (beat.gen or 0) >= entry.woken_gen and now - entry.woken_at >= self.sessions.dead_after_s
+                    entry.may_hold_leases = not received
                 if entry.stuck and beat.free and beat.receiving_ms is None:
-                    # B5: it is idle again, and the cover that told so was lost; nothing else would ever end its bar.
+                    # B5: it is idle again and its empty receive was lost; nothing else would ever lift its bar.
                     self.dispatch.progress(work, entry, now)
                 full = beat.free == 0 and beat.receiving_ms is None and work.owner == session.id
                 if full and (beat.gen or 0) >= entry.woken_gen:
-                    # S2: a level, repeated, heals the `more` that was lost.
+                    # S2: a repeated state makes up for the lost `more`.
                     self.dispatch.more(work, entry, now, None, entry.starting)
             entry.hung, entry.starved = beat.hung, beat.starved
             if beat.failing_ms is not None:
@@ -379,12 +379,12 @@ class WakeScheduler:
                     for fact in self._tallies.told(session.instance, queue, beat.processes.tally):
                         self.dispatch.emit(fact)
             if beat.receives and session.instance is not None:
-                levels = beat.receives
+                totals = beat.receives
                 if beat.unannounced:
-                    levels = {**levels, UNANNOUNCED: (beat.unannounced, 0)}
+                    totals = {**totals, UNANNOUNCED: (beat.unannounced, 0)}
                 announced = was_announced(work, now, 2 * self.sessions.heartbeat_s)
                 known = work.unannounced
-                for fact in self._receives.told(session.instance, work, levels, announced=announced):
+                for fact in self._receives.told(session.instance, work, totals, announced=announced):
                     self.dispatch.emit(fact)
                 if work.unannounced > known:
                     work.unannounced_at = now
@@ -397,17 +397,17 @@ class WakeScheduler:
             if beat.buried is not None:
                 count_buried(work, beat.buried, now)
             if beat.covered is not None and work.dirty and beat.covered >= work.gen:
-                # S2: a level, repeated, heals the cover that was lost.
+                # S2: a repeated state makes up for the lost empty receive.
                 self.dispatch.coordinator.on_empty_receive(work, now, beat.covered, 0.0, None)
                 self._settle(work, entry, now, beat.covered)
         if frame.running or session.running:
             session.running = {
-                queue: InFlight(told.id, told.attempt, now - told.ms / 1000)
-                for queue, told in frame.running.items()
+                queue: InFlight(running.id, running.attempt, now - running.ms / 1000)
+                for queue, running in frame.running.items()
                 if queue in session.queues
             }
         if session.unsent:
-            # A net: whatever became of the last `Flush`, no session stays deaf for longer than a heartbeat.
+            # Safety net: even if the last `Flush` was lost, wakes wait one heartbeat at most.
             self.dispatch.flush(session)
         self.sessions.told(session)
         self.dispatch.send(
@@ -427,7 +427,7 @@ class WakeScheduler:
     def _report(self, now: float, session: Session, frame: Report) -> None:
         entry = session.queues.get(frame.queue)
         if entry is None:
-            # Unsubscribed while the frame was on its way, or never subscribed: not this session's to say.
+            # The session unsubscribed while the frame was in flight, or never subscribed: ignore it.
             return
         work = self.pending.by_queue[frame.queue]
         if isinstance(frame, Started):
@@ -443,14 +443,14 @@ class WakeScheduler:
             self.dispatch.more(work, entry, now, frame.depth, frame.starting if entry.scaler else 0)
             unannounced = frame.depth != 0 if frame.unannounced is None else frame.unannounced
             if not entry.own and unannounced:
-                # L6, L7: a lease of nobody ended, or a release was acknowledged, where there is no slot to look with.
-                # A cover that is on its way was begun before that, and no trigger tells of it. A `more` for a wake that
-                # met no slot is no such news: its generation is still owed, and marking it again would go round for
-                # ever between receives that outlast each other (I2).
+                # L6, L7: a lease without a holder ended, or a release was acknowledged, and no slot is free to check
+                # with. An empty receive in flight began before that, and no trigger reports it. A `more` for a wake
+                # that found no slot is not such news: its generation is still pending. Requesting another wake would
+                # loop forever between receives that overlap (I2).
                 self.dispatch.request_wake(work, now, "more", 0 if work.dirty else frame.depth or 1, foreign=True)
         elif isinstance(frame, Room):
             if frame.free:
-                entry.starting = 0  # a scaler has room again once all that it asked for are there (Z3)
+                entry.starting = 0  # a scaler has room again once all workers it asked for have connected (Z3)
             self.dispatch.progress(work, entry, now)
             self.dispatch.room(work, entry, now, frame.free, frame.gen)
         else:
@@ -480,14 +480,14 @@ class WakeScheduler:
         self._settle(work, entry, now, frame.gen)
 
     def _settle(self, work: PendingWork, entry: SessionQueue, now: float, gen: int) -> None:
-        """Settle what an empty receive begun after ``gen`` proves settled: marks, never leases or timers (B7)."""
+        """Settle the work that an empty receive begun after ``gen`` proves done; never leases or timers (B7)."""
         if not work.dirty:
             self.dispatch.emit(Covered(work.queue, settled=False))
             return
         if self.pending.newest_gen >= gen >= work.gen:
             if self.embedded.is_embedded(work) and work.visible:
-                # O1: a cover only tells that this session is idle; the store knows of work. Ask another, and leave
-                # this one to the audit, lest an honest mistake becomes a loop between the two.
+                # O1: the empty receive only shows that this session is idle; the store has work. Wake another one and
+                # leave this one to the audit, or an honest mistake could loop between the two.
                 work.foreign = False
                 self.dispatch.release_owner(work, entry.session)
                 self.dispatch.wake_sessions(work, now, besides=(entry.session,))
@@ -499,7 +499,7 @@ class WakeScheduler:
         self.dispatch.emit(Covered(work.queue, settled=False))
         if work.owner == entry.session:
             if not work.unacked:
-                # It looked before it knew: send again. While a wake is unanswered, that one is still on its way.
+                # It checked before it knew: send the wake again. An unanswered wake is still in flight.
                 self.dispatch.write(work, entry)
                 self.dispatch.expect_start(work, now)
         else:
@@ -511,32 +511,32 @@ class WakeScheduler:
             if entry is not None:
                 entry.leases = [now + end / 1000 for end in ends]
         for entry in session.queues.values():
-            # A listener that says bye says which leases it leaves: nothing else of it can re-appear.
+            # A bye lists all leases that the listener leaves: nothing else of it can reappear.
             entry.may_hold_leases = False
         self.dispatch.send(session.id, Bye())
         self.dispatch.end(session.id, 1000, "bye")
         self._close(now, session, "bye")
 
     def _close(self, now: float, session: Session, reason: str) -> None:
-        """End a session in any way: what it owned goes to others, what it held gets timers (B8)."""
+        """Close a session: pass its work on to others and set timers for its leases (B8)."""
         self.sessions.remove(session)
         self._agenda.clear(("hello", session.id))
         self.silence.forget(session.id)
-        # At one stroke: to look for those of each queue would walk over all of them as often as it has queues.
+        # In one call: per queue, each call would scan all batches again.
         self.embedded.session_lost(session.id)
         for queue in list(session.queues):
             self._leave(now, session, queue)
         if session.instance is not None:
-            for told in (self._receives, self._tallies, self._jobs):
+            for counts in (self._receives, self._tallies, self._jobs):
                 # After a bye an instance never comes back (L12).
-                (told.levels.ended if reason == "bye" else told.levels.lost)(session.instance)
+                (counts.levels.ended if reason == "bye" else counts.levels.lost)(session.instance)
             self.dispatch.emit(SessionClosed(session.id, session.listener, reason))
 
     def _leave(self, now: float, session: Session, queue: str) -> None:
         entry = session.queues.pop(queue)
         session.unsent.pop(queue, None)
         work = self.pending.by_queue[queue]
-        # Asked before the seat is gone: with it, the queue may stop being an own one.
+        # Read before the entry is removed: without it, the queue may no longer be an embedded one.
         by_level = self.embedded.is_embedded(work)
         work.sessions.remove(session.id)
         self.embedded.session_lost(session.id, queue)
@@ -554,20 +554,20 @@ class WakeScheduler:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def take(self, now: float, number: int) -> list[Wake]:
-        """Take a session's unsent wakes, to be sent now; from here on they no longer merge."""
+        """Take a session's unsent wakes to send them now; from here on they no longer merge."""
         return self.dispatch.take(now, number)
 
     # -- timers ------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Do what is due; of more than `TURN_MAX` the earliest, and `deadline` asks for the rest immediately."""
-        for kind, what in self._agenda.pop_due(now, TURN_MAX):
+        """Run due timers, at most `TURN_MAX` and the earliest first; `deadline` requests the rest immediately."""
+        for kind, key in self._agenda.pop_due(now, TURN_MAX):
             if kind in OF_TURNS:
-                self.dispatch.coordinator.tick(now, kind, self.pending.find(what) if isinstance(what, str) else None)
-            elif isinstance(what, int):
-                self._tick_session(now, kind, what)
+                self.dispatch.coordinator.tick(now, kind, self.pending.find(key) if isinstance(key, str) else None)
+            elif isinstance(key, int):
+                self._tick_session(now, kind, key)
             else:
-                work = self.pending.find(what)
+                work = self.pending.find(key)
                 if work is not None:
                     self._tick_queue(now, kind, work)
         for session in self.silence.dead(now):
@@ -607,7 +607,7 @@ class WakeScheduler:
 
 
 def queue_state(work: PendingWork, own: EmbeddedQueues, periods: Periods, now: float) -> WelcomedQueue:
-    """Return a queue as a welcome tells of it, with those of its numbers that are not the session's own."""
+    """Return a queue's state for a welcome, with the numbers that differ from the defaults."""
     numbers = work.numbers
     return WelcomedQueue(
         work.queue,
@@ -624,7 +624,7 @@ def queue_state(work: PendingWork, own: EmbeddedQueues, periods: Periods, now: f
 def last_empty_receive(
     work: PendingWork, own: EmbeddedQueues, now: float, entry: SessionQueue, agenda: Agenda[tuple[str, int | str]]
 ) -> LastEmptyReceive:
-    """Return a queue as a heartbeat tells of it; a scaler hears of other workers (Z5), and of what is due (Z2)."""
+    """Return a queue's state for a heartbeat; a scaler also gets the workers (Z5) and the next due time (Z2)."""
     age_ms = _covered_age_ms(work, own, now)
     if not entry.scaler:
         return LastEmptyReceive(work.gen, age_ms)
@@ -641,16 +641,16 @@ def _covered_age_ms(work: PendingWork, own: EmbeddedQueues, now: float) -> int |
 
 
 def _told(value_s: float, default_s: float) -> int | None:
-    """Return milliseconds, or None for what the listener takes to be so anyway."""
+    """Return milliseconds, or None if the listener assumes this value anyway."""
     return None if value_s == default_s else round(value_s * 1000)
 
 
 def elsewhere(frame: UpFrame, engine: Callable[[str], str]) -> UpFrame:
-    """Return a frame without `own` and without an offer to take messages along with a wake.
+    """Return a frame without `own` and without the offer to accept messages carried by a wake.
 
-    Who says `own` goes by the bridge's address, or by an answer of another time. Were it believed, no sweep would be
-    made and every dead-man timer be told that all is covered. What it names by that address is the queue of the
-    ``engine``, which has one fingerprint by whichever bridge it is reached (B11).
+    A listener that sends `own` goes by the bridge's address or by an outdated answer. Trusting it would stop all
+    sweeps, and every dead-man timer would be reset. The queue it means is the ``engine``'s, which has the same
+    fingerprint through every bridge (B11).
     """
     if isinstance(frame, Hello):
         queues = [_subscription(sub, engine) for sub in frame.queues]
@@ -669,11 +669,11 @@ REMEMBER_MAX = 100_000
 
 
 class Duplicates:
-    """Remembers which publishes were marked in this boot: for 5 minutes, or 100,000 of them.
+    """Remember the publishes that requested a wake in this boot: for 5 minutes, at most 100,000.
 
-    A copy is dropped only if it carries source and id, the first was marked for the same queue and due time, and this
-    one came by another bus or as a broker's redelivery. The same id again on the same bus is a producer's own re-send
-    after an unknown outcome, and is marked again (I7: a duplicate only adds a receive).
+    A copy is dropped only if it carries source and id, the first one had the same queue and due time, and this one came
+    by another bus or as a broker's redelivery. The same id again on the same bus is a producer's retry after an unknown
+    outcome. It requests a wake again (I7: a duplicate only adds a receive).
     """
 
     __slots__ = ("_limit", "_period", "_seen")
@@ -695,7 +695,7 @@ class Duplicates:
         bus: str,
         redelivered: bool,
     ) -> bool:
-        """Say whether this trigger is a copy of one that was marked."""
+        """Return whether this trigger is a copy of one that already requested a wake."""
         if name is None:
             return False
         first = self._seen.get(name)
@@ -704,7 +704,7 @@ class Duplicates:
         return first[0] == queue and first[1] == not_before_ms and (first[2] != bus or redelivered)
 
     def marked(self, now: float, name: Name | None, queue: str, not_before_ms: int, bus: str) -> bool:
-        """Remember a mark, in the same tick as the mark; whether its name was not known before."""
+        """Remember a wake request, in the same tick; return whether its name is new."""
         if name is None:
             return False
         first = name not in self._seen

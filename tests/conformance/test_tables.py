@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import Conflict, StoreError
+from bridge.contract.errors import ConfigurationError, Conflict, StoreError
 from bridge.storage.tables import open_table
 from bridge.storage.tables.base import TableStore
 from bridge.storage.tables.memory import MemoryTable
@@ -18,7 +18,6 @@ from bridge.storage.tables.sqlite import SqliteTable
 from tests.conformance.table import P, TableStoreConformance
 from tests.support.azurite_storage import azurite, connection_string
 from tests.support.background_server import BackgroundServer
-from tests.support.brokers import NatsServer
 from tests.support.postgres import PostgresServer, execute, running
 
 
@@ -58,13 +57,11 @@ class TestPostgresTable(TableStoreConformance):
             assert len(await one.entities(P)) == len(await two.entities(P)) == 12
 
 
-class TestNatsTable(TableStoreConformance):
-    """Against a server of its own."""
-
-    @pytest_asyncio.fixture
-    async def store(self, tmp_path: Path) -> AsyncIterator[TableStore]:
-        async with NatsServer(tmp_path) as server, open_table(f"nats://127.0.0.1:{server.port}") as store:
-            yield store
+@pytest.mark.parametrize("url", ["nats://127.0.0.1:4222", "tls://127.0.0.1:4222", "NATS://a"])
+def test_a_ledger_in_nats_is_refused(url: str) -> None:
+    """With what to use instead, and without the URL, which may hold a password."""
+    with pytest.raises(ConfigurationError, match=r"^ledger: NATS cannot hold a ledger; use one in postgres://"):
+        open_table(url)
 
 
 @pytest.fixture(scope="module")

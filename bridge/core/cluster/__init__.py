@@ -1,5 +1,5 @@
-"""The rules of several bridges (C1 to C10): each owes every queue by itself, and for each queue they take turns.
+"""Coordinate several bridges (C1 to C10): each keeps all pending work, and they take turns per queue.
 
-A bridge that dies, sleeps, lies about its room or is cut off changes what things cost, never whether they are safe: a
-mark stands at every bridge that heard of it, and is forgiven only for what a peer's word proves.
+A bridge that dies, sleeps, misreports its room or is cut off changes the cost, never the safety. A wake request stays
+pending at every bridge that received it, until a receive settles it or a peer's message proves it settled.
 """

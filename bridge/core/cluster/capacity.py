@@ -1,4 +1,4 @@
-"""What a bridge reports of the workers it could wake, queue by queue: each change soon, and all to a newcomer (C3)."""
+"""Report, queue by queue, the workers this bridge could wake: changes soon, and everything to a newcomer (C3)."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from bridge.core.cluster.members import Members
 from bridge.core.dispatch import Dispatch, Timer
 
 SAY_EVERY_S: Final = 0.1
-"""Nothing is reported more often of one queue."""
+"""Minimum time between two reports of one queue."""
 FULL_FOR_S: Final = 0.02
-"""A session that is full while a receive is under way has room again in a moment; only what lasts is reported."""
+"""A session that is full during a receive soon has room again; only a longer shortage is reported."""
 ABLE: Final[Timer] = ("able", 0)
 
 
 class CapacityReports:
-    """Which queues the others believe this bridge has workers for, and which changes are still to be reported."""
+    """Track which workers the peers believe this bridge has, and which changes to report."""
 
     def __init__(self, dispatch: Dispatch, members: Members) -> None:
         self.stirred: set[str] = set()
-        """Queues that changed since the last report; the ledger adds to it."""
+        """Queues that changed since the last report; PendingQueues adds to it."""
         dispatch.pending.stirred = self.stirred
         self._d = dispatch
         self._members = members
         self.reported: dict[str, Ability] = {}
         self._reported_at: dict[str, float] = {}
         self._full_since: dict[str, float] = {}
-        """Queues without room here of which the others believe otherwise."""
+        """Queues without room here that the peers believe to have some."""
         self._held: set[str] = set()
-        """Queues whose change may be reported only later."""
+        """Queues whose change must be reported later."""
 
     def due(self) -> None:
-        """Take the queues whose report had to wait."""
+        """Release the queues whose report had to wait."""
         self.stirred |= self._held
         self._held.clear()
 
     def changes(self, now: float) -> list[Able]:
-        """Return the reports that are due now; others wait for the timer."""
+        """Return the reports that are due now; the timer handles the rest."""
         queues = sorted(self.stirred)
         self.stirred.clear()
         found: dict[str, Ability | None] = {}
@@ -47,16 +47,16 @@ class CapacityReports:
             if self.reported.get(queue) == ability:
                 self._full_since.pop(queue, None)
                 continue
-            may = self._may_report_at(queue, ability, now)
-            if now < may:
+            due_at = self._may_report_at(queue, ability, now)
+            if now < due_at:
                 self._held.add(queue)
-                self._d.agenda.set_earlier(ABLE, may)
+                self._d.agenda.set_earlier(ABLE, due_at)
                 continue
             self._report(found, queue, ability, now)
         return self._words(found)
 
     def all(self, now: float, *, asks: bool) -> list[Able]:
-        """Return reports of all queues at once; ``asks`` requests the same of the others."""
+        """Return reports of all queues; ``asks`` requests the same from the peers."""
         self._d.agenda.clear(ABLE)
         self.reported.clear()
         self.stirred.clear()
@@ -76,28 +76,28 @@ class CapacityReports:
             self.reported[queue], self._reported_at[queue] = ability, now
 
     def _words(self, found: dict[str, Ability | None], *, whole: bool = False, asks: bool = False) -> list[Able]:
-        items, words = list(found.items()), []
+        items, messages = list(found.items()), []
         for at in range(0, len(items) or whole, QUEUES_MAX):
             begins = whole and not at
             part = dict(items[at : at + QUEUES_MAX])
-            words.append(
+            messages.append(
                 Able(boot=self._d.boot, seq=self._members.seq, queues=part, whole=begins, asks=begins and asks)
             )
-        return words
+        return messages
 
     def _may_report_at(self, queue: str, ability: Ability | None, now: float) -> float:
-        """Return from when on a change may be reported."""
-        may, before = self._reported_at.get(queue, -math.inf) + SAY_EVERY_S, self.reported.get(queue)
-        if before is not None and before.room and ability is not None and not ability.room:
-            return max(may, self._full_since.setdefault(queue, now) + FULL_FOR_S)
+        """Return the earliest time at which a change may be reported."""
+        due_at, previous = self._reported_at.get(queue, -math.inf) + SAY_EVERY_S, self.reported.get(queue)
+        if previous is not None and previous.room and ability is not None and not ability.room:
+            return max(due_at, self._full_since.setdefault(queue, now) + FULL_FOR_S)
         self._full_since.pop(queue, None)
-        return may
+        return due_at
 
     def _ability(self, queue: str) -> Ability | None:
         work = self._d.pending.find(queue)
         if work is None or not len(work.sessions):
             return None
         longest = max(entry.visibility_s for entry in work.sessions)
-        # Z5: a bridge that would have to start a worker comes after all that have one with room.
+        # Z5: a bridge that must start a worker first comes after all that have one with room.
         ready = work.sessions.any_worker_ready
         return Ability(ready, round(longest * 1000), work.sessions.store, not ready and work.sessions.any_starter)

@@ -1,4 +1,4 @@
-"""What a bridge that leaves hands over, and when each of its sessions is sent to the others (C7)."""
+"""Hand over pending work when a bridge leaves, and time its sessions' departures (C7)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from bridge.contract.names import split_reference
 from bridge.core.pending_work import PendingWork
 
 SPREAD_S: Final = 5.0
-"""The last is sent away before this: who hears of a leave waits no longer for it to end."""
+"""The last session is sent away before this: a peer does not wait longer for the leave to end."""
 EACH_S: Final = 0.01
-"""A hello costs the one that takes it over about a tenth of this."""
+"""A hello costs the receiving bridge about a tenth of this."""
 ANSWER_S: Final = 0.5
-"""A session that has not said `bye` so long after its `drain` is ended: an older listener, or one that receives."""
+"""A session without a `bye` this long after its `drain` is ended: it is an older listener, or it is receiving."""
 ENDS_S: Final = 10.0
-"""So long a leave may take in all."""
+"""Maximum duration of a leave."""
 BEQUEST_MAX: Final = 1000
-"""Due times of one queue that a bridge which leaves tells of."""
+"""Due times of one queue that a leaving bridge hands over."""
 
 
 def at_once(ends: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
-    """Merge what ends within `SPREAD_S`, ascending times with sizes, into the last of it: later, and never early."""
+    """Merge ends within `SPREAD_S`, ascending times with sizes, into the last of them: later, never early."""
     merged: list[tuple[float, int]] = []
     for at, size in reversed(ends):
         if merged and merged[-1][0] - at <= SPREAD_S:
@@ -35,7 +35,7 @@ def at_once(ends: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
 
 
 def left_behind(by_queue: Iterable[PendingWork], now: float) -> list[CloudQueueWorkDetected]:
-    """Return what is pending and due in these queues, as triggers; of each queue at most `BEQUEST_MAX` due times."""
+    """Return these queues' pending work and due times as triggers, at most `BEQUEST_MAX` due times per queue."""
     triggers: list[CloudQueueWorkDetected] = []
     for work in by_queue:
         account, queue = split_reference(work.queue)
@@ -54,10 +54,9 @@ def left_behind(by_queue: Iterable[PendingWork], now: float) -> list[CloudQueueW
 
 
 def departures(sessions: int, others: int, draw: Draw) -> list[float]:
-    """Return in how many seconds each of so many sessions is sent away: ascending, from 0 to less than `SPREAD_S`.
+    """Return in how many seconds each session is sent away: ascending, from 0 to less than `SPREAD_S`.
 
-    They share the time evenly, and each goes at a moment of its share that chance decides. Without ``others`` to go to
-    there is nobody to spare, and all go at once.
+    They share the time evenly, each at a random moment of its share. Without ``others`` to go to, all go immediately.
     """
     span = min(SPREAD_S, EACH_S * sessions) if others else 0.0
-    return [span * (place + draw()) / sessions for place in range(sessions)]
+    return [span * (index + draw()) / sessions for index in range(sessions)]

@@ -1,6 +1,6 @@
-"""Who is there, who comes first, and who could wake somebody (C1 to C3).
+"""Track cluster members, their order, and which of them could wake a session (C1 to C3).
 
-Every bridge reckons this alone, from what it heard. Two that disagree both act, or both wait for A.
+Each bridge computes this alone from received messages. Two that disagree both act, or both wait for A.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from bridge.contract.cluster import MEMBERS_MAX, Ability, Able, Member
 
 SAY_S: Final = 1.0
 SILENT_S: Final = 3.5
-"""Whoever is silent for so long is gone."""
+"""A member that is silent for this long is gone."""
 STOOD_STILL_S: Final = 1.0
-"""Who did not run for so long may have missed anything, and is alone until it hears itself."""
+"""A bridge that did not run for this long may have missed anything, and acts alone until its own message returns."""
 SINCE_MAX_MS: Final = 1500
-"""A word heard longer ago says nothing of when something happened: its sender says a newer one every second."""
+"""A message received longer ago proves no time: its sender sends a newer one every second."""
 WENT_S: Final = 300.0
-"""For how long it is remembered that a member went."""
+"""How long a member's departure is remembered."""
 KNOWN_MAX: Final = 100_000
-"""Queues of one other member that are known; of more it is not heard that it is able, which is safe (C3)."""
+"""Known queues per peer; beyond that it counts as not able, which is safe (C3)."""
 _WENT_MAX: Final = 256
 _SENT_MAX: Final = 64
 
 
 class Peer(msgspec.Struct, eq=False):
-    """Another member, as far as it was heard."""
+    """Hold what is known of a peer."""
 
     boot: str
     word: Member
     heard_at: float
     timed: bool = True
-    """Whether ``heard_at`` may be told: not once the clock stood still or words were missed since."""
+    """True if ``heard_at`` may be reported: not after the clock stopped or messages were missed."""
     abilities: dict[str, Ability] = {}
     left: dict[str, tuple[float, int]] = {}
-    """Queues that its sessions left, with until when their leases may last, and their visibility timeout."""
+    """Queues that its sessions left: when their leases end at the latest, and their visibility timeout."""
 
 
 class Refused(msgspec.Struct, eq=False):
-    """Another bridge on the cluster's subjects that is none of its members."""
+    """Hold another bridge on the cluster's subjects that is not a member."""
 
     boot: str
     address: str
@@ -51,16 +51,16 @@ class Refused(msgspec.Struct, eq=False):
 
 
 class Members:
-    """The members of one cluster as one of them, ``boot``, sees them."""
+    """Track the members of one cluster as seen by ``boot``."""
 
     def __init__(self, boot: str) -> None:
         self.boot = boot
         self.leaving = False
         self.peers: dict[str, Peer] = {}
         self.refused: OrderedDict[str, Refused] = OrderedDict()
-        """By boot, those that were refused of late; as many as a cluster has members, for anybody can say anything."""
+        """Recently refused bridges by boot; at most as many as a cluster has members: anyone can send anything."""
         self.went: deque[tuple[float, str]] = deque(maxlen=_WENT_MAX)
-        """When members went of late, and their addresses: of those that come and go, whatever their boots."""
+        """Recent departures with address, to find members that come and go under changing boots."""
         self._seq = 0
         self._sent: OrderedDict[int, float] = OrderedDict()
         self._heard_self: tuple[int, float] | None = None
@@ -69,10 +69,10 @@ class Members:
         self._needs = 1
         self._before: dict[str, tuple[tuple[str | None, bool, bool], int]] = {}
 
-    # -- itself ------------------------------------------------------------------------------------------------------
+    # -- this bridge ---------------------------------------------------------------------------------------------------
 
     def next_seq(self, now: float) -> int:
-        """Return the number of a word that is said now."""
+        """Return the number of a message that is sent now."""
         self._seq += 1
         self._sent[self._seq] = now
         if len(self._sent) > _SENT_MAX:
@@ -81,17 +81,17 @@ class Members:
 
     @property
     def seq(self) -> int:
-        """The number of the newest word said."""
+        """Return the number of the newest sent message."""
         return self._seq
 
     def sent_at(self, seq: int) -> float | None:
-        """Return when the word of this number was said; None where that says nothing any more."""
+        """Return when a message was sent; None if that proves nothing any more."""
         return self._sent.get(seq)
 
     def heard_self(self, seq: int) -> bool:
-        """Take note of an own word that came back; False for one that was never said, or came back before.
+        """Record that this bridge's message returned; return False if it was never sent or returned before.
 
-        Words come back once and in order, or another bridge speaks under this one's boot.
+        Messages return once and in order; otherwise another bridge sends under this boot.
         """
         if not self._came_back < seq <= self._seq:
             return False
@@ -102,54 +102,54 @@ class Members:
         return True
 
     def heard_double(self, now: float) -> None:
-        """Another speaks under this boot, a copy of this machine or a forger: for a while nothing is proven, alone.
+        """Record that a copy of this machine or a forger sends under this boot: act alone for a while.
 
-        What others heard of this boot is not what was said here, so that no moment of it proves anything (C4).
+        Peers may have received messages of this boot that this bridge never sent, so its times prove nothing (C4).
         """
         self._doubled_at = now
 
     def doubled(self, now: float) -> bool:
-        """Whether another was heard under this boot of late."""
+        """Return whether another bridge recently sent under this boot."""
         return self._doubled_at is not None and now - self._doubled_at <= SILENT_S
 
     def alone(self, now: float) -> bool:
-        """Whether this bridge is to act as if there were no other."""
+        """Return whether this bridge must act as if it had no peers."""
         if self._heard_self is None or self._heard_self[0] < self._needs or self.doubled(now):
             return True
         return now - self._heard_self[1] > SILENT_S
 
     def stood_still(self) -> None:
-        """The loop did not run for a while: be alone until a word said from now on comes back."""
+        """Act alone after the loop was blocked, until a message sent from now on returns."""
         self._needs = self._seq + 1
 
     def lost_touch(self) -> None:
-        """Words were missed, or a clock stood still: no moment from before proves anything (C4), and be alone."""
+        """Discard known times after missed messages or a stopped clock (C4), and act alone."""
         self._sent.clear()
         self._heard_self = None
         self.stood_still()
         for peer in self.peers.values():
             peer.timed = False
 
-    # -- others ------------------------------------------------------------------------------------------------------
+    # -- peers ---------------------------------------------------------------------------------------------------------
 
     def refuse(self, now: float, word: Member, why: str) -> bool:
-        """Note that a bridge is none of the members, and why; whether that is news."""
-        before = self.refused.pop(word.boot, None)
+        """Record a refused bridge and the reason; return whether that is new."""
+        previous = self.refused.pop(word.boot, None)
         self.refused[word.boot] = Refused(word.boot, word.address or "", why, now)
         if len(self.refused) > MEMBERS_MAX:
             self.refused.popitem(last=False)
-        return before is None or before.why != why
+        return previous is None or previous.why != why
 
     def has_room(self, boot: str) -> bool:
-        """Whether this bridge is one of the members, or there is room for another."""
+        """Return whether a bridge is a member, or there is room for another."""
         return boot in self.peers or len(self.peers) < MEMBERS_MAX - 1
 
     def flapping(self, now: float) -> dict[str, int]:
-        """Return by address, or boot, how often a member went of late."""
-        return dict(Counter(who for at, who in self.went if now - at <= WENT_S))
+        """Return how often members left recently, by address or boot."""
+        return dict(Counter(address for at, address in self.went if now - at <= WENT_S))
 
     def hear(self, now: float, word: Member) -> bool:
-        """Take a word of another; say whether it is a newcomer. One that is older than what is known is not taken."""
+        """Record a peer's message unless it is outdated; return whether the peer is new."""
         peer = self.peers.get(word.boot)
         if peer is None:
             if not self.has_room(word.boot):
@@ -165,7 +165,7 @@ class Members:
         return False
 
     def hear_able(self, now: float, word: Able) -> list[str]:
-        """Take what a member is able for; return the queues of which it said something else before."""
+        """Record a member's abilities; return the queues whose ability changed."""
         peer = self.peers.get(word.boot)
         if peer is None:
             return []
@@ -173,24 +173,24 @@ class Members:
         if word.whole:
             queues = {**dict.fromkeys(peer.abilities), **queues}
         changed = [queue for queue, ability in queues.items() if peer.abilities.get(queue) != ability]
-        # Once a word: a member may leave ten thousand queues at a stroke.
+        # Once per message: a member may leave ten thousand queues at once.
         peer.left = {name: held for name, held in peer.left.items() if held[0] > now}
         for queue in changed:
-            ability, before = queues[queue], peer.abilities.pop(queue, None)
+            ability, previous = queues[queue], peer.abilities.pop(queue, None)
             if ability is not None:
                 if len(peer.abilities) < KNOWN_MAX:
                     peer.abilities[queue] = ability
-            elif before is not None and len(peer.left) < KNOWN_MAX:
-                peer.left[queue] = (now + before.visibility_ms / 1000, before.visibility_ms)
+            elif previous is not None and len(peer.left) < KNOWN_MAX:
+                peer.left[queue] = (now + previous.visibility_ms / 1000, previous.visibility_ms)
             self._before.pop(queue, None)
         return changed
 
     def silent_at(self) -> float | None:
-        """Return when the first of them will have been silent for too long."""
+        """Return when the longest-silent peer was last heard."""
         return min((peer.heard_at for peer in self.peers.values()), default=None)
 
     def gone(self, now: float) -> list[Peer]:
-        """Take out those of whom nothing was heard for too long."""
+        """Remove and return the peers that were silent for too long."""
         gone = [peer for peer in self.peers.values() if now - peer.heard_at >= SILENT_S]
         for peer in gone:
             del self.peers[peer.boot]
@@ -202,22 +202,21 @@ class Members:
         return gone
 
     def heard(self, now: float) -> dict[str, tuple[int, int]]:
-        """Return by boot the newest word of each other, and for how many milliseconds it is known, rounded down."""
-        told = {
+        """Return by boot each peer's newest message and its age in milliseconds, rounded down."""
+        ages = {
             peer.boot: (peer.word.seq, int((now - peer.heard_at) * 1000)) for peer in self.peers.values() if peer.timed
         }
-        return {boot: (seq, since) for boot, (seq, since) in told.items() if since <= SINCE_MAX_MS}
+        return {boot: (seq, since) for boot, (seq, since) in ages.items() if since <= SINCE_MAX_MS}
 
-    # -- order -------------------------------------------------------------------------------------------------------
+    # -- order ---------------------------------------------------------------------------------------------------------
 
     def before(
         self, queue: str, now: float, store: str | None = None, *, ready: bool = True, starts: bool = False
     ) -> int:
-        """Return how many that are able for ``queue`` come before this one; 0: it acts at once (C2, C3).
+        """Return how many members able for ``queue`` come before this one; 0: it acts immediately (C2, C3).
 
-        Whoever is known to work on another store than ``store`` is not able for our debts (B11). Without a session that
-        is ``ready`` this one comes after all who are able; where it ``starts`` workers, also after those others who
-        would and come first (Z5).
+        A peer with another store than ``store`` is not able (B11). Without a ``ready`` session this bridge comes after
+        all able ones. If it ``starts`` workers, it also comes after others that would and precede it (Z5).
         """
         if not self.peers or self.alone(now):
             return 0
@@ -234,19 +233,19 @@ class Members:
         return known[1]
 
     def forget(self, queue: str) -> None:
-        """Forget who comes before this one for a queue that is not known any more."""
+        """Forget the cached order of a queue that is no longer known."""
         self._before.pop(queue, None)
 
     def left(self) -> None:
-        """Note that this one goes: it is the last in every order."""
+        """Leave: put this bridge last in every order."""
         self.leaving = True
         self._before.clear()
 
 
 def able(peer: Peer, queue: str, store: str | None, *, starts: bool = False) -> bool:
-    """Whether a member could wake somebody for a queue of ``store`` now, as it said. Not heard is not able (C3).
+    """Return whether a member reported that it could wake a session for a queue of ``store`` now (C3).
 
-    With ``starts``: whether it could not, and would start somebody.
+    A member without a report is not able. With ``starts``: whether it could not, but would start a worker.
     """
     ability = peer.abilities.get(queue)
     if ability is None or peer.word.leaving or not (ability.starts and not ability.room if starts else ability.room):
@@ -255,7 +254,7 @@ def able(peer: Peer, queue: str, store: str | None, *, starts: bool = False) -> 
 
 
 def rank(queue: str, boot: str) -> int:
-    """Return a member's place in the order of one queue: the highest is first."""
+    """Return a member's rank in a queue's order: the highest is first."""
     return int.from_bytes(hashlib.blake2b(f"{queue}\n{boot}".encode(), digest_size=8).digest(), "big")
 
 
@@ -267,11 +266,11 @@ TOO_MANY: Final = f"a cluster has at most {MEMBERS_MAX} bridges"
 
 
 def why_not(mine: Member, engine: str | None, other: Member) -> str | None:
-    """Return why ``other`` is refused; None for a member of the same cluster, as far as can be said.
+    """Return why ``other`` is refused; None for a member of the same cluster, as far as is known.
 
-    Two engines under one name would each be asked in turn, and every other put be late. ``engine`` is what ours says of
-    itself. A copy says the same as its original, so this proves another engine and never the same one: the address has
-    to be the same too. Older versions, which say nothing, are judged by the address alone.
+    Two stores under one name would each be checked in turn, and every other put be late. ``engine`` is the identity of
+    this bridge's store. A copy has its original's identity, so identities can prove two stores different but never the
+    same: the address must match too. Older versions report none and are judged by the address alone.
     """
     if other.cluster != mine.cluster:
         return OTHER_NAME

@@ -1,10 +1,9 @@
-"""Whose turn it is to tell plain subscribers: those of the cluster's broker, and each webhook (C10).
+"""Decide which bridge notifies subscribers: those of the cluster's broker, and each webhook (C10).
 
-Of the members that could tell, first in a queue's order tells at once. Every other holds what it would tell for A and a
-quarter of a second for each place, and drops it when it hears that somebody told of the queue since. No session is
-needed for a wake to be heard, so the order is that of members and not of those who are able (decision 0033). Nothing is
-forgiven by what is dropped here: a debt stands as it does. Who told is believed to bring it; if it goes, the next tells
-of what still waits.
+The first of the eligible members in a queue's order notifies immediately. Every other holds its notice for A and a
+quarter of a second per place, and drops it when a peer reports that it notified. Subscribers need no session, so the
+order includes members without room (decision 0033). A dropped notice settles no pending work. A peer that reports a
+notice is trusted to deliver it; if it leaves, the next member notifies of work still waiting.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from bridge.core.commands import AnnounceInTurn, Broadcast
 from bridge.core.dispatch import Dispatch, Timer
 
 PLACE_S: Final = 0.25
-"""How much later each further place in the order tells."""
+"""Extra delay per place in the order."""
 MERGE_S: Final = 0.2
-"""What was told of one queue within this time is said together."""
+"""Notices of one queue within this time are reported together."""
 SKEW_S: Final = 0.1
-"""By so much later one bridge may hear of the same trigger than another."""
+"""Maximum difference between two bridges in receiving the same trigger."""
 UNSURE_S: Final = 1.0
-"""A word that leaves open by more than this when it was told says nothing: it lay in a buffer."""
+"""A report whose time is uncertain by more than this is ignored: it lay in a buffer."""
 SUBJECTS: Final = ""
 """The way of the cluster's own wake subjects; others are names of webhooks."""
 
@@ -37,41 +36,41 @@ _Key = tuple[Literal["held", "say"], str, str]
 
 
 class _Held(msgspec.Struct):
-    """What is held of one queue, by the clock that goes on: no later than the oldest, and the newest."""
+    """Hold a queue's held notices, by the clock that runs during sleep: a lower bound of the oldest, and the newest."""
 
     first: float
     last: float
 
 
 class SubscriberCoordinator:
-    """What this bridge tells by its ``ways``, in turn with the members that have the same.
+    """Notify by this bridge's ``ways``, in turn with the members that have the same.
 
-    ``webhooks`` names those of this bridge together: who has others sends its own.
+    ``webhooks`` identifies this bridge's set of webhooks: a member with another set sends its own.
     """
 
     def __init__(self, dispatch: Dispatch, members: Members, webhooks: str | None) -> None:
         self.ways: dict[str, str | None] = {}
-        """By what this bridge tells, and of which queue, None of any."""
+        """How this bridge notifies, and for which queue; None for any."""
         self._d = dispatch
         self._members = members
         self._webhooks = webhooks
         self._held: dict[tuple[str, str], _Held] = {}
         self._told: dict[tuple[str, str], float] = {}
-        """When the newest was told that the others do not know of."""
+        """Time of the newest notice not yet reported to the peers."""
         self._agenda: Agenda[_Key] = Agenda()
         self._again: list[tuple[str, str]] = []
-        """What is held, by way and queue, and may not have to be any more."""
+        """Held notices, by way and queue, that may no longer have to wait."""
         self._left: list[tuple[str, str, list[str]]] = []
-        """The ways of members that went, with their boots and the queues that may have to be told of again."""
+        """The ways of departed members, with their boots and the queues that may need another notice."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     def offer(self, now: float, at: float, way: str, queue: str, *, shared: bool) -> bool:
-        """Say whether this is told now, with all that is held of the queue; else it is held.
+        """Return whether to notify now, including the queue's held notices; otherwise hold this one.
 
-        ``at`` is ``now`` by the clock that goes on. ``shared`` where the others would tell of it as well; what one
-        bridge alone knows it tells at once.
+        ``at`` is ``now`` by the clock that runs during sleep. ``shared``: the peers would notify too; work that only
+        this bridge knows is announced immediately.
         """
         place = self._before(way, queue, at) if shared else 0
         if not place:
@@ -87,10 +86,10 @@ class SubscriberCoordinator:
         return False
 
     def hear(self, now: float, at: float, word: Sent, proven: float | None) -> None:
-        """Take the word of one that told of a queue, not before ``proven`` by our clock; None where that is not known.
+        """Drop notices that a peer has sent, not before ``proven`` by this clock; None if that is unknown.
 
-        It cannot have been told later than its age before now. What this bridge learned of until then, and a moment
-        later, for it may be slower to hear, was told with it.
+        The peer notified no later than the message's age before now. Its notice included all that this bridge learned
+        until then, and shortly after, since this bridge may receive triggers later.
         """
         key = (word.hook or SUBJECTS, word.queue)
         held = self._held.get(key)
@@ -102,12 +101,12 @@ class SubscriberCoordinator:
             self._d.commands.append(AnnounceInTurn(*key, "drop"))
             self._arm()
         elif held.first < latest + SKEW_S:
-            # What is left is newer. Were it held from the oldest on, a stream of wakes would be told by all.
+            # The rest is newer. Held from the oldest one on, a stream of wakes would be announced by every bridge.
             held.first = latest + SKEW_S
             self._wait(now, at, *key, self._before(*key, at))
 
     def reconsider(self, now: float, at: float) -> None:
-        """Tell what is held where nobody is before this one any more."""
+        """Send held notices if no member comes before this one any more."""
         self._again = list(self._held)
         self._reconsider_some(now, at)
 
@@ -119,9 +118,9 @@ class SubscriberCoordinator:
         self._arm()
 
     def succeed(self, now: float, at: float, peer: Peer) -> None:
-        """Tell again of what waits where ``peer`` came before and this one is first now, with what was held of it.
+        """Notify again of waiting work for which ``peer`` came first and this bridge does now.
 
-        It went, and what it said that it had told may have gone with it: a post under way, or one to be tried again.
+        The peer left, and a notice that it reported may be lost with it: a POST in progress, or one to be retried.
         """
         for way, only in self.ways.items():
             if self._has(peer, way):
@@ -146,20 +145,20 @@ class SubscriberCoordinator:
         self._arm()
 
     def tick(self, now: float, at: float) -> None:
-        """Do what is due, and some of what a member that went or is leaving left to this one."""
+        """Run due timers, and some of the work left by members that left or are leaving."""
         self._reconsider_some(now, at)
         self._succeed_some(now, at)
         for kind, way, queue in self._agenda.pop_due(now, TURN_MAX):
             if kind == "held" and (way, queue) in self._held:
                 self._release(now, at, way, queue)
-            elif kind == "say" and (told := self._told.pop((way, queue), None)) is not None:
-                self._say(at, way, queue, told)
+            elif kind == "say" and (notified_at := self._told.pop((way, queue), None)) is not None:
+                self._say(at, way, queue, notified_at)
         self._arm()
 
-    # -- parts -------------------------------------------------------------------------------------------------------
+    # -- parts ---------------------------------------------------------------------------------------------------------
 
     def _before(self, way: str, queue: str, at: float) -> int:
-        """Return how many that could tell come before this one; 0 for one that is alone."""
+        """Return how many eligible members come before this one; 0 without others."""
         if self._members.alone(at):
             return 0
         mine = -1 if self._members.leaving else rank(queue, self._members.boot)

@@ -1,4 +1,4 @@
-"""What one queue's debt is made of, and what of it a peer's word proves paid (C4)."""
+"""Track one queue's wake requests, and which of them a peer's message proves settled (C4)."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import msgspec
 from bridge.contract.cluster import NAMES_MAX, Name
 
 DRIFT: Final = 1e-3
-"""Two clocks run at speeds that differ by this much at most."""
+"""Maximum relative difference in speed between two clocks."""
 RESOLUTION_S: Final = 0.001
 _SHOWN_MAX: Final = 64
 
 
 class WakeRequests(msgspec.Struct, eq=False):
-    """The marks of one queue that nobody forgave, and the names and moments that covers here are told with."""
+    """Hold the unsettled wake requests of one queue, and the names and times for reports of empty receives."""
 
     named: dict[Name, float] = {}
-    """When each mark that can be forgiven by its name was made."""
+    """Request times by name, for requests that can be settled by name."""
     bare: tuple[float, float] | None = None
-    """When the first and the last of the others were made: those without a name, and those beyond `NAMES_MAX`."""
+    """When the first and last of the others were made: those without a name, and those beyond `NAMES_MAX`."""
     names: deque[tuple[Name, int]] = msgspec.field(default_factory=lambda: deque(maxlen=NAMES_MAX))
-    """The newest names marked here, each with its generation, until a cover was told of them."""
+    """The newest names requested here, with their generations, until an empty receive reports them."""
     shown: deque[tuple[int, float | None]] = msgspec.field(default_factory=lambda: deque(maxlen=_SHOWN_MAX))
-    """Generations, and when a session was first told of each; None where no clock could be read."""
+    """Generations with the time when a session first learned of each; None if no clock could be read."""
 
     def __bool__(self) -> bool:
         return bool(self.named) or self.bare is not None
 
     def add(self, now: float, gen: int, name: Name | None) -> None:
-        """Add a mark. A name that was used before is none: what it names may be paid, and this mark not (C4)."""
+        """Add a wake request. A reused name is not kept: its first publish may be settled, and this one not (C4)."""
         if name is not None:
             self.names.append((name, gen))
         if name is not None and name not in self.named and len(self.named) < NAMES_MAX:
@@ -40,57 +40,57 @@ class WakeRequests(msgspec.Struct, eq=False):
             self.bare = (now if self.bare is None else self.bare[0], now)
 
     def oldest(self) -> float | None:
-        """Return when the oldest unforgiven mark was made."""
+        """Return the time of the oldest unsettled request."""
         times = [*self.named.values(), *([] if self.bare is None else [self.bare[0]])]
         return min(times, default=None)
 
     def settle_by_name(self, name: Name) -> bool:
-        """Forgive the mark of this name; False where there is none."""
+        """Settle the request of this name; return False if there is none."""
         return self.named.pop(name, None) is not None
 
     def settle_until(self, moment: float) -> bool:
-        """Forgive each mark made at ``moment`` or before; say whether there was one.
+        """Settle each request made at ``moment`` or before; return whether there was one.
 
-        Of the marks without a name only the last is remembered: they are forgiven together or not at all.
+        For requests without a name only the last time is known: they are settled together or not at all.
         """
-        paid = [name for name, at in self.named.items() if at <= moment]
-        for name in paid:
+        settled = [name for name, at in self.named.items() if at <= moment]
+        for name in settled:
             del self.named[name]
         bare = self.bare is not None and self.bare[1] <= moment
         if bare:
             self.bare = None
-        return bool(paid) or bare
+        return bool(settled) or bare
 
     def settle(self) -> None:
-        """Forget what is owed; a receive of this bridge's own session has paid it."""
+        """Forget all requests; this bridge's own session has settled them."""
         self.named.clear()
         self.bare = None
 
-    # -- what covers here are told with ------------------------------------------------------------------------------
+    # -- reports of empty receives -------------------------------------------------------------------------------------
 
     def show(self, now: float | None, gen: int) -> None:
-        """Note that a session is told of a generation."""
+        """Record when a session learns of a generation."""
         if not self.shown or gen > self.shown[-1][0]:
             self.shown.append((gen, now))
 
     def learned(self, gen: int) -> float | None:
-        """Return a moment before which no session knew of ``gen``, and so began no receive that knows of it."""
+        """Return a time before which no session knew of ``gen``, and so began no receive that covers it."""
         return next((at for known, at in reversed(self.shown) if known <= gen), None)
 
     def take_settled_names(self, gen: int) -> list[Name]:
-        """Take the names whose marks an empty receive begun after ``gen`` proves paid."""
-        paid = [name for name, at in self.names if at <= gen]
-        left = [entry for entry in self.names if entry[1] > gen]
+        """Take the names that an empty receive begun after ``gen`` proves settled."""
+        settled = [name for name, at in self.names if at <= gen]
+        rest = [entry for entry in self.names if entry[1] > gen]
         self.names.clear()
-        self.names.extend(left)
-        return paid
+        self.names.extend(rest)
+        return settled
 
 
 def proven_until(sent_at: float, since_ms: int, begun_age_ms: int) -> float:
-    """Return the latest moment, on the own clock, that a peer's receive is proven to have begun after.
+    """Return the latest time, on this clock, after which a peer's receive is proven to have begun.
 
-    The peer heard a word of ours, which was sent at ``sent_at``, ``since_ms`` before it spoke, and its receive began
-    ``begun_age_ms`` before that. How long the word was under way is not known, and counts as nothing.
+    The peer received this bridge's message, sent at ``sent_at``, ``since_ms`` before its report. Its receive began
+    ``begun_age_ms`` before the report. The transit time is unknown and counts as zero.
     """
     after = (since_ms - begun_age_ms) / 1000
     return sent_at + after - RESOLUTION_S - DRIFT * abs(after)

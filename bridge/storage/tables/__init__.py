@@ -15,8 +15,6 @@ TABLES: Final[dict[str, tuple[str, str]]] = {
     "azure": ("bridge.storage.tables.azure", "AzureTable"),
     "postgres": ("bridge.storage.tables.postgres", "PostgresTable"),
     "postgresql": ("bridge.storage.tables.postgres", "PostgresTable"),
-    "nats": ("bridge.storage.tables.nats", "NatsTable"),
-    "tls": ("bridge.storage.tables.nats", "NatsTable"),
 }
 """Scheme to the module and the class that serve it."""
 
@@ -25,10 +23,12 @@ def open_table(url: str) -> TableStore:
     """Return the table store that ``url`` names, ready to be called.
 
     ``memory:NAME`` is shared within the process, ``sqlite:///absolute/path.db`` (``sqlite:relative.db`` from the
-    working directory) within a machine, ``postgres://...``, ``azure:[NAME]`` (`bridge.queues.azure.account`)
-    and ``nats://host:4222`` or ``tls://host:4222`` wherever those are reached. Raises
-    `ConfigurationError` for anything else, without repeating the URL, which may hold a secret.
+    working directory) within a machine, ``postgres://...`` and ``azure:[NAME]`` (`bridge.queues.azure.account`)
+    wherever those are reached. Raises `ConfigurationError` for anything else, without repeating the URL, which may
+    hold a secret.
     """
+    if url.partition(":")[0].lower() in ("nats", "tls"):
+        raise ConfigurationError("ledger: NATS cannot hold a ledger; use one in postgres://, azure: or sqlite:")
     kind = class_for(url, TABLES, "ledger")
     argument = argument_of(url, "ledger", "sqlite", "/var/lib/queuebell/ledger.db")
     if url.lower().startswith("sqlite:") and not Path(argument).absolute().parent.is_dir():

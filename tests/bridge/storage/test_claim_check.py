@@ -303,7 +303,13 @@ async def test_a_blob_store_that_never_answers_ends_each_call(silent: int, url: 
 
 @pytest.mark.usefixtures("account")
 @pytest.mark.parametrize("call", TABLE_CALLS)
-@pytest.mark.parametrize("url", ["azure:", "postgres://u:p@127.0.0.1:{}/d", "nats://127.0.0.1:{}"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "azure:",
+        "postgres://u:p@127.0.0.1:{}/d",
+    ],
+)
 async def test_a_table_store_that_never_answers_ends_each_call(silent: int, url: str, call: str) -> None:
     """Also while it connects."""
     async with asyncio.timeout(PATIENCE_S), open_table(url.format(silent)) as store:

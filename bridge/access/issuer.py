@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Any, Final, Generic, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -46,3 +47,97 @@ def is_private(url: str) -> bool:
     except ValueError:
         return False
     return (parts.scheme == "https" and host != "") or (parts.scheme == "http" and is_loopback(host))
+
+
+COOLDOWN_S: Final = 30.0
+"""Minimum time between two fetches, however many unknown keys are requested."""
+
+
+FRESH_S: Final = 3600.0
+"""Age after which known keys are fetched again, so that withdrawn ones are removed."""
+
+
+Key = TypeVar("Key")
+
+
+class Mistimed(Exception):
+    """A token of a trusted issuer is outside its time; the text says by how much.
+
+    Only holders of such a token get this detail.
+    """
+
+
+class KeySet(Generic[Key]):
+    """Holds an issuer's keys by ``kid``, and keeps the last good ones if a fetch fails."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str | None, Key] = {}
+        self._fetched_at: float | None = None
+        self._tried_at: float | None = None
+
+    def find(self, kid: str | None) -> Key | None:
+        """Return the key with a ``kid``; for None the key, if there is only one."""
+        if kid is None:
+            return next(iter(self._keys.values())) if len(self._keys) == 1 else None
+        return self._keys.get(kid)
+
+    def serves(self, kid: str | None, now: float) -> bool:
+        """Return whether the key of a ``kid`` is known and fresh, so that no fetch is needed."""
+        fresh = self._fetched_at is not None and 0 <= now - self._fetched_at < FRESH_S
+        return fresh and self.find(kid) is not None
+
+    def wants(self, kid: str | None, now: float) -> bool:
+        """Return whether to fetch now because of this ``kid``, and record the attempt."""
+        if self.serves(kid, now):
+            return False
+        if self._tried_at is not None and 0 <= now - self._tried_at < COOLDOWN_S:
+            return False
+        self._tried_at = now
+        return True
+
+    def got(self, keys: Mapping[str | None, Key], now: float) -> None:
+        """Replace the keys with fetched ones."""
+        self._keys = dict(keys)
+        self._fetched_at = now
+
+
+def expires(claims: Mapping[str, Any], now: float, leeway_s: float = LEEWAY_S) -> float | None:
+    """Return the end of a token's validity; None if it is not valid at ``now``.
+
+    ``exp`` is required, as a token without end could not be revoked.
+    """
+    ends = _time(claims.get("exp"))
+    if ends is None or now >= ends + leeway_s:
+        return None
+    for name in ("nbf", "iat"):
+        if claims.get(name) is not None:
+            begins = _time(claims[name])
+            if begins is None or now < begins - leeway_s:
+                return None
+    return ends + leeway_s
+
+
+def mistimed(claims: Mapping[str, Any], now: float, leeway_s: float = LEEWAY_S) -> str:
+    """Describe by how much a token is outside its time at ``now``; "" if it is not."""
+    ends = _time(claims.get("exp"))
+    if ends is not None and now >= ends + leeway_s:
+        return _off(f"ended {now - ends:.0f} s ago", leeway_s)
+    for name in ("nbf", "iat"):
+        begins = _time(claims.get(name))
+        if begins is not None and now < begins - leeway_s:
+            return _off(f"begins ({name}) in {begins - now:.0f} s only", leeway_s)
+    return ""
+
+
+def _off(what: str, leeway_s: float) -> str:
+    return (
+        f"the token {what} by the clock of this bridge, and clocks may be {leeway_s:.0f} s apart: ask its issuer for a "
+        "new one, or set the clock that is wrong, the issuer's or the bridge's"
+    )
+
+
+def _time(value: Any) -> float | None:
+    # A bool is an int, and some decoders accept NaN and infinities although JSON has none.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -1e15 < value < 1e15:
+        return None
+    return float(value)

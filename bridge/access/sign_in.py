@@ -21,8 +21,8 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 import jwt
 import msgspec
 
-from bridge.access.issuer import IssuerSettings, is_private
-from bridge.access.tokens import FETCH_BYTES_MAX, FETCH_S, KeySet, Mistimed, Tokens, Verified, asked
+from bridge.access.issuer import IssuerSettings, KeySet, Mistimed, is_private
+from bridge.access.tokens import FETCH_BYTES_MAX, FETCH_S, Tokens, Verified, asked
 from bridge.brokers.client_certificate import open_to_all
 from bridge.contract.address import sender_of
 from bridge.contract.errors import ConfigurationError

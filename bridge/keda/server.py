@@ -21,9 +21,9 @@ from grpc import aio
 from bridge.access.access_watch import AccessWatch
 from bridge.access.certificates import Certificate
 from bridge.access.grants import Verb
+from bridge.access.issuer import Mistimed
 from bridge.access.keys import PREFIX, Identity
 from bridge.access.quota_guard import PastLimit
-from bridge.access.tokens import Mistimed
 from bridge.contract.address import sender_of
 from bridge.contract.errors import BadInput
 from bridge.keda.counts import KedaCounts

@@ -20,4 +20,4 @@ async def test_a_short_long_run_of_a_cluster(tmp_path: Path) -> None:
     assert (outcome.total.lost, outcome.total.unexpected) == (0, 0)
     assert outcome.faults[ROLLING] == 1
     assert outcome.faults[BRIDGE] >= 1
-    assert said[-1] == "all is put and healed; draining"
+    assert "all is put and healed; draining" in said

@@ -17,8 +17,8 @@ import msgspec
 from bridge.access import access_file
 from bridge.access.access_watch import AccessWatch
 from bridge.access.grants import Verb
+from bridge.access.issuer import Mistimed
 from bridge.access.keys import CHANCE_BYTES, PREFIX, Access, AccessList, Identity, new_key, without
-from bridge.access.tokens import Mistimed
 from bridge.brokers.credential import Credential
 from bridge.contract.address import http_addresses
 from bridge.contract.errors import ConfigurationError

@@ -9,9 +9,9 @@ from aiohttp.web import RequestKey, RequestPayloadError
 
 from bridge.access.access_watch import AccessWatch, End, Permit
 from bridge.access.grants import EVERYTHING, Principal, Reach, Verb
+from bridge.access.issuer import Mistimed
 from bridge.access.keys import PREFIX, Identity
 from bridge.access.quota_guard import PastLimit
-from bridge.access.tokens import Mistimed
 from bridge.contract.address import sender_of
 from bridge.http.server.body import unread
 from bridge.http.server.call import Call

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from bridge.access.grants import Verb
+from bridge.access.issuer import Mistimed
 from bridge.access.keys import PREFIX, Identity
 from bridge.access.quota_guard import PastLimit
-from bridge.access.tokens import Mistimed
 from bridge.brokers.base import ANY, Broker, Incoming
 from bridge.contract.errors import BadInput, QueuebellError
 from bridge.contract.framing import VERSION, Stamp, encode_down, instance_of, is_instance, is_will, read_stamp

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bridge.access.broker_grants import ANY, BRIDGE_USER, BrokerUser, Topic, broker_users
 from bridge.access.grants import Principal, Verb
-from bridge.access.issuer import IssuerSettings
+from bridge.access.issuer import COOLDOWN_S, FRESH_S, LEEWAY_S, IssuerSettings, KeySet, expires, mistimed
 from bridge.access.keys import Access, AccessList, Key, new_key, without
 from bridge.access.limits import NO_LIMITS, Limits
 from bridge.access.sign_in import (
@@ -29,7 +29,6 @@ from bridge.access.sign_in import (
     provider_of,
     wrong,
 )
-from bridge.access.tokens import COOLDOWN_S, FRESH_S, LEEWAY_S, KeySet, expires, mistimed
 from bridge.contract.errors import ConfigurationError
 from tests.support.access import NOW, listed, secret_of
 

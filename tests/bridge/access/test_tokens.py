@@ -19,8 +19,8 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from bridge.access import access_file
 from bridge.access.access_watch import AccessWatch
-from bridge.access.issuer import LEEWAY_S, IssuerSettings
-from bridge.access.tokens import Mistimed, Tokens
+from bridge.access.issuer import LEEWAY_S, IssuerSettings, Mistimed
+from bridge.access.tokens import Tokens
 from bridge.contract.errors import ConfigurationError
 from tests.support.access import listed
 from tests.support.web import serving

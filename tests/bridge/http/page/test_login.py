@@ -23,9 +23,8 @@ from jwt.algorithms import RSAAlgorithm
 
 from bridge.access import sign_in as shell
 from bridge.access.access_watch import AccessWatch
-from bridge.access.issuer import IssuerSettings
+from bridge.access.issuer import COOLDOWN_S, IssuerSettings
 from bridge.access.sign_in import nonce_of
-from bridge.access.tokens import COOLDOWN_S
 from bridge.http.page import login as routes
 from bridge.observe.facts import AccessRefused, Fact
 from tests.support.access import written

@@ -21,6 +21,10 @@ from bridge.access.keys import Access, AccessList
 from bridge.contract.errors import ConfigurationError
 from bridge.queues.embedded.file import make_folder
 
+log = logging.getLogger("queuebell.access")
+LOOK_S: Final = 0.5
+"""Interval of checks; a change takes effect within twice this time."""
+Stamp = tuple[int, int, int, int]
 _BYTES_MAX = 16 * 1024 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -120,14 +124,6 @@ def _replace(path: pathlib.Path, raw: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-log = logging.getLogger("queuebell.access")
-
-LOOK_S: Final = 0.5
-"""Interval of checks; a change takes effect within twice this time."""
-
-Stamp = tuple[int, int, int, int]
 
 
 class FileWatch(abc.ABC):

@@ -244,10 +244,10 @@ def _tokens(issuers: Sequence[IssuerSettings], wall: Callable[[], float]) -> Tok
 
 
 def _login(issuers: Sequence[IssuerSettings], tokens: Tokens, wall: Callable[[], float]) -> Login | None:
-    from bridge.access import sign_in as login
+    from bridge.access import sign_in
 
     for each in issuers:
-        login.check(each)
+        sign_in.check(each)
     found = [each for each in issuers if each.client_id]
     if len(found) > 1:
         raise ConfigurationError("issuer: people sign in at one issuer, and client_id stands in several tables")

@@ -1,4 +1,4 @@
-"""Define the settings of trusted token issuers."""
+"""Settings of trusted token issuers, when to fetch their public keys, and whether a token is valid now; pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from bridge.contract.address import is_loopback
 
 LEEWAY_S: Final = 60.0
 """Tolerated difference between the issuer's clock and the bridge's."""
+COOLDOWN_S: Final = 30.0
+"""Minimum time between two fetches, however many unknown keys are requested."""
+FRESH_S: Final = 3600.0
+"""Age after which known keys are fetched again, so that withdrawn ones are removed."""
+Key = TypeVar("Key")
 Algorithm = Literal["RS256", "ES256", "EdDSA"]
 
 
@@ -47,17 +52,6 @@ def is_private(url: str) -> bool:
     except ValueError:
         return False
     return (parts.scheme == "https" and host != "") or (parts.scheme == "http" and is_loopback(host))
-
-
-COOLDOWN_S: Final = 30.0
-"""Minimum time between two fetches, however many unknown keys are requested."""
-
-
-FRESH_S: Final = 3600.0
-"""Age after which known keys are fetched again, so that withdrawn ones are removed."""
-
-
-Key = TypeVar("Key")
 
 
 class Mistimed(Exception):

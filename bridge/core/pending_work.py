@@ -148,7 +148,7 @@ class PendingWork(msgspec.Struct, eq=False):
         return self.exists or self.sessions.any_own
 
     @property
-    def elsewhere(self) -> bool:
+    def external(self) -> bool:
         """Return whether some listener receives from an external store.
 
         Only empty receives can settle such work, whatever the queue service knows of a queue of the same name.
@@ -161,7 +161,7 @@ class PendingWork(msgspec.Struct, eq=False):
 
         The queue service knows what is visible; in an external store, work waits until an empty receive settles it.
         """
-        return self.visible > 0 or (self.dirty and self.elsewhere)
+        return self.visible > 0 or (self.dirty and self.external)
 
     @property
     def needed(self) -> bool:

@@ -1,7 +1,7 @@
 """Compose the bridge's rules: take timestamped input and return what to do about it.
 
 Feed it (`trigger`, `frame`, `on_commit`, `handed`, `lost`, `tick`), then perform `commands()` in order, emit `facts()`,
-and call it again at `deadline()`. It reads no clock and no random numbers of its own.
+and call it again at `deadline()`. It reads no clock and draws no random numbers.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class WakeScheduler:
             return
         session.last_heard = now
         if self._engine is not None:
-            frame = elsewhere(frame, self._engine)
+            frame = as_external(frame, self._engine)
         if isinstance(frame, Hello):
             self._hello(now, session, frame)
         elif session.instance is None:
@@ -645,7 +645,7 @@ def _told(value_s: float, default_s: float) -> int | None:
     return None if value_s == default_s else round(value_s * 1000)
 
 
-def elsewhere(frame: UpFrame, engine: Callable[[str], str]) -> UpFrame:
+def as_external(frame: UpFrame, engine: Callable[[str], str]) -> UpFrame:
     """Return a frame without `own` and without the offer to accept messages carried by a wake.
 
     A listener that sends `own` goes by the bridge's address or by an outdated answer. Trusting it would stop all

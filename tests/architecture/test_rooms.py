@@ -157,6 +157,21 @@ def heavy(root: pathlib.Path) -> list[str]:
     return loaded
 
 
+EXTRAS = (
+    "jwt", "grpc", "google.protobuf", "redis", "asyncpg", "aiobotocore", "azure", "django", "taskiq", "sqlalchemy",
+)  # fmt: skip
+
+
+def test_a_bridge_starts_without_any_extra() -> None:
+    """What `serve`, `listen`, `check` and `key` load before they know the settings needs no optional library."""
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r}));"
+        "import queuebell.assembly, queuebell.command.serve, queuebell.command.listen, queuebell.command.check,"
+        "queuebell.command.key, bridge.http.api.app, bridge.service.channels.brokered, bridge.triggers.attachment"
+    )
+    subprocess.run([sys.executable, "-c", code], env=environment(), cwd=ROOT, timeout=500, check=True)
+
+
 CHECKS: list[Callable[[pathlib.Path], list[str]]] = [unplanned, upward, circular, closed, crowded, worldly, heavy]
 
 

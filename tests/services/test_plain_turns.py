@@ -11,7 +11,7 @@ import pytest
 from bridge import Bridge, Publisher
 from bridge.brokers.base import ANY, Incoming
 from bridge.contract.wire import Wake, decode_down
-from bridge.core.cluster import subscribers as outward
+from bridge.core.cluster import subscribers
 from bridge.core.cluster.members import rank
 from bridge.core.settings import Periods
 from bridge.http.webhooks.settings import WebhookSettings, name_of_all
@@ -35,7 +35,7 @@ QUEUE = "billing/orders"
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much later one bridge hears of a trigger than another: on a busy machine that is no second trigger."""
-    monkeypatch.setattr(outward, "SKEW_S", PATIENCE_S)
+    monkeypatch.setattr(subscribers, "SKEW_S", PATIENCE_S)
 
 
 class Member:

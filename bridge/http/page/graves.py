@@ -214,7 +214,7 @@ class GraveRoutes:
         """
         own, ledger = self._bridge.store, self._bridge.scheduler.pending
         by_queue = [work for work in map(ledger.find, (queue.removesuffix(POISON_SUFFIX), queue)) if work is not None]
-        elsewhere = any(work.elsewhere for work in by_queue)
+        elsewhere = any(work.external for work in by_queue)
         fails = "which this bridge does not read"
         for store in sorted((own, *self._beside), key=lambda each: (each is own) == elsewhere):
             try:

@@ -16,13 +16,12 @@ _SLOT: Final = "extract(epoch FROM clock_timestamp())::bigint"
 COMMIT: Final = "'postgres:' || extract(epoch FROM pg_postmaster_start_time()) || ':' || pg_current_xact_id()"
 """What names the transaction that a statement is part of, among those of all servers."""
 
-# What a NOTIFY says is read by `bridge/triggers/postgres.py`: a trigger as JSON, or a queue reference alone. Of delayed
-# messages the earliest is told; whoever looks then learns from the store when the next one is due.
+# `bridge/triggers/postgres.py` reads a NOTIFY: a trigger as JSON, or a queue reference alone. For delayed messages it
+# carries the earliest time; the receive at that time learns from the store when the next message is due.
 #
-# What it says has a name, of the transaction and of the queue in it, and the bridge by which it was put says the same
-# name over the broker (`bridge.service.shared_store`): another that hears both marks once (B13). So a delay that was
-# just given is told as that bridge does, rounded up alike; of a row that was written with a time of another day what is
-# left counts.
+# A NOTIFY is named after its transaction and queue. The bridge through which the message was put publishes the same
+# name over the broker (`bridge.service.shared_store`), so a bridge that gets both requests one wake (B13). Both round
+# up a new delay in the same way; for a row with an older timestamp the remaining time counts.
 #
 # A commit that notifies waits for all others in the database that do, its write to the disk included. So a bridge that
 # hears very many promises to look by itself (`bridge/triggers/promises.py`), and a put whose queue is promised says

@@ -21,8 +21,7 @@ from bridge.contract.wire import (
     Started,
     Subscription,
 )
-from bridge.core import agenda as due
-from bridge.core import listener_counts as levels_module
+from bridge.core import agenda, listener_counts
 from bridge.core.listener_counts import Levels
 from bridge.core.settings import QueueRule
 from bridge.observe.facts import DuplicateDropped, OwnerStuck, StartMissed
@@ -484,13 +483,13 @@ def counted_math(number: float) -> Ceiling:
 def counting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the ends of buckets count their comparisons."""
     counted: Any = SimpleNamespace(ceil=counted_math, ldexp=math.ldexp, floor=math.floor, log2=math.log2)
-    monkeypatch.setattr(due, "math", counted)
+    monkeypatch.setattr(agenda, "math", counted)
     Counted.compared = 0
 
 
 def test_the_lost_are_bounded_and_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """By bytes; one that comes back and is lost once more is the newest."""
-    monkeypatch.setattr(levels_module, "PACKED_MAX", 10)
+    monkeypatch.setattr(listener_counts, "PACKED_MAX", 10)
     known: Levels[str, int] = Levels(dict[str, int], 10)
     for name in ("a", "b", "c"):  # four bytes each
         known.keep(name, "q", 1)

@@ -12,8 +12,7 @@ from bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat, Runnin
 from bridge.core.settings import Periods, QueueRule, Tuning
 from bridge.observe.slices import at_once
 from bridge.queues.missing import near
-from bridge.service.state import check as checking
-from bridge.service.state import explain as explaining
+from bridge.service.state import check, explain
 from bridge.service.state.answers import (
     Cluster,
     ClusterMember,
@@ -28,7 +27,6 @@ from bridge.service.state.answers import (
     Subscribed,
 )
 from bridge.service.state.check import Problem
-from bridge.service.state.explain import explain
 from bridge.service.state.status import findings, queues
 from bridge.service.state.trouble import Troubles
 from tests.support.bells import QUEUE, Rig
@@ -41,7 +39,7 @@ WELL: dict[str, Any] = {"ready": True, "checks": {"store": {"ok": True, "detail"
 
 def judge(readiness: object, findings: object, queues: list[Any]) -> list[Problem]:
     """Judge what a bridge answered, as it came."""
-    return checking.judge(
+    return check.judge(
         msgspec.convert(readiness, Readiness),
         msgspec.convert(findings, Findings),
         msgspec.convert(queues, list[QueueState]),
@@ -98,7 +96,7 @@ def test_every_subject_can_be_looked_for() -> None:
     assert (elsewhere.subject, elsewhere.what) == ("a/b-poison", "some")
     older = problem_of({"unattended": [{"queue": "a/b-poison", "detail": "nobody", "visible": 2}]})
     assert (older.code, older.what) == ("buried", "nobody"), "a bridge of an older version says so in one list"
-    told = checking.untold("/v1/findings", 500)
+    told = check.untold("/v1/findings", 500)
     assert (told.code, told.subject) == ("untold", "/v1/findings") and "500" in told.what
     assert told.advice.startswith("ask again")
 
@@ -126,10 +124,10 @@ def test_a_cluster_of_one_and_one_of_several_versions(alone: bool, versions: lis
         )
         for number, version in enumerate(versions)
     ]  # fmt: skip
-    problems = checking.in_turns(Cluster(name="shop", alone=alone, members=members))
+    problems = check.in_turns(Cluster(name="shop", alone=alone, members=members))
     assert [f"{each.code}: {each.what}".partition(", so that")[0] for each in problems] == found
     assert all(each.subject == "cluster shop" and "nothing is lost" in each.advice for each in problems)
-    assert checking.in_turns(Cluster()) == []
+    assert check.in_turns(Cluster()) == []
 
 
 def member(number: int, *, me: bool = False) -> ClusterMember:
@@ -153,9 +151,9 @@ def view(me: int, *others: int, **more: Any) -> Cluster:
 
 def test_a_bridge_that_is_refused_and_one_that_comes_and_goes_are_warned_of() -> None:
     """By their addresses, with what to do; a restart or three of one bridge is no flapping."""
-    assert checking.in_turns(view(1, 2, went={"b:8470": checking.FLAPS})) == []
+    assert check.in_turns(view(1, 2, went={"b:8470": check.FLAPS})) == []
     refused = [RefusedMember("a" * 32, "", "a cluster has at most 32 bridges")]
-    problems = checking.in_turns(view(1, 2, refused=refused, went={"b:8470": checking.FLAPS + 1}))
+    problems = check.in_turns(view(1, 2, refused=refused, went={"b:8470": check.FLAPS + 1}))
     assert [(each.code, each.what) for each in problems] == [
         ("refused", "the bridge aaaaaaaa is none of it: a cluster has at most 32 bridges"),
         ("flapping", "the bridge b:8470 went 4 times within five minutes"),
@@ -165,20 +163,20 @@ def test_a_bridge_that_is_refused_and_one_that_comes_and_goes_are_warned_of() ->
 
 def test_two_that_look_first_are_found_by_asking_both() -> None:
     """One that does not hear the other is enough; other clusters, and those without one, are none of it."""
-    (problem,) = checking.split({"http://a": view(1, 2), "http://b": view(2), "http://c": view(3, 1, 2, name="stall")})
+    (problem,) = check.split({"http://a": view(1, 2), "http://b": view(2), "http://c": view(3, 1, 2, name="stall")})
     assert problem.code == "split"
     assert problem.what == "http://a and http://b do not hear each other, so that both look first"
-    assert checking.split({"http://a": view(1, 2), "http://b": view(2, 1), "http://c": Cluster()}) == []
-    assert checking.split({"http://a": view(1), "http://b": view(1)}) == [], "one bridge by two addresses"
+    assert check.split({"http://a": view(1, 2), "http://b": view(2, 1), "http://c": Cluster()}) == []
+    assert check.split({"http://a": view(1), "http://b": view(1)}) == [], "one bridge by two addresses"
 
 
 def explained(rig: Rig, **more: Any) -> Explained:
-    found = explaining.explain(rig.scheduler, QUEUE, rig.now, **{"draining": False, **more})
+    found = explain.explain(rig.scheduler, QUEUE, rig.now, **{"draining": False, **more})
     assert found is not None
     return found
 
 
-def explain_explaining(rig: Rig, **more: Any) -> dict[str, Any]:
+def as_read(rig: Rig, **more: Any) -> dict[str, Any]:
     """As it is read over HTTP."""
     return dict(msgspec.to_builtins(explained(rig, **more)))
 
@@ -202,7 +200,7 @@ def ready(rig: Rig, count: int, **options: Any) -> list[int]:
 
 def foretold(rig: Rig, numbers: list[int], size: int = 1) -> None:
     """Compare what is explained with whom the next trigger wakes."""
-    expected = {row["listener"] for row in explain_explaining(rig)["sessions"] if row["gets"]}
+    expected = {row["listener"] for row in as_read(rig)["sessions"] if row["gets"]}
     for number in numbers:
         rig.wakes(number)
     rig.trigger(size=size)
@@ -219,7 +217,7 @@ def test_each_reason_for_not_being_asked() -> None:
         seat = rig.work().sessions.get(number)
         setattr(seat, {"deaf": "unresponsive"}.get(reason, reason), True)
         rig.work().sessions.refresh(seat)
-    found = explain_explaining(rig)
+    found = as_read(rig)
     assert why(found) == {
         named(rig, able): "woken",
         named(rig, zero): "capacity_0",
@@ -236,9 +234,9 @@ def test_wake_all() -> None:
     """Where the bridge is set to wake all, all with room are named."""
     rig = Rig(wake="all")
     numbers = ready(rig, 2)
-    assert [row["gets"] for row in explain_explaining(rig)["sessions"]] == [True, True]
+    assert [row["gets"] for row in as_read(rig)["sessions"]] == [True, True]
     foretold(rig, numbers)
-    assert [row["gets"] for row in explain_explaining(rig)["sessions"]] == [True, True]
+    assert [row["gets"] for row in as_read(rig)["sessions"]] == [True, True]
     foretold(rig, numbers)
 
 
@@ -247,7 +245,7 @@ def test_own_queues_are_explained_by_the_put() -> None:
     rig = Rig()
     rig.level(0)
     plain, carrying = rig.join(own=True), rig.join(own=True, accept=True)
-    found = explain_explaining(rig)
+    found = as_read(rig)
     assert (found["asked"], found["outcome"], found["trigger_adds"]) == ("put", "wakes", False)
     assert "a trigger that is no put adds nothing: nothing is visible" in found["summary"]
     assert [row["listener"] for row in found["sessions"] if row["gets"]] == [named(rig, carrying)]
@@ -256,7 +254,7 @@ def test_own_queues_are_explained_by_the_put() -> None:
     rig.trigger()
     assert rig.wakes(plain) == rig.wakes(carrying) == []
     rig.level(1, rose=True, put=1)
-    assert explain_explaining(rig)["outcome"] == "told"
+    assert as_read(rig)["outcome"] == "told"
 
 
 def test_a_paused_queue_and_a_stopping_bridge() -> None:
@@ -265,8 +263,8 @@ def test_a_paused_queue_and_a_stopping_bridge() -> None:
     rig.level(0)
     rig.join(own=True)
     rig.work().paused = True
-    assert explain_explaining(rig)["outcome"] == "paused"
-    found = explain_explaining(rig, draining=True)
+    assert as_read(rig)["outcome"] == "paused"
+    found = as_read(rig, draining=True)
     assert (found["outcome"], found["trigger_adds"]) == ("draining", False)
     assert set(why(found).values()) == {"draining"}
 
@@ -285,7 +283,7 @@ def test_plain_subscribers_hear_what_wakes() -> None:
     """Streams and webhooks of this queue, and the subjects of each bus."""
     rig = Rig()
     ready(rig, 1)
-    rows = explaining.plain(explained(rig), SUBSCRIBERS, SUBJECTS).subscribers
+    rows = explain.plain(explained(rig), SUBSCRIBERS, SUBJECTS).subscribers
     assert [(row.listener, row.hears) for row in rows] == [
         ("event stream", True),
         ("https://a:443", True),
@@ -302,14 +300,14 @@ def test_who_cannot_reach_its_store_is_not_said_to_be_full() -> None:
     rig = Rig()
     (number,) = ready(rig, 1)
     rig.beat(number, free=0, failing_ms=3000)
-    (row,) = explain_explaining(rig)["sessions"]
+    (row,) = as_read(rig)["sessions"]
     assert (row["why"], row["failing_s"]) == ("failing", 3.0)
     assert row["detail"] == "its receives fail; it is asked again when one was answered (for 3 s)"
     rig.beat(number, free=4, failing_ms=8000)
-    (row,) = explain_explaining(rig)["sessions"]
+    (row,) = as_read(rig)["sessions"]
     assert row["why"] == "woken" and row["detail"].endswith("; its receives have failed for 8 s")
     rig.beat(number, free=0)
-    (row,) = explain_explaining(rig)["sessions"]
+    (row,) = as_read(rig)["sessions"]
     assert (row["why"], row["failing_s"]) == ("full", None)
 
 
@@ -388,7 +386,7 @@ def test_a_worker_that_the_bridge_rejects_is_trouble() -> None:
         "the bridge rejected listener 2 once, last 0 s ago: another listener of billing/orders uses a different store"
     )
     assert said(rig) == rejected
-    explained = explain(rig.scheduler, QUEUE, rig.now, draining=False)
+    explained = explain.explain(rig.scheduler, QUEUE, rig.now, draining=False)
     assert explained is not None and [each.detail for each in explained.rejected] == [rejected]
     told = at_once(findings(rig.scheduler, rig.now, stalled=(), notices_suspend=True))
     assert [(each.queue, each.code, each.count) for each in told.rejected] == [(QUEUE, "store_mismatch", 1)]
@@ -445,13 +443,13 @@ def test_what_stops_a_queue_comes_before_what_slows_it() -> None:
 )
 def test_a_pattern_that_covers_nothing_is_warned_of(pattern: str, meant: str) -> None:
     """With the names that may be meant; one that is like no other is for queues to come (S37)."""
-    found = checking.doubtful_grants({"worker": {"take": ["shop/*", pattern]}}, QUEUES, near)
+    found = check.doubtful_grants({"worker": {"take": ["shop/*", pattern]}}, QUEUES, near)
     assert bool(found) == bool(meant)
     for each in found:
         assert (each.code, each.subject) == ("grant", "worker")
         assert each.what.startswith(f"take={pattern} covers no queue") and meant in each.what
         assert "queuebell key change worker" in each.advice
-    assert checking.doubtful_grants({"worker": {"take": [pattern]}}, [], near) == []
+    assert check.doubtful_grants({"worker": {"take": [pattern]}}, [], near) == []
 
 
 @pytest.mark.parametrize(
@@ -471,7 +469,7 @@ def test_a_pattern_that_covers_nothing_is_warned_of(pattern: str, meant: str) ->
 )
 def test_clocks_that_differ_are_warned_of(theirs: float | None, asked: float, told: float, said: str) -> None:
     """Above half a minute, whichever way (S40)."""
-    found = checking.clocks_apart(theirs, asked, told)
+    found = check.clocks_apart(theirs, asked, told)
     assert [each.code for each in found] == (["clock"] if said else [])
     assert all(said in each.what and "set the one that is wrong" in each.advice for each in found)
 
@@ -500,7 +498,7 @@ def test_rough_counts_cost_starts_or_trust() -> None:
         told("a/f", 60_000, "exact"),
         ListenerState(listener="worker", queues=[Subscribed(queue="a/b")]),
     ]
-    found = checking.rough(rows, numbers)
+    found = check.rough(rows, numbers)
     assert [(each.queue, each.counts, each.starts, each.always, each.trusted) for each in found] == [
         ("a/b", 60.0, 60.0, 1.0, False),
         ("a/c", 60.0, 6.0, 1.0, True),
@@ -513,7 +511,7 @@ def test_rough_counts_cost_starts_or_trust() -> None:
         "trust_count is not set",
         "trust_count is set",
     ]
-    assert checking.rough(rows, []) == [], "an older bridge does not tell its numbers"
+    assert check.rough(rows, []) == [], "an older bridge does not tell its numbers"
 
 
 @pytest.mark.parametrize("hears", [False, True])
@@ -620,17 +618,17 @@ def test_who_found_what_nobody_told_of_is_said(source: str, look: str) -> None:
 def test_a_queue_with_a_listener_at_another_bridge_is_looked_after() -> None:
     """Whatever else is wrong there stays."""
     problems = [Problem(code, "a/b", "", "") for code in ("unattended", "unasked")]
-    assert [each.code for each in checking.looked_after(problems, ["a/b"])] == ["unasked"]
-    assert checking.looked_after(problems, ["a/c"]) == problems
+    assert [each.code for each in check.looked_after(problems, ["a/b"])] == ["unasked"]
+    assert check.looked_after(problems, ["a/c"]) == problems
 
 
 def test_what_is_wrong_among_equal_bridges() -> None:
     """Who is gone, who holds queues of its own beside another that does, and who cannot hear of the others' work."""
     on = {"a": ["store", "nats"], "b": ["store", "mqtt-2"], "c": ["postgres", "postgres puts"]}
-    assert checking.among({}, {}, on) == checking.among({}, {"a": "1"}, on) == []
+    assert check.among({}, {}, on) == check.among({}, {"a": "1"}, on) == []
     # Two addresses of one.
-    assert checking.among({}, {"a": "1", "b": "1"}, on) == []
-    found = checking.among({"d": "refused"}, {"a": "1", "b": "2"}, {**on, "e": ["store"]})
+    assert check.among({}, {"a": "1", "b": "1"}, on) == []
+    found = check.among({"d": "refused"}, {"a": "1", "b": "2"}, {**on, "e": ["store"]})
     assert [(each.code, each.subject) for each in found] == [("gone", "d"), ("apart", "a and b"), ("disconnected", "e")]
     assert found[0].what == "refused" and all(each.advice for each in found)
 

@@ -30,9 +30,7 @@ from bridge.observe.slices import at_once
 from bridge.queues.base import Claim, Depth, Settlement
 from bridge.queues.served import ServedStore
 from bridge.service.shared_store import NoStore
-from bridge.service.state import content, overview
-from bridge.service.state import explain as explaining
-from bridge.service.state import status as standing
+from bridge.service.state import content, explain, overview, status
 from bridge.service.state.answers import ListenerState, QueueState, Subscribed
 from bridge.service.state.trouble import Troubles
 from tests.support.bells import QUEUE, Rig
@@ -40,14 +38,14 @@ from tests.support.member import MemberRig
 
 
 def findings(rig: Rig, **more: Any) -> dict[str, Any]:
-    found = at_once(standing.findings(rig.scheduler, rig.now, **{"stalled": (), "notices_suspend": True, **more}))
+    found = at_once(status.findings(rig.scheduler, rig.now, **{"stalled": (), "notices_suspend": True, **more}))
     return dict(msgspec.to_builtins(found))
 
 
 def notice(rig: Rig) -> object:
     """Return what is said of the queue, the same everywhere."""
-    described = standing.describe(rig.scheduler, QUEUE, 0.0)
-    explained = explaining.explain(rig.scheduler, QUEUE, rig.now, draining=False)
+    described = status.describe(rig.scheduler, QUEUE, 0.0)
+    explained = explain.explain(rig.scheduler, QUEUE, rig.now, draining=False)
     assert described is not None and explained is not None
     rows = {str(row["queue"]): row["detail"] for row in findings(rig)["unattended"]}
     assert described.unattended == explained.unattended == rows.get(QUEUE)
@@ -109,7 +107,7 @@ def test_an_own_queue_that_is_known_to_be_empty_needs_nobody() -> None:
 def test_many_queues_after_a_gap_push_no_fault_out() -> None:
     """They come last, and those that find no room are not told as left out."""
     rig = Rig()
-    for number in range(standing.ROWS_MAX + 3):
+    for number in range(status.ROWS_MAX + 3):
         rig.trigger(f"a/q{number}")
         work = rig.scheduler.pending.by_queue[f"a/q{number}"]
         rig.scheduler.pending.settle(work)
@@ -117,7 +115,7 @@ def test_many_queues_after_a_gap_push_no_fault_out() -> None:
     rig.trigger("a/real")
     found = findings(rig)
     assert found["unattended"][0]["queue"] == "a/real"
-    assert (len(found["unattended"]), found["left_out"]) == (standing.ROWS_MAX, 0)
+    assert (len(found["unattended"]), found["left_out"]) == (status.ROWS_MAX, 0)
 
 
 def test_messages_beside_listeners_of_another_store_are_stranded() -> None:
@@ -140,7 +138,7 @@ def test_what_was_buried_is_told_as_such_and_is_nobodys_fault() -> None:
     grave, afar = QUEUE + "-poison", "a/afar-poison"
 
     def told(queue: str) -> object:
-        explained = explaining.explain(rig.scheduler, queue, rig.now, draining=False)
+        explained = explain.explain(rig.scheduler, queue, rig.now, draining=False)
         work = rig.scheduler.pending.by_queue[queue]
         troubles = Troubles.at(rig.scheduler, work, rig.now)
         row = overview.row(rig.scheduler, work, rig.now, troubles, lambda _: True)
@@ -195,7 +193,7 @@ def test_slots_that_hung_handlers_hold_are_named_until_they_are_free() -> None:
     (row,) = findings(rig)["sessions"]
     assert (row["state"], row["queue"], row["detail"]) == ("hung", QUEUE, detail)
     assert Troubles.at(rig.scheduler, rig.work(), rig.now).of(rig.work()) == f"listener 1: {detail}"
-    (queue,) = standing.listeners(rig.scheduler, rig.now)[0].queues
+    (queue,) = status.listeners(rig.scheduler, rig.now)[0].queues
     assert queue.hung == 3
     rig.say(number, Hello(f"{1:032x}", "listener 1", [Subscription(QUEUE, 4)]))
     assert len(findings(rig)["sessions"]) == 1
@@ -232,12 +230,12 @@ def test_an_embedded_queue_before_its_first_put_is_empty() -> None:
     """Its listeners say that it is the bridge's own, and it does not exist there: nothing about it is not known."""
     rig = Rig()
     rig.join(own=True)
-    described = standing.describe(rig.scheduler, QUEUE, rig.now)
+    described = status.describe(rig.scheduler, QUEUE, rig.now)
     assert described is not None
     assert (described.exists, described.depth, described.leased, described.buried) == (False, Depth(0, 0), 0, 0)
     assert described.untold == {}
     rig.join()
-    assert standing.describe(rig.scheduler, QUEUE, rig.now).depth is None  # type: ignore[union-attr]
+    assert status.describe(rig.scheduler, QUEUE, rig.now).depth is None  # type: ignore[union-attr]
 
 
 SCALED, PAUSED = "billing/scaled", "billing/paused"
@@ -291,20 +289,20 @@ def busy() -> tuple[Rig, int]:
 def test_a_queue() -> None:
     """Its state, and how many messages it holds as metrics have it."""
     rig, _ = busy()
-    state = shown(standing.describe(rig.scheduler, QUEUE, rig.now))
+    state = shown(status.describe(rig.scheduler, QUEUE, rig.now))
     assert state == {
         **CONTENT, "buried": 4, "buried_age_ms": 1250, "untold": UNTOLD_HERE,
         "queue": QUEUE, "paused": False, "gen": 3, "dirty": True, "sessions": 1, "unattended": None,
         "wakes": {"resync": 1, "trigger": 2}, "receives": {"total": 7, "empty": 2}, "wake_sources": {"trigger": 5},
         "triggers": 2, "jobs": {WORKS: shown(JOBS)}, "unannounced": 0,
     }  # fmt: skip
-    assert [list(part) for part in (standing.in_flight(rig.scheduler), standing.scaled(rig.scheduler))] == [
+    assert [list(part) for part in (status.in_flight(rig.scheduler), status.scaled(rig.scheduler))] == [
         [(QUEUE, WORKS, 2)], [(SCALED, WORKERS)],
     ]  # fmt: skip
     assert list(content.held(rig.scheduler, rig.now)) == [
         [Held(QUEUE, 7, 3, 2, 4, 5.75), Held(PAUSED, 0, 5, 1, 0, 0.0)]
     ]
-    assert list(standing.queues(rig.scheduler, rig.now, ())) == [
+    assert list(status.queues(rig.scheduler, rig.now, ())) == [
         [Standing(QUEUE, 1, False, 2.25), Standing(SCALED, 1, False, 0.0, 1), Standing(PAUSED, 0, False, 0.0)]
     ]
 
@@ -366,14 +364,14 @@ def test_the_list_of_listeners() -> None:
         ],
     }  # fmt: skip
     rig.now += 1 / 3000
-    (row,) = [row for row in standing.listeners(rig.scheduler, rig.now) if row.listener == "listener 1"]
+    (row,) = [row for row in status.listeners(rig.scheduler, rig.now) if row.listener == "listener 1"]
     assert (row.connected_s, row.silent_s, row.queues[0].failing_s) == (1.75, 0.25, 2.25), "to the millisecond"
 
 
 def test_what_a_person_should_know() -> None:
     """Each session in trouble with all that it is known by, and who is rejected."""
     rig, number = busy()
-    found = shown(at_once(standing.findings(rig.scheduler, rig.now, stalled={number}, notices_suspend=False)))
+    found = shown(at_once(status.findings(rig.scheduler, rig.now, stalled={number}, notices_suspend=False)))
     numbers = found.pop("numbers")
     assert [each["match"] for each in numbers] == ["*"]
     one = {"listener": "listener 1", "instance": INSTANCE, "channel": "test"}
@@ -398,8 +396,8 @@ def test_what_a_person_should_know() -> None:
         ],
     }  # fmt: skip
     words = "3 workers wanted, 1 ready, 1 starting, 2 ending; none for another 2 s, because of a failure; "
-    assert standing.workers(WORKERS) == words + "the last failed: exit code 3"
-    assert standing.workers(Processes(1, 1, held="strange", running=1)) == (
+    assert status.workers(WORKERS) == words + "the last failed: exit code 3"
+    assert status.workers(Processes(1, 1, held="strange", running=1)) == (
         "1 worker wanted, 1 ready, 0 starting; strange"
     )
 
@@ -409,7 +407,7 @@ POISON = QUEUE + "-poison"
 
 def state(rig: Rig, queue: str = QUEUE) -> QueueState:
     """Return how a queue stands."""
-    found = standing.describe(rig.scheduler, queue, rig.now)
+    found = status.describe(rig.scheduler, queue, rig.now)
     assert found is not None
     return found
 

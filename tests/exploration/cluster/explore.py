@@ -6,10 +6,7 @@ import contextlib
 import random
 from collections.abc import Hashable, Iterator, Sequence
 
-from bridge.core.cluster import capacity as abilities
-from bridge.core.cluster import coordinator as telling
-from bridge.core.cluster import coordinator as turns
-from bridge.core.cluster import wake_requests as marks
+from bridge.core.cluster import capacity, coordinator, wake_requests
 from tests.exploration import explore
 from tests.exploration.cluster import world as world_of_two
 from tests.exploration.cluster.key import key
@@ -18,7 +15,7 @@ from tests.exploration.cluster.world import FAIR, FAULTS, UNFAIR, World
 from tests.exploration.options import Step
 from tests.exploration.world import load
 
-ROOMS = (abilities, marks, telling, turns, world_of_two)
+ROOMS = (capacity, wake_requests, coordinator, world_of_two)
 CONSTANTS = {"FULL_AGAIN": 1, "SAY_EVERY_S": 0.125, "FULL_FOR_S": 0.125, "MERGE_S": 0.125, "VISIBILITY_S": 3.0}
 """Shorter waits are fewer moments, and parts of a second that a float has exactly make moments that meet."""
 

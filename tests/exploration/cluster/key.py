@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from bridge.contract.cluster import Covered
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import EmptyReceive
-from bridge.core.cluster import coordinator as turns
+from bridge.core.cluster import coordinator
 from bridge.core.cluster.capacity import FULL_FOR_S, SAY_EVERY_S, CapacityReports
 from bridge.core.cluster.coordinator import EARLY_S, Coordinator, EmptyReceiveReport, _Queue
 from bridge.core.cluster.members import SILENT_S, SINCE_MAX_MS, Members, Peer
@@ -98,7 +98,7 @@ class _BridgeKeys(Keys):
         elif isinstance(thing, EmptyReceiveReport):
             self._moment(thing.begun_at)
         elif isinstance(thing, _Queue):
-            self._since(thing.full_at, -turns.FULL_AGAIN * START_ACK_S)
+            self._since(thing.full_at, -coordinator.FULL_AGAIN * START_ACK_S)
             self._since(thing.told_at, -SAY_EVERY_S)
         elif isinstance(thing, WakeRequests):
             for name, at in sorted(thing.named.items()):

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from bridge.contract.cluster import Covered, Member, Name
-from bridge.core.cluster import coordinator as telling
+from bridge.core.cluster import coordinator
 from bridge.core.cluster.coordinator import Coordinator, _Queue
 from bridge.core.cluster.members import Members, Peer, rank
 from bridge.core.cluster.wake_requests import RESOLUTION_S, WakeRequests
@@ -151,7 +151,7 @@ class TakesUnknownForAble(_Planted):
 
 class _Shrugs(WakeRequests):
     def add(self, now: float, gen: int, name: Name | None) -> None:
-        if name is not None and name not in self.named and len(self.named) >= telling.NAMES_MAX:
+        if name is not None and name not in self.named and len(self.named) >= coordinator.NAMES_MAX:
             self.names.append((name, gen))
             return
         super().add(now, gen, name)

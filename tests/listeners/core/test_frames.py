@@ -32,7 +32,7 @@ from bridge.contract.wire import (
     Subscription,
     UpFrame,
 )
-from bridge.core import listener_counts as bridges
+from bridge.core import listener_counts
 from bridge.core.pending_work import PendingWork
 from bridge.core.session_queue import QueueSessions
 from bridge.core.settings import Periods, Tuning
@@ -232,7 +232,7 @@ class OneBoot:
 
     def __init__(self, number: int) -> None:
         self.boot = f"{number:032x}"
-        self.counts = bridges.JobCounts()
+        self.counts = listener_counts.JobCounts()
         self.work = PendingWork(queue="a/b", sessions=QueueSessions(), numbers=Tuning(Periods()).of("a/b"))
 
     @property

@@ -21,7 +21,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
-from bridge.access import sign_in as shell
+from bridge.access import sign_in
 from bridge.access.access_watch import AccessWatch
 from bridge.access.issuer import COOLDOWN_S, IssuerSettings
 from bridge.access.sign_in import nonce_of
@@ -173,7 +173,7 @@ class Hostile:
 @pytest_asyncio.fixture
 async def hostile(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hostile]:
     """One that listens; a busy machine answers late, and that is no verdict."""
-    monkeypatch.setattr(shell, "FETCH_S", 300.0)
+    monkeypatch.setattr(sign_in, "FETCH_S", 300.0)
     monkeypatch.setattr("bridge.access.tokens.FETCH_S", 300.0)
     issuer = Hostile()
     app = web.Application()
@@ -222,7 +222,7 @@ async def test_an_issuer_that_says_not_who_it_is(
 async def test_a_flood_of_codes(hostile: Hostile, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is not passed on: so many wait for the issuer at once, and one address comes so often."""
     hostile.held.clear()
-    monkeypatch.setattr(shell, "PER_SENDER", 3)
+    monkeypatch.setattr(sign_in, "PER_SENDER", 3)
     monkeypatch.setattr(routes, "_RATE", 0.001)
     async with asking(tmp_path, settings_of(hostile.url)) as served:
         waiting = [asyncio.create_task(ended(served, code="c", verifier="v")) for _ in range(3)]

@@ -86,7 +86,8 @@ ROOMS: Final = (
         "small",
         "bridge/producer/turns.py bridge/producer/publication.py "
         "bridge/service/state/check.py bridge/service/state/trouble.py",
-        "bridge/producer bridge/service/test_checking.py queuebell/command/test_check.py",
+        "bridge/producer bridge/service/test_checking.py bridge/service/test_status.py bridge/http/page/test_feed.py "
+        "queuebell/command/test_check.py",
         marks=AT_LENGTH,
     ),
     _room(

@@ -379,7 +379,7 @@ class TestPostgres:
                 await until(lambda: "another relay has had it" in caplog.text, "and says so")
                 await has(store, len(BODIES))
                 await is_empty(rig)
-                assert not relay.state().busy
+                await until(lambda: not relay.state().busy, "it has the outbox to itself")
             assert await take_all(store) == [body.encode() for body in BODIES]
 
 

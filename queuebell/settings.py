@@ -12,13 +12,14 @@ import msgspec
 from msgspec import Meta
 
 from bridge.access.issuer import IssuerSettings
+from bridge.access.limits import BYTES_MIN
+from bridge.access.put_gate import BYTES_MAX, WAIT_MS
 from bridge.brokers.client_certificate import open_to_all
 from bridge.contract.address import EMBEDDED, http_addresses, is_http
 from bridge.contract.bounds import HEARTBEAT_S, SLACK_S
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.settings import LISTENER_TABLE, SCALE_TABLE, doubtful, parse_toml, resolve
-from bridge.core.admission import BYTES_MAX, BYTES_MIN, WAIT_MS
 from bridge.core.settings import (
     SLACK_BEATS,
     AckSeconds,
@@ -122,16 +123,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     start_ack_s: AckSeconds = 2.0
     store_call_s: CallSeconds = 10.0
     sweep_s: SweepSeconds = 60.0
-    """How often a queue elsewhere is looked at although nobody asked; 0 leaves that to the dead-man timers."""
+    """Period of the check of a quiet queue in an external store; 0 leaves it to the workers' dead-man timers."""
     slack_s: SlackSeconds | None = None
-    """What a listener's dead-man timer waits beyond a late sweep; default 30, or two heartbeats where that is more."""
+    """How much later than the latest sweep a dead-man timer fires; default 30, or two heartbeats if that is longer."""
     spread_s: SpreadSeconds = 10.0
-    """The least that the dead-man timers of one queue are spread by."""
+    """Minimum time over which the dead-man timers of one queue are spread."""
     wake: Wake = "enough"
-    """Whom a wake reaches: as many sessions as have room for the work it tells of, or all."""
+    """Which sessions a wake reaches: as many as have room for the work, or all."""
     queue: tuple[QueueRule, ...] = ()
-    """``[[queue]]`` tables, in the file only: other numbers for the queues that ``match`` names; the first that
-    matches wins."""
+    """``[[queue]]`` tables, in the file only: other numbers for the queues that ``match`` selects; the first match
+    applies."""
     azure_account: tuple[AccountSettings, ...] = ()
     """``[[azure_account]]`` tables, in the file only: accounts of the Azure endpoint and their keys."""
     azure_relay: tuple[str, ...] = ()

@@ -44,9 +44,9 @@ def read(path: pathlib.Path) -> AccessList:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
-                raise ConfigurationError(f"access: {path} is no regular file")
+                raise ConfigurationError(f"access: {path} is not a regular file")
             if mode & _OTHERS:
-                raise ConfigurationError(f"access: others can read or write {path}; close it to them: chmod 600 {path}")
+                raise ConfigurationError(f"access: others can read or write {path}; restrict it: chmod 600 {path}")
             raw = file.read(_BYTES_MAX + 1)
     except OSError as error:
         raise Unreachable(f"access: cannot read {path}: {error.strerror}") from None
@@ -56,7 +56,7 @@ def read(path: pathlib.Path) -> AccessList:
 def parse(raw: bytes, path: pathlib.Path) -> AccessList:
     """Parse an access file; raises `ConfigurationError` if it is invalid."""
     if len(raw) > _BYTES_MAX:
-        raise ConfigurationError(f"access: {path} is larger than {_BYTES_MAX} bytes, and is no access file")
+        raise ConfigurationError(f"access: {path} is larger than {_BYTES_MAX} bytes, so it is not an access file")
     try:
         listed = msgspec.json.decode(raw, type=AccessList)
         Access(listed)
@@ -71,7 +71,7 @@ def _each_once(pairs: list[tuple[str, object]]) -> None:
     if len(dict(pairs)) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigurationError(f"{twice!r} stands twice in the same braces, and only one of them would count")
+        raise ConfigurationError(f"duplicate key {twice!r}: only one of the two would take effect")
 
 
 def change(path: pathlib.Path, step: Callable[[AccessList], AccessList]) -> AccessList:
@@ -142,10 +142,10 @@ class FileWatch(abc.ABC):
                 self.look()
             except Exception:
                 # Keep checking, or revocations would no longer take effect.
-                log.exception("looking at %s failed; it is tried again", type(self).__name__)
+                log.exception("%s: checking its files failed; it retries", type(self).__name__)
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._run(), name=f"{type(self).__name__} looking at its files")
+        self._task = asyncio.create_task(self._run(), name=f"{type(self).__name__} checking its files")
         return self
 
     async def __aexit__(

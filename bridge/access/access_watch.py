@@ -143,7 +143,7 @@ class AccessWatch(FileWatch):
         """
         allowance = self.allowance(principal)
         if not allowance.connect():
-            detail = f"at most {allowance.limits.connections} sessions and streams of one principal"
+            detail = f"at most {allowance.limits.connections} sessions and streams per principal"
             raise PastLimit(Verb.TAKE, detail, CONNECTION_RETRY_S)
         return allowance.disconnect
 
@@ -201,11 +201,11 @@ class AccessWatch(FileWatch):
                 # Retry temporary errors, such as too many open files: a revocation must not wait for the next change.
                 self._reload = isinstance(error, access_file.Unreachable)
                 if self.trouble != str(error):
-                    log.error("%s; what it said before holds until it can be read", error)
+                    log.error("%s; the last valid content stays in effect until this is fixed", error)
                 self.trouble = str(error)
             else:
                 self.trouble = None
-                log.info("access list read again", extra={"keys": len(self._access)})
+                log.info("access list reloaded", extra={"keys": len(self._access)})
                 self._end_what_is_over()
 
     # Subclasses may override these to read another source.
@@ -229,7 +229,7 @@ class AccessWatch(FileWatch):
                 permit.end("unauthenticated" if again is None else "forbidden")
             except Exception:
                 # The other connections still have to end.
-                log.exception("what somebody had opened who may not any more could not be ended in order")
+                log.exception("closing a connection that lost its permission failed")
         self._next_end = min((permit.identity.until for permit in self.leaves), default=math.inf)
 
 
@@ -237,7 +237,7 @@ def _tokens(issuers: Sequence[IssuerSettings], wall: Callable[[], float]) -> Tok
     if not issuers:
         return None
     if importlib.util.find_spec("jwt") is None:
-        raise ConfigurationError(f"issuer: what checks tokens is not installed: {install('jwt')}")
+        raise ConfigurationError(f"issuer: the package that verifies tokens is not installed: {install('jwt')}")
     from bridge.access.tokens import Tokens
 
     return Tokens(issuers, wall)
@@ -250,7 +250,7 @@ def _login(issuers: Sequence[IssuerSettings], tokens: Tokens, wall: Callable[[],
         sign_in.check(each)
     found = [each for each in issuers if each.client_id]
     if len(found) > 1:
-        raise ConfigurationError("issuer: people sign in at one issuer, and client_id stands in several tables")
+        raise ConfigurationError("issuer: client_id is set in several tables, but users can sign in at one issuer only")
     if not found:
         return None
     from bridge.access.sign_in import Login

@@ -52,7 +52,7 @@ def broker_users(listed: AccessList, prefix: str, *, cluster: bool = False) -> l
     for name, grants in sorted(listed.principals.items()):
         if name == BRIDGE_USER:
             raise ConfigurationError(
-                f"{name}: the bridge itself is called so at a broker; call this principal otherwise"
+                f"{name}: the bridge uses this name itself at a broker; give this principal another name"
             )
         principal = Principal(name, grants)
         publish = list(_topics(prefix, "trigger", principal, Verb.RING))

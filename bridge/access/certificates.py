@@ -15,7 +15,7 @@ from bridge.contract.errors import ConfigurationError
 
 KINDS: Final = ("DNS", "URI", "email")
 """As OpenSSL spells them."""
-FORM: Final = "a certificate is named DNS:worker-1.internal, URI:spiffe://example/worker or email:me@example"
+FORM: Final = "a certificate's name has the form DNS:worker-1.internal, URI:spiffe://example/worker or email:me@example"
 _NAME_MAX: Final = 2048
 # Printable ASCII without blanks and "*".
 _plain = re.compile(r"[!-)+-~]+").fullmatch

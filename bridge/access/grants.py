@@ -141,13 +141,15 @@ class Principal:
         for word, patterns in grants.items():
             verb = verb_of(word)
             if isinstance(patterns, str):
-                raise ConfigurationError(f"{name}: {word}: a list of patterns, as [{patterns!r}]")
+                raise ConfigurationError(f"{name}: {word}: must be a list of patterns, such as [{patterns!r}]")
             try:
                 reach = self._reach[verb] = Reach(patterns)
             except ConfigurationError as error:
                 raise ConfigurationError(f"{name}: {word}: {error}") from None
             if verb is Verb.OPERATE and any(pattern != EVERY for pattern in reach.patterns):
-                raise ConfigurationError(f"{name}: operate is about the bridge and no queue: its pattern is '*'")
+                raise ConfigurationError(
+                    f"{name}: operate applies to the bridge, not to queues: its pattern must be '*'"
+                )
 
     def __repr__(self) -> str:
         return f"Principal({self.name})"
@@ -173,4 +175,6 @@ def verb_of(word: str) -> Verb:
     try:
         return Verb(word)
     except ValueError:
-        raise ConfigurationError(f"no verb is called {word!r}: {', '.join(verb.value for verb in Verb)}") from None
+        raise ConfigurationError(
+            f"unknown verb {word!r}; the verbs are {', '.join(verb.value for verb in Verb)}"
+        ) from None

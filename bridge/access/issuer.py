@@ -115,18 +115,18 @@ def mistimed(claims: Mapping[str, Any], now: float, leeway_s: float = LEEWAY_S) 
     """Describe by how much a token is outside its time at ``now``; "" if it is not."""
     ends = _time(claims.get("exp"))
     if ends is not None and now >= ends + leeway_s:
-        return _off(f"ended {now - ends:.0f} s ago", leeway_s)
+        return _off(f"expired {now - ends:.0f} s ago", leeway_s)
     for name in ("nbf", "iat"):
         begins = _time(claims.get(name))
         if begins is not None and now < begins - leeway_s:
-            return _off(f"begins ({name}) in {begins - now:.0f} s only", leeway_s)
+            return _off(f"is not valid for another {begins - now:.0f} s ({name})", leeway_s)
     return ""
 
 
 def _off(what: str, leeway_s: float) -> str:
     return (
-        f"the token {what} by the clock of this bridge, and clocks may be {leeway_s:.0f} s apart: ask its issuer for a "
-        "new one, or set the clock that is wrong, the issuer's or the bridge's"
+        f"the token {what} by this bridge's clock, with a tolerance of {leeway_s:.0f} s: get a new token from its "
+        "issuer, or correct the clock of the issuer or the bridge"
     )
 
 

@@ -75,7 +75,9 @@ class Access:
 
     def __init__(self, listed: AccessList) -> None:
         if listed.version != 1:
-            raise ConfigurationError(f"version: this release reads version 1, and this is {listed.version}")
+            raise ConfigurationError(
+                f"version: this release reads version 1, but the file has version {listed.version}"
+            )
         self._principals = {
             name: Principal(name, grants, listed.limits.get(name, NO_LIMITS))
             for name, grants in listed.principals.items()
@@ -83,20 +85,22 @@ class Access:
         for what, names in (("limits", listed.limits), ("certificates", listed.certificates)):
             for name in names:
                 if name not in self._principals:
-                    raise ConfigurationError(f"{what}: they are for {name!r}, and no principal is called so")
+                    raise ConfigurationError(f"{what}: they are for {name!r}, but there is no principal of that name")
         self._certified: dict[str, str] = {}
         for name, certificates in listed.certificates.items():
             for text in certificates:
                 if self._certified.setdefault(san(text), name) != name:
-                    raise ConfigurationError(f"certificates: {text} stands there for two principals")
+                    raise ConfigurationError(f"certificates: {text} is listed for two principals")
         self._keys: dict[str, Key] = {}
         for key in listed.keys:
             if _hash(key.sha256) is None:
-                raise ConfigurationError("keys: sha256 is 64 small hexadecimal digits")
+                raise ConfigurationError("keys: sha256 must be 64 lowercase hexadecimal digits")
             if key.principal not in self._principals:
-                raise ConfigurationError(f"keys: {key.id} is for {key.principal!r}, and no principal is called so")
+                raise ConfigurationError(
+                    f"keys: {key.id} belongs to {key.principal!r}, but there is no principal of that name"
+                )
             if key.sha256 in self._keys:
-                raise ConfigurationError(f"keys: {key.id} stands there twice")
+                raise ConfigurationError(f"keys: {key.id} is listed twice")
             self._keys[key.sha256] = key
 
     def __len__(self) -> int:
@@ -191,7 +195,7 @@ def with_terms(
     given = {verb: list(patterns) for verb, patterns in grants.items()}
     if not given and principal not in listed.principals:
         raise ConfigurationError(
-            f"{principal}: nothing is granted to it yet, so it could do nothing: say what it may, as put=billing/*"
+            f"{principal}: it has no grants yet, so it could do nothing: grant something, such as put=billing/*"
         )
     if given:
         Principal(principal, given)

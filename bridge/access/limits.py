@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Meta
 
 from bridge.contract.errors import ConfigurationError
-from bridge.core.admission import BYTES_MIN
 
 ADDRESSES_MAX = 10_000
 RATE_MIN = 0.001
@@ -19,6 +18,8 @@ RATE_MAX = 1_000_000.0
 BURST_MAX = 1_000_000_000
 WAIT_S_MAX = 3600
 """Longest wait that a client is asked for."""
+BYTES_MIN: Final = 8 * 1024 * 1024
+"""More than twice the largest put: below this it could never be accepted while its body arrives."""
 
 
 class TokenBuckets:
@@ -99,7 +100,7 @@ def limited(limits: Limits, given: Mapping[str, str]) -> Limits:
     known = Limits.__struct_fields__
     for name, text in given.items():
         if name not in known:
-            raise ConfigurationError(f"limit: there is none called {name!r}: {', '.join(known)}")
+            raise ConfigurationError(f"limit: {name!r} is unknown; the limits are {', '.join(known)}")
         if text == NONE:
             continue
         try:
@@ -109,7 +110,7 @@ def limited(limits: Limits, given: Mapping[str, str]) -> Limits:
             msgspec.convert({name: text}, Limits, strict=False)
         except ValueError as error:  # `msgspec.ValidationError` is one
             why = str(error).partition(" - at ")[0].replace("`", "'") if isinstance(error, msgspec.MsgspecError) else ""
-            raise ConfigurationError(f"limit: {name}: {why or 'it is a number, or none'}") from None
+            raise ConfigurationError(f"limit: {name}: {why or 'must be a number, or none'}") from None
     wanted = {name: None if text == NONE else text for name, text in given.items()}
     return msgspec.convert(msgspec.structs.asdict(limits) | wanted, Limits, strict=False)
 

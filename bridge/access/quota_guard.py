@@ -64,7 +64,7 @@ class QuotaGuard:
     @contextlib.contextmanager
     def _waiting(self, allowance: Allowance, size: int) -> Iterator[None]:
         if not allowance.hold(size):
-            raise PastLimit(Verb.PUT, "slow down: too many bytes of this principal wait to be put", BYTES_RETRY_S)
+            raise PastLimit(Verb.PUT, "slow down: too many bytes of this principal's puts are pending", BYTES_RETRY_S)
         try:
             yield
         finally:
@@ -78,7 +78,7 @@ class QuotaGuard:
         allowance.making[queue] += 1
         try:
             if await self._count(principal, [*allowance.making], queue, limit) > limit:
-                raise PastLimit(Verb.MANAGE, f"this principal may have {limit} queues at most", QUEUES_RETRY_S)
+                raise PastLimit(Verb.MANAGE, f"this principal may have at most {limit} queues", QUEUES_RETRY_S)
             yield
         finally:
             allowance.making[queue] -= 1

@@ -78,12 +78,10 @@ class Login:
         """
         provider = await self._provider()
         if wrong_sender(self._settings, provider, sender):
-            raise NotSignedIn(
-                "forbidden", f"another issuer sent the browser back than the one of this sign-in: {_AGAIN}"
-            )
+            raise NotSignedIn("forbidden", f"the redirect did not come from this sign-in's issuer: {_AGAIN}")
         client = sender_of(address)
         if self._exchanges.total() >= AT_ONCE or self._exchanges[client] >= PER_SENDER:
-            raise NotSignedIn("too_many_requests", "too many sign in at once: try again in a moment")
+            raise NotSignedIn("too_many_requests", "too many concurrent sign-ins: try again in a moment")
         self._exchanges[client] += 1
         try:
             token = await self._exchange(provider, code, verifier)
@@ -99,11 +97,11 @@ class Login:
         claim = "" if verified is None else wrong(_claims(token), self._settings, verifier)
         if verified is None or claim:
             log.error(
-                "a sign-in: the issuer's ID token proves nothing: %s",
-                f"its {claim} is another's" if claim else "its signature, algorithm or a claim that it has to have",
+                "sign-in failed: the issuer's ID token is invalid: %s",
+                f"its {claim} does not match this sign-in" if claim else "its signature, algorithm or a required claim",
                 extra={"issuer": self._settings.issuer},
             )
-            raise NotSignedIn("forbidden", f"the issuer's token is not one for this sign-in: {_AGAIN}")
+            raise NotSignedIn("forbidden", f"the issuer's token is not valid for this sign-in: {_AGAIN}")
         return token, verified
 
     async def stop(self) -> None:
@@ -122,8 +120,8 @@ class Login:
         if found is None:
             raise NotSignedIn(
                 "issuer_unavailable",
-                "the issuer does not say now how to sign in there: try again in half a minute, or come with a key;"
-                " the log of this bridge says what is wrong",
+                "the issuer's metadata is not available: try again in half a minute, or use a key; the bridge's log has"
+                " the cause",
             )
         return found
 
@@ -133,11 +131,11 @@ class Login:
             async with asyncio.timeout(FETCH_S):
                 status, raw = await asked(url, FETCH_BYTES_MAX)
             if status != 200:
-                raise ConfigurationError(f"it answers {status}")
+                raise ConfigurationError(f"it returned status {status}")
             self._known.got({None: provider_of(raw, self._settings)}, self._wall())
         except Exception as error:  # noqa: BLE001 - the known metadata stays valid
             log.error(
-                "nobody can sign in at the page until the issuer's description is had, unless it was before: %s: %s",
+                "fetching the issuer's metadata failed; sign-in works only if it was fetched before: %s: %s",
                 url,
                 str(error) or type(error).__name__,
                 extra={"issuer": self._settings.issuer},
@@ -155,21 +153,21 @@ class Login:
             return answer.id_token
         if answer.error == "invalid_grant":
             raise NotSignedIn(
-                "forbidden", f"the issuer does not take this sign-in: it was used before, or is too old: {_AGAIN}"
+                "forbidden", f"the issuer rejected this sign-in: its code was used before or has expired; {_AGAIN}"
             )
         why = answer.error if answer.error and _error(answer.error) else "no id_token"
-        raise self._unavailable(f"it answers {status}, {why}")
+        raise self._unavailable(f"it returned status {status}, {why}")
 
     def _unavailable(self, why: str) -> NotSignedIn:
         log.error(
-            "a sign-in: the issuer exchanges no code: %s (invalid_client: see client_id and the secret)",
+            "sign-in failed: the issuer did not exchange the code: %s (invalid_client: check client_id and the secret)",
             why,
             extra={"issuer": self._settings.issuer},
         )
         return NotSignedIn(
             "issuer_unavailable",
-            "the issuer gave no token for this sign-in: sign in again, or come with a key; the log of this bridge says"
-            " what is wrong",
+            "the issuer returned no token for this sign-in: sign in again, or use a key; the bridge's log has"
+            " the cause",
         )
 
 
@@ -188,7 +186,7 @@ def _secret(settings: IssuerSettings, environment: Mapping[str, str]) -> str | N
     try:
         text = pathlib.Path(file).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:  # ValueError: not text, or not a valid path
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigurationError(f"{where}: client_secret_file: cannot read {file!r}: {reason}") from None
     if not text:
         raise ConfigurationError(f"{where}: client_secret_file: {file} is empty")
@@ -232,19 +230,19 @@ def check(settings: IssuerSettings) -> None:
     if not settings.client_id:
         for name in ("redirect_uri", "client_secret_file", "client_secret_env"):
             if getattr(settings, name):
-                raise ConfigurationError(f"{where}: {name} is for signing in at the page, which client_id asks for")
+                raise ConfigurationError(f"{where}: {name} is for sign-in at the page, which needs client_id")
         return
     if not is_private(settings.issuer):
-        raise ConfigurationError(f"{where}: to sign in there it has to be an https:// address")
+        raise ConfigurationError(f"{where}: for sign-in, the issuer must be an https:// address")
     if not _is_page(settings.redirect_uri):
         raise ConfigurationError(
-            f"{where}: redirect_uri is the page's address in browsers, as https://bridge.internal/, registered so at"
-            " the issuer: https:// or this machine, with the path / and nothing after it"
+            f"{where}: redirect_uri must be the page's address in browsers, such as https://bridge.internal/, as"
+            " registered at the issuer: https:// or this machine, and nothing after the path /"
         )
     if "openid" not in settings.scopes:
-        raise ConfigurationError(f"{where}: scopes: openid has to be among them, else the issuer tells nobody's name")
+        raise ConfigurationError(f"{where}: scopes: must include openid, or the issuer does not identify the user")
     if settings.client_secret_file is not None and settings.client_secret_env is not None:
-        raise ConfigurationError(f"{where}: one of client_secret_file and client_secret_env is enough")
+        raise ConfigurationError(f"{where}: set only one of client_secret_file and client_secret_env")
 
 
 def _is_page(url: str) -> bool:
@@ -256,12 +254,12 @@ def provider_of(raw: bytes, settings: IssuerSettings) -> Provider:
     try:
         found = msgspec.json.decode(raw, type=Provider)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"it is no description of an issuer: {error}") from None
+        raise ConfigurationError(f"it is not an issuer's metadata: {error}") from None
     if found.issuer != settings.issuer:
-        raise ConfigurationError("it describes another issuer than the one of the configuration, to the letter")
+        raise ConfigurationError("its issuer is not exactly the configured one")
     for name in ("authorization_endpoint", "token_endpoint"):
         if not is_private(getattr(found, name)):
-            raise ConfigurationError(f"its {name} is no https:// address")
+            raise ConfigurationError(f"its {name} is not an https:// address")
     return found
 
 

@@ -61,7 +61,7 @@ class Tokens:
         self._wall = wall
         self._issuers = {each.issuer: _Issuer(each) for each in issuers}
         if len(self._issuers) < len(issuers):
-            raise ConfigurationError("issuer: two of them have one name")
+            raise ConfigurationError("issuer: two tables have the same issuer")
         self._known: dict[bytes, tuple[Verified, _Issuer, int]] = {}
 
     async def verify(self, token: str) -> Verified | None:
@@ -117,7 +117,7 @@ class _Issuer:
             if not value:
                 raise ConfigurationError(f"issuer: {name} is missing or empty")
         if not settings.algorithms:
-            raise ConfigurationError(f"issuer: {settings.issuer}: algorithms are some of {', '.join(_FORMS)}")
+            raise ConfigurationError(f"issuer: {settings.issuer}: algorithms must be some of {', '.join(_FORMS)}")
         self._settings = settings
         # The page's users present an ID token, whose audience is the client id (OpenID Connect Core 2).
         self._audiences = [settings.audience, *([settings.client_id] if settings.client_id else [])]
@@ -127,7 +127,7 @@ class _Issuer:
         """Number of successful key fetches; each invalidates cached verifications."""
         self._url = settings.jwks if "://" in settings.jwks else None
         if self._url is not None and not is_private(self._url):
-            raise ConfigurationError(f"issuer: {settings.issuer}: jwks is a file or an https:// address")
+            raise ConfigurationError(f"issuer: {settings.issuer}: jwks must be a file or an https:// address")
         if self._url is None:
             self._check_file()
 
@@ -138,21 +138,21 @@ class _Issuer:
             if not file.exists():
                 # It may appear later.
                 log.warning(
-                    "keys of an issuer cannot be had yet, and no token of it is good: there is no file %s",
+                    "the issuer's keys are not available yet, so its tokens are rejected: file %s does not exist",
                     file,
                     extra={"issuer": issuer},
                 )
                 return
             # Opening a pipe, for example, could block forever.
-            why = "" if file.is_file() else "it is no file"
+            why = "" if file.is_file() else "it is not a regular file"
             if not why:
                 _keys_in(self._read())
         except _NO_KEYS as error:
             why = str(error)
         if why:
             raise ConfigurationError(
-                f"issuer: {issuer}: jwks: {file} cannot be used as its public keys (a JWKS, RFC 7517): {why};"
-                " save there what the issuer publishes, or give its https:// address"
+                f"issuer: {issuer}: jwks: {file} cannot be used as public keys (JWKS, RFC 7517): {why};"
+                " save the issuer's published keys there, or set their https:// address"
             )
 
     async def missing(self) -> str | None:
@@ -209,8 +209,8 @@ class _Issuer:
             keys = _keys_in(await self._read_keys())
         except Exception as error:  # noqa: BLE001 - the known keys stay valid
             log.error(
-                "keys of an issuer cannot be had; %s: %s",
-                "those known before hold" if self.edition else "no token of it is good until they can",
+                "the issuer's keys are not available; %s: %s",
+                "known keys stay valid" if self.edition else "its tokens are rejected until they are",
                 str(error) or type(error).__name__,
                 extra={"issuer": self._settings.issuer},
             )
@@ -224,7 +224,7 @@ class _Issuer:
                 return await asyncio.to_thread(self._read)
             status, raw = await asked(self._url, FETCH_BYTES_MAX)
         if status != 200:
-            raise ConfigurationError(f"its address answers {status}")
+            raise ConfigurationError(f"its address returned status {status}")
         return raw
 
     def _read(self) -> bytes:
@@ -247,7 +247,7 @@ class _Jwks(msgspec.Struct):
 def _keys_in(raw: bytes) -> dict[str | None, tuple[str, Any]]:
     """Return algorithm and public key by ``kid``, for supported keys; raises for an invalid JWKS."""
     if len(raw) > FETCH_BYTES_MAX:
-        raise ConfigurationError(f"more than {FETCH_BYTES_MAX} bytes are no set of keys")
+        raise ConfigurationError(f"more than {FETCH_BYTES_MAX} bytes")
     listed = msgspec.json.decode(raw, type=_Jwks).keys
     if len(listed) > KEYS_MAX:
         raise ConfigurationError(f"more than {KEYS_MAX} keys")
@@ -269,7 +269,7 @@ def _keys_in(raw: bytes) -> dict[str | None, tuple[str, Any]]:
             # RFC 7517 5: ignore invalid keys and unknown types.
             continue
     if not found:
-        raise ConfigurationError("it holds no key that signs RS256, ES256 or EdDSA")
+        raise ConfigurationError("it contains no usable key for RS256, ES256 or EdDSA")
     return found
 
 

@@ -14,19 +14,19 @@ from typing import Final
 import msgspec
 
 HEARTBEAT_S: Final = 5.0
-"""H at its shortest."""
+"""Minimum heartbeat period H."""
 SWEEP_S: Final = 60.0
-"""T, where nothing else is said."""
+"""Default period T of the sweep."""
 SLACK_S: Final = 30.0
-"""S: what a dead-man timer waits beyond a sweep that is late."""
+"""S: how much later than the latest sweep a dead-man timer fires."""
 SPREAD_S: Final = 10.0
-"""The least that the dead-man timers of one queue are spread by."""
+"""Minimum time over which the dead-man timers of one queue are spread."""
 STORE_CALL_S: Final = 10.0
-"""R: how long one store call may take."""
+"""R: maximum duration of one store call."""
 PATH_LATENCY_S: Final = 0.05
-"""From a listener through the bridge to another one, as the published figures assume it."""
+"""Latency from one listener through the bridge to another, as the published figures assume."""
 POLL_CAP_S: Final = 30.0
-"""How often a listener polls at most while there is no bridge (L9)."""
+"""Longest back-off of a listener that polls without a bridge (L9)."""
 
 LATE: Final = 1.1
 EARLY: Final = 0.9

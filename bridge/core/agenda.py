@@ -116,7 +116,7 @@ class DueTimes:
         self._buckets[bucket] = min((held or 0) + size, 1_000_000)
         return bucket
 
-    def nearer(self, seconds: float) -> None:
+    def bring_nearer(self, seconds: float) -> None:
         """Bring all due times nearer, by time that the clock did not count (B15)."""
         moved: dict[float, int] = {}
         for when, size in self._buckets.items():

@@ -78,7 +78,7 @@ class AnnounceInTurn(msgspec.Struct, frozen=True):
 class Broadcast(msgspec.Struct, frozen=True):
     """Send a message to the other bridges of the cluster; drop it if that is not possible now."""
 
-    word: ClusterMessage
+    message: ClusterMessage
 
 
 Command = Flush | Send | End | Refresh | Reclaim | Announce | AnnounceInTurn | Broadcast

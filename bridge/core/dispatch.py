@@ -6,6 +6,7 @@ The other rules share this state: pending work, sessions, timers, commands and f
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Final
 
 from bridge.contract.backoff import Draw
 from bridge.contract.cluster import Name
@@ -15,11 +16,61 @@ from bridge.contract.wire import DownFrame, Reason, Wake
 from bridge.core.agenda import Agenda
 from bridge.core.commands import Announce, Command, End, Flush, Send
 from bridge.core.pending_work import PendingQueues, PendingWork
-from bridge.core.session_queue import SessionQueue, WakeSlot
-from bridge.core.sessions import Session, Sessions
+from bridge.core.sessions import Session, SessionQueue, Sessions, WakeSlot
 from bridge.core.settings import Periods, Tuning
-from bridge.core.single_node import SingleNode
 from bridge.observe.facts import Fact, OwnerStuck, StartMissed, Woken
+
+COORDINATOR_TIMERS: Final = frozenset({"member", "capacity", "turn", "covered", "subscribers", "reconsider"})
+"""Kinds of timers that belong to the coordinator."""
+
+
+class SingleNode:
+    """Act immediately, without a cluster."""
+
+    def on_wake_request(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+        """Record a wake request. ``shared``: peers have it too; ``fresh``: no work was pending before."""
+
+    def on_generation_sent(self, work: PendingWork, now: float, gen: int) -> None:
+        """Record that a session is sent a generation."""
+
+    def on_empty_receive(
+        self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None
+    ) -> None:
+        """Record an empty receive that began at least ``after_s`` after its session learned of ``gen``."""
+
+    def sweep_delay_s(self, work: PendingWork, now: float) -> float:
+        """Return this bridge's sweep delay behind the first in the order (C5)."""
+        return 0.0
+
+    def on_settled(self, work: PendingWork) -> None:
+        """Record that no work is pending any more."""
+
+    def stop_waiting(self, work: PendingWork) -> None:
+        """Stop waiting for the turn of this queue."""
+
+    def on_hello(self, work: PendingWork, now: float, store: str | None) -> bool:
+        """Record a hello for a queue; return whether work settled by a peer must be pending again."""
+        return False
+
+    def suspended(self) -> None:
+        """Record that the clock stopped (B15)."""
+
+    def already_settled(self, now: float, name: Name, queue: str) -> bool:
+        """Return whether the first request of this name was settled before it was made."""
+        return False
+
+    def forget(self, queue: str) -> None:
+        """Forget a queue."""
+
+    def tick(self, now: float, kind: str, work: PendingWork | None) -> None:
+        """Run a due timer of the coordinator's kinds."""
+
+    def report_changes(self, now: float) -> None:
+        """Report which sessions can be woken now."""
+
+    def on_no_room(self, work: PendingWork, now: float) -> None:
+        """Record pending work that no session here has room for (B6)."""
+
 
 Timer = tuple[str, int | str]
 
@@ -90,7 +141,7 @@ class Dispatch:
             self.write(work, owner)
             self.expect_start(work, now)
             if self._calls_all(work):
-                for entry in work.sessions.workers_besides(owner.session):
+                for entry in work.sessions.workers_except(owner.session):
                     self.write(work, entry)
 
     def announce(
@@ -106,33 +157,33 @@ class Dispatch:
         shared: bool = False,
     ) -> None:
         """Announce work to subscribers; report a mere check only if no session could do it (B12)."""
-        self._tell_scaler(work, reason)
+        self._wake_scaler(work, reason)
         if self.announcing and (reason in WORK or not work.sessions):
             traceparent, traces = (None, None) if trace is None else (trace.traceparent, trace.traces)
-            self._ring(work, now, Announce(work.queue, gen, reason, size, marked_at, traceparent, shared, traces))
+            self._notify(work, now, Announce(work.queue, gen, reason, size, marked_at, traceparent, shared, traces))
 
-    def ring(
+    def notify(
         self, work: PendingWork, now: float, reason: Reason, size: int, since: float, *, shared: bool = False
     ) -> None:
         """Announce work to subscribers only: the sessions have been woken already or need no wake (B12, O1).
 
         The generation is new, because subscribers drop a second wake with the same generation as a duplicate.
         """
-        self._tell_scaler(work, reason)
+        self._wake_scaler(work, reason)
         if self.announcing:
-            self._ring(work, now, Announce(work.queue, self.pending.next_gen(), reason, size, since, None, shared))
+            self._notify(work, now, Announce(work.queue, self.pending.next_gen(), reason, size, since, None, shared))
 
-    def _tell_scaler(self, work: PendingWork, reason: Reason) -> None:
+    def _wake_scaler(self, work: PendingWork, reason: Reason) -> None:
         """Wake a scaler to recount: the workers it started may be too few by now, or all busy (Z5)."""
         entry = work.sessions.barred_scaler() if reason in WORK else None
         if entry is not None:
             self.write(work, entry)
 
-    def _ring(self, work: PendingWork, now: float, announced: Announce) -> None:
-        work.rung, work.rung_at = announced.gen, now
+    def _notify(self, work: PendingWork, now: float, announced: Announce) -> None:
+        work.notified, work.notified_at = announced.gen, now
         self.commands.append(announced)
 
-    def wake_sessions(self, work: PendingWork, now: float, besides: Container[int] = ()) -> bool:
+    def wake_sessions(self, work: PendingWork, now: float, excluding: Container[int] = ()) -> bool:
         """Assign work without an owner to the least recently used session with room; wake more if its size requires it.
 
         Return whether a session became the owner.
@@ -140,11 +191,11 @@ class Dispatch:
         if not work.dirty or work.owner is not None or work.deferred:
             return False
         if self._calls_all(work):
-            chosen = work.sessions.pick_all(besides)
+            chosen = work.sessions.pick_all(excluding)
         else:
-            chosen = [entry for entry in work.sessions.pick_for(self.size(work)) if entry.session not in besides]
+            chosen = [entry for entry in work.sessions.pick_for(self.size(work)) if entry.session not in excluding]
             if not chosen:
-                chosen = work.sessions.pick(1, besides)
+                chosen = work.sessions.pick(1, excluding)
         if not chosen:
             # B6: if no session has room, the work stays pending without an owner until the first `room`.
             self.coordinator.on_no_room(work, now)
@@ -406,10 +457,10 @@ class Reminders:
         """Announce again what is due, and set the next tick."""
         period = self._d.periods.again_s
         for work in self._d.pending.by_queue.values():
-            if now - max(work.rung_at, self._since) >= period and self._known(work):
+            if now - max(work.notified_at, self._since) >= period and self._known(work):
                 size = work.visible or max(1, work.size)
                 since = work.visible_since if work.visible else work.marked_at
-                self._d.ring(work, now, "resync", size, since, shared=True)
+                self._d.notify(work, now, "resync", size, since, shared=True)
         self._d.agenda.set(TICK, now + period / LOOKS)
 
     @staticmethod

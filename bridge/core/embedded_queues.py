@@ -15,9 +15,8 @@ import msgspec
 from bridge.contract.wire import CarriedMessage
 from bridge.core.commands import Reclaim, Refresh
 from bridge.core.dispatch import Dispatch
-from bridge.core.listener_counts import count_found, count_triggers
 from bridge.core.pending_work import PendingWork
-from bridge.core.session_queue import WakeSlot
+from bridge.core.sessions import WakeSlot
 from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMoved, ReceivesTold, Triggered
 
 CARRY_MAX = 32
@@ -59,7 +58,7 @@ class CarriedBatches:
         self._waiting.setdefault(batch.queue, deque()).append(batch)
         heapq.heappush(self._order, (batch.due_at, batch.gen))
 
-    def take_up(self, queue: str, gen: int) -> list[CarriedBatch]:
+    def mark_started(self, queue: str, gen: int) -> list[CarriedBatch]:
         """Return the queue's batches up to ``gen`` that were not started before."""
         waiting = self._waiting.get(queue)
         taken: list[CarriedBatch] = []
@@ -104,7 +103,7 @@ class EmbeddedQueues:
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._d = dispatch
-        self._handfuls: dict[int, CarriedBatches] = {}
+        self._carried: dict[int, CarriedBatches] = {}
         """By session."""
         self._visible: dict[str, PendingWork] = {}
         """Queues of the service with visible messages: the audit checks only these, not every name."""
@@ -136,8 +135,8 @@ class EmbeddedQueues:
         if visible and not work.visible:
             work.visible_since = now
         deleted = work.exists and not exists
-        added, carried, previous_gen = visible - work.visible, work.carried_told, work.gen
-        work.carried_told = 0
+        added, carried, previous_gen = visible - work.visible, work.carried_announced, work.gen
+        work.carried_announced = 0
         work.exists = exists
         work.paused = paused
         work.visible = visible
@@ -150,9 +149,9 @@ class EmbeddedQueues:
         work.receives += receives
         work.empty += empty
         for source, (found, _) in (sources or {}).items():
-            count_found(work, source, found)
+            work.count_found(source, found)
         if put:
-            count_triggers(work, now, "store", 1)
+            work.count_triggers(now, "store", 1)
             d.emit(Triggered(queue, "store", put))
         d.emit(QueueMoved(queue, visible, invisible, put, receives, empty, dict(sources or {})))
         if next_visible_s is None:
@@ -171,19 +170,19 @@ class EmbeddedQueues:
         elif rose and visible:
             d.request_wake(work, now, "due", visible, foreign=True)
         if work.gen == previous_gen:
-            self._ring(work, now, put - carried if visible or rose else 0, added)
-        if deleted and not work.read_elsewhere:
+            self._notify(work, now, put - carried if visible or rose else 0, added)
+        if deleted and not work.last_empty_external:
             d.drop(work)
         elif not exists:
             d.pending.forget(queue)
             d.pending.release(work)
 
-    def _ring(self, work: PendingWork, now: float, put: int, came: int) -> None:
+    def _notify(self, work: PendingWork, now: float, put: int, came: int) -> None:
         """Announce each put and each returned message to subscribers, not only the rise from empty (O1)."""
         if put > 0:
-            self._d.ring(work, now, "trigger", put, now)
+            self._d.notify(work, now, "trigger", put, now)
         elif came > 0:
-            self._d.ring(work, now, "due", came, now)
+            self._d.notify(work, now, "due", came, now)
 
     def is_embedded(self, work: PendingWork) -> bool:
         """Return whether the store's own state decides what is pending (O0)."""
@@ -267,34 +266,34 @@ class EmbeddedQueues:
         entry.slot = WakeSlot(gen, "trigger", size, marked_at, None, messages, weight)
         due_at = now + work.numbers.start_ack_s
         batch = CarriedBatch(session, queue, gen, claims, now, due_at, alone=size == len(messages))
-        self._handfuls.setdefault(session, CarriedBatches()).add(batch)
+        self._carried.setdefault(session, CarriedBatches()).add(batch)
         d.agenda.set_earlier(("batch", session), due_at)
         d.fill(entry)
         d.announce(work, now, gen, "trigger", len(claims), now, None)
-        work.carried_told += len(claims)
+        work.carried_announced += len(claims)
 
     def confirm_carried(self, session: int, queue: str, gen: int, now: float) -> bool:
         """Confirm a listener's carried messages up to ``gen``; return whether its `started` covers nothing else.
 
         If nothing else was visible, it begins no receive, so its `started` does not answer a wake.
         """
-        batches = self._handfuls.get(session)
+        batches = self._carried.get(session)
         if batches is None:
             return False
-        fresh = batches.take_up(queue, gen)
+        fresh = batches.mark_started(queue, gen)
         for batch in fresh:
             self._d.emit(HandlerStarted(queue, now - batch.handed_at))
         work = self._d.pending.find(queue)
         if fresh and work is not None:
             # A receive answered by push; its messages were put in the commit that woke the session.
-            count_found(work, "trigger", 1)
+            work.count_found("trigger", 1)
             self._d.emit(ReceivesTold(queue, "trigger", 1, 0))
         exact = batches.by_gen.get(gen)
         return exact is not None and exact.queue == queue and exact.alone
 
     def batches_due(self, session: int, now: float) -> None:
         """Release batches not started within A; forget started ones, whose lease of A has ended or was extended."""
-        batches = self._handfuls.get(session)
+        batches = self._carried.get(session)
         if batches is None:
             return
         for batch in batches.due(now):
@@ -303,19 +302,19 @@ class EmbeddedQueues:
                 self._release(batch)
         when = batches.next()
         if when is None:
-            del self._handfuls[session]
+            del self._carried[session]
         else:
             self._d.agenda.set(("batch", session), when)
 
     def session_lost(self, session: int, queue: str | None = None) -> None:
         """Release the carried batches of a lost session immediately."""
-        batches = self._handfuls.get(session)
+        batches = self._carried.get(session)
         if batches is None:
             return
         for batch in batches.leave(queue):
             self._release(batch)
         if not batches.by_gen:
-            del self._handfuls[session]
+            del self._carried[session]
             self._d.agenda.clear(("batch", session))
 
     def _bar(self, batch: CarriedBatch) -> None:

@@ -9,10 +9,9 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from bridge.contract.jobs import CLASSES_MAX, HANDLERS_MAX, NO_JOBS, NOTHING, OUTCOMES, Jobs, Spread, add, minus, plus
-from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.sources import UNANNOUNCED, WAKE_SOURCES
-from bridge.contract.wire import TALLIED, BuriedCount, StoreDepth
-from bridge.core.pending_work import Counted, CountedBuried, PendingWork
+from bridge.contract.wire import TALLIED
+from bridge.core.pending_work import PendingWork
 from bridge.observe.facts import Fact, JobsTold, ReceivesTold, Unannounced, WorkersTallied
 
 PACKED_MAX: Final = 4 * 1024 * 1024
@@ -80,9 +79,7 @@ class Levels(Generic[K, L]):
         self._bytes -= len(self._packed.pop(instance, b""))
 
 
-TELLERS_MAX: Final = 100_000
-WHOLE_S: Final = 60.0
-"""How long a bare number does not replace a more detailed count."""
+REPORTERS_MAX: Final = 100_000
 STEP_MAX: Final = 1_000_000
 """Maximum that one heartbeat adds to a count; a listener that reports more is broken and must not spoil the sums."""
 
@@ -97,10 +94,10 @@ class ReceiveCounts:
 
     def __init__(self) -> None:
         self.levels: Levels[str, dict[str, tuple[int, int]]] = Levels(
-            dict[str, dict[str, tuple[int, int]]], TELLERS_MAX
+            dict[str, dict[str, tuple[int, int]]], REPORTERS_MAX
         )
 
-    def told(
+    def record(
         self, instance: str, work: PendingWork, levels: Mapping[str, tuple[int, int]], *, announced: bool = False
     ) -> list[Fact]:
         """Record the totals of one heartbeat; count and return the increase as facts.
@@ -129,59 +126,14 @@ class ReceiveCounts:
                         work.unannounced += found
                         facts.append(Unannounced(work.queue, found))
                     continue
-                count_found(work, source, found)
+                work.count_found(source, found)
                 work.receives += found + empty
                 work.empty += empty
                 facts.append(ReceivesTold(work.queue, source, found, empty))
         return facts
 
 
-def count_depth(work: PendingWork, depth: StoreDepth, now: float) -> None:
-    """Keep the newest count of a queue in an external store; heartbeats arrive in any order.
-
-    For a while, a bare number, as a scaler counts it, does not replace a more detailed count.
-    """
-    at, previous = now - depth.age_ms / 1000, work.counted
-    bare = depth.leased is None and depth.delayed is None and depth.oldest_ms is None and depth.visible > 0
-    if previous is not None and bare and previous.whole and at < previous.at + WHOLE_S:
-        return
-    if previous is None or at >= previous.at:
-        oldest_at = None if depth.oldest_ms is None or not depth.visible else at - depth.oldest_ms / 1000
-        work.counted = Counted(
-            depth.visible, depth.invisible, at, depth.at_least, depth.leased, depth.delayed, oldest_at
-        )
-
-
-def count_buried(work: PendingWork, buried: BuriedCount, now: float) -> None:
-    """Keep the newest count of a queue's poison queue."""
-    at = now - buried.age_ms / 1000
-    if work.buried is None or at >= work.buried.at:
-        work.buried = CountedBuried(buried.queue or work.queue + POISON_SUFFIX, buried.messages, at)
-
-
-def count_triggers(work: PendingWork, now: float, bus: str, count: int) -> None:
-    """Count triggers by bus."""
-    work.triggers += count
-    work.buses = {**work.buses, bus: work.buses.get(bus, 0) + count}
-    work.triggered_at = now
-
-
-def count_found(work: PendingWork, source: str, found: int) -> None:
-    """Count receives that found work, by the listener's reason to check."""
-    if found:
-        work.wake_sources = {**work.wake_sources, source: work.wake_sources.get(source, 0) + found}
-
-
-def was_announced(work: PendingWork, now: float, within_s: float) -> bool:
-    """Return whether work that a listener just reported may have been announced.
-
-    True if a trigger, delay or lease requested a wake that is not settled yet, or did so within ``within_s``: a check
-    may find a put before its trigger arrives, and its heartbeat comes some seconds later.
-    """
-    return now - work.announced_at <= within_s or (work.dirty and work.announced_at >= work.marked_at)
-
-
-JOB_TELLERS_MAX: Final = 100_000
+JOB_REPORTERS_MAX: Final = 100_000
 JOB_STEP_MAX: Final = 1_000_000_000
 """Maximum that one heartbeat adds to a count: a worker without a bridge for hours has that much to report. One that
 reports more is broken and must not spoil the sums. For milliseconds it is 1000 times as much."""
@@ -196,9 +148,9 @@ class JobCounts:
     """
 
     def __init__(self) -> None:
-        self.levels: Levels[tuple[str, str], Jobs] = Levels(dict[tuple[str, str], Jobs], JOB_TELLERS_MAX)
+        self.levels: Levels[tuple[str, str], Jobs] = Levels(dict[tuple[str, str], Jobs], JOB_REPORTERS_MAX)
 
-    def told(self, instance: str, work: PendingWork, levels: Mapping[str, Jobs]) -> list[Fact]:
+    def record(self, instance: str, work: PendingWork, levels: Mapping[str, Jobs]) -> list[Fact]:
         """Record the totals of one heartbeat by handler; ignore outcomes unknown to this version."""
         facts: list[Fact] = []
         for handler, level in levels.items():
@@ -251,7 +203,7 @@ def _believable(spread: Spread) -> Spread:
     return Spread([min(count, JOB_STEP_MAX) for count in spread.counts], min(spread.total_ms, 1000 * JOB_STEP_MAX))
 
 
-TALLY_TELLERS_MAX: Final = 10_000
+TALLY_REPORTERS_MAX: Final = 10_000
 TALLY_STEP_MAX: Final = 1_000_000
 """Maximum that one heartbeat adds to a count: a listener that reports more is broken and must not spoil the sums."""
 
@@ -263,9 +215,9 @@ class WorkerCounts:
     """
 
     def __init__(self) -> None:
-        self.levels: Levels[str, dict[str, int]] = Levels(dict[str, dict[str, int]], TALLY_TELLERS_MAX)
+        self.levels: Levels[str, dict[str, int]] = Levels(dict[str, dict[str, int]], TALLY_REPORTERS_MAX)
 
-    def told(self, instance: str, queue: str, levels: Mapping[str, int]) -> list[Fact]:
+    def record(self, instance: str, queue: str, levels: Mapping[str, int]) -> list[Fact]:
         """Record the totals of one heartbeat; ignore names unknown to this version."""
         known = self.levels.get(instance, queue) or {}
         self.levels.keep(instance, queue, known)

@@ -13,14 +13,17 @@ from typing import Final
 import msgspec
 
 from bridge.contract.jobs import Jobs
+from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.sources import WORK
 from bridge.contract.trace_context import Traced, Traces, merged
-from bridge.contract.wire import Reason
+from bridge.contract.wire import BuriedCount, Reason, StoreDepth
 from bridge.core.agenda import DueTimes
-from bridge.core.session_queue import QueueSessions
+from bridge.core.sessions import QueueSessions
 from bridge.core.settings import Numbers, Tuning
 
 SIZE_MAX = 1_000_000_000
+WHOLE_S: Final = 60.0
+"""How long a bare number does not replace a more detailed count."""
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -108,18 +111,18 @@ class PendingWork(msgspec.Struct, eq=False):
     announced_at: float = float("-inf")
     """When a trigger, or the end of a delay or lease, last reported work."""
     found_empty_at: float | None = None
-    read_elsewhere: bool = False
+    last_empty_external: bool = False
     """The newest empty receive came from a listener of an external store."""
     born_at: float = 0.0
     due: dict[Reason, DueTimes] = msgspec.field(default_factory=lambda: _NEVER)
     due_to_all: dict[Reason, DueTimes] = msgspec.field(default_factory=lambda: _NEVER)
     """Due times that the other cluster members keep too: they check in turn (C2)."""
 
-    rung: int = 0
+    notified: int = 0
     """The newest generation that subscribers were sent."""
-    rung_at: float = float("-inf")
+    notified_at: float = float("-inf")
     """When that was sent."""
-    carried_told: int = 0
+    carried_announced: int = 0
     """Messages of the current commit that subscribers already know of from the wake that carries them (O7)."""
 
     triggers: int = 0
@@ -183,6 +186,46 @@ class PendingWork(msgspec.Struct, eq=False):
         """Return whether forgetting this queue loses nothing."""
         return not (self.dirty or self.exists or self.any_due or len(self.sessions))
 
+    def count_depth(self, depth: StoreDepth, now: float) -> None:
+        """Keep the newest count of a queue in an external store; heartbeats arrive in any order.
+
+        For a while, a bare number, as a scaler counts it, does not replace a more detailed count.
+        """
+        at, previous = now - depth.age_ms / 1000, self.counted
+        bare = depth.leased is None and depth.delayed is None and depth.oldest_ms is None and depth.visible > 0
+        if previous is not None and bare and previous.whole and at < previous.at + WHOLE_S:
+            return
+        if previous is None or at >= previous.at:
+            oldest_at = None if depth.oldest_ms is None or not depth.visible else at - depth.oldest_ms / 1000
+            self.counted = Counted(
+                depth.visible, depth.invisible, at, depth.at_least, depth.leased, depth.delayed, oldest_at
+            )
+
+    def count_buried(self, buried: BuriedCount, now: float) -> None:
+        """Keep the newest count of a queue's poison queue."""
+        at = now - buried.age_ms / 1000
+        if self.buried is None or at >= self.buried.at:
+            self.buried = CountedBuried(buried.queue or self.queue + POISON_SUFFIX, buried.messages, at)
+
+    def count_triggers(self, now: float, bus: str, count: int) -> None:
+        """Count triggers by bus."""
+        self.triggers += count
+        self.buses = {**self.buses, bus: self.buses.get(bus, 0) + count}
+        self.triggered_at = now
+
+    def count_found(self, source: str, found: int) -> None:
+        """Count receives that found work, by the listener's reason to check."""
+        if found:
+            self.wake_sources = {**self.wake_sources, source: self.wake_sources.get(source, 0) + found}
+
+    def was_announced(self, now: float, within_s: float) -> bool:
+        """Return whether work that a listener just reported may have been announced.
+
+        True if a trigger, delay or lease requested a wake that is not settled yet, or did so within ``within_s``: a
+        check may find a put before its trigger arrives, and its heartbeat comes some seconds later.
+        """
+        return now - self.announced_at <= within_s or (self.dirty and self.announced_at >= self.marked_at)
+
 
 class PendingQueues:
     """Hold the pending work of all queues in one boot.
@@ -199,7 +242,7 @@ class PendingQueues:
         """How many names with pending work were evicted, or never kept, for lack of room."""
         self.unknown_gen = 0
         """The newest generation of any of those; 0 before the first."""
-        self.stirred: set[str] | None = None
+        self.changed: set[str] | None = None
         """Queues whose sessions or room changed; only kept in a cluster (C3)."""
         self._tuning = tuning
         self._forgotten = forgotten
@@ -228,7 +271,7 @@ class PendingQueues:
         An unknown name may be one that was evicted: then it counts as the newest of those.
         """
         work = self.find(queue)
-        return (self.unknown_gen, self.unknown > 0) if work is None else (max(work.gen, work.rung), work.waits)
+        return (self.unknown_gen, self.unknown > 0) if work is None else (max(work.gen, work.notified), work.waits)
 
     def open(self, queue: str, now: float) -> PendingWork:
         """Return or create the pending work of ``queue``, for listeners and the queue service; no limit applies.
@@ -275,7 +318,7 @@ class PendingQueues:
 
     def _new(self, queue: str, now: float) -> PendingWork:
         return PendingWork(
-            queue=queue, sessions=QueueSessions(queue, self.stirred), numbers=self._tuning.of(queue), born_at=now
+            queue=queue, sessions=QueueSessions(queue, self.changed), numbers=self._tuning.of(queue), born_at=now
         )
 
     def _add(self, queue: str, now: float) -> PendingWork:
@@ -294,7 +337,7 @@ class PendingQueues:
                 break
             if work.lane:
                 self.unknown += 1
-                self.unknown_gen = max(self.unknown_gen, work.gen, work.rung)
+                self.unknown_gen = max(self.unknown_gen, work.gen, work.notified)
             self.drop(work.queue)
         return len(self.by_queue) < self.limit
 

@@ -159,7 +159,7 @@ def check_rules(rules: Sequence[QueueRule]) -> None:
         tokens = rule.match.split("/")
         if rule.match != "*" and not (len(tokens) == 2 and all(_TOKEN.fullmatch(token) for token in tokens)):
             raise ConfigurationError(
-                f"queue {number}: match: is account/queue, where either may end in *, or * alone for every queue"
+                f"queue {number}: match: must be account/queue, where either may end in *, or * alone for every queue"
             )
         check_sweep(rule.sweep_s or 0.0, f"queue {number}: sweep_s")
     patterns = Patterns([rule.match for rule in rules])
@@ -168,7 +168,7 @@ def check_rules(rules: Sequence[QueueRule]) -> None:
         if before is not None and before + 1 < number:
             raise ConfigurationError(
                 f"queue {number}: match: '{rule.match}' never applies: queue {before + 1} ('{rules[before].match}') "
-                "comes first and matches the same; put the narrower one before it"
+                "comes first and matches the same queues; put the narrower one first"
             )
 
 
@@ -176,7 +176,8 @@ def check_sweep(seconds: float, key: str) -> None:
     """Raise `ConfigurationError` with ``key`` for a period that is too short to send to listeners."""
     if seconds and seconds < SWEEP_MIN_S:
         raise ConfigurationError(
-            f"{key}: is 0 (off) or at least {SWEEP_MIN_S:g} s; each queue in another store is received from that often"
+            f"{key}: must be 0 (off) or at least {SWEEP_MIN_S:g} s; each queue in an external store is checked that "
+            "often"
         )
 
 
@@ -191,8 +192,8 @@ def check_slack(periods: Periods) -> None:
     for key, slack_s in (("slack_s", periods.slack_s), *given):
         if slack_s is not None and slack_s < least:
             raise ConfigurationError(
-                f"{key}: is at least {least:g} s, twice heartbeat_s ({periods.heartbeat_s:g} s): listeners hear of "
-                "each other's receives by heartbeat, and would all receive by themselves"
+                f"{key}: must be at least {least:g} s, twice heartbeat_s ({periods.heartbeat_s:g} s): workers learn of "
+                "each other's receives by heartbeat; with less, each would receive by itself"
             )
 
 

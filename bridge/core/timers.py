@@ -59,7 +59,7 @@ class Timers:
             if self._own.is_embedded(work) and not work.sessions.any_foreign:
                 continue
             for times in (*work.due.values(), *work.due_to_all.values()):
-                times.nearer(nearer)
+                times.bring_nearer(nearer)
                 when = times.next()
                 if when is not None:
                     self._d.agenda.set_earlier(("due", work.queue), max(when, now))
@@ -133,7 +133,7 @@ class Timers:
             # Overdue by A already without an empty receive: skip the owner and wake the next session (B9).
             owner = work.owner
             self._d.release_owner(work, owner)
-            if not self._d.wake_sessions(work, now, besides=(owner,)):
+            if not self._d.wake_sessions(work, now, excluding=(owner,)):
                 self._d.wake_sessions(work, now)
         self._d.agenda.set(("sweep", work.queue), now + max(work.numbers.start_ack_s, work.numbers.sweep_s / 4))
 

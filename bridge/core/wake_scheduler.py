@@ -40,23 +40,17 @@ from bridge.contract.wire import (
 from bridge.core.agenda import TURN_MAX, Agenda
 from bridge.core.cluster.coordinator import Coordinator
 from bridge.core.commands import Command
-from bridge.core.dispatch import Dispatch, Reminders, Timer
+from bridge.core.dispatch import COORDINATOR_TIMERS, Dispatch, Reminders, Timer
 from bridge.core.embedded_queues import EmbeddedQueues
 from bridge.core.listener_counts import (
     JobCounts,
     ReceiveCounts,
     WorkerCounts,
-    count_buried,
-    count_depth,
-    count_triggers,
     seen,
-    was_announced,
 )
 from bridge.core.pending_work import PendingWork
-from bridge.core.session_queue import SessionQueue, session_queue
-from bridge.core.sessions import HELLO_S, InFlight, Rejections, Session, SessionTimeouts
+from bridge.core.sessions import HELLO_S, InFlight, Rejections, Session, SessionQueue, SessionTimeouts, session_queue
 from bridge.core.settings import Periods
-from bridge.core.single_node import OF_TURNS
 from bridge.core.timers import Timers
 from bridge.observe.facts import (
     Covered,
@@ -161,7 +155,7 @@ class WakeScheduler:
             self.dispatch.emit(DuplicateDropped(queue, bus))
             return
         first = self._duplicates.marked(now, name, queue, not_before, bus)
-        count_triggers(work, now, bus, count)
+        work.count_triggers(now, bus, count)
         self.dispatch.emit(Triggered(queue, bus, event.payload_size, count))
         if work.sessions.any_own and not work.sessions.any_foreign:
             # O1: the store itself reports what is visible; a hint adds nothing and must not cost a receive.
@@ -191,7 +185,7 @@ class WakeScheduler:
         """
         work = self.pending.find(queue)
         if work is None:
-            raise BadInput("queue_not_found", "this bridge never heard of that queue")
+            raise BadInput("queue_not_found", "this bridge does not know that queue")
         return self.dispatch.drop(work)
 
     def suspended(self, now: float, gap_s: float) -> int:
@@ -223,7 +217,7 @@ class WakeScheduler:
         if isinstance(frame, Hello):
             self._hello(now, session, frame)
         elif session.instance is None:
-            self._refuse(now, session, "bad_parameter", "the first frame of a session is a hello")
+            self._refuse(now, session, "bad_parameter", "the first frame of a session must be a hello")
         elif isinstance(frame, ListenerHeartbeat):
             self._heartbeat(now, session, frame)
         elif isinstance(frame, Bye):
@@ -256,12 +250,12 @@ class WakeScheduler:
 
     def _hello(self, now: float, session: Session, frame: Hello) -> None:
         holder = self.sessions.holder(frame.instance)
-        besides = {session.id} if holder is None else {session.id, holder.id}
+        excluding = {session.id} if holder is None else {session.id, holder.id}
         for sub in frame.queues:
             work = self.pending.find(sub.queue)
-            if work is not None and work.sessions.any_other_store(sub.store, besides):
+            if work is not None and work.sessions.any_other_store(sub.store, excluding):
                 # B11: a staging worker must not settle production's work.
-                why = f"another listener of {sub.queue} uses a different store"
+                why = f"another worker of {sub.queue} uses a different store"
                 self._refuse(now, session, "store_mismatch", why, frame)
                 return
         if holder is not None and holder is not session:
@@ -323,7 +317,7 @@ class WakeScheduler:
                 queues=states,
             ),
         )
-        self.sessions.told(session)
+        self.sessions.interval_sent(session)
         self.silence.expect(session)
         if first:
             self.dispatch.emit(SessionOpened(session.id, session.listener, session.kind, len(wanted)))
@@ -376,26 +370,26 @@ class WakeScheduler:
                 entry.processes, entry.starting = beat.processes, beat.processes.starting
                 work.sessions.refresh(entry)
                 if beat.processes.tally and session.instance is not None:
-                    for fact in self._tallies.told(session.instance, queue, beat.processes.tally):
+                    for fact in self._tallies.record(session.instance, queue, beat.processes.tally):
                         self.dispatch.emit(fact)
             if beat.receives and session.instance is not None:
                 totals = beat.receives
                 if beat.unannounced:
                     totals = {**totals, UNANNOUNCED: (beat.unannounced, 0)}
-                announced = was_announced(work, now, 2 * self.sessions.heartbeat_s)
+                announced = work.was_announced(now, 2 * self.sessions.heartbeat_s)
                 known = work.unannounced
-                for fact in self._receives.told(session.instance, work, totals, announced=announced):
+                for fact in self._receives.record(session.instance, work, totals, announced=announced):
                     self.dispatch.emit(fact)
                 if work.unannounced > known:
                     work.unannounced_at = now
             if beat.jobs is not None and session.instance is not None:
                 entry.in_flight = seen(entry.in_flight, beat.jobs)
-                for fact in self._jobs.told(session.instance, work, beat.jobs):
+                for fact in self._jobs.record(session.instance, work, beat.jobs):
                     self.dispatch.emit(fact)
             if beat.depth is not None:
-                count_depth(work, beat.depth, now)
+                work.count_depth(beat.depth, now)
             if beat.buried is not None:
-                count_buried(work, beat.buried, now)
+                work.count_buried(beat.buried, now)
             if beat.covered is not None and work.dirty and beat.covered >= work.gen:
                 # S2: a repeated state makes up for the lost empty receive.
                 self.dispatch.coordinator.on_empty_receive(work, now, beat.covered, 0.0, None)
@@ -409,7 +403,7 @@ class WakeScheduler:
         if session.unsent:
             # Safety net: even if the last `Flush` was lost, wakes wait one heartbeat at most.
             self.dispatch.flush(session)
-        self.sessions.told(session)
+        self.sessions.interval_sent(session)
         self.dispatch.send(
             session.id,
             BridgeHeartbeat(
@@ -465,11 +459,11 @@ class WakeScheduler:
         if work.sessions.any_other_store(frame.store, (entry.session,)):
             session = self.sessions.get(entry.session)
             if session is not None:
-                why = "this empty receive is of a different store than the others'"
+                why = "this empty receive is from a different store than the other workers'"
                 self._refuse(now, session, "store_mismatch", why)
             return
         self.dispatch.progress(work, entry, now)
-        work.read_elsewhere = not entry.own
+        work.last_empty_external = not entry.own
         begun = now - frame.age_ms / 1000
         work.found_empty_at = begun if work.found_empty_at is None else max(work.found_empty_at, begun)
         self.timers.arm_sweep(work, now)
@@ -490,7 +484,7 @@ class WakeScheduler:
                 # leave this one to the audit, or an honest mistake could loop between the two.
                 work.foreign = False
                 self.dispatch.release_owner(work, entry.session)
-                self.dispatch.wake_sessions(work, now, besides=(entry.session,))
+                self.dispatch.wake_sessions(work, now, excluding=(entry.session,))
                 self.dispatch.emit(Covered(work.queue, settled=False))
             else:
                 self.dispatch.settle(work)
@@ -562,7 +556,7 @@ class WakeScheduler:
     def tick(self, now: float) -> None:
         """Run due timers, at most `TURN_MAX` and the earliest first; `deadline` requests the rest immediately."""
         for kind, key in self._agenda.pop_due(now, TURN_MAX):
-            if kind in OF_TURNS:
+            if kind in COORDINATOR_TIMERS:
                 self.dispatch.coordinator.tick(now, kind, self.pending.find(key) if isinstance(key, str) else None)
             elif isinstance(key, int):
                 self._tick_session(now, kind, key)
@@ -614,10 +608,10 @@ def queue_state(work: PendingWork, own: EmbeddedQueues, periods: Periods, now: f
         work.gen,
         not work.dirty,
         _covered_age_ms(work, own, now),
-        sweep_ms=_told(numbers.sweep_s, periods.sweep_s),
-        slack_ms=_told(numbers.slack_s, SLACK_S),
-        spread_ms=_told(numbers.spread_s, SPREAD_S),
-        store_call_ms=_told(numbers.store_call_s, STORE_CALL_S),
+        sweep_ms=_unless_default(numbers.sweep_s, periods.sweep_s),
+        slack_ms=_unless_default(numbers.slack_s, SLACK_S),
+        spread_ms=_unless_default(numbers.spread_s, SPREAD_S),
+        store_call_ms=_unless_default(numbers.store_call_s, STORE_CALL_S),
     )
 
 
@@ -640,7 +634,7 @@ def _covered_age_ms(work: PendingWork, own: EmbeddedQueues, now: float) -> int |
     return None if work.found_empty_at is None else round((now - work.found_empty_at) * 1000)
 
 
-def _told(value_s: float, default_s: float) -> int | None:
+def _unless_default(value_s: float, default_s: float) -> int | None:
     """Return milliseconds, or None if the listener assumes this value anyway."""
     return None if value_s == default_s else round(value_s * 1000)
 

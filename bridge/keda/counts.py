@@ -92,7 +92,7 @@ class KedaCounts:
             if len(self._cached) > KEPT:
                 self._cached.popitem(last=False)
             if count.failed and not (before is not None and before.failed):
-                log.warning("%s cannot be counted for KEDA; its pods stay as they are", key[0])
+                log.warning("cannot count %s for KEDA; its pods stay as they are", key[0])
         finally:
             del self._running[key]
         self._on_count(key[0])

@@ -15,7 +15,7 @@ from bridge.keda.scaled_object import Target
 
 if TYPE_CHECKING:
     from bridge.core.pending_work import PendingWork
-    from bridge.core.session_queue import SessionQueue
+    from bridge.core.sessions import SessionQueue
     from bridge.service.bridge import Bridge
 
 
@@ -107,7 +107,7 @@ def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
     if work is None:
         # Unknown, or evicted from the table of queues.
         return Known(announced=bridge.scheduler.pending.unknown > 0, unseen=unseen)
-    if work.exists and not (work.read_elsewhere and not work.sessions.any_own):
+    if work.exists and not (work.last_empty_external and not work.sessions.any_own):
         return Known(
             # A worker that has not received yet may not know its store.
             announced=work.dirty and work.sessions.any_foreign,

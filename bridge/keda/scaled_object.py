@@ -40,7 +40,9 @@ class KedaStore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         if _name(self.name) is None:
-            raise ConfigurationError("keda_store: name: 1 to 80 letters, digits, '_' and '-', a letter or digit first")
+            raise ConfigurationError(
+                "keda_store: name: must be 1 to 80 letters, digits, '_' and '-', starting with a letter or digit"
+            )
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -66,15 +68,15 @@ def asked(metadata: Mapping[str, str], stores: Collection[str]) -> Target:
     Raises `BadInput` (``bad_parameter``) that names the key.
     """
     if len(metadata) > KEYS_MAX or any(len(value) > VALUE_MAX for value in metadata.values()):
-        raise _bad(f"at most {KEYS_MAX} keys, each of {VALUE_MAX} characters at most")
+        raise _bad(f"at most {KEYS_MAX} keys, each of at most {VALUE_MAX} characters")
     for key in metadata:
         if key not in KEYS and key not in THEIRS:
-            what = f"'{key}' is" if _shown(key) else "there is a key that is"
-            raise _bad(f"{what} none that is known here: {', '.join(KEYS)}")
+            what = f"unknown key '{key}'" if _shown(key) else "unknown key"
+            raise _bad(f"{what}; the keys are {', '.join(KEYS)}")
     store = metadata.get("store")
     if store is not None and store not in stores:
-        known = f"one of {', '.join(sorted(stores))}" if stores else "there is none"
-        raise _bad(f"store: is the name of a [[keda_store]] of this bridge: {known}")
+        known = f"one of {', '.join(sorted(stores))}" if stores else "none is configured"
+        raise _bad(f"store: must be the name of a [[keda_store]] of this bridge: {known}")
     return Target(
         _queue(metadata),
         store,
@@ -86,11 +88,13 @@ def asked(metadata: Mapping[str, str], stores: Collection[str]) -> Target:
 def _queue(metadata: Mapping[str, str]) -> str:
     text = metadata.get("queue")
     if text is None:
-        raise _bad("queue: is missing: the queue whose work is to be told, as billing/orders")
+        raise _bad("queue: is missing: name the queue to scale on, such as billing/orders")
     try:
         parse_reference(text)
     except BadInput as error:
-        raise _bad(f"queue: one queue, and of a partitioned one each part by itself: {error}") from None
+        raise _bad(
+            f"queue: must be one queue; for a partitioned queue, use one trigger per partition: {error}"
+        ) from None
     return text
 
 
@@ -99,9 +103,9 @@ def _whole(metadata: Mapping[str, str], key: str, default: int, least: int, most
     if text is None:
         return default
     if _number(text) is None or not least <= int(text) <= most:
-        raise _bad(f"{key}: is a whole number from {least} to {most}, in quotes")
+        raise _bad(f"{key}: must be a whole number from {least} to {most}, in quotes")
     return int(text)
 
 
 def _bad(why: str) -> BadInput:
-    return BadInput("bad_parameter", f"metadata of the trigger: {why}")
+    return BadInput("bad_parameter", f"trigger metadata: {why}")

@@ -113,10 +113,10 @@ class KedaServer:
         counted.update(stores)
         self._counts = KedaCounts(counted, bridge.now, lambda queue: self._watching.queues_changed((queue,)))
         self._watching = Watching(bridge, self._counts)
-        bridge.metrics.watch("queuebell_keda_streams", "Open streams of KEDA's", lambda: float(self._open))
+        bridge.metrics.watch("queuebell_keda_streams", "Open streams to KEDA", lambda: float(self._open))
         bridge.metrics.watch(
             "queuebell_keda_counts",
-            "Counts of queues in stores elsewhere for KEDA, since the start",
+            "Counts of queues in external stores for KEDA, since the start",
             lambda: float(self._counts.made),
         )
 
@@ -237,8 +237,8 @@ class KedaServer:
             except Refused as refused:
                 code, why = _CODES[refused.code], str(refused)
             except Exception:
-                log.exception("a call of KEDA's failed")
-                code, why = grpc.StatusCode.INTERNAL, "the call could not be answered"
+                log.exception("unexpected error in a call from KEDA")
+                code, why = grpc.StatusCode.INTERNAL, "internal error; the bridge's log has the cause"
             return await context.abort(code, why)
 
         return guarded
@@ -259,7 +259,7 @@ class KedaServer:
     async def _metrics(self, request: Any, context: Any) -> Any:
         target, _ = await self._admitted(request.scaledObjectRef, context)
         if request.metricName != target.metric:
-            raise BadInput("bad_parameter", f"the one metric of this trigger is {target.metric}")
+            raise BadInput("bad_parameter", f"the only metric of this trigger is {target.metric}")
         found = await self._work(target)
         # KEDA uses the float if it is above 0, and otherwise the integer, so set both.
         value = {"metricName": target.metric, "metricValue": found, "metricValueFloat": float(found)}
@@ -272,11 +272,12 @@ class KedaServer:
         if found is not None:
             return found
         if key is not None:
-            raise Refused("uncounted", f"{target.queue} cannot be counted: its store does not answer; {_SAFE}")
+            raise Refused("uncounted", f"cannot count {target.queue}: its store does not respond; {_SAFE}")
         raise Refused(
             "unknown",
-            f"workers of {target.queue} may be with other bridges of this cluster, which keeps no queues, and whether"
-            f" they are busy is not known here: {_SAFE}. Give all bridges a [[keda_store]], and name it in store",
+            f"workers of {target.queue} may be connected to other bridges of this cluster, which has no embedded"
+            f" queues, so whether they are busy is unknown: {_SAFE}. Give all bridges a [[keda_store]], and name it in"
+            " store",
         )
 
     async def _admitted(self, ref: Any, context: Any) -> tuple[Target, Identity | None]:
@@ -301,7 +302,7 @@ class KedaServer:
         """Return the client's address and certificate; raises `Refused` for a call that bypassed the gateway."""
         found = self._gateway.found(_port_of(context.peer()))
         if found is None:
-            raise Refused("unauthenticated", "this call did not come by KEDA's port of this bridge")
+            raise Refused("unauthenticated", "this call bypassed the bridge's port for KEDA")
         return found
 
     # -- streams -----------------------------------------------------------------------------------------------------
@@ -328,14 +329,14 @@ class KedaServer:
                 permit.close()
             stream.end()
         if stream.ended:
-            raise Refused(stream.ended, "its sender may not do this any more")
+            raise Refused(stream.ended, "the sender no longer has this permission")
 
     def _counted_in(self, identity: Identity | None, target: Target, context: Any) -> Callable[[], None]:
         """Count a stream; return a function that releases its principal's quota. Raises `Refused` at the limit."""
         disconnect: Callable[[], None] = _nothing
         try:
             if self._open >= STREAMS_MAX:
-                raise Refused("limit", f"at most {STREAMS_MAX} streams at once")
+                raise Refused("limit", f"at most {STREAMS_MAX} concurrent streams")
             if self._authorizer.access is not None and identity is not None:
                 try:
                     disconnect = self._authorizer.access.connect(identity.principal)
@@ -353,7 +354,7 @@ class KedaServer:
     def _counted_by_sender(self, sender: str) -> Callable[[], None]:
         most = STREAMS_MAX // 2
         if self._by_sender[sender] >= most:
-            raise Refused("limit", f"at most {most} streams of one address at once, where no key is asked for")
+            raise Refused("limit", f"at most {most} concurrent streams per address without authentication")
         self._by_sender[sender] += 1
 
         def undo() -> None:
@@ -402,14 +403,15 @@ def _nothing() -> None:
 
 
 _NOT_GIVEN: Final = (
-    "this bridge asks for a key: name in apiKeyFromEnv the variable of the worker's container that has it"
-    " (apiKeyFromEnv: QUEUEBELL_API_KEY), or have KEDA show a certificate (tlsClientCert of its TriggerAuthentication)"
+    "this bridge requires a key: name the variable of the worker's container that holds it in apiKeyFromEnv"
+    " (apiKeyFromEnv: QUEUEBELL_API_KEY), or have KEDA present a certificate (tlsClientCert of its"
+    " TriggerAuthentication)"
 )
-_NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
-_STRANGE: Final = "no principal here is named by this certificate, and no key was given"
+_NOT_KNOWN: Final = "the key is unknown, was revoked, or has expired"
+_STRANGE: Final = "no principal matches this certificate, and no key was given"
 HELD_MAX: Final = 500
 """Concurrent delayed rejections; each occupies a call."""
-_PAST_RATE: Final = "slow down: this principal may not come so often"
+_PAST_RATE: Final = "slow down: this principal exceeds its request rate"
 
 
 class Refused(Exception):
@@ -489,7 +491,7 @@ class KedaAuthorizer:
         wait = access.allowance(identity.principal).request(access.clock())
         if not identity.principal.may(Verb.LOOK, queue):
             return Refused("forbidden", f"'{Verb.LOOK.value}' is not granted on {queue or 'any queue'}")
-        return Refused("limit", f"{_PAST_RATE}; again in {wait} s") if wait else None
+        return Refused("limit", f"{_PAST_RATE}; retry in {wait} s") if wait else None
 
 
 PACKAGE: Final = "externalscaler"

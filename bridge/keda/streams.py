@@ -82,7 +82,7 @@ class Watching:
         self._timer_at: float | None = None
         self._closed = False
         bridge.observe(self._fact)
-        bridge.hub.session_watchers.append(self.queues_changed)
+        bridge.callbacks.session_watchers.append(self.queues_changed)
 
     def streams(self) -> list[Stream]:
         """Return the open streams."""

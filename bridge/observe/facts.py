@@ -235,7 +235,7 @@ class MemberRefused(Fact, frozen=True):
     why: str
 
 
-class Forgiven(Fact, frozen=True):
+class SettledByPeer(Fact, frozen=True):
     """What was owed here was paid by a session of the bridge ``peer``; ``by`` is ``name`` or ``time`` (C4)."""
 
     queue: str
@@ -256,7 +256,7 @@ class StoreDiffers(Fact, frozen=True):
     peer: str
 
 
-class WordRefused(Fact, frozen=True):
+class ClusterMessageRefused(Fact, frozen=True):
     """A word on the cluster's subjects was not taken."""
 
     boot: str

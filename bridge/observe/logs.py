@@ -165,7 +165,7 @@ _WORDS: dict[type[facts.Fact], tuple[str, int]] = {
         logging.WARNING,
     ),
     facts.ActedLate: ("it was another bridge's turn; this one looks in its place, as it should", logging.INFO),
-    facts.Forgiven: ("paid by another bridge", logging.DEBUG),
+    facts.SettledByPeer: ("paid by another bridge", logging.DEBUG),
     facts.Suspended: ("the machine slept; every queue in another store is received from once", logging.WARNING),
     facts.AccessRefused: ("refused: not known here, not granted, or past a limit", logging.WARNING),
     facts.Administered: ("administered", logging.INFO),

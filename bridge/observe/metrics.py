@@ -44,11 +44,11 @@ COUNTED: Final[dict[type[facts.Fact], tuple[str, str, tuple[str, ...], str]]] = 
     facts.KedaDropped: ("queuebell_keda_dropped", "Streams of KEDA's that were dropped or refused", ("reason",), ""),
     facts.AccessRefused: ("queuebell_refusals", "Requests and sessions of those who may not", ("reason",), ""),
     facts.StartMissed: ("queuebell_starts_missed", "Wakes that no listener answered in time", (), ""),
-    facts.Forgiven: ("queuebell_cluster_forgiven", "Debts that another bridge's listener paid", ("by",), ""),
+    facts.SettledByPeer: ("queuebell_cluster_forgiven", "Debts that another bridge's listener paid", ("by",), ""),
     facts.ActedLate: (
         "queuebell_cluster_acted_late", "Looks made because nothing was heard of the bridge that came first", (), "",
     ),
-    facts.WordRefused: (
+    facts.ClusterMessageRefused: (
         "queuebell_cluster_words_refused", "What came on the cluster's subjects and was not taken", (), "",
     ),
     facts.MemberGone: ("queuebell_cluster_gone", "Bridges of the cluster that fell silent", ("leaving",), ""),

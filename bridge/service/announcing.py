@@ -18,13 +18,12 @@ from bridge.contract.wire import Wake
 from bridge.core.commands import Announce, AnnounceInTurn
 from bridge.observe import tracing
 from bridge.observe.swallowed import swallow
-from bridge.service.callbacks import SUBSCRIBER
 
 if TYPE_CHECKING:
     from bridge.service.bridge import Bridge
 
-
 RETRY_S = 0.05
+SUBSCRIBER = "a subscriber of wakes"
 
 
 class Subscriber:
@@ -92,9 +91,9 @@ class Announcer:
             if (coordinator := self._bridge.scheduler.coordinator) is None:
                 subscriber.way = None
             else:
-                coordinator.outward.ways[way] = only
-                tellers = self._bridge.hub.tellers.setdefault(way, [])
-                tellers.append(lambda decision: self._in_turn(subscriber, decision))
+                coordinator.subscribers.ways[way] = only
+                turn_subscribers = self._bridge.callbacks.turn_subscribers.setdefault(way, [])
+                turn_subscribers.append(lambda decision: self._in_turn(subscriber, decision))
         if subscriber.queues is None:
             self._of_all[subscriber] = None
         else:
@@ -185,7 +184,9 @@ class Announcer:
         if coordinator is None or bridge.stopped:
             return True
         now = bridge.now()
-        may_send = coordinator.outward.offer(now, coordinator.at(now), way, announced.queue, shared=announced.shared)
+        may_send = coordinator.subscribers.offer(
+            now, coordinator.at(now), way, announced.queue, shared=announced.shared
+        )
         bridge.arm()
         return may_send
 

@@ -21,17 +21,17 @@ import random
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from bridge.access.put_gate import BYTES_MAX, WAIT_MS, Admission, PutGate
 from bridge.contract.backoff import Draw
 from bridge.contract.cluster import ClusterMessage
 from bridge.contract.errors import BadInput, Closed, WrongThread
 from bridge.contract.event import CloudQueueWorkDetected, check_event
-from bridge.core.admission import BYTES_MAX, WAIT_MS, Admission
 from bridge.core.cluster.coordinator import Coordinator
 from bridge.core.cluster.handover import ENDS_S
 from bridge.core.commands import Announce, AnnounceInTurn, Broadcast, Command, End, Flush, Reclaim, Refresh, Send
@@ -44,11 +44,9 @@ from bridge.observe.swallowed import swallow, swallowing
 from bridge.queues.base import PUT_WINDOW_S, QueueStore
 from bridge.queues.embedded.own_store import EmbeddedStore
 from bridge.queues.served import ServedStore
-from bridge.service.callbacks import Callbacks
 from bridge.service.channels.base import Outlet
 from bridge.service.clocks import Suspends, paired, system_clocks
-from bridge.service.embedded_feed import EmbeddedFeed, open_embedded_store, put_right
-from bridge.service.put_gate import PutGate
+from bridge.service.embedded_feed import EmbeddedFeed, open_embedded_store, perform_on_store
 from bridge.service.runner import Runner
 from bridge.service.sessions import CHANNEL, BridgeSession, Flushes, LiveSessions
 from bridge.service.shared_store import SharedStore
@@ -98,8 +96,8 @@ class Bridge:
             if isinstance(opened, EmbeddedStore)
             else SharedStore(opened, self._on_external_put, self._on_external_delete)
         )
-        self.hub = Callbacks()
-        self.hub.observers.append(self.metrics)
+        self.callbacks = Callbacks()
+        self.callbacks.observers.append(self.metrics)
         self.gate = PutGate(
             Admission(settings.put_waiting_bytes, settings.put_wait_ms / 1000),
             self._clock,
@@ -126,7 +124,7 @@ class Bridge:
         self.member: Membership | None = None
         """This bridge's membership in that cluster."""
         self.suspends = Suspends(self, system_clocks() if boottime is None else paired(self.now, boottime))
-        self._sessions = LiveSessions(self, self.hub)
+        self._sessions = LiveSessions(self, self.callbacks.session_heard)
         self.flushes = Flushes(self, self._sessions.live)
         self._commands: deque[Command] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -216,7 +214,7 @@ class Bridge:
     def end_sessions(self) -> None:
         """Drain, and end every session with 1012. A web server waits for sessions until this has been called."""
         self.drain()
-        self._sessions.send_all_away()
+        self._sessions.end_all()
         if self.member is not None:
             # C7: last, because ending the sessions set timers (B8) that only this bridge knows.
             self.member.hand_over_without_waiting()
@@ -230,7 +228,7 @@ class Bridge:
 
     def observe(self, observer: Observer) -> None:
         """Send every fact to ``observer`` from now on."""
-        self.hub.observers.append(observer)
+        self.callbacks.observers.append(observer)
 
     def local_channel(self) -> LocalChannel:
         """Return a channel for listeners in this process."""
@@ -273,12 +271,12 @@ class Bridge:
         for event, count in zip(events, counts or itertools.repeat(1), strict=False):
             self.scheduler.trigger(now, event, bus, redelivered=redelivered, count=count, shared=shared)
         self.drive(later=True)
-        self.hub.forward(events, bus)
+        self.callbacks.forward(events, bus)
         return len(events)
 
     # -- other bridges -----------------------------------------------------------------------------------------------
 
-    def take_turns(self, line: ClusterLink, **about: str | None) -> Membership:
+    def join_cluster(self, line: ClusterLink, **about: str | None) -> Membership:
         """Join a cluster over ``line``, before the start. For ``about`` see `Coordinator`."""
         self.coordinator = coordinator = self.scheduler.join(**about)
         if isinstance(served := self.store, SharedStore):
@@ -308,7 +306,7 @@ class Bridge:
 
         ``callback`` must not block and must not call back.
         """
-        forwards = self.hub.forwards
+        forwards = self.callbacks.forwards
         forwards.append(callback)
         return lambda: forwards.remove(callback) if callback in forwards else None
 
@@ -333,7 +331,7 @@ class Bridge:
         or it has listeners.
         """
         if not self.scheduler.forget(queue):
-            why = "it stands in the queue service, or somebody listens to it: delete it, or end its listeners"
+            why = "the queue service holds it, or it has workers: delete it, or stop its workers"
             raise BadInput("conflict", why)
         self.drive()
 
@@ -351,7 +349,7 @@ class Bridge:
 
         ``callback`` runs in the same turn as the wake request. It must not block and must not call back.
         """
-        subscribers = self.hub.subscribers
+        subscribers = self.callbacks.subscribers
         subscribers.append(callback)
         self.scheduler.reminders.announcing(self.now(), True)
         self.arm()
@@ -421,7 +419,7 @@ class Bridge:
                     else:
                         self._perform(command)
                 except Exception as error:  # noqa: BLE001 - affects this command only
-                    swallow(CHANNEL if isinstance(command, Send | Flush | End) else "a command of the rules", error)
+                    swallow(CHANNEL if isinstance(command, Send | Flush | End) else "a scheduler command", error)
         except BaseException:
             asyncio.get_running_loop().call_soon(self.drive)
             raise
@@ -437,15 +435,15 @@ class Bridge:
         if isinstance(command, End):
             self._sessions.close(command.session, command.code, command.reason)
         elif isinstance(command, Announce):
-            self.hub.announce(command)
+            self.callbacks.announce(command)
         elif isinstance(command, AnnounceInTurn):
-            self.hub.tell_in_turn(command)
+            self.callbacks.announce_in_turn(command)
         elif isinstance(command, Broadcast):
             if self.member is not None:
                 with swallowing(LINE):
-                    self.member.line.say(command.word)
+                    self.member.line.say(command.message)
         elif isinstance(command, Refresh | Reclaim) and self.own is not None:
-            put_right(self, self.own, command)
+            perform_on_store(self, self.own, command)
 
     def arm(self) -> None:
         """Set the timer to the scheduler's deadline."""
@@ -471,7 +469,7 @@ class Bridge:
         if self.stopped:
             return
         self.notice_suspend()
-        with swallowing("a timer of the rules"):
+        with swallowing("a scheduler timer"):
             self.scheduler.tick(self.now())
         self.drive()
 
@@ -509,7 +507,7 @@ class Bridge:
 
     def emit(self, fact: Fact) -> None:
         """Send a fact to all observers."""
-        self.hub.emit(fact)
+        self.callbacks.emit(fact)
 
 
 class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -526,6 +524,50 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Longest expected wait of a put over HTTP, in milliseconds; beyond it the put is rejected."""
 
 
+class Callbacks:
+    """Holds and calls the registered callbacks. None of them may block or call back."""
+
+    def __init__(self) -> None:
+        self.observers: list[Observer] = []
+        self.subscribers: list[Callable[[Announce], None]] = []
+        self.forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
+        self.session_watchers: list[Callable[[Iterable[str]], None]] = []
+        self.turn_subscribers: dict[str, list[Callable[[AnnounceInTurn], None]]] = {}
+        """By the subscriber's ``way``, which other bridges share."""
+
+    def emit(self, fact: Fact) -> None:
+        """Send a fact to all observers."""
+        for observer in self.observers:
+            try:
+                observer(fact)
+            except Exception as error:  # noqa: BLE001 - this observer loses this fact
+                swallow("an observer of facts", error)
+
+    def announce(self, announced: Announce) -> None:
+        """Send a wake to the plain subscribers."""
+        for callback in self.subscribers:
+            with swallowing("a subscriber of wakes"):
+                callback(announced)
+
+    def announce_in_turn(self, decision: AnnounceInTurn) -> None:
+        """Report whether a wake held for another bridge is sent here."""
+        for callback in self.turn_subscribers.get(decision.way, ()):
+            with swallowing("a subscriber of wakes"):
+                callback(decision)
+
+    def forward(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> None:
+        """Pass on accepted triggers."""
+        for callback in self.forwards:
+            with swallowing("a way to pass triggers on"):
+                callback(events, bus)
+
+    def session_heard(self, queues: Iterable[str]) -> None:
+        """Report the queues of a session that sent a frame."""
+        for callback in self.session_watchers:
+            with swallowing("a watcher of sessions"):
+                callback(queues)
+
+
 Clock = Callable[[], float]
 
 
@@ -534,20 +576,20 @@ def watch(
 ) -> None:
     """Register the gauges of every bridge."""
     if isinstance(store, EmbeddedStore):
-        metrics.watch("queuebell_put_keys", "Keys of puts that are remembered", lambda: float(store.remembered))
+        metrics.watch("queuebell_put_keys", "Remembered keys of puts", lambda: float(store.remembered))
     metrics.watch(
         "queuebell_receives_failing",
-        "Listeners' queues whose receives fail",
+        "Workers' queues whose receives fail",
         lambda: float(status.failing(scheduler)),
     )
     metrics.watch(
         "queuebell_queues_unknown",
-        "Queue names with work announced that were forgotten for want of room, since the start",
+        "Queue names with announced work that were dropped for lack of space, since the start",
         lambda: float(scheduler.pending.unknown),
     )
     metrics.watch(
         "queuebell_store_up",
-        "1 while the store of the bridge's own queues works",
+        "1 while the store of the queue service works",
         lambda: float(store.failure() is None),
     )
     metrics.watch_workers(lambda: status.scaled(scheduler))
@@ -560,29 +602,29 @@ def watch_cluster(metrics: Metrics, coordinator: Coordinator, now: Clock) -> Non
     """Register the gauges of a cluster member."""
     metrics.watch(
         "queuebell_cluster_members",
-        "Bridges of the cluster that are heard, this one among them",
+        "Reachable bridges of the cluster, including this one",
         lambda: float(1 + len(coordinator.members.peers)),
     )
     metrics.watch(
         "queuebell_cluster_alone",
-        "1 while this bridge acts as if there were no other",
+        "1 while this bridge acts as if it were the only one",
         lambda: float(coordinator.members.alone(coordinator.at(now()))),
     )
     metrics.watch(
         "queuebell_cluster_refused",
-        "Bridges that are heard on the cluster's subjects and are none of its members",
+        "Bridges that send on the cluster's subjects but are not members",
         lambda: float(len(coordinator.members.refused)),
     )
     metrics.watch(
         "queuebell_cluster_deferred",
-        "Queues that wait for another bridge's look",
+        "Queues that wait for another bridge's check",
         lambda: float(len(coordinator.deferred)),
     )
 
 
 log = logging.getLogger("queuebell.bridge")
 
-LINE: Final = "the line to the other bridges"
+LINE: Final = "the link to the other bridges"
 
 
 class ClusterLink(Protocol):
@@ -648,8 +690,8 @@ class Membership:
                 await self.line.hand_over_queues(handover)
         except TimeoutError:
             log.warning(
-                "the other bridges could not be told what is owed and due here; they look at every queue when they miss"
-                " this one, and their sweeps find the rest",
+                "the pending work could not be handed over to the other bridges; they check every queue once this "
+                "bridge is gone, and their sweeps find the rest",
                 extra={"left": len(handover)},
             )
         else:

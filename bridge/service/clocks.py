@@ -71,7 +71,7 @@ class Suspends:
         read = None
         scheduler = self._bridge.scheduler
         if self._clocks is not None:
-            with swallowing("the clocks that show a suspend"):
+            with swallowing("the clocks that detect a suspend"):
                 read = self._clocks()
         if scheduler.coordinator is not None:
             scheduler.coordinator.watch(read, there=self._clocks is not None)

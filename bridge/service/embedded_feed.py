@@ -42,8 +42,8 @@ class EmbeddedFeed:
     def __init__(self, bridge: Runner) -> None:
         self._bridge = bridge
         self._rules = bridge.scheduler.embedded
-        self._grants: dict[tuple[int, str], list[tuple[int, float]]] = {}
-        """For each grant the number of messages and the earliest start of their leases."""
+        self._grants: dict[tuple[int, str], list[tuple[int, float, float]]] = {}
+        """For each grant the number of messages, the earliest start of their leases, and the lease in seconds."""
 
     def grant(self, queue: str, count: int) -> Grant | None:
         """Return the session that messages of a put may be sent to directly, or None (O7)."""
@@ -54,7 +54,7 @@ class EmbeddedFeed:
         if granted is None:
             return None
         session, limit, lease_s = granted
-        self._grants.setdefault((session, queue), []).append((limit, now))
+        self._grants.setdefault((session, queue), []).append((limit, now, lease_s))
         return Grant(session=str(session), limit=limit, lease_s=lease_s)
 
     def committed(self, levels: list[Level], handed: list[Handed]) -> None:
@@ -96,19 +96,18 @@ class EmbeddedFeed:
     def _handed(self, now: float, hand: Handed) -> None:
         session = int(hand.session)
         limits = self._grants.get((session, hand.queue))
-        granted, since = limits.pop(0) if limits else (len(hand.messages), now)
+        granted, since, lease_s = limits.pop(0) if limits else (len(hand.messages), now, 0.0)
         if not limits:
             self._grants.pop((session, hand.queue), None)
-        lease_s = self._bridge.scheduler.dispatch.tuning.of(hand.queue).start_ack_s
         # The worker counts from the wake's arrival, but the lease started before the flush.
         left_s = lease_s - (now - since)
         carried = [_carried(message, left_s) for message in hand.messages]
         weights = [_weight(message) for message in carried]
-        late = left_s < lease_s / 2
+        late = left_s <= lease_s / 2
         self._rules.handed(now, hand.queue, session, granted, carried, hand.visible, weights, late=late)
 
 
-def put_right(bridge: Runner, own: EmbeddedStore, command: Refresh | Reclaim) -> None:
+def perform_on_store(bridge: Runner, own: EmbeddedStore, command: Refresh | Reclaim) -> None:
     """Read a queue's backlog again, or take carried messages back; a failure is retried."""
     try:
         if isinstance(command, Refresh):

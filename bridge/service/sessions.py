@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from bridge.contract.backoff import Draw
@@ -11,7 +11,6 @@ from bridge.contract.wire import DownFrame, Drain, UpFrame
 from bridge.core.cluster.handover import ANSWER_S, departures
 from bridge.observe import tracing
 from bridge.observe.swallowed import swallow, swallowing
-from bridge.service.callbacks import Callbacks
 from bridge.service.channels.base import Outlet, Session
 from bridge.service.runner import Runner
 
@@ -41,9 +40,9 @@ class BridgeSession:
 class LiveSessions:
     """Holds the sessions that have not ended, by number."""
 
-    def __init__(self, bridge: Runner, hub: Callbacks) -> None:
+    def __init__(self, bridge: Runner, heard: Callable[[Iterable[str]], None]) -> None:
         self._bridge = bridge
-        self._hub = hub
+        self._heard = heard
         self.live: dict[int, BridgeSession] = {}
         self._all_ended: asyncio.Event | None = None
         """Set once a leaving bridge has no session left."""
@@ -69,7 +68,7 @@ class LiveSessions:
                 raise
             self._bridge.drive()
             sender = self._bridge.scheduler.sessions.get(session.number)
-            self._hub.session_heard(() if sender is None else sender.queues)
+            self._heard(() if sender is None else sender.queues)
 
     def ended(self, session: BridgeSession, reason: str) -> None:
         """Report a lost session to the scheduler, unless it has ended before."""
@@ -88,7 +87,7 @@ class LiveSessions:
         for session in self.live.values():
             send(session.outlet, Drain())
 
-    def send_all_away(self) -> None:
+    def end_all(self) -> None:
         """End every session with 1012 (service restart)."""
         for session in list(self.live.values()):
             self._end(session)

@@ -152,7 +152,7 @@ class SharedStore(ServedStore):
             await self._check()
         except StoreUnavailable as error:
             self._fails(error)
-            log.warning("the store of the queues cannot be reached yet: %s", error)
+            log.warning("the store of the queues is not reachable yet; the bridge retries: %s", error)
         except QueuebellError:
             raise
         except Exception as error:  # noqa: BLE001 - drivers may raise anything
@@ -277,7 +277,7 @@ class SharedStore(ServedStore):
     async def browse(self, queue: str, limit: int = 32, *, after: str = "", newest: bool = False) -> Browsed:
         """Return the first visible messages: shared stores have no cursor to continue from."""
         if after or newest:
-            raise Unsupported("of a queue of this store only the first messages can be shown")
+            raise Unsupported("this store can show only the first messages of a queue")
         return Browsed(await self.peek(queue, limit), None)
 
     async def _pause(self, queue: str, paused: bool) -> None:
@@ -336,7 +336,7 @@ class SharedStore(ServedStore):
 
     def _described(self) -> Described:
         if not isinstance(self._engine, Described):
-            raise Unsupported("the store of these queues does not tell their metadata")
+            raise Unsupported("the store of these queues does not provide their metadata")
         return self._engine
 
     async def _require(self, queue: str) -> None:
@@ -354,7 +354,11 @@ class SharedStore(ServedStore):
             await self._call(self._engine.settle(queue, Settlement(release=releases)))
         except QueuebellError as error:
             # They reappear when their leases end.
-            log.debug("messages that nobody waited for were not given back: %s", error, extra={"queue": queue})
+            log.debug(
+                "messages of an abandoned receive were not returned; they reappear when their leases end: %s",
+                error,
+                extra={"queue": queue},
+            )
         except Exception as error:  # noqa: BLE001 - as above
             swallow(ENGINE, error)
         else:
@@ -450,9 +454,9 @@ def _bytes_of(messages: Sequence[StoredMessage]) -> int:
 
 
 WAY_OUT: Final = (
-    "this bridge keeps no queues: it takes turns with others (cluster) and has no store that all of them reach. Nothing"
-    " was done. Workers and producers use queues elsewhere by their own address; for queues here start every bridge of"
-    " the cluster with the same --store URL, or serve them from one bridge without --cluster"
+    "this bridge keeps no queues: it is in a cluster (--cluster) without a shared store. Nothing was done. Workers and "
+    "producers use queues in external stores by their own address; for queues here start every bridge of the cluster "
+    "with the same --store URL, or serve them from one bridge without --cluster"
 )
 
 

@@ -19,7 +19,7 @@ from bridge.contract.cluster import Able, ClusterMessage, Covered, Member, Sent,
 from bridge.contract.errors import BadInput, BusUnavailable
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.throttle import Throttle
-from bridge.observe.facts import WordRefused
+from bridge.observe.facts import ClusterMessageRefused
 from bridge.service.bridge import Bridge
 from bridge.triggers.intake import Bridged
 
@@ -50,7 +50,7 @@ class ClusterLine:
         self._complaints = Throttle(COMPLAIN_EVERY_S)
         self.unproven: Callable[[], int] = lambda: 0
         """How many triggers that were marked here the broker has not brought back."""
-        self._member = bridge.take_turns(self, **about)
+        self._member = bridge.join_cluster(self, **about)
 
     async def attach(self, broker: Broker) -> None:
         """Speak and hear on a fresh connection, or be alone where the broker forbids it. Raises `BusUnavailable`."""
@@ -140,7 +140,7 @@ class ClusterLine:
         try:
             word = decode_word(incoming.payload)
         except BadInput as error:
-            self._bridge.emit(WordRefused("", str(error)))
+            self._bridge.emit(ClusterMessageRefused("", str(error)))
             passed = self._complaints.passes(self._bridge.now())
             if passed is not None:
                 log.warning(

@@ -12,7 +12,6 @@ import contextlib
 import gc
 import logging
 import os
-import select
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from bridge.http.server.http_server import HttpServer
     from bridge.keda.server import KedaServer
     from bridge.service.bridge import Bridge
-    from queuebell.command.bounded_selector import BoundedSelector
 
 log = logging.getLogger("queuebell.bridge")
 
@@ -137,27 +135,21 @@ def run(args: argparse.Namespace) -> int:
 
     configure(settings.log_format, settings.log_level)
     _raise_file_limit()
-    if not hasattr(select, "epoll"):  # macOS: its selector has no such class, and the standard loop serves as well
-        return asyncio.run(_serve(settings, None))
-    from queuebell.command.bounded_selector import BoundedSelector, loop_of
-
-    turns = BoundedSelector()
-    with asyncio.Runner(loop_factory=loop_of(turns)) as runner:
-        return runner.run(_serve(settings, turns))
+    return asyncio.run(_serve(settings))
 
 
-async def _serve(settings: Settings, turns: BoundedSelector | None) -> int:
+async def _serve(settings: Settings) -> int:
     from bridge.brokers.embedded.server import EmbeddedNats
 
     embedded = EmbeddedNats.among(settings.nats)
     if embedded is None:
-        return await _bridge(settings, None, turns)
+        return await _bridge(settings, None)
     # First in, last out: what the bridge says when it stops still has to reach its listeners.
     async with embedded:
-        return await _bridge(msgspec.structs.replace(settings, nats=embedded.resolve(settings.nats)), embedded, turns)
+        return await _bridge(msgspec.structs.replace(settings, nats=embedded.resolve(settings.nats)), embedded)
 
 
-async def _bridge(settings: Settings, embedded: EmbeddedNats | None, turns: BoundedSelector | None) -> int:
+async def _bridge(settings: Settings, embedded: EmbeddedNats | None) -> int:
     from bridge.observe.logs import FactLog
     from bridge.service.clocks import LoopWatch
     from queuebell.assembly import assemble
@@ -167,8 +159,6 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None, turns: Boun
     stop.listen()
     service, web, doors, webhooks, brokers, keda, watches = assemble(settings, embedded)
     service.observe(FactLog())
-    if turns is not None:
-        service.gate.read_since = turns.since
     try:
         await service.start()
     except OSError as error:

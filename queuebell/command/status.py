@@ -232,11 +232,13 @@ def _show_cluster(cluster: Cluster) -> None:
     with_whom = f"with {', '.join(others)}" if others else "nobody else is heard"
     alone = "; acts alone until it hears itself" if cluster.alone and others else ""
     waiting = len(cluster.deferred) + cluster.left_out
-    wait = f"{waiting} {'queue waits' if waiting == 1 else 'queues wait'} for another bridge's look"
+    wait = f"{waiting} {'queue waits' if waiting == 1 else 'queues wait'} for another bridge's check"
     print(plain(f"  cluster {cluster.name}: {with_whom}{alone}; {wait}"))
     for each in cluster.refused:
         print(
-            plain(f"  cluster {cluster.name}: {each.address or each.boot[:INSTANCE_DIGITS]} is none of it: {each.why}")
+            plain(
+                f"  cluster {cluster.name}: {each.address or each.boot[:INSTANCE_DIGITS]} is not a member: {each.why}"
+            )
         )
 
 

@@ -47,7 +47,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
     },
     {
         "bridge": "bridge.contract bridge.observe bridge.producer bridge.queues bridge.service bridge.storage",
-        "bridge.http": "bridge.access bridge.brokers bridge.contract bridge.core bridge.observe bridge.producer"
+        "bridge.http": "bridge.access bridge.brokers bridge.contract bridge.observe bridge.producer"
         " bridge.queues bridge.service",
         "bridge.triggers": "bridge.access bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues"
         " bridge.service",
@@ -63,7 +63,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         " listeners.figures listeners.handler listeners.pool listeners.session listeners.work",
     },
     {
-        "bridge.access": "bridge.brokers bridge.contract bridge.core bridge.queues",
+        "bridge.access": "bridge.brokers bridge.contract bridge.observe bridge.queues",
     },
     {
         "bridge.core": "bridge.contract bridge.observe",

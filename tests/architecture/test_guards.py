@@ -107,10 +107,10 @@ COMPARED = {
         "hashlib.md5(raw, usedforsecurity=False).digest() != given",
     ): "of a body, by its sender",
     (
-        "bridge.http.server.doorkeeper",
+        "bridge.http.server.authorizer",
         "request.headers.get(hdrs.AUTHORIZATION, '').lower().startswith('bearer ')",
     ): "the name of a scheme, which everybody knows",
-    ("bridge.http.server.doorkeeper", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
+    ("bridge.http.server.authorizer", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
     ("bridge.keda.server", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
     ("bridge.keda.server", "len(caller.authorization) == 1"): "how many there are",
     ("bridge.queues.embedded.once", "known == digest"): "of a body, so as to know it again",

@@ -36,7 +36,7 @@ PRODUCERS = 2
 WORKERS = 3
 PROBE_EVERY_S = 0.2
 PROBE_CALL_S = 2.0
-SAY_EVERY_S = 2.0
+REPORT_EVERY_S = 2.0
 STANDSTILL_S = 60.0
 """A drain that handles nothing for so long has failed."""
 NONE = "none"
@@ -258,12 +258,12 @@ class Run:
     async def _tell(self, crew: Crew) -> None:
         before = 0
         while True:
-            await asyncio.sleep(SAY_EVERY_S)
+            await asyncio.sleep(REPORT_EVERY_S)
             taken, handled = crew.acknowledged(), crew.tally.handled()
             now = "" if self.probes.fault == NONE else f", now {self.probes.fault}"
             self.say(
                 f"{time.monotonic() - self.began:5.0f} s  acknowledged {taken:,} of {self.messages:,}  handled "
-                f"{handled:,} ({(handled - before) / SAY_EVERY_S:,.0f}/s)  faults {self.counts.total()}{now}"
+                f"{handled:,} ({(handled - before) / REPORT_EVERY_S:,.0f}/s)  faults {self.counts.total()}{now}"
             )
             before = handled
 

@@ -314,12 +314,12 @@ def keys(*names: str, expires: dict[str, float] | None = None) -> tuple[AccessLi
 
 async def command(load: Load, *words: str) -> float:
     """Give a command that changes the access file; return when the bridge had read it."""
-    before = len(load.log("access list read again"))
+    before = len(load.log("access list reloaded"))
     program: Program = await load.processes.start(
         sys.executable, "-m", "queuebell", "key", *words, "--access", str(load.path)
     )
     assert await program.ended() == 0, program.errors
-    found = await until(lambda: load.log("access list read again")[before:], "the bridge has read it")
+    found = await until(lambda: load.log("access list reloaded")[before:], "the bridge has read it")
     # The log drops what is less than a millisecond.
     return datetime.datetime.fromisoformat(found[0]["time"]).timestamp() + 0.001
 

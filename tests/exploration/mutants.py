@@ -13,8 +13,7 @@ from bridge.contract.wire import Hello, ListenerHeartbeat, More
 from bridge.core.dispatch import Dispatch
 from bridge.core.embedded_queues import CarriedBatch, EmbeddedQueues
 from bridge.core.pending_work import PendingQueues, PendingWork
-from bridge.core.session_queue import SessionQueue
-from bridge.core.sessions import Session
+from bridge.core.sessions import Session, SessionQueue
 from bridge.core.timers import Timers
 from bridge.core.wake_scheduler import Duplicates, WakeScheduler
 from bridge.producer.publication import Publication, Sending
@@ -53,8 +52,8 @@ class SnapshotAfter(Controller):
 
 
 class _Forgetful(Dispatch):
-    def wake_sessions(self, work: PendingWork, now: float, besides: Container[int] = ()) -> bool:
-        handed = super().wake_sessions(work, now, besides)
+    def wake_sessions(self, work: PendingWork, now: float, excluding: Container[int] = ()) -> bool:
+        handed = super().wake_sessions(work, now, excluding)
         if handed:
             self.settle(work)
         return handed

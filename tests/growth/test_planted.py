@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.contract import names
-from bridge.core.session_queue import QueueSessions
+from bridge.core.sessions import QueueSessions
 from bridge.producer.held_leases import HeldLeases
 from bridge.queues.embedded import state
 from bridge.service.announcing import Announcer, Subscriber

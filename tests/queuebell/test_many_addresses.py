@@ -85,7 +85,7 @@ def test_check_looks_at_each(served: Serving, tmp_path: pathlib.Path) -> None:
         asked(other.url, "queue", "put", QUEUE, "x")
         told = json.loads(asked(both, "check", "--json", code=1))
         assert "apart" in [problem["code"] for problem in told["problems"]]
-        assert "each holds queues of its own" in asked(both, "check", code=1)
+        assert "each has its own embedded queues" in asked(both, "check", code=1)
 
 
 def test_each_is_told_to_forget(served: Serving, tmp_path: pathlib.Path) -> None:

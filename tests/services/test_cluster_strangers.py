@@ -16,7 +16,7 @@ from bridge.brokers.base import Broker
 from bridge.contract.cluster import ClusterMessage, encode_word
 from bridge.core.cluster.coordinator import OWN_BOOT
 from bridge.core.cluster.members import OTHER_MACHINE
-from bridge.observe.facts import MemberRefused, WordRefused
+from bridge.observe.facts import ClusterMessageRefused, MemberRefused
 from bridge.queues.redis.store import RedisStore
 from tests.services.clustered import PATIENCE_S, clustered
 from tests.support.processes import until
@@ -37,7 +37,9 @@ async def test_strangers_frames(tmp_path: Path, caplog: pytest.LogCaptureFixture
             say(broker, *junk)
             say(broker, *junk, on="anything")
             for place in cluster.places:
-                await until(lambda p=place: len(p.of(WordRefused)) >= 2 * len(junk), "each is counted", PATIENCE_S)
+                await until(
+                    lambda p=place: len(p.of(ClusterMessageRefused)) >= 2 * len(junk), "each is counted", PATIENCE_S
+                )
         lines = [record for record in caplog.records if "is no word of a bridge" in record.getMessage()]
         assert 1 <= len(lines) <= 2 * len(cluster.places)
         assert b"queuebell_cluster_words_refused_total" in cluster.places[0].bridge.metrics.render()

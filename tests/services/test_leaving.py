@@ -38,7 +38,7 @@ def leaver_told(site: Site, leaver: int) -> bool:
     """Whether all others know that it leaves."""
     boot = site.bridges[leaver].boot
     others = [bridge.coordinator for place, bridge in enumerate(site.bridges) if place != leaver]
-    return all(each is not None and each.members.peers[boot].word.leaving for each in others)
+    return all(each is not None and each.members.peers[boot].member.leaving for each in others)
 
 
 async def test_until_the_last_session_has_gone_it_is_woken_for_what_all_hear(

@@ -59,7 +59,7 @@ class Member:
     @property
     def held(self) -> int:
         assert self.bridge.coordinator is not None
-        return len(self.bridge.coordinator.outward)
+        return len(self.bridge.coordinator.subscribers)
 
 
 class Crew:

@@ -189,7 +189,7 @@ async def test_a_command_that_is_no_worker(
     state = await scaled.bridge.queue(QUEUE)
     assert state["depth"] == {"visible": 1, "invisible": 0}
     if "no database" in words[0]:
-        await scaled.explains("1 worker wanted, 0 ready", "the last failed: exit code 1: no database")
+        await scaled.explains("1 worker wanted, 0 ready", "the last worker failed: exit code 1: no database")
     assert await scaled.scaler.stop() == 0
 
 

@@ -176,7 +176,7 @@ def test_a_sign_in_ends_while_the_page_is_open(chromium: Browser, tmp_path: path
             sign_in(page, "clerk")
             live(shown)
             passed = 36_100.0
-            expect(page.locator("#refused")).to_contain_text("Your sign-in has ended: sign in again (the token ended")
+            expect(page.locator("#refused")).to_contain_text("Your sign-in has ended: sign in again (the token expired")
             assert page.evaluate("sessionStorage.length") == 0
             passed = 0.0
             page.get_by_role("button", name="Sign in at 127.0.0.1").click()

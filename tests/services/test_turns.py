@@ -14,7 +14,7 @@ from bridge.contract.errors import ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.core.cluster.members import able, rank
 from bridge.core.settings import Periods
-from bridge.observe.facts import ActedLate, Fact, Forgiven, MemberGone, Woken, WordRefused
+from bridge.observe.facts import ActedLate, ClusterMessageRefused, Fact, MemberGone, SettledByPeer, Woken
 from bridge.queues.jetstream.store import JetStreamStore
 from bridge.service.bridge import BridgeSettings
 from bridge.triggers.attachment import Attachments, BusSettings
@@ -32,7 +32,7 @@ EVENT = CloudQueueWorkDetected("billing", "orders")
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody takes another for gone, nor itself for one that stood still, because this machine is busy."""
-    monkeypatch.setattr("bridge.core.cluster.coordinator.STOOD_STILL_S", PATIENCE_S)
+    monkeypatch.setattr("bridge.core.cluster.coordinator.BLOCKED_S", PATIENCE_S)
     monkeypatch.setattr("bridge.core.cluster.coordinator.SILENT_S", PATIENCE_S)
     monkeypatch.setattr("bridge.core.cluster.members.SILENT_S", PATIENCE_S)
 
@@ -154,7 +154,7 @@ async def test_c7_the_first_leaves_and_the_next_acts_at_once(tmp_path: Path, pat
         others = [bridge.coordinator for place, bridge in enumerate(site.bridges) if place != first]
         boot = site.bridges[first].boot
         await until(
-            lambda: all(each is not None and each.members.peers[boot].word.leaving for each in others),
+            lambda: all(each is not None and each.members.peers[boot].member.leaving for each in others),
             "the others heard that it leaves", PATIENCE_S,
         )  # fmt: skip
         site.forget_facts()
@@ -207,6 +207,6 @@ async def test_c2_a_trigger_on_the_broker_wakes_the_first_and_the_others_forgive
             await publisher.publish(QUEUE)
             await until(lambda n=number: len(site.handled) == n + 1 and site.settled(), "handled, and paid", PATIENCE_S)
         assert set(site.woken()) == {site.order()[0]}
-        assert len(site.of(Forgiven)) == 10
+        assert len(site.of(SettledByPeer)) == 10
         assert not site.of(ActedLate)
-        assert not site.of(WordRefused)
+        assert not site.of(ClusterMessageRefused)

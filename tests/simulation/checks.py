@@ -295,12 +295,12 @@ class Checks:
 
     def _process_down(self, event: e.ProcessDown) -> None:
         # Whoever is killed while it stands still is never resumed.
-        stood_still = -1 if self._still.pop(event.process, False) else 0
-        self.wake.disturb(event.at, stood_still)
-        self.scale.disturb(event.at, stood_still, event.process)
+        loop_blocked = -1 if self._still.pop(event.process, False) else 0
+        self.wake.disturb(event.at, loop_blocked)
+        self.scale.disturb(event.at, loop_blocked, event.process)
         self.scale.down(event)
-        if stood_still:
-            self.cost.churn(event.at, stood_still)
+        if loop_blocked:
+            self.cost.churn(event.at, loop_blocked)
         if event.role != "bridge":
             self.cost.churn(event.at)
             self.wake.gone(event.at, event.process)

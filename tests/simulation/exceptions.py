@@ -102,7 +102,7 @@ class Exceptions:
         bridge.connect = lambda outlet: connect(_Outlet(self, outlet))  # type: ignore[method-assign]
         bridge.observe(self.hear("an observer"))
         bridge.forward(self.hear("a forward"))
-        bridge.hub.session_watchers.append(self.hear("a watcher of sessions"))
+        bridge.callbacks.session_watchers.append(self.hear("a watcher of sessions"))
         if bridge.own is not None:
             self.spoil(bridge.own, "reread", "reclaim")
 

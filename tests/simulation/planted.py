@@ -8,8 +8,7 @@ from bridge.contract.wire import ListenerHeartbeat
 from bridge.core.commands import Announce, Flush, Send
 from bridge.core.dispatch import Dispatch
 from bridge.core.embedded_queues import EmbeddedQueues
-from bridge.core.session_queue import SessionQueue
-from bridge.core.sessions import Session
+from bridge.core.sessions import Session, SessionQueue
 from bridge.core.wake_scheduler import WakeScheduler
 from bridge.service.bridge import Bridge
 
@@ -130,14 +129,14 @@ class DropsBatches(Bridge):
                     elif isinstance(command, Flush):
                         (self.flushes.later if later else self._flush)(command.session)
                     elif isinstance(command, Announce):
-                        for hear in self.hub.subscribers:
+                        for hear in self.callbacks.subscribers:
                             hear(command)
                     else:
                         self._perform(command)
         finally:
             self._driving = False
         for fact in self.scheduler.facts():
-            for observer in self.hub.observers:
+            for observer in self.callbacks.observers:
                 observer(fact)
         self.arm()
 

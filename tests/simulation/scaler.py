@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Private: `_scaled`: the true state, for the checks.
 
 LOOK_S: Final = 1.0
-SAY_S: Final = 0.0005
+MEMBER_EVERY_S: Final = 0.0005
 """What a word takes from a worker to its scaler, and the end of either to the other."""
 KILLED: Final = -9
 
@@ -97,7 +97,7 @@ class Started:
 
     def _say(self, word: bytes) -> None:
         self.said.append(word)
-        self._world.kernel.after(SAY_S, self._actuator.hear, self.number, word)
+        self._world.kernel.after(MEMBER_EVERY_S, self._actuator.hear, self.number, word)
 
 
 class VirtualActuator:
@@ -221,7 +221,7 @@ class VirtualActuator:
             if started.process is process:
                 # One that ends by itself before its listener ran has failed.
                 code = KILLED if why == "killed" else int(started.worker is None)
-                self._world.kernel.after(SAY_S, self._tell_end, number, code)
+                self._world.kernel.after(MEMBER_EVERY_S, self._tell_end, number, code)
 
     def _tell_end(self, number: str, code: int) -> None:
         if self._process.up:
@@ -238,7 +238,7 @@ class VirtualActuator:
             if silent:
                 self.fleet.kill(started.process.host.name, silent=True)
             else:
-                self._world.kernel.after(SAY_S, started.terminate)
+                self._world.kernel.after(MEMBER_EVERY_S, started.terminate)
 
 
 class EnduringActuator(VirtualActuator):

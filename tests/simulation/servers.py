@@ -15,10 +15,10 @@ from bridge.observe.facts import (
     AuditFound,
     DuplicateDropped,
     Fact,
-    Forgiven,
     HandedBack,
     OwnerStuck,
     SessionClosed,
+    SettledByPeer,
     StartMissed,
 )
 from bridge.queues.base import Depth, NewMessage, PutReceipt, QueueStore, Received, Settlement, Settling
@@ -253,7 +253,7 @@ class BridgeServer:
             world.emit(Audited(world.kernel.now, fact.queue, fact.visible))
         elif isinstance(fact, DuplicateDropped):
             world.reached("duplicate trigger")
-        elif isinstance(fact, Forgiven):
+        elif isinstance(fact, SettledByPeer):
             world.reached(f"mark forgiven by {fact.by}")
         elif isinstance(fact, SessionClosed) and world.plan.bridges > 1 and fact.reason == ELSEWHERE:
             world.emit(SessionMoved(world.kernel.now, fact.listener))

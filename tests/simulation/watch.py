@@ -12,7 +12,7 @@ from bridge.core.cluster.coordinator import Coordinator
 from bridge.core.commands import Command
 from bridge.core.pending_work import PendingWork
 from bridge.core.wake_scheduler import WakeScheduler
-from bridge.observe.facts import DuplicateDropped, Forgiven
+from bridge.observe.facts import DuplicateDropped, SettledByPeer
 from tests.simulation.events import CoverHeard, Marked, MarkedBy, MarkForgiven, Triggered
 
 if TYPE_CHECKING:
@@ -96,7 +96,9 @@ def watched(world: World, host: Host) -> type[WakeScheduler]:
                     if self.coordinator is None:
                         world.emit(Marked(kernel.now, queue, work.gen, work.dirty))
                     else:
-                        paid = any(isinstance(fact, Forgiven) and fact.queue == queue for fact in self.dispatch.facts)
+                        paid = any(
+                            isinstance(fact, SettledByPeer) and fact.queue == queue for fact in self.dispatch.facts
+                        )
                         world.emit(MarkedBy(kernel.now, queue, work.gen, work.dirty, self.boot, paid))
             commands: list[Command] = super().commands()
             return commands
@@ -163,4 +165,4 @@ def _watch_turns(world: World, host: Host, boot: str, turns: Coordinator, schedu
 def _owed(turns: Coordinator, queue: str) -> tuple[set[Name], bool]:
     """Return the names of the marks that stand, and whether there is one without."""
     kept = turns._queues.get(queue)
-    return (set(), False) if kept is None else (set(kept.requests.named), kept.requests.bare is not None)
+    return (set(), False) if kept is None else (set(kept.requests.named), kept.requests.unnamed is not None)

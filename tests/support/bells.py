@@ -65,7 +65,7 @@ class Rig:
                     self.announced.append(command.reason)
                     self.rung.append(command)
                 elif isinstance(command, Broadcast):
-                    self.words.append(command.word)
+                    self.words.append(command.message)
                 else:
                     self.reclaims.append(command)
         self.facts.extend(self.scheduler.facts())

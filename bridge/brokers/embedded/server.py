@@ -72,7 +72,7 @@ class EmbeddedNats:
 
         Raises `ConfigurationError` for a port that is none, and for a second one.
         """
-        asked = [url for url in urls if _asks(url)]
+        asked = [url for url in urls if _ask_all(url)]
         if not asked:
             return None
         if len(asked) > 1:
@@ -84,7 +84,7 @@ class EmbeddedNats:
 
     def resolve(self, urls: Sequence[str]) -> tuple[str, ...]:
         """Return ``urls`` with the word replaced by where the started server listens."""
-        return tuple(self.url if _asks(url) else url for url in urls)
+        return tuple(self.url if _ask_all(url) else url for url in urls)
 
     @property
     def url(self) -> str:
@@ -250,7 +250,7 @@ def find_server(scripts: str | None = None, path: str | None = None) -> str:
     return str(pathlib.Path(found).absolute())
 
 
-def _asks(url: str) -> bool:
+def _ask_all(url: str) -> bool:
     return url == WORD or url.startswith(WORD + ":")
 
 

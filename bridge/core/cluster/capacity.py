@@ -9,20 +9,20 @@ from bridge.contract.cluster import QUEUES_MAX, Ability, Able
 from bridge.core.cluster.members import Members
 from bridge.core.dispatch import Dispatch, Timer
 
-SAY_EVERY_S: Final = 0.1
+REPORT_EVERY_S: Final = 0.1
 """Minimum time between two reports of one queue."""
 FULL_FOR_S: Final = 0.02
 """A session that is full during a receive soon has room again; only a longer shortage is reported."""
-ABLE: Final[Timer] = ("able", 0)
+CAPACITY: Final[Timer] = ("capacity", 0)
 
 
 class CapacityReports:
     """Track which workers the peers believe this bridge has, and which changes to report."""
 
     def __init__(self, dispatch: Dispatch, members: Members) -> None:
-        self.stirred: set[str] = set()
+        self.changed: set[str] = set()
         """Queues that changed since the last report; PendingQueues adds to it."""
-        dispatch.pending.stirred = self.stirred
+        dispatch.pending.changed = self.changed
         self._d = dispatch
         self._members = members
         self.reported: dict[str, Ability] = {}
@@ -34,13 +34,13 @@ class CapacityReports:
 
     def due(self) -> None:
         """Release the queues whose report had to wait."""
-        self.stirred |= self._held
+        self.changed |= self._held
         self._held.clear()
 
     def changes(self, now: float) -> list[Able]:
         """Return the reports that are due now; the timer handles the rest."""
-        queues = sorted(self.stirred)
-        self.stirred.clear()
+        queues = sorted(self.changed)
+        self.changed.clear()
         found: dict[str, Ability | None] = {}
         for queue in queues:
             ability = self._ability(queue)
@@ -50,21 +50,21 @@ class CapacityReports:
             due_at = self._may_report_at(queue, ability, now)
             if now < due_at:
                 self._held.add(queue)
-                self._d.agenda.set_earlier(ABLE, due_at)
+                self._d.agenda.set_earlier(CAPACITY, due_at)
                 continue
             self._report(found, queue, ability, now)
-        return self._words(found)
+        return self._messages(found)
 
     def all(self, now: float, *, asks: bool) -> list[Able]:
         """Return reports of all queues; ``asks`` requests the same from the peers."""
-        self._d.agenda.clear(ABLE)
+        self._d.agenda.clear(CAPACITY)
         self.reported.clear()
-        self.stirred.clear()
+        self.changed.clear()
         self._held.clear()
         found: dict[str, Ability | None] = {}
         for queue in sorted(work.queue for work in self._d.pending.by_queue.values() if len(work.sessions)):
             self._report(found, queue, self._ability(queue), now)
-        return self._words(found, whole=True, asks=asks)
+        return self._messages(found, whole=True, asks=asks)
 
     def _report(self, found: dict[str, Ability | None], queue: str, ability: Ability | None, now: float) -> None:
         self._full_since.pop(queue, None)
@@ -75,7 +75,7 @@ class CapacityReports:
         else:
             self.reported[queue], self._reported_at[queue] = ability, now
 
-    def _words(self, found: dict[str, Ability | None], *, whole: bool = False, asks: bool = False) -> list[Able]:
+    def _messages(self, found: dict[str, Ability | None], *, whole: bool = False, asks: bool = False) -> list[Able]:
         items, messages = list(found.items()), []
         for at in range(0, len(items) or whole, QUEUES_MAX):
             begins = whole and not at
@@ -87,7 +87,7 @@ class CapacityReports:
 
     def _may_report_at(self, queue: str, ability: Ability | None, now: float) -> float:
         """Return the earliest time at which a change may be reported."""
-        due_at, previous = self._reported_at.get(queue, -math.inf) + SAY_EVERY_S, self.reported.get(queue)
+        due_at, previous = self._reported_at.get(queue, -math.inf) + REPORT_EVERY_S, self.reported.get(queue)
         if previous is not None and previous.room and ability is not None and not ability.room:
             return max(due_at, self._full_since.setdefault(queue, now) + FULL_FOR_S)
         self._full_since.pop(queue, None)

@@ -2,7 +2,7 @@
 
 The first member in a queue's order acts immediately. Every other holds the same wake request for A and a quarter of a
 second per place. Waiting is safe, because the request stays pending; acting is safe, because it costs one receive. Only
-settling by a peer could lose a wake, and all of it passes through `_take_covered`.
+settling by a peer could lose a wake, and all of it passes through `_settle_by_peer`.
 """
 
 from __future__ import annotations
@@ -27,27 +27,34 @@ from bridge.contract.cluster import (
 )
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.core.agenda import TURN_MAX
-from bridge.core.cluster.capacity import SAY_EVERY_S, CapacityReports
-from bridge.core.cluster.handover import left_behind
+from bridge.core.cluster.capacity import REPORT_EVERY_S, CapacityReports
+from bridge.core.cluster.handover import handover_triggers
 from bridge.core.cluster.members import (
-    SAY_S,
+    BLOCKED_S,
+    MEMBER_EVERY_S,
     SILENT_S,
     SINCE_MAX_MS,
-    STOOD_STILL_S,
     TOO_MANY,
     Members,
     Peer,
-    able,
-    why_not,
+    can_wake,
+    refusal_reason,
 )
 from bridge.core.cluster.subscribers import PLACE_S, SubscriberCoordinator
 from bridge.core.cluster.wake_requests import DRIFT, WakeRequests, proven_until
 from bridge.core.commands import Broadcast
-from bridge.core.dispatch import Dispatch, Timer
+from bridge.core.dispatch import Dispatch, SingleNode, Timer
 from bridge.core.pending_work import PendingWork
-from bridge.core.single_node import SingleNode
 from bridge.core.timers import Timers
-from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, MemberRefused, StoreDiffers, WordRefused
+from bridge.observe.facts import (
+    ActedLate,
+    ClusterMessageRefused,
+    MemberCame,
+    MemberGone,
+    MemberRefused,
+    SettledByPeer,
+    StoreDiffers,
+)
 
 JITTER_S: Final = 0.002
 """How much two readings of a pair of clocks may differ without a sleep."""
@@ -55,13 +62,13 @@ MERGE_S: Final = 0.05
 """Empty receives of one queue within this time are reported together."""
 EARLY_S: Final = 10.0
 EARLY_MAX: Final = 10_000
-NEVER_SAID: Final = "a word of this bridge's own boot that it never said, or said once"
-OWN_BOOT: Final = "it speaks under this bridge's own boot: one of the two is a copy of the other's machine"
+NOT_SENT_HERE: Final = "a message in this bridge's name that it never sent, or a second copy of one"
+OWN_BOOT: Final = "it uses this bridge's own identity: one of the two machines is a copy of the other"
 FULL_AGAIN: Final = 4
 """After this many A, a peer's repeated report of work without room is checked again."""
 
 MEMBER: Final[Timer] = ("member", 0)
-AGAIN: Final[Timer] = ("again for turns", 0)
+AGAIN: Final[Timer] = ("reconsider", 0)
 
 
 class _Queue(msgspec.Struct, eq=False):
@@ -71,7 +78,7 @@ class _Queue(msgspec.Struct, eq=False):
     telling: EmptyReceiveReport | None = None
     told_at: float = -math.inf
     """When empty receives were last reported."""
-    forgiven_store: str | None = None
+    settled_store: str | None = None
     """The store whose receive settled the newest work here, while no session here had reported its store."""
     full_at: float = -math.inf
 
@@ -100,7 +107,7 @@ class Coordinator(SingleNode):
         webhooks: str | None = None,
     ) -> None:
         self.members = Members(dispatch.boot)
-        self.outward = SubscriberCoordinator(dispatch, self.members, webhooks)
+        self.subscribers = SubscriberCoordinator(dispatch, self.members, webhooks)
         self.deferred: dict[str, None] = {}
         """Queues whose pending work waits for its turn."""
         self._again: list[str] = []
@@ -126,10 +133,10 @@ class Coordinator(SingleNode):
         clock."""
         self._unread = False
         """True if the clocks could not be read at the newest event: a sleep may have gone unnoticed."""
-        self._said_at = -math.inf
+        self._sent_at = -math.inf
         self._due_at: float | None = None
-        self._bequeathed = False
-        self._anew = self._asks = False
+        self._handover_done = False
+        self._report_all = self._ask_all = False
         self.identity: Callable[[], str | None] = _unknown
         """Returns the identity of the store behind the bridge's queue API; None if it is unknown (C8)."""
 
@@ -158,40 +165,40 @@ class Coordinator(SingleNode):
 
     def begin(self, now: float) -> None:
         """Start, or restart, sending messages; what was received before proves nothing any more."""
-        self.members.lost_touch()
+        self.members.missed_messages()
         self._due_at = None
         self._d.agenda.set(MEMBER, now)
-        self._anew = self._asks = True
+        self._report_all = self._ask_all = True
 
     def end(self, now: float) -> None:
         """Continue alone without cluster messages."""
-        self.members.lost_touch()
+        self.members.missed_messages()
         self._d.agenda.clear(MEMBER)
         self._reconsider_all(now)
 
     def leave(self, now: float) -> None:
         """Leave the cluster before a stop: the peers act on what they hold (C7)."""
         self.members.left()
-        self._say_member(now)
+        self._send_member(now)
 
     def handed_over(self, now: float) -> None:
         """Report that the handover is complete: the peers need not check for it when this bridge is gone (C5, C7)."""
-        self._bequeathed = True
-        self._say_member(now)
+        self._handover_done = True
+        self._send_member(now)
 
     def others(self, now: float) -> int:
         """Return how many peers can take over this bridge's work."""
         if self.members.alone(self.at(now)):
             return 0
-        return sum(not peer.word.leaving for peer in self.members.peers.values())
+        return sum(not peer.member.leaving for peer in self.members.peers.values())
 
     def handover(self, now: float, by_queue: Iterable[PendingWork] | None = None) -> list[CloudQueueWorkDetected]:
         """Return as triggers what is pending and due only here (``by_queue`` or all), after all sessions ended (C7).
 
         The peers have the rest. Sessions ended one by one and their workers go on: lease ends are merged, or each would
-        cost a check. The sweep finds due times of a queue beyond `BEQUEST_MAX`.
+        cost a check. The sweep finds due times of a queue beyond `HANDOVER_MAX`.
         """
-        return left_behind(self._d.pending.by_queue.values() if by_queue is None else by_queue, now)
+        return handover_triggers(self._d.pending.by_queue.values() if by_queue is None else by_queue, now)
 
     def watch(self, clocks: tuple[float, float] | None, *, there: bool) -> None:
         """Record both clocks before each event: that of events, and one that runs during sleep.
@@ -208,7 +215,7 @@ class Coordinator(SingleNode):
             if self.slept_s is None or abs(behind - self.slept_s) > JITTER_S:
                 if self._unread:
                     # Wake requests between those events seem older than they are, by this sleep.
-                    self.members.lost_touch()
+                    self.members.missed_messages()
                 self.slept_s = behind
             self._unread = False
 
@@ -219,66 +226,66 @@ class Coordinator(SingleNode):
 
     def suspended(self) -> None:
         """Discard known times after the clock stopped (B15): they prove nothing."""
-        self.members.lost_touch()
+        self.members.missed_messages()
 
-    def hear(self, now: float, word: ClusterMessage) -> None:
+    def hear(self, now: float, message: ClusterMessage) -> None:
         """Handle a decoded and validated cluster message."""
-        if word.boot == self._d.boot:
-            if isinstance(word, Member) and not self.members.heard_self(word.seq):
-                self.members.heard_double(self.at(now))
-                self._d.emit(WordRefused(word.boot, NEVER_SAID))
-                self._refuse(now, word, OWN_BOOT)
+        if message.boot == self._d.boot:
+            if isinstance(message, Member) and not self.members.own_message_returned(message.seq):
+                self.members.boot_duplicated(self.at(now))
+                self._d.emit(ClusterMessageRefused(message.boot, NOT_SENT_HERE))
+                self._refuse(now, message, OWN_BOOT)
                 self._reconsider_all(now)
             return
-        if isinstance(word, Member):
-            self._hear_member(now, word)
-        elif word.boot not in self.members.peers:
-            self._d.emit(WordRefused(word.boot, "not a member, as far as was heard"))
-        elif isinstance(word, Able):
-            if word.asks:
-                self._anew = True
-                self._d.agenda.set_earlier(MEMBER, max(now, self._said_at + SAY_EVERY_S))
-            for queue in self.members.hear_able(self.at(now), word):
+        if isinstance(message, Member):
+            self._on_member(now, message)
+        elif message.boot not in self.members.peers:
+            self._d.emit(ClusterMessageRefused(message.boot, "not a known member"))
+        elif isinstance(message, Able):
+            if message.asks:
+                self._report_all = True
+                self._d.agenda.set_earlier(MEMBER, max(now, self._sent_at + REPORT_EVERY_S))
+            for queue in self.members.hear_able(self.at(now), message):
                 self._reconsider(now, [queue])
-        elif isinstance(word, Sent):
-            self.outward.hear(now, self.at(now), word, self._proven(now, word.heard, word.age_ms))
+        elif isinstance(message, Sent):
+            self.subscribers.hear(now, self.at(now), message, self._proven(now, message.heard, message.age_ms))
         else:
-            self._hear_covered(now, word)
+            self._on_peer_empty_receive(now, message)
 
-    def _hear_member(self, now: float, word: Member) -> None:
-        why = why_not(self._about, self.identity(), word)
+    def _on_member(self, now: float, message: Member) -> None:
+        why = refusal_reason(self._about, self.identity(), message)
         if why is not None:
             # C8: with two stores under one name, each would be checked in turn and every other put be late.
-            self._refuse(now, word, why)
+            self._refuse(now, message, why)
             return
-        if not self.members.has_room(word.boot):
-            self._refuse(now, word, TOO_MANY)
+        if not self.members.has_room(message.boot):
+            self._refuse(now, message, TOO_MANY)
             return
-        before = self.members.peers.get(word.boot)
-        leaving = before is not None and before.word.leaving
-        if self.members.hear(self.at(now), word):
-            self._d.emit(MemberCame(word.boot, word.address or "", word.version))
+        before = self.members.peers.get(message.boot)
+        leaving = before is not None and before.member.leaving
+        if self.members.hear(self.at(now), message):
+            self._d.emit(MemberCame(message.boot, message.address or "", message.version))
             # The newcomer knows no peer, acts alone until it receives this message, and counts no unreported worker.
-            self._say_member(now)
-            self._say_all_abilities(now)
-        elif word.leaving is not leaving:
-            if before is not None and before.word.leaving:
-                self.outward.succeed(now, self.at(now), before)
+            self._send_member(now)
+            self._report_all_capacity(now)
+        elif message.leaving is not leaving:
+            if before is not None and before.member.leaving:
+                self.subscribers.take_over(now, self.at(now), before)
             self._reconsider_all(now)
-        for queue in word.full:
-            self._help(now, queue, self.members.peers.get(word.boot))
+        for queue in message.full:
+            self._help(now, queue, self.members.peers.get(message.boot))
 
-    def _refuse(self, now: float, word: Member, why: str) -> None:
-        peer = self.members.peers.get(word.boot)
+    def _refuse(self, now: float, message: Member, why: str) -> None:
+        peer = self.members.peers.get(message.boot)
         if peer is not None:
             # It was trusted until now, and work settled by it may not be done: treat it as gone immediately.
             peer.heard_at, peer.timed = self.at(now) - SILENT_S, False
             self._d.agenda.set(MEMBER, now)
-        if self.members.refuse(self.at(now), word, why):
-            self._d.emit(MemberRefused(word.boot, word.address or "", why))
+        if self.members.refuse(self.at(now), message, why):
+            self._d.emit(MemberRefused(message.boot, message.address or "", why))
 
     def before(self, work: PendingWork, now: float) -> int:
-        """Return how many able bridges come before this one."""
+        """Return how many bridges that can wake a session come before this one."""
         entries = work.sessions
         starts = not entries.any_worker_ready and entries.any_starter
         return self.members.before(
@@ -293,7 +300,7 @@ class Coordinator(SingleNode):
         work = self._d.pending.find(queue)
         if work is None or work.dirty or not work.sessions.any_ready:
             return
-        starts = peer is not None and able(peer, queue, work.sessions.store, starts=True)
+        starts = peer is not None and can_wake(peer, queue, work.sessions.store, starts=True)
         if starts and not work.sessions.any_worker_ready:
             return
         kept = self._queue(queue)
@@ -351,22 +358,22 @@ class Coordinator(SingleNode):
 
     def on_generation_sent(self, work: PendingWork, now: float, gen: int) -> None:
         """Record when a generation was first sent, which bounds every receive that knows of it."""
-        self._queue(work.queue).requests.show(self.at(now) if self._dated else None, gen)
+        self._queue(work.queue).requests.on_sent(self.at(now) if self._dated else None, gen)
 
     def on_hello(self, work: PendingWork, now: float, store: str | None) -> bool:
         """Stop waiting when a session connects (C2); return whether the work was settled by another store (B11)."""
         self.stop_waiting(work)
         kept = self._queues.get(work.queue)
-        if kept is None or kept.forgiven_store is None or store is None or kept.forgiven_store == store:
+        if kept is None or kept.settled_store is None or store is None or kept.settled_store == store:
             return False
-        kept.forgiven_store = None
+        kept.settled_store = None
         return True
 
     def on_no_room(self, work: PendingWork, now: float) -> None:
         """Report that no session here has room, and repeat it while it lasts (C3)."""
         if work.queue not in self._waiting:
             self._waiting[work.queue] = None
-            self._d.agenda.set_earlier(MEMBER, max(now, self._said_at + SAY_EVERY_S))
+            self._d.agenda.set_earlier(MEMBER, max(now, self._sent_at + REPORT_EVERY_S))
 
     def on_empty_receive(
         self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None
@@ -375,17 +382,17 @@ class Coordinator(SingleNode):
         if not self.members.peers:
             return
         kept = self._queue(work.queue)
-        learned = kept.requests.learned(gen)
+        learned = kept.requests.known_since(gen)
         # ``after_s`` is by the listener's clock, which may run faster: for a minute that is 60 ms.
         begun = None if learned is None or not self._dated else learned + after_s * (1 - DRIFT)
         if kept.telling is not None and kept.telling.store != work.sessions.store:
             # C4: never report one store's receive as another's.
-            self._tell_covered(work, now)
+            self._report_empty_receive(work, now)
         report = kept.telling
         if report is None:
             # Created now: the session may go before the report.
             report = kept.telling = EmptyReceiveReport(work.sessions.store)
-            self._d.agenda.set(("covered", work.queue), max(now + MERGE_S, kept.told_at + SAY_EVERY_S))
+            self._d.agenda.set(("covered", work.queue), max(now + MERGE_S, kept.told_at + REPORT_EVERY_S))
         visible_at = None if next_visible_s is None else now + next_visible_s
         report.merge(begun, visible_at, kept.requests.take_settled_names(gen))
 
@@ -399,7 +406,7 @@ class Coordinator(SingleNode):
             if work.sessions.store not in (None, store):
                 return False  # B11: sessions of another store connected since then
             if work.sessions.store is None:
-                self._queue(queue).forgiven_store = store
+                self._queue(queue).settled_store = store
         return True
 
     def forget(self, queue: str) -> None:
@@ -408,24 +415,24 @@ class Coordinator(SingleNode):
         self.members.forget(queue)
         self.deferred.pop(queue, None)
         self._waiting.pop(queue, None)
-        self._abilities.stirred.add(queue)
+        self._abilities.changed.add(queue)
         for kind in ("turn", "covered"):
             self._d.agenda.clear((kind, queue))
 
     # -- messages from peers -------------------------------------------------------------------------------------------
 
-    def _hear_covered(self, now: float, word: Covered) -> None:
-        work = self._d.pending.find(word.queue)
-        if work is not None and word.store is not None and work.sessions.store not in (None, word.store):
+    def _on_peer_empty_receive(self, now: float, message: Covered) -> None:
+        work = self._d.pending.find(message.queue)
+        if work is not None and message.store is not None and work.sessions.store not in (None, message.store):
             # B11: a staging worker must not settle production's work, not even through another bridge.
-            self._d.emit(StoreDiffers(word.queue, word.boot))
+            self._d.emit(StoreDiffers(message.queue, message.boot))
             return
-        proven = None if word.begun_age_ms is None else self._proven(now, word.heard, word.begun_age_ms)
+        proven = None if message.begun_age_ms is None else self._proven(now, message.heard, message.begun_age_ms)
         if work is not None:
-            self._take_covered(now, work, word, proven)
-        for name in word.ids:
+            self._settle_by_peer(now, work, message, proven)
+        for name in message.ids:
             # Named before its trigger came: its first request is settled from the start.
-            self._early[name] = (word.queue, now, word.store)
+            self._early[name] = (message.queue, now, message.store)
             self._early.move_to_end(name)
         while self._early and (len(self._early) > EARLY_MAX or now - next(iter(self._early.values()))[1] > EARLY_S):
             self._early.popitem(last=False)
@@ -436,15 +443,15 @@ class Coordinator(SingleNode):
         if heard is None or heard[1] > SINCE_MAX_MS:
             return None
         sent = self.members.sent_at(heard[0])
-        unproven = sent is None or not self._dated or self.members.doubled(self.at(now))
+        unproven = sent is None or not self._dated or self.members.is_duplicated(self.at(now))
         if unproven or sent is None:
             return None
         # Only a wrong number gives a later time, and listeners would be sent an empty receive in the future.
         return min(self.at(now), proven_until(sent, heard[1], age_ms))
 
-    def _take_covered(self, now: float, work: PendingWork, word: Covered, proven: float | None) -> None:
+    def _settle_by_peer(self, now: float, work: PendingWork, message: Covered, proven: float | None) -> None:
         requests = self._queue(work.queue).requests
-        by_name = sum([requests.settle_by_name(name) for name in word.ids])
+        by_name = sum([requests.settle_by_name(name) for name in message.ids])
         by_time = False
         if proven is not None:
             by_time = requests.settle_until(proven)
@@ -452,8 +459,8 @@ class Coordinator(SingleNode):
             covered_at = now - (self.at(now) - proven)
             work.found_empty_at = covered_at if work.found_empty_at is None else max(work.found_empty_at, covered_at)
             self._timers.arm_sweep(work, now)
-        if word.next_visible_in_ms is not None:
-            self._timers.arm_due(work, now, word.next_visible_in_ms / 1000, "due", 1, shared=True)
+        if message.next_visible_in_ms is not None:
+            self._timers.arm_due(work, now, message.next_visible_in_ms / 1000, "due", 1, shared=True)
         if not (by_name or by_time):
             return
         if requests:
@@ -463,55 +470,55 @@ class Coordinator(SingleNode):
         if work.dirty:
             self._d.settle(work)
             if work.sessions.store is None:
-                self._queue(work.queue).forgiven_store = word.store
-            self._d.emit(Forgiven(work.queue, "name" if by_name and not by_time else "time", word.boot))
+                self._queue(work.queue).settled_store = message.store
+            self._d.emit(SettledByPeer(work.queue, "name" if by_name and not by_time else "time", message.boot))
 
     # -- timers --------------------------------------------------------------------------------------------------------
 
     @property
     def urgent(self) -> bool:
         """Return whether a change must be reported as soon as possible; the agenda holds everything else."""
-        return bool(self._abilities.stirred)
+        return bool(self._abilities.changed)
 
     def tick(self, now: float, kind: str, work: PendingWork | None) -> None:
         """Run a due timer; ``work`` is that of a timer of one queue."""
         if kind == "member":
             self._tick_member(now)
-        elif kind == "able":
+        elif kind == "capacity":
             self._abilities.due()
         elif kind == AGAIN[0]:
             self._reconsider_some(now)
-        elif kind == "outward":
-            self.outward.tick(now, self.at(now))
+        elif kind == "subscribers":
+            self.subscribers.tick(now, self.at(now))
         elif kind == "turn" and work is not None:
             if work.deferred:
                 self.stop_waiting(work)
                 self._d.emit(ActedLate(work.queue))
                 self._d.wake_sessions(work, now)
         elif kind == "covered" and work is not None:
-            self._tell_covered(work, now)
+            self._report_empty_receive(work, now)
 
     def report_changes(self, now: float) -> None:
         """Report which sessions can be woken now, at most once per queue and 100 ms (C3)."""
         for message in self._abilities.changes(now):
-            self._say(message)
+            self._broadcast(message)
 
     def _tick_member(self, now: float) -> None:
-        if self._due_at is not None and now - self._due_at > STOOD_STILL_S:
-            self.members.stood_still()
+        if self._due_at is not None and now - self._due_at > BLOCKED_S:
+            self.members.loop_blocked()
         for peer in self.members.gone(self.at(now)):
             self._lost(now, peer)
-        self._say_member(now)
-        if self._anew:
+        self._send_member(now)
+        if self._report_all:
             # C3: changes during lost messages are known on neither side, and would stay unknown.
-            self._say_all_abilities(now)
+            self._report_all_capacity(now)
         if self.members.alone(self.at(now)):
             self._reconsider_all(now)
 
     def _lost(self, now: float, peer: Peer) -> None:
         """Handle a member's departure: its sessions' leases and timers are lost with it (C5)."""
-        self._d.emit(MemberGone(peer.boot, peer.word.address or "", leaving=peer.word.leaving))
-        if not (peer.word.leaving and peer.word.told):
+        self._d.emit(MemberGone(peer.boot, peer.member.address or "", leaving=peer.member.leaving))
+        if not (peer.member.leaving and peer.member.told):
             # Also if it died while leaving: only its last message proves that the peers have what it knew.
             held = {queue: ability.visibility_ms for queue, ability in peer.abilities.items()}
             held |= {queue: v for queue, (until, v) in peer.left.items() if until > self.at(now) and queue not in held}
@@ -524,14 +531,14 @@ class Coordinator(SingleNode):
                 work = self._d.pending.get_or_add(queue, now)
                 if self._d.pending.find(queue) is work:
                     self._timers.arm_due(work, now, visibility_ms / 1000, "lease", 1, shared=True)
-        if not peer.word.leaving:
-            self.outward.succeed(now, self.at(now), peer)
+        if not peer.member.leaving:
+            self.subscribers.take_over(now, self.at(now), peer)
         self._reconsider_all(now)
 
     def _reconsider_all(self, now: float) -> None:
         self._again = list(self.deferred)
         self._reconsider_some(now)
-        self.outward.reconsider(now, self.at(now))
+        self.subscribers.reconsider(now, self.at(now))
 
     def _reconsider_some(self, now: float) -> None:
         some, self._again = self._again[:TURN_MAX], self._again[TURN_MAX:]
@@ -549,10 +556,10 @@ class Coordinator(SingleNode):
 
     # -- messages to peers ---------------------------------------------------------------------------------------------
 
-    def _say(self, word: ClusterMessage) -> None:
-        self._d.commands.append(Broadcast(word))
+    def _broadcast(self, message: ClusterMessage) -> None:
+        self._d.commands.append(Broadcast(message))
 
-    def _say_member(self, now: float) -> None:
+    def _send_member(self, now: float) -> None:
         full: list[str] = []
         for _ in range(len(self._waiting)):
             queue, _ = self._waiting.popitem(last=False)
@@ -561,18 +568,18 @@ class Coordinator(SingleNode):
                 if len(full) == QUEUES_MAX:
                     break  # the others come first next time: each is repeated (C3)
         self._waiting.update(dict.fromkeys(full))
-        self._say(
+        self._broadcast(
             msgspec.structs.replace(
                 self._about,
                 seq=self.members.next_seq(self.at(now)),
                 engine=self.identity(),
                 full=tuple(full),
                 leaving=self.members.leaving,
-                told=self._bequeathed,
+                told=self._handover_done,
             )
         )
-        self._said_at = now
-        self._due_at = now + SAY_S
+        self._sent_at = now
+        self._due_at = now + MEMBER_EVERY_S
         silent = self.members.silent_at()
         if silent is not None:
             self._due_at = min(self._due_at, max(now, silent + SILENT_S - (self.slept_s or 0.0)))
@@ -582,19 +589,19 @@ class Coordinator(SingleNode):
         work = self._d.pending.find(queue)
         return work is not None and work.dirty and not work.deferred and not work.sessions.any_ready
 
-    def _say_all_abilities(self, now: float) -> None:
-        asks, self._anew, self._asks = self._asks, False, False
+    def _report_all_capacity(self, now: float) -> None:
+        asks, self._report_all, self._ask_all = self._ask_all, False, False
         for message in self._abilities.all(now, asks=asks):
-            self._say(message)
+            self._broadcast(message)
 
-    def _tell_covered(self, work: PendingWork, now: float) -> None:
+    def _report_empty_receive(self, work: PendingWork, now: float) -> None:
         kept = self._queue(work.queue)
         report, kept.telling = kept.telling, None
         kept.told_at = now
         self._d.agenda.clear(("covered", work.queue))
         if report is None:
             return
-        self._say(report.word(self._d.boot, work.queue, self.at(now), now, self.members.heard(self.at(now))))
+        self._broadcast(report.message(self._d.boot, work.queue, self.at(now), now, self.members.heard(self.at(now))))
 
     def _queue(self, queue: str) -> _Queue:
         kept = self._queues.get(queue)
@@ -623,7 +630,7 @@ class EmptyReceiveReport(msgspec.Struct):
         # Under load keep the newest names: time alone proves the older ones (C4).
         self.ids = [*self.ids, *names][-NAMES_MAX:]
 
-    def word(self, boot: str, queue: str, at: float, now: float, heard: dict[str, tuple[int, int]]) -> Covered:
+    def message(self, boot: str, queue: str, at: float, now: float, heard: dict[str, tuple[int, int]]) -> Covered:
         """Return the report as a cluster message, at the times ``at`` and ``now`` of the two clocks."""
         ids: list[Name] = []
         room = NAMES_BYTES_MAX

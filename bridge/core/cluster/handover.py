@@ -19,7 +19,7 @@ ANSWER_S: Final = 0.5
 """A session without a `bye` this long after its `drain` is ended: it is an older listener, or it is receiving."""
 ENDS_S: Final = 10.0
 """Maximum duration of a leave."""
-BEQUEST_MAX: Final = 1000
+HANDOVER_MAX: Final = 1000
 """Due times of one queue that a leaving bridge hands over."""
 
 
@@ -34,8 +34,8 @@ def at_once(ends: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     return merged[::-1]
 
 
-def left_behind(by_queue: Iterable[PendingWork], now: float) -> list[CloudQueueWorkDetected]:
-    """Return these queues' pending work and due times as triggers, at most `BEQUEST_MAX` due times per queue."""
+def handover_triggers(by_queue: Iterable[PendingWork], now: float) -> list[CloudQueueWorkDetected]:
+    """Return these queues' pending work and due times as triggers, at most `HANDOVER_MAX` due times per queue."""
     triggers: list[CloudQueueWorkDetected] = []
     for work in by_queue:
         account, queue = split_reference(work.queue)
@@ -46,7 +46,7 @@ def left_behind(by_queue: Iterable[PendingWork], now: float) -> list[CloudQueueW
             for reason, times in work.due.items()
             for end in (at_once(times.all()) if reason == "lease" else times.all())
         )
-        for at, size in ends[:BEQUEST_MAX]:
+        for at, size in ends[:HANDOVER_MAX]:
             # Rounded up: a tick early would be a loss (B2).
             later_ms = min(max(0, math.ceil((at - now) * 1000)), NOT_BEFORE_MS_MAX)
             triggers.append(CloudQueueWorkDetected(account, queue, max(1, size), not_before_ms=later_ms))

@@ -13,18 +13,18 @@ import msgspec
 
 from bridge.contract.cluster import MEMBERS_MAX, Ability, Able, Member
 
-SAY_S: Final = 1.0
+MEMBER_EVERY_S: Final = 1.0
 SILENT_S: Final = 3.5
 """A member that is silent for this long is gone."""
-STOOD_STILL_S: Final = 1.0
+BLOCKED_S: Final = 1.0
 """A bridge that did not run for this long may have missed anything, and acts alone until its own message returns."""
 SINCE_MAX_MS: Final = 1500
 """A message received longer ago proves no time: its sender sends a newer one every second."""
-WENT_S: Final = 300.0
+DEPARTED_S: Final = 300.0
 """How long a member's departure is remembered."""
 KNOWN_MAX: Final = 100_000
-"""Known queues per peer; beyond that it counts as not able, which is safe (C3)."""
-_WENT_MAX: Final = 256
+"""Known queues per peer; beyond that it counts as unable to wake anybody, which is safe (C3)."""
+_DEPARTED_MAX: Final = 256
 _SENT_MAX: Final = 64
 
 
@@ -32,7 +32,7 @@ class Peer(msgspec.Struct, eq=False):
     """Hold what is known of a peer."""
 
     boot: str
-    word: Member
+    member: Member
     heard_at: float
     timed: bool = True
     """True if ``heard_at`` may be reported: not after the clock stopped or messages were missed."""
@@ -59,13 +59,13 @@ class Members:
         self.peers: dict[str, Peer] = {}
         self.refused: OrderedDict[str, Refused] = OrderedDict()
         """Recently refused bridges by boot; at most as many as a cluster has members: anyone can send anything."""
-        self.went: deque[tuple[float, str]] = deque(maxlen=_WENT_MAX)
+        self.departed: deque[tuple[float, str]] = deque(maxlen=_DEPARTED_MAX)
         """Recent departures with address, to find members that come and go under changing boots."""
         self._seq = 0
         self._sent: OrderedDict[int, float] = OrderedDict()
-        self._heard_self: tuple[int, float] | None = None
+        self._newest_returned: tuple[int, float] | None = None
         self._came_back = 0
-        self._doubled_at: float | None = None
+        self._duplicated_at: float | None = None
         self._needs = 1
         self._before: dict[str, tuple[tuple[str | None, bool, bool], int]] = {}
 
@@ -88,7 +88,7 @@ class Members:
         """Return when a message was sent; None if that proves nothing any more."""
         return self._sent.get(seq)
 
-    def heard_self(self, seq: int) -> bool:
+    def own_message_returned(self, seq: int) -> bool:
         """Record that this bridge's message returned; return False if it was never sent or returned before.
 
         Messages return once and in order; otherwise another bridge sends under this boot.
@@ -98,44 +98,44 @@ class Members:
         self._came_back = seq
         at = self._sent.get(seq)
         if at is not None:
-            self._heard_self = (seq, at)
+            self._newest_returned = (seq, at)
         return True
 
-    def heard_double(self, now: float) -> None:
+    def boot_duplicated(self, now: float) -> None:
         """Record that a copy of this machine or a forger sends under this boot: act alone for a while.
 
         Peers may have received messages of this boot that this bridge never sent, so its times prove nothing (C4).
         """
-        self._doubled_at = now
+        self._duplicated_at = now
 
-    def doubled(self, now: float) -> bool:
+    def is_duplicated(self, now: float) -> bool:
         """Return whether another bridge recently sent under this boot."""
-        return self._doubled_at is not None and now - self._doubled_at <= SILENT_S
+        return self._duplicated_at is not None and now - self._duplicated_at <= SILENT_S
 
     def alone(self, now: float) -> bool:
         """Return whether this bridge must act as if it had no peers."""
-        if self._heard_self is None or self._heard_self[0] < self._needs or self.doubled(now):
+        if self._newest_returned is None or self._newest_returned[0] < self._needs or self.is_duplicated(now):
             return True
-        return now - self._heard_self[1] > SILENT_S
+        return now - self._newest_returned[1] > SILENT_S
 
-    def stood_still(self) -> None:
+    def loop_blocked(self) -> None:
         """Act alone after the loop was blocked, until a message sent from now on returns."""
         self._needs = self._seq + 1
 
-    def lost_touch(self) -> None:
+    def missed_messages(self) -> None:
         """Discard known times after missed messages or a stopped clock (C4), and act alone."""
         self._sent.clear()
-        self._heard_self = None
-        self.stood_still()
+        self._newest_returned = None
+        self.loop_blocked()
         for peer in self.peers.values():
             peer.timed = False
 
     # -- peers ---------------------------------------------------------------------------------------------------------
 
-    def refuse(self, now: float, word: Member, why: str) -> bool:
+    def refuse(self, now: float, message: Member, why: str) -> bool:
         """Record a refused bridge and the reason; return whether that is new."""
-        previous = self.refused.pop(word.boot, None)
-        self.refused[word.boot] = Refused(word.boot, word.address or "", why, now)
+        previous = self.refused.pop(message.boot, None)
+        self.refused[message.boot] = Refused(message.boot, message.address or "", why, now)
         if len(self.refused) > MEMBERS_MAX:
             self.refused.popitem(last=False)
         return previous is None or previous.why != why
@@ -146,31 +146,31 @@ class Members:
 
     def flapping(self, now: float) -> dict[str, int]:
         """Return how often members left recently, by address or boot."""
-        return dict(Counter(address for at, address in self.went if now - at <= WENT_S))
+        return dict(Counter(address for at, address in self.departed if now - at <= DEPARTED_S))
 
-    def hear(self, now: float, word: Member) -> bool:
+    def hear(self, now: float, message: Member) -> bool:
         """Record a peer's message unless it is outdated; return whether the peer is new."""
-        peer = self.peers.get(word.boot)
+        peer = self.peers.get(message.boot)
         if peer is None:
-            if not self.has_room(word.boot):
+            if not self.has_room(message.boot):
                 return False
-            self.refused.pop(word.boot, None)
-            self.peers[word.boot] = Peer(boot=word.boot, word=word, heard_at=now)
+            self.refused.pop(message.boot, None)
+            self.peers[message.boot] = Peer(boot=message.boot, member=message, heard_at=now)
             self._before.clear()
             return True
-        if word.seq > peer.word.seq:
-            if word.leaving is not peer.word.leaving:
+        if message.seq > peer.member.seq:
+            if message.leaving is not peer.member.leaving:
                 self._before.clear()
-            peer.word, peer.heard_at, peer.timed = word, now, True
+            peer.member, peer.heard_at, peer.timed = message, now, True
         return False
 
-    def hear_able(self, now: float, word: Able) -> list[str]:
+    def hear_able(self, now: float, message: Able) -> list[str]:
         """Record a member's abilities; return the queues whose ability changed."""
-        peer = self.peers.get(word.boot)
+        peer = self.peers.get(message.boot)
         if peer is None:
             return []
-        queues: dict[str, Ability | None] = dict(word.queues)
-        if word.whole:
+        queues: dict[str, Ability | None] = dict(message.queues)
+        if message.whole:
             queues = {**dict.fromkeys(peer.abilities), **queues}
         changed = [queue for queue, ability in queues.items() if peer.abilities.get(queue) != ability]
         # Once per message: a member may leave ten thousand queues at once.
@@ -194,7 +194,7 @@ class Members:
         gone = [peer for peer in self.peers.values() if now - peer.heard_at >= SILENT_S]
         for peer in gone:
             del self.peers[peer.boot]
-            self.went.append((now, peer.word.address or peer.boot))
+            self.departed.append((now, peer.member.address or peer.boot))
         for boot in [each.boot for each in self.refused.values() if now - each.heard_at >= SILENT_S]:
             del self.refused[boot]
         if gone:
@@ -204,7 +204,9 @@ class Members:
     def heard(self, now: float) -> dict[str, tuple[int, int]]:
         """Return by boot each peer's newest message and its age in milliseconds, rounded down."""
         ages = {
-            peer.boot: (peer.word.seq, int((now - peer.heard_at) * 1000)) for peer in self.peers.values() if peer.timed
+            peer.boot: (peer.member.seq, int((now - peer.heard_at) * 1000))
+            for peer in self.peers.values()
+            if peer.timed
         }
         return {boot: (seq, since) for boot, (seq, since) in ages.items() if since <= SINCE_MAX_MS}
 
@@ -213,10 +215,11 @@ class Members:
     def before(
         self, queue: str, now: float, store: str | None = None, *, ready: bool = True, starts: bool = False
     ) -> int:
-        """Return how many members able for ``queue`` come before this one; 0: it acts immediately (C2, C3).
+        """Return how many members that can wake a session for ``queue`` come before this one (C2, C3).
 
-        A peer with another store than ``store`` is not able (B11). Without a ``ready`` session this bridge comes after
-        all able ones. If it ``starts`` workers, it also comes after others that would and precede it (Z5).
+        0 means that this bridge acts immediately. A peer with another store than ``store`` cannot (B11). Without a
+        ``ready`` session this bridge comes after all that can. If it ``starts`` workers, it also comes after others
+        that would and precede it (Z5).
         """
         if not self.peers or self.alone(now):
             return 0
@@ -224,10 +227,12 @@ class Members:
         if known is None or known[0] != (store, ready, starts):
             mine = rank(queue, self.boot) if not self.leaving else -1
             count = sum(
-                not ready or rank(queue, peer.boot) > mine for peer in self.peers.values() if able(peer, queue, store)
+                not ready or rank(queue, peer.boot) > mine
+                for peer in self.peers.values()
+                if can_wake(peer, queue, store)
             )
             if starts:
-                others = (peer for peer in self.peers.values() if able(peer, queue, store, starts=True))
+                others = (peer for peer in self.peers.values() if can_wake(peer, queue, store, starts=True))
                 count += sum(rank(queue, peer.boot) > mine for peer in others)
             known = self._before[queue] = ((store, ready, starts), count)
         return known[1]
@@ -242,13 +247,13 @@ class Members:
         self._before.clear()
 
 
-def able(peer: Peer, queue: str, store: str | None, *, starts: bool = False) -> bool:
+def can_wake(peer: Peer, queue: str, store: str | None, *, starts: bool = False) -> bool:
     """Return whether a member reported that it could wake a session for a queue of ``store`` now (C3).
 
-    A member without a report is not able. With ``starts``: whether it could not, but would start a worker.
+    A member without a report cannot wake any. With ``starts``: whether it could not, but would start a worker.
     """
     ability = peer.abilities.get(queue)
-    if ability is None or peer.word.leaving or not (ability.starts and not ability.room if starts else ability.room):
+    if ability is None or peer.member.leaving or not (ability.starts and not ability.room if starts else ability.room):
         return False
     return store is None or ability.store in (None, store)
 
@@ -258,14 +263,14 @@ def rank(queue: str, boot: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{queue}\n{boot}".encode(), digest_size=8).digest(), "big")
 
 
-OTHER_NAME: Final = "its cluster has another name, on the same subjects"
-OTHER_ENGINE: Final = "it works on another engine under this cluster's name"
-OTHER_MACHINE: Final = "the address of its store is ours and leads to another engine there"
-OTHER_ADDRESS: Final = "it reaches our engine, or a copy of it, by another address: give all the same --store"
+OTHER_NAME: Final = "its cluster has another name but uses the same subjects"
+OTHER_ENGINE: Final = "it uses a different store under this cluster's name"
+OTHER_MACHINE: Final = "its store has the same address as this bridge's, but it is a different store"
+OTHER_ADDRESS: Final = "it reaches this bridge's store, or a copy of it, by another address: give all the same --store"
 TOO_MANY: Final = f"a cluster has at most {MEMBERS_MAX} bridges"
 
 
-def why_not(mine: Member, engine: str | None, other: Member) -> str | None:
+def refusal_reason(mine: Member, engine: str | None, other: Member) -> str | None:
     """Return why ``other`` is refused; None for a member of the same cluster, as far as is known.
 
     Two stores under one name would each be checked in turn, and every other put be late. ``engine`` is the identity of

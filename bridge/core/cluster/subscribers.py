@@ -30,9 +30,9 @@ UNSURE_S: Final = 1.0
 SUBJECTS: Final = ""
 """The way of the cluster's own wake subjects; others are names of webhooks."""
 
-OUTWARD: Final[Timer] = ("outward", 0)
+SUBSCRIBERS: Final[Timer] = ("subscribers", 0)
 
-_Key = tuple[Literal["held", "say"], str, str]
+_Key = tuple[Literal["held", "report"], str, str]
 
 
 class _Held(msgspec.Struct):
@@ -55,7 +55,7 @@ class SubscriberCoordinator:
         self._members = members
         self._webhooks = webhooks
         self._held: dict[tuple[str, str], _Held] = {}
-        self._told: dict[tuple[str, str], float] = {}
+        self._unreported: dict[tuple[str, str], float] = {}
         """Time of the newest notice not yet reported to the peers."""
         self._agenda: Agenda[_Key] = Agenda()
         self._again: list[tuple[str, str]] = []
@@ -75,7 +75,7 @@ class SubscriberCoordinator:
         place = self._before(way, queue, at) if shared else 0
         if not place:
             self._held.pop((way, queue), None)
-            self._tell(now, at, way, queue)
+            self._report_later(now, at, way, queue)
             return True
         held = self._held.get((way, queue))
         if held is None:
@@ -85,15 +85,15 @@ class SubscriberCoordinator:
             held.last = at
         return False
 
-    def hear(self, now: float, at: float, word: Sent, proven: float | None) -> None:
+    def hear(self, now: float, at: float, message: Sent, proven: float | None) -> None:
         """Drop notices that a peer has sent, not before ``proven`` by this clock; None if that is unknown.
 
         The peer notified no later than the message's age before now. Its notice included all that this bridge learned
         until then, and shortly after, since this bridge may receive triggers later.
         """
-        key = (word.hook or SUBJECTS, word.queue)
+        key = (message.hook or SUBJECTS, message.queue)
         held = self._held.get(key)
-        latest = at - word.age_ms / 1000
+        latest = at - message.age_ms / 1000
         if held is None or proven is None or latest - proven > UNSURE_S:
             return
         if held.last <= latest + SKEW_S:
@@ -117,7 +117,7 @@ class SubscriberCoordinator:
                 self._release(now, at, way, queue)
         self._arm()
 
-    def succeed(self, now: float, at: float, peer: Peer) -> None:
+    def take_over(self, now: float, at: float, peer: Peer) -> None:
         """Notify again of waiting work for which ``peer`` came first and this bridge does now.
 
         The peer left, and a notice that it reported may be lost with it: a POST in progress, or one to be retried.
@@ -125,9 +125,9 @@ class SubscriberCoordinator:
         for way, only in self.ways.items():
             if self._has(peer, way):
                 self._left.append((way, peer.boot, list(self._d.pending.by_queue) if only is None else [only]))
-        self._succeed_some(now, at)
+        self._take_over_some(now, at)
 
-    def _succeed_some(self, now: float, at: float) -> None:
+    def _take_over_some(self, now: float, at: float) -> None:
         room = TURN_MAX
         while self._left and room > 0:
             way, boot, queues = self._left.pop(0)
@@ -139,7 +139,7 @@ class SubscriberCoordinator:
                     continue
                 if not self._before(way, queue, at):
                     self._held.pop((way, queue), None)
-                    self._tell(now, at, way, queue)
+                    self._report_later(now, at, way, queue)
                     self._d.commands.append(AnnounceInTurn(way, queue, "again"))
             room -= len(queues)
         self._arm()
@@ -147,12 +147,12 @@ class SubscriberCoordinator:
     def tick(self, now: float, at: float) -> None:
         """Run due timers, and some of the work left by members that left or are leaving."""
         self._reconsider_some(now, at)
-        self._succeed_some(now, at)
+        self._take_over_some(now, at)
         for kind, way, queue in self._agenda.pop_due(now, TURN_MAX):
             if kind == "held" and (way, queue) in self._held:
                 self._release(now, at, way, queue)
-            elif kind == "say" and (notified_at := self._told.pop((way, queue), None)) is not None:
-                self._say(at, way, queue, notified_at)
+            elif kind == "report" and (notified_at := self._unreported.pop((way, queue), None)) is not None:
+                self._report(at, way, queue, notified_at)
         self._arm()
 
     # -- parts ---------------------------------------------------------------------------------------------------------
@@ -162,11 +162,11 @@ class SubscriberCoordinator:
         if self._members.alone(at):
             return 0
         mine = -1 if self._members.leaving else rank(queue, self._members.boot)
-        others = (peer for peer in self._members.peers.values() if self._has(peer, way) and not peer.word.leaving)
+        others = (peer for peer in self._members.peers.values() if self._has(peer, way) and not peer.member.leaving)
         return sum(rank(queue, peer.boot) > mine for peer in others)
 
     def _has(self, peer: Peer, way: str) -> bool:
-        return way == SUBJECTS or (self._webhooks is not None and peer.word.webhooks == self._webhooks)
+        return way == SUBJECTS or (self._webhooks is not None and peer.member.webhooks == self._webhooks)
 
     def _wait(self, now: float, at: float, way: str, queue: str, place: int) -> None:
         waits = self._d.tuning.of(queue).start_ack_s + PLACE_S * place
@@ -175,21 +175,21 @@ class SubscriberCoordinator:
 
     def _release(self, now: float, at: float, way: str, queue: str) -> None:
         self._drop(way, queue)
-        self._tell(now, at, way, queue)
+        self._report_later(now, at, way, queue)
         self._d.commands.append(AnnounceInTurn(way, queue, "held"))
 
     def _drop(self, way: str, queue: str) -> None:
         del self._held[way, queue]
         self._agenda.clear(("held", way, queue))
 
-    def _tell(self, now: float, at: float, way: str, queue: str) -> None:
+    def _report_later(self, now: float, at: float, way: str, queue: str) -> None:
         self._agenda.clear(("held", way, queue))
         if any(self._has(peer, way) for peer in self._members.peers.values()):
-            self._told[way, queue] = at
-            self._agenda.set_earlier(("say", way, queue), now + MERGE_S)
+            self._unreported[way, queue] = at
+            self._agenda.set_earlier(("report", way, queue), now + MERGE_S)
         self._arm()
 
-    def _say(self, at: float, way: str, queue: str, told: float) -> None:
+    def _report(self, at: float, way: str, queue: str, told: float) -> None:
         self._d.commands.append(
             Broadcast(
                 Sent(
@@ -205,6 +205,6 @@ class SubscriberCoordinator:
     def _arm(self) -> None:
         due = -math.inf if self._again or self._left else self._agenda.next()
         if due is None:
-            self._d.agenda.clear(OUTWARD)
+            self._d.agenda.clear(SUBSCRIBERS)
         else:
-            self._d.agenda.set(OUTWARD, due)
+            self._d.agenda.set(SUBSCRIBERS, due)

@@ -20,15 +20,15 @@ class WakeRequests(msgspec.Struct, eq=False):
 
     named: dict[Name, float] = {}
     """Request times by name, for requests that can be settled by name."""
-    bare: tuple[float, float] | None = None
+    unnamed: tuple[float, float] | None = None
     """When the first and last of the others were made: those without a name, and those beyond `NAMES_MAX`."""
     names: deque[tuple[Name, int]] = msgspec.field(default_factory=lambda: deque(maxlen=NAMES_MAX))
     """The newest names requested here, with their generations, until an empty receive reports them."""
-    shown: deque[tuple[int, float | None]] = msgspec.field(default_factory=lambda: deque(maxlen=_SHOWN_MAX))
+    sent_generations: deque[tuple[int, float | None]] = msgspec.field(default_factory=lambda: deque(maxlen=_SHOWN_MAX))
     """Generations with the time when a session first learned of each; None if no clock could be read."""
 
     def __bool__(self) -> bool:
-        return bool(self.named) or self.bare is not None
+        return bool(self.named) or self.unnamed is not None
 
     def add(self, now: float, gen: int, name: Name | None) -> None:
         """Add a wake request. A reused name is not kept: its first publish may be settled, and this one not (C4)."""
@@ -37,11 +37,11 @@ class WakeRequests(msgspec.Struct, eq=False):
         if name is not None and name not in self.named and len(self.named) < NAMES_MAX:
             self.named[name] = now
         else:
-            self.bare = (now if self.bare is None else self.bare[0], now)
+            self.unnamed = (now if self.unnamed is None else self.unnamed[0], now)
 
     def oldest(self) -> float | None:
         """Return the time of the oldest unsettled request."""
-        times = [*self.named.values(), *([] if self.bare is None else [self.bare[0]])]
+        times = [*self.named.values(), *([] if self.unnamed is None else [self.unnamed[0]])]
         return min(times, default=None)
 
     def settle_by_name(self, name: Name) -> bool:
@@ -56,26 +56,26 @@ class WakeRequests(msgspec.Struct, eq=False):
         settled = [name for name, at in self.named.items() if at <= moment]
         for name in settled:
             del self.named[name]
-        bare = self.bare is not None and self.bare[1] <= moment
-        if bare:
-            self.bare = None
-        return bool(settled) or bare
+        unnamed = self.unnamed is not None and self.unnamed[1] <= moment
+        if unnamed:
+            self.unnamed = None
+        return bool(settled) or unnamed
 
     def settle(self) -> None:
         """Forget all requests; this bridge's own session has settled them."""
         self.named.clear()
-        self.bare = None
+        self.unnamed = None
 
     # -- reports of empty receives -------------------------------------------------------------------------------------
 
-    def show(self, now: float | None, gen: int) -> None:
+    def on_sent(self, now: float | None, gen: int) -> None:
         """Record when a session learns of a generation."""
-        if not self.shown or gen > self.shown[-1][0]:
-            self.shown.append((gen, now))
+        if not self.sent_generations or gen > self.sent_generations[-1][0]:
+            self.sent_generations.append((gen, now))
 
-    def learned(self, gen: int) -> float | None:
+    def known_since(self, gen: int) -> float | None:
         """Return a time before which no session knew of ``gen``, and so began no receive that covers it."""
-        return next((at for known, at in reversed(self.shown) if known <= gen), None)
+        return next((at for known, at in reversed(self.sent_generations) if known <= gen), None)
 
     def take_settled_names(self, gen: int) -> list[Name]:
         """Take the names that an empty receive begun after ``gen`` proves settled."""

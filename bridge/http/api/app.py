@@ -20,8 +20,8 @@ from bridge.http.page.login import LoginRoutes
 from bridge.http.page.shown import PageRoutes
 from bridge.http.server.accepting import Tls
 from bridge.http.server.answer import Answer, refuse
+from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.connection import ConnectionServer
-from bridge.http.server.doorkeeper import Authorizer
 from bridge.http.server.guard import Guard
 from bridge.http.server.http_server import HttpServer
 from bridge.http.server.problem import Refusal
@@ -52,7 +52,7 @@ class WebServer(HttpServer):
     ) -> None:
         super().__init__(settings or WebSettings(), boot=bridge.named_boot, tls=tls)
         self._bridge = bridge
-        self._door = Authorizer(access, bridge.emit)
+        self._authorizer = Authorizer(access, bridge.emit)
         self.plain: list[Rows] = []
         """What tells of plain subscribers elsewhere (webhooks, subjects), for ``GET /v1/listeners``; set it before
         `start`."""
@@ -81,22 +81,22 @@ class WebServer(HttpServer):
     def _prepare(self, server: ConnectionServer) -> None:
         server.fixed_headers += f"{SERVICE_ABLE_HEADER}: {CARRIES}\r\n".encode("ascii")
         guard = Guard(self.settings, asyncio.get_running_loop().time, "http" if self._tls is None else "https")
-        door = self._door
-        routes = Routes(guard, door)
-        TriggerIngress(self._bridge, guard, door).add_to(routes)
-        QueueRoutes(self._bridge, guard, door, server.unread).add_to(routes)
-        streams = self._streams = EventStreams(self._bridge, self.settings, door)
+        authorizer = self._authorizer
+        routes = Routes(guard, authorizer)
+        TriggerIngress(self._bridge, guard, authorizer).add_to(routes)
+        QueueRoutes(self._bridge, guard, authorizer, server.unread).add_to(routes)
+        streams = self._streams = EventStreams(self._bridge, self.settings, authorizer)
         streams.add_to(routes)
         plain = (streams.rows, *self.plain)
         StateRoutes(self._bridge, plain, self.subjects).add_to(routes)
-        graves = self._graves = GraveRoutes(self._bridge, door, self.beside)
+        graves = self._graves = GraveRoutes(self._bridge, authorizer, self.beside)
         graves.add_to(routes)
-        feed = self._feed = Feed(self._bridge, self.settings, door, plain, self.subjects, graves.run_of)
+        feed = self._feed = Feed(self._bridge, self.settings, authorizer, plain, self.subjects, graves.run_of)
         feed.add_to(routes)
         PageRoutes().add_to(routes)
-        LoginRoutes(door.access, self._bridge.emit).add_to(routes)
+        LoginRoutes(authorizer.access, self._bridge.emit).add_to(routes)
         HealthRoutes(self._bridge).add_to(routes)
-        wires = self._wires = Wires(self._bridge, routes, door, self._told)
+        wires = self._wires = Wires(self._bridge, routes, authorizer, self._told)
         wires.add_to(routes)
         routes.add("GET", "/openapi.json", None, self._described)
         self._serve = routes.serve

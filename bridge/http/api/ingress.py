@@ -15,8 +15,8 @@ from bridge.contract.names import split_reference
 from bridge.http.api.native import number
 from bridge.http.api.routes import TRIGGERS, Routes, query_of
 from bridge.http.server.answer import Answer
+from bridge.http.server.authorizer import MARKED, Authorizer
 from bridge.http.server.body import has_body, is_json, read_body, require_json
-from bridge.http.server.doorkeeper import MARKED, Authorizer
 from bridge.http.server.guard import Guard
 from bridge.http.server.problem import Refusal
 
@@ -33,10 +33,10 @@ _ONE = b'{"accepted":1}'
 class TriggerIngress:
     """Marks first, acknowledges then (B1)."""
 
-    def __init__(self, bridge: Bridge, guard: Guard, door: Authorizer) -> None:
+    def __init__(self, bridge: Bridge, guard: Guard, authorizer: Authorizer) -> None:
         self._bridge = bridge
         self._guard = guard
-        self._door = door
+        self._authorizer = authorizer
 
     def add_to(self, routes: Routes) -> None:
         """Put the two routes into the table."""
@@ -72,10 +72,10 @@ class TriggerIngress:
 
     def _accept(self, request: Caller, events: Sequence[CloudQueueWorkDetected]) -> Answer:
         # All or nothing, as with everything else that is wrong with one of them.
-        if self._door.asks:
-            self._door.require(request, Verb.RING, (event.queue for event in events))
+        if self._authorizer.asks:
+            self._authorizer.require(request, Verb.RING, (event.queue for event in events))
         wait = self._guard.seconds_to_wait(request)
-        if wait or self._door.past_rate(request):
+        if wait or self._authorizer.past_rate(request):
             # Marked all the same (S13, I8): a hint that is merged costs nothing, one that is dropped costs a sweep.
             # A new name costs memory, so that it comes within the rate: its sender tries again.
             events = [event for event in events if self._bridge.scheduler.pending.find(event.queue)]

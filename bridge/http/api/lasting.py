@@ -18,7 +18,7 @@ from aiohttp import ClientConnectionResetError, HttpVersion11
 from bridge.access.access_watch import Permit
 from bridge.access.grants import Verb
 from bridge.http.server.answer import Answer
-from bridge.http.server.doorkeeper import Authorizer
+from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.settings import WebSettings
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Lasting(abc.ABC):
         connection.hung_up = self.end
         self.opened_at = self._written_at
         self._kept.open[self] = None
-        self._leave = self._kept.door.leave(request, self._verb, lambda _: self.end())
+        self._leave = self._kept.authorizer.leave(request, self._verb, lambda _: self.end())
         if self._leave is not None:
             self._leave.queues = self.queues
         self._begin()
@@ -150,12 +150,12 @@ class LastingAnswers:
     """All lasting answers of one kind, of one web server: ``limit`` at most."""
 
     def __init__(
-        self, bridge: Bridge, settings: WebSettings, door: Authorizer, draw: Callable[[], float] = random.random
+        self, bridge: Bridge, settings: WebSettings, authorizer: Authorizer, draw: Callable[[], float] = random.random
     ) -> None:
         self._bridge = bridge
         self._limit = settings.streams
         self._draw = draw
-        self.door = door
+        self.authorizer = authorizer
         self.open: dict[Lasting, None] = {}
         self.period = settings.stream_comment
 
@@ -171,7 +171,7 @@ class LastingAnswers:
         """
         if request.method == "HEAD":
             return Answer(200, b"", EVENT_STREAM)
-        self.door.connect(request)
+        self.authorizer.connect(request)
         if self.draining:
             return Answer(200, b"retry: 1000\n\n", EVENT_STREAM, close=True)
         if len(self.open) >= self._limit:

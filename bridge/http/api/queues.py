@@ -15,8 +15,8 @@ from bridge.http.api.ingress import refuse_while_draining
 from bridge.http.api.native import NativeApi, creates, message_of, messages_of
 from bridge.http.api.routes import Route, Routes, key_of, only_query_of, query_of
 from bridge.http.server.answer import Answer
+from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.body import admitted_body, announced, has_body, is_json, media_type, read_body, require_json
-from bridge.http.server.doorkeeper import Authorizer
 from bridge.http.server.guard import Guard
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.problem import Refusal
@@ -40,12 +40,12 @@ _encode = msgspec.json.Encoder().encode
 class QueueRoutes:
     """docs/http.md, call by call."""
 
-    def __init__(self, bridge: Bridge, guard: Guard, door: Authorizer, room: AnswerRoom) -> None:
+    def __init__(self, bridge: Bridge, guard: Guard, authorizer: Authorizer, room: AnswerRoom) -> None:
         self._bridge = bridge
         self._guard = guard
-        self._door = door
+        self._authorizer = authorizer
         self._api = NativeApi(bridge.store, room)
-        self._within = QuotaGuard(bridge.store, door.access)
+        self._within = QuotaGuard(bridge.store, authorizer.access)
         self._gate = bridge.gate
 
     def add_to(self, routes: Routes) -> None:
@@ -92,7 +92,7 @@ class QueueRoutes:
         return named
 
     def _waiting(self, request: Caller, most: int) -> AbstractContextManager[None]:
-        principal = self._door.principal(request)
+        principal = self._authorizer.principal(request)
         return self._within.waiting(principal, 0 if principal is None else announced(request, most))
 
     async def put(self, request: Caller, queue: str) -> Answer:
@@ -104,8 +104,8 @@ class QueueRoutes:
             raw, ticket = await admitted_body(request, BULK_BYTES_MAX, self._gate)
             try:
                 messages = messages_of(raw) if json else (NewMessage(raw),)
-                self._door.put(request, len(messages))
-                async with self._within.making(self._door.principal(request), queue, creates(query)):
+                self._authorizer.put(request, len(messages))
+                async with self._within.making(self._authorizer.principal(request), queue, creates(query)):
                     made = await self._api.put(queue, messages, query)
             except BaseException:
                 self._gate.drop(ticket)
@@ -129,7 +129,7 @@ class QueueRoutes:
                 raise Refusal("message_too_large", refusal.detail, close=True) from None
             try:
                 message = message_of(raw, query, json)
-                async with self._within.making(self._door.principal(request), queue, creates(query)):
+                async with self._within.making(self._authorizer.principal(request), queue, creates(query)):
                     made = await self._api.put_once(queue, key, query, message)
             except BaseException:
                 self._gate.drop(ticket)
@@ -172,7 +172,7 @@ class QueueRoutes:
     async def create(self, request: Caller, queue: str) -> Answer:
         """Make a queue."""
         raw = await _optional_json(request)
-        async with self._within.making(self._door.principal(request), queue):
+        async with self._within.making(self._authorizer.principal(request), queue):
             return Answer(201 if await self._api.create(queue, raw) else 204, media="")
 
     async def delete(self, request: Caller, queue: str) -> Answer:
@@ -182,12 +182,12 @@ class QueueRoutes:
 
     async def list(self, request: Caller, _: str) -> Answer:
         """List queues, one page: of those that the sender may see."""
-        return Answer(200, await self._api.queues(query_of(request), self._door.seen(request)))
+        return Answer(200, await self._api.queues(query_of(request), self._authorizer.seen(request)))
 
     async def describe(self, request: Caller, queue: str) -> Answer:
         """Say how a queue stands."""
         store = self._bridge.store
-        described = self._bridge.describe(queue, lambda name: self._door.sees(request, name))
+        described = self._bridge.describe(queue, lambda name: self._authorizer.sees(request, name))
         if described is None and self._bridge.own is None and await store.exists(queue):
             described = QueueState(queue=queue)
         if described is None:

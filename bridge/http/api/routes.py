@@ -29,7 +29,7 @@ from bridge.contract.errors import (
 from bridge.contract.names import reference
 from bridge.http.api.native import Unread
 from bridge.http.server.answer import UNREAD_RETRY_S, Answer
-from bridge.http.server.doorkeeper import Authorizer
+from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.guard import Guard, origin_form
 from bridge.http.server.problem import Refusal, code_for_status
 from bridge.queues.base import is_key
@@ -53,10 +53,10 @@ _encoded = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*").fullmatch
 class Routes:
     """The table: fixed paths, and paths made of a prefix, a queue reference and a verb."""
 
-    def __init__(self, guard: Guard, door: Authorizer) -> None:
+    def __init__(self, guard: Guard, authorizer: Authorizer) -> None:
         self._guard = guard
-        self._door = door
-        self._asks = door.asks
+        self._authorizer = authorizer
+        self._ask_all = authorizer.asks
         self._fixed: dict[str, Methods] = {}
         # (what stands before the reference, what stands after it) -> methods
         self._of_queues: dict[tuple[str, str], Methods] = {}
@@ -97,12 +97,12 @@ class Routes:
         if queue is None:
             queue = self._name(request.raw_path, methods)
         route, verb, _ = found
-        if verb is None or not self._asks:
+        if verb is None or not self._ask_all:
             return await route(request, queue)
-        waits = self._door.admit(request, verb, queue)
+        waits = self._authorizer.admit(request, verb, queue)
         if waits is not None:
             await waits
-        return await self._door.attend(request, verb, queue, route(request, queue))
+        return await self._authorizer.attend(request, verb, queue, route(request, queue))
 
     def _name(self, target: str, methods: Methods) -> str:
         queue = _reference(target)

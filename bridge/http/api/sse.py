@@ -22,7 +22,7 @@ from bridge.contract.wire import Wake, encode_frame
 from bridge.http.api.lasting import Lasting, LastingAnswers
 from bridge.http.api.routes import Routes, query_pairs
 from bridge.http.server.answer import Answer
-from bridge.http.server.doorkeeper import Authorizer
+from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.service.announcing import Announcer, Subscriber
@@ -82,9 +82,9 @@ class EventStreams(LastingAnswers):
     """All event streams of one web server."""
 
     def __init__(
-        self, bridge: Bridge, settings: WebSettings, door: Authorizer, draw: Callable[[], float] = random.random
+        self, bridge: Bridge, settings: WebSettings, authorizer: Authorizer, draw: Callable[[], float] = random.random
     ) -> None:
-        super().__init__(bridge, settings, door, draw)
+        super().__init__(bridge, settings, authorizer, draw)
         self._encoded: tuple[Wake | None, bytes] = (None, b"")
         self.boot = bridge.boot
         self.announcer = Announcer(bridge)
@@ -102,7 +102,7 @@ class EventStreams(LastingAnswers):
             raise Refusal("bad_parameter", "?queue=account/queue says whose wakes to send, once or repeated")
         if len(named) > QUEUES_MAX:
             raise Refusal("too_many_items", f"at most {QUEUES_MAX} queues a stream")
-        self.door.require(request, Verb.LOOK, queues)
+        self.authorizer.require(request, Verb.LOOK, queues)
         instead = self.instead(request)
         if instead is not None:
             return instead

@@ -8,12 +8,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from bridge.access.grants import Principal
+from bridge.access.put_gate import PutGate, Ticket
 from bridge.access.quota_guard import QuotaGuard
-from bridge.core.admission import Ticket
 from bridge.http.azure.errors import AzureError
 from bridge.http.azure.exchange import Reply, Request
 from bridge.http.azure.messages import DOCUMENT_BYTES_MAX
-from bridge.service.put_gate import PutGate
 
 Operation = Callable[[Request], Coroutine[Any, Any, Reply]]
 

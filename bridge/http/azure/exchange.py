@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from bridge.core.admission import Ticket
+from bridge.access.put_gate import Ticket
 from bridge.http.azure.address import Resource
 from bridge.http.azure.errors import AzureError
 

@@ -11,6 +11,7 @@ import datetime
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from bridge.access.put_gate import PutGate
 from bridge.access.quota_guard import PastLimit, QuotaGuard
 from bridge.contract.errors import QueuebellError
 from bridge.http.azure import cors
@@ -27,7 +28,6 @@ from bridge.http.azure.records import JsonRecords
 from bridge.http.azure.versions import version_of
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.queues.served import ServedStore
-from bridge.service.put_gate import PutGate
 
 EMULATOR_ACCOUNT = "devstoreaccount1"
 TIMEOUT_S_MAX = 30

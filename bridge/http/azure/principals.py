@@ -10,10 +10,10 @@ from typing import Final
 
 from bridge.access.access_watch import AccessWatch
 from bridge.access.grants import Principal, Reach, Verb
+from bridge.access.put_gate import Ticket
 from bridge.access.quota_guard import PastLimit
 from bridge.contract.address import sender_of
 from bridge.contract.errors import ConfigurationError
-from bridge.core.admission import Ticket
 from bridge.http.azure.errors import AzureError, busy
 from bridge.http.azure.exchange import Request
 from bridge.http.azure.operation import Operation

@@ -30,7 +30,7 @@ from bridge.http.server.settings import WebSettings
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
-    from bridge.core.admission import Ticket
+    from bridge.access.put_gate import Ticket
 
 URI_BYTES = 4096
 HEADER_BYTES = 16 * 1024

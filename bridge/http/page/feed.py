@@ -22,7 +22,7 @@ from bridge.http.api.routes import Routes, only_query_of
 from bridge.http.api.state import Rows, Subjects
 from bridge.http.page.shown import edition
 from bridge.http.server.answer import Answer
-from bridge.http.server.doorkeeper import Authorizer
+from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.observe.slices import Slices, of
@@ -108,12 +108,12 @@ class Feed(LastingAnswers):
         self,
         bridge: Bridge,
         settings: WebSettings,
-        door: Authorizer,
+        authorizer: Authorizer,
         plain: Sequence[Rows],
         subjects: Sequence[Subjects],
         run_of: Callable[[str], Run | None],
     ) -> None:
-        super().__init__(bridge, settings, door)
+        super().__init__(bridge, settings, authorizer)
         self._plain = plain
         self._subjects = subjects
         self._run_of = run_of

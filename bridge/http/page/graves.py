@@ -24,8 +24,8 @@ from bridge.contract.unknown import in_plain_words
 from bridge.http.api.ingress import refuse_while_draining
 from bridge.http.api.routes import Routes, only_query_of
 from bridge.http.server.answer import Answer
+from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.body import has_body, read_body, require_json
-from bridge.http.server.doorkeeper import Authorizer
 from bridge.http.server.problem import Refusal
 from bridge.producer.replaying import Choice, Replaying
 from bridge.queues.base import BATCH_MAX, Depth, StoredMessage
@@ -97,9 +97,9 @@ class Shown(msgspec.Struct, frozen=True):
 class GraveRoutes:
     """The calls, and the runs that they began."""
 
-    def __init__(self, bridge: Bridge, door: Authorizer, beside: Sequence[ServedStore] = ()) -> None:
+    def __init__(self, bridge: Bridge, authorizer: Authorizer, beside: Sequence[ServedStore] = ()) -> None:
         self._bridge = bridge
-        self._door = door
+        self._authorizer = authorizer
         self._beside = beside
         self._under_way: dict[str, tuple[asyncio.Task[str], Replaying, bool]] = {}
         self._ended: dict[str, Run] = {}
@@ -188,7 +188,7 @@ class GraveRoutes:
             task.cancel()
 
         # A run lasts for minutes: it ends with the grant that began it, as sessions and streams do.
-        leave = self._door.leave(request, Verb.TAKE, end)
+        leave = self._authorizer.leave(request, Verb.TAKE, end)
         if leave is not None:
             leave.queues = frozenset({queue})
         replaying = Replaying(

@@ -17,10 +17,9 @@ from bridge.http.server.problem import Refusal
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
-    from bridge.core.admission import Ticket
+    from bridge.access.put_gate import PutGate, Ticket
     from bridge.http.server.call import Caller
     from bridge.http.server.connection import Connection
-    from bridge.service.put_gate import PutGate
 
 REST_S = 1.0
 """How long the connection of a refused put is not read: less than the shortest `Retry-After`, which is 1 s."""

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import struct
 import sys
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
@@ -159,9 +158,9 @@ class Wire:
         """Those being carried out."""
         self._in_window = 0
         """How many of them count towards the window."""
-        self._waiting: deque[Call] = deque()
+        self._waiting: list[Call] = []
         """Those that wait until the answers before them have been read."""
-        self._held: set[asyncio.Future[None]] = set()
+        self._held: dict[asyncio.Future[None], None] = {}
         """Refusals that wait before they are answered, or until the wire ends."""
         self._over = 0
         """How many came past the window since it was full."""
@@ -199,14 +198,14 @@ class Wire:
         if len(self._held) >= HELD_MAX or self._gone:
             return
         over = self._loop.create_future()
-        self._held.add(over)
+        self._held[over] = None
         try:
             async with asyncio.timeout(seconds):
                 await over
         except TimeoutError:
             pass
         finally:
-            self._held.discard(over)
+            self._held.pop(over, None)
 
     def identity(self) -> Identity | None:
         """Return who holds the key of the wire, None once it is void."""
@@ -249,15 +248,15 @@ class Wire:
             else:
                 self._hear_call(data)
         except Exception as error:  # noqa: BLE001 - it costs this message
-            swallow("a message of a wire", error)
+            swallow("a WebSocket message", error)
 
     def _hear_call(self, data: bytes) -> None:
         frame = decode_call(data)
         if frame is None:
-            self.close(_POLICY, "a call begins with a line of a number, a method and a path; lines end with LF")
+            self.close(_POLICY, "a call must begin with a line of number, method and path; lines end with LF")
             return
         if frame.n <= self._last:
-            self.close(_POLICY, "the numbers of calls have to rise")
+            self.close(_POLICY, "call numbers must increase")
             return
         if self._ended_at is not None:
             # Its sender was told that it is not carried out.
@@ -266,19 +265,21 @@ class Wire:
         self._used_at = self._loop.time()
         call = Call(self, frame)
         if call.content.size > CALL_BYTES_MAX:
-            self._answer(call, self._wires.refused(Refusal("too_large", f"a call has {CALL_BYTES_MAX} bytes at most")))
+            self._answer(
+                call, self._wires.refused(Refusal("too_large", f"a call may have at most {CALL_BYTES_MAX} bytes"))
+            )
         elif call.settles:
             self._settle_bytes += call.content.size
             if self._settle_bytes > SETTLE_BYTES_MAX or len(self._calls) - self._in_window > SETTLING_MAX:
-                self.close(_POLICY, "too many settlements at once")
+                self.close(_POLICY, "too many concurrent settlements")
                 return
             self._carry_out(call)
         elif self._in_window + len(self._waiting) - len(self._held) >= WINDOW:
             self._over += 1
             if self._over > WINDOW:
-                self.close(_POLICY, f"more than {2 * WINDOW} calls at once")
+                self.close(_POLICY, f"more than {2 * WINDOW} concurrent calls")
                 return
-            refusal = Refusal("too_many_requests", f"at most {WINDOW} calls of a connection at once", retry_after=1)
+            refusal = Refusal("too_many_requests", f"at most {WINDOW} concurrent calls per connection", retry_after=1)
             self._answer(call, self._wires.refused(refusal))
         elif self._waiting or self._transport.get_write_buffer_size() > UNSENT_MAX:
             self._waiting.append(call)
@@ -332,7 +333,7 @@ class Wire:
         """The peer has taken all that was written: what waited is carried out, until that much is unsent again."""
         self._answers_unsent = 0
         while self._waiting and not self._gone and self._transport.get_write_buffer_size() <= UNSENT_MAX:
-            self._carry_out(self._waiting.popleft())
+            self._carry_out(self._waiting.pop(0))
 
     # The session
 
@@ -343,7 +344,7 @@ class Wire:
         except BadInput as error:
             why = str(error)
             if session is None:
-                why += "; text is for frames of a session, and calls are binary messages"
+                why += "; text messages are session frames, and calls are binary messages"
             else:
                 self._wires.bridge.unreadable(session.inner, error)
             self._refuse(_TOO_BIG if error.code == "too_large" else _POLICY, error.code, why)
@@ -355,7 +356,7 @@ class Wire:
             if isinstance(frame, Hello):
                 session = self._begin()
             elif not self.had_session:
-                self._refuse(_POLICY, "bad_parameter", "a session begins with a hello")
+                self._refuse(_POLICY, "bad_parameter", "a session must begin with a hello")
             if session is None:
                 return
         session.feed(frame)
@@ -408,7 +409,7 @@ class Wire:
 
     def _cut_off(self, unsent: int) -> None:
         if unsent > WRITE_BUFFER_ABORT + self._answers_unsent:
-            log.warning("a connection was cut off: its client does not read; it will reconnect and nothing is lost")
+            log.warning("slow client disconnected: it does not read; it reconnects and nothing is lost")
             self._transport.abort()
 
     # The end

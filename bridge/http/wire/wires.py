@@ -9,7 +9,7 @@ from bridge.contract.calls import CALL_BYTES_MAX, CARRIES, HEAD_BYTES_MAX, WINDO
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import SUBPROTOCOL, Ready
 from bridge.http.api.ingress import refuse_while_draining
-from bridge.http.server.doorkeeper import Authorizer
+from bridge.http.server.authorizer import Authorizer
 from bridge.http.wire.wire import CLOSE_TIMEOUT_S, Wire
 from bridge.queues.aiohttp_private.server import Socket
 from bridge.service.channels.base import OVER
@@ -34,13 +34,13 @@ class Wires:
     """The wires that are open, and what they share; ``refused`` makes the answer that tells an error."""
 
     def __init__(
-        self, bridge: Bridge, routes: Routes, door: Authorizer, refused: Callable[[Exception], Answer]
+        self, bridge: Bridge, routes: Routes, authorizer: Authorizer, refused: Callable[[Exception], Answer]
     ) -> None:
         self.bridge = bridge
         self.routes = routes
         self.refused = refused
         self.open: set[Wire] = set()
-        self._door = door
+        self._authorizer = authorizer
         self._ready = Ready(WINDOW, bridge.named_boot, [CARRIES])
 
     def add_to(self, routes: Routes) -> None:
@@ -54,7 +54,7 @@ class Wires:
         (``draining``) while the bridge stops.
         """
         refuse_while_draining(self.bridge)
-        if (waits := self._door.admit(request, None, "")) is not None:
+        if (waits := self._authorizer.admit(request, None, "")) is not None:
             await waits
         offered = [part.strip() for part in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
         ws = Socket(
@@ -73,7 +73,9 @@ class Wires:
             return ws
         wire = Wire(self, ws, transport, cast("Connection", request.protocol), request.remote or "")
         self.open.add(wire)
-        wire.leave = self._door.leave(request, None, lambda name: wire.close(OVER[name].close_code, OVER[name].why))
+        wire.leave = self._authorizer.leave(
+            request, None, lambda name: wire.close(OVER[name].close_code, OVER[name].why)
+        )
         try:
             wire.send(self._ready)
             await wire.read()
@@ -91,15 +93,15 @@ class Wires:
 
     def void(self, identity: Identity) -> bool:
         """Say whether what proved somebody to be somebody has expired."""
-        access = self._door.access
+        access = self._authorizer.access
         return access is not None and access.wall() >= identity.until
 
     def connect(self, principal: Principal) -> Callable[[], None] | None:
         """Count a session of its holder; returns what ends it. Raises `PastLimit`."""
-        access = self._door.access
+        access = self._authorizer.access
         return None if access is None else access.connect(principal)
 
     def leave(self, identity: Identity, end: End) -> Permit | None:
         """Return what a session has, which ends with the grant to take."""
-        access = self._door.access
+        access = self._authorizer.access
         return None if access is None else access.leave(identity, Verb.TAKE, end)

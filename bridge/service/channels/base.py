@@ -22,7 +22,7 @@ UNAUTHENTICATED: Final = "unauthenticated"
 FORBIDDEN: Final = "forbidden"
 OVER: Final = {
     UNAUTHENTICATED: Over(4401, "the key was revoked or has expired"),
-    FORBIDDEN: Over(4403, "less is granted now than this session takes"),
+    FORBIDDEN: Over(4403, "this session no longer has access to all its queues"),
 }
 """By error code."""
 

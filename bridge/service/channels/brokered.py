@@ -51,10 +51,10 @@ CHECKS_MAX: Final = 1000
 """Token checks at the same time: each may wait for its issuer, and listeners repeat their hello."""
 FULL_RETRY_S: Final = 5
 _CONFIRMED: Final = 1000
-_NOT_GIVEN: Final = "this bridge asks for a key: give the listener one (api_key, QUEUEBELL_API_KEY)"
+_NOT_GIVEN: Final = "this bridge asks for a key: set one for the worker (api_key, QUEUEBELL_API_KEY)"
 _NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
-_NOT_ITS_OWN: Final = "each frame has to show the ticket that its instance is made of"
-_PAST_RATE: Final = "slow down: this principal may not say so much; the frame was dropped"
+_NOT_ITS_OWN: Final = "each frame must show the ticket that its instance is derived from"
+_PAST_RATE: Final = "slow down: this principal sends too many frames; this one was dropped"
 
 
 class BusRoute:
@@ -198,7 +198,7 @@ class BrokeredSessions:
                 self._refuse(route, instance, error)
                 return
         except BadInput as error:
-            log.debug("a hello that cannot be read: %s", error)
+            log.debug("unreadable hello: %s", error)
             return
         if isinstance(frame, Hello):
             self._authenticate(route, instance, frame, stamp)
@@ -242,7 +242,7 @@ class BrokeredSessions:
                 # Repeated, because the bridge's answer was lost.
                 self.publish(route, instance, Bye())
             else:
-                self._error(route, instance, "unknown_session", "say hello first")
+                self._error(route, instance, "unknown_session", "send a hello first")
         elif outlet.permit is not None and not isinstance(frame, Bye) and (wait := outlet.permit.request()):
             # A dropped frame is repeated by its listener. A `bye` is exempt, as it is the last frame.
             self._past_limit(route, outlet.permit, instance, _PAST_RATE, wait)
@@ -265,7 +265,9 @@ class BrokeredSessions:
                 outlet.session.ended("with another bridge")
         elif stamp.instance is not None and is_instance(stamp.instance):
             # If its bridge is gone, this shows the listener that another one is there.
-            self._error(route, stamp.instance, "unknown_session", "this is another bridge; say hello to change")
+            self._error(
+                route, stamp.instance, "unknown_session", "this is another bridge; send a hello to switch to it"
+            )
         return True
 
     def _fresh(self, outlet: BrokeredOutlet, stamp: Stamp, frame: UpFrame) -> bool:
@@ -330,7 +332,7 @@ class BrokeredSessions:
             return
         name = identity.principal.name
         if current is not None and current.identity.principal.name != name:
-            self._not_allowed(route, instance, name, "", "the session of this instance is another's")
+            self._not_allowed(route, instance, name, "", "this instance belongs to another principal")
             return
         permit = self._access.leave(identity, Verb.TAKE, lambda code: self._revoked(instance, permit, code))
         queue = permit.refused(each.queue for each in frame.queues)
@@ -391,7 +393,7 @@ class BrokeredSessions:
                 return False
             if len(self._outlets) >= self._sessions_max:
                 self._error(
-                    route, instance, "too_many_requests", "this bridge has all the sessions it may have", FULL_RETRY_S
+                    route, instance, "too_many_requests", "this bridge has reached its limit of sessions", FULL_RETRY_S
                 )
                 return False
             outlet = BrokeredOutlet(self, route, instance, stamp.seq or 0)
@@ -437,7 +439,7 @@ class BrokeredSessions:
             self.publish(route, instance, ErrorFrame(code, message, retry_after_s))
 
 
-_OTHER_VERSION: Final = f"this worker speaks another version of the protocol than {VERSION}; upgrade it, or the bridge"
+_OTHER_VERSION: Final = f"this worker uses another protocol version than {VERSION}; upgrade it, or the bridge"
 
 
 def _nothing() -> None:

@@ -55,17 +55,21 @@ def among(gone: Mapping[str, str], alone: Mapping[str, str], checks: Mapping[str
     names of the checks of each bridge that answers.
     """
     found = [
-        Problem("gone", url, why, "the others are asked instead; start it again, or take it out of the list")
+        Problem(
+            "gone", url, why, "the other bridges are queried instead; start this one again, or remove it from the list"
+        )
         for url, why in gone.items()
     ]
     if len(set(alone.values())) > 1:
-        what = "each holds queues of its own: what is put at one is not at the others, and waits there unheard"
-        found.append(Problem("apart", " and ".join(alone), what, "name one of them for these queues, or share a store"))
+        what = "each has its own embedded queues: messages put at one stay there and never reach workers at the others"
+        found.append(
+            Problem("apart", " and ".join(alone), what, "use only one of them for these queues, or share a store")
+        )
     found += (
         Problem(
             "disconnected",
             url,
-            "it is on no broker and no database: it hears nothing of what the others are told, nor they of what it is",
+            "it is connected to no broker and no database: no triggers pass between it and the other bridges",
             "start all of them with the same --nats, --mqtt or --postgres",
         )
         for url, names in checks.items()
@@ -79,16 +83,18 @@ def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]
     found: list[Problem] = []
     for name, check in readiness.checks.items():
         if not check.ok:
-            found.append(Problem("not_ready", name, check.detail, "messages are safe; mend this, it is tried again"))
+            found.append(
+                Problem("not_ready", name, check.detail, "messages are safe; fix this, the bridge retries by itself")
+            )
     if not readiness.ready and not found:
-        found.append(Problem("not_ready", "bridge", "it is not ready and does not say why", "read its log"))
+        found.append(Problem("not_ready", "bridge", "it is not ready and reports no reason", "check its log"))
     if findings.audit_found:
         found.append(
             Problem(
                 "audit",
-                "own queues",
-                f"visible work that nobody had been told of was found {findings.audit_found} times since the start",
-                "it was repaired each time and nothing is lost, but it is a bug: please report it with the log",
+                "embedded queues",
+                f"visible messages without a wake were found {findings.audit_found} times since the start",
+                "each time it was repaired and nothing is lost, but this is a bug: please report it with the log",
             )
         )
     if findings.crowded:
@@ -97,8 +103,8 @@ def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]
                 "crowded",
                 "queue names",
                 findings.crowded,
-                "no message is lost; find who publishes to so many names, end it, and restart the bridge to be rid of "
-                "the names; until then what waits where nobody listens is not told of in full",
+                "no message is lost; find the program that publishes to so many names, stop it, and restart the bridge "
+                "to clear the names; until then the list of queues without a worker is incomplete",
             )
         )
     found += (_unattended(row) for row in [*findings.unattended, *findings.buried] if not row.after_gap)
@@ -111,7 +117,9 @@ def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]
         found += (_unasked(state.queue, source, sources[source], hears_database) for source in asked)
     if findings.left_out:
         found.append(
-            Problem("unattended", "others", f"{findings.left_out} more like these", "mend the first and check again")
+            Problem(
+                "unattended", "others", f"{findings.left_out} more like these", "fix the first ones and check again"
+            )
         )
     return found
 
@@ -145,36 +153,36 @@ def in_turns(cluster: Cluster) -> list[Problem]:
     subject = f"cluster {cluster.name}"
     found: list[Problem] = []
     if not others:
-        advice = "it acts alone, and nothing is lost; see that all name the same --cluster, --nats, prefix and --store"
-        found.append(Problem("alone", subject, "it hears no other bridge", advice))
+        advice = "it acts alone, and nothing is lost; check that all use the same --cluster, --nats, prefix and --store"
+        found.append(Problem("alone", subject, "it receives no messages from other bridges", advice))
     elif cluster.alone:
         advice = (
-            "it acts alone, and nothing is lost; see that its user at NATS may publish on PREFIX.cluster.* (queuebell "
-            "key nats prints the grants), and that its machine is not too busy to run"
+            "it acts alone, and nothing is lost; check that its NATS user may publish on PREFIX.cluster.* (queuebell "
+            "key nats prints the grants), and that its machine is not overloaded"
         )
-        what = "it hears others and does not hear its own words come back, so that nobody else hears it either"
+        what = "it receives other bridges' messages but not its own, so the others do not receive its messages either"
         found.append(Problem("unheard", subject, what, advice))
     found += (
         Problem(
             "refused",
             subject,
-            f"the bridge {each.address or each.boot[:8]} is none of it: {each.why}",
-            "both look first, and nothing is lost; give all the same --cluster and --store, or this one another prefix;"
-            " of two that are copies of one machine restart one",
+            f"the bridge {each.address or each.boot[:8]} is not a member: {each.why}",
+            "each checks the queues by itself, and nothing is lost; give all the same --cluster and --store, or this "
+            "one another prefix; if one machine is a copy of another, restart one of the two",
         )
         for each in cluster.refused
     )
     strange = sorted({member.version for member in others if me is not None and member.version != me.version})
     if strange:
-        what = f"bridges of other versions are in it: {', '.join(version or 'unknown' for version in strange)}"
-        found.append(Problem("versions", subject, what, "bring all to one version; until then nothing is lost"))
+        what = f"it includes bridges of other versions: {', '.join(version or 'unknown' for version in strange)}"
+        found.append(Problem("versions", subject, what, "upgrade all to one version; nothing is lost until then"))
     found += (
         Problem(
             "flapping",
             subject,
-            f"the bridge {member} went {times} times within five minutes",
-            "nothing is lost, and each time its queues are looked at once more; see in its log why it ends, or whether "
-            "its network or its machine stands still",
+            f"the bridge {member} disappeared {times} times within five minutes",
+            "nothing is lost, but each time its queues are checked once more; check its log for why it stops, and "
+            "whether its network or its machine freezes",
         )
         for member, times in cluster.went.items()
         if times > FLAPS
@@ -194,8 +202,8 @@ def split(views: Mapping[str, Cluster]) -> list[Problem]:
                 Problem(
                     "split",
                     f"cluster {its.name}",
-                    f"{one} and {two} do not hear each other, so that both look first",
-                    "nothing is lost; see that both are on one NATS cluster, with the same prefix and --store",
+                    f"{one} and {two} do not receive each other's messages, so each checks the queues by itself",
+                    "nothing is lost; check that both use one NATS cluster, with the same prefix and --store",
                 )
             )
     return found
@@ -211,8 +219,8 @@ def untold(path: str, status: int) -> Problem:
     return Problem(
         "untold",
         path,
-        f"it answered {status}, so what it would tell was not checked",
-        "ask again in a while; if it stays so, read the bridge's log, and see that it is no older than this command",
+        f"it answered {status}, so this part was not checked",
+        "try again later; if it persists, check the bridge's log, and that it is not older than this command",
     )
 
 
@@ -223,7 +231,7 @@ def _unattended(row: Unattended) -> Problem:
             "stranded",
             queue,
             row.detail,
-            "they are safe here; name the listeners' store with --store when you put, and move these there: "
+            "they are safe here; put to the workers' store with --store, and move these there: "
             f"queuebell queue export {queue} --delete --file FILE; "
             f"queuebell queue import {queue} --file FILE --store URL --bridge URL",
         )
@@ -240,15 +248,15 @@ def _unattended(row: Unattended) -> Problem:
             "buried",
             queue,
             row.detail,
-            f"see why: queuebell queue peek {queue} --json; then put them back: queuebell queue replay {queue}, "
-            f"or drop them: queuebell queue clear {queue}",
+            f"see why: queuebell queue peek {queue} --json; then replay them: queuebell queue replay {queue}, "
+            f"or delete them: queuebell queue clear {queue}",
         )
-    end = f"queuebell queue delete {queue}, messages and all" if row.here else f"queuebell queue forget {queue}"
+    end = f"queuebell queue delete {queue} (with its messages)" if row.here else f"queuebell queue forget {queue}"
     return Problem(
         "unattended",
         queue,
         row.detail,
-        "start a listener for it; where a scaler starts them, see that it asks for the depth of this queue by itself; "
+        "start a worker for it; if a scaler starts workers, check that it reads the depth of this queue by itself; "
         f"if the name was a mistake, or the queue is gone: {end}",
     )
 
@@ -256,8 +264,8 @@ def _unattended(row: Unattended) -> Problem:
 def ask_their_store(queue: str) -> str:
     """Return the commands that show, replay and delete the messages of a poison queue in an external store."""
     return (
-        f"URL being that store's, see why: queuebell queue peek {queue} --json --store URL; then put them back: "
-        f"queuebell queue replay {queue} --store URL --bridge BRIDGE, or drop them: queuebell queue clear {queue} "
+        f"with the URL of that store, see why: queuebell queue peek {queue} --json --store URL; then replay them: "
+        f"queuebell queue replay {queue} --store URL --bridge BRIDGE, or delete them: queuebell queue clear {queue} "
         "--store URL (NATS and SQS have no peek: a supervisor shows why)"
     )
 
@@ -265,29 +273,29 @@ def ask_their_store(queue: str) -> str:
 def _session(row: Troubled) -> Problem:
     # The start of the instance distinguishes workers of the same name.
     named = f"{row.listener} ({row.instance[:8]})" if row.listener and row.instance else row.listener
-    subject = named or row.instance or "a listener"
+    subject = named or row.instance or "a worker"
     advice = {
-        "silent": "it is given up after three missed heartbeats and its work goes to others; see whether it hangs",
-        "behind": "its wakes merge until it reads; see whether its process or its network is overloaded",
-        "workers": "it tries again by itself, ever more seldom; mend what is named: the worker's own log says more",
-        "failing": "it takes nothing there and tries again by itself; its log says why: see whether its store works",
-        "hung": "messages are safe; find where the handler hangs, give its client a time-out, and restart the worker",
-        "starved": "messages are safe; see why that queue's handler hangs, and restart the worker; slots `reserved` in "
-        "the pool keep others going",
-        "stuck": "its work went to others; see whether its store answers",
-        "unreached": "it is tried again by itself, and every minute while work waits; see whether the endpoint answers",
-        "disabled": "its endpoint answered 410: take it out of the configuration, or mend it and restart the bridge",
-        "deaf": "what it was handed was taken back; see whether its event loop is blocked",
-    }.get(row.state, "see its log")
+        "silent": "after three missed heartbeats its work goes to other workers; check whether it hangs",
+        "behind": "its wakes merge until it reads; check whether its process or its network is overloaded",
+        "workers": "it retries by itself, at growing intervals; fix the named cause: the worker's own log shows more",
+        "failing": "it receives nothing there and retries by itself; its log shows why: check whether its store works",
+        "hung": "messages are safe; find where the handler hangs, give its client a timeout, and restart the worker",
+        "starved": "messages are safe; find out why that queue's handler hangs, and restart the worker; `reserved` "
+        "slots in the pool keep other queues going",
+        "stuck": "its work goes to other workers; check whether its store answers",
+        "unreached": "the bridge retries by itself, every minute while work waits; check whether the endpoint answers",
+        "disabled": "its endpoint answered 410: remove it from the configuration, or fix it and restart the bridge",
+        "deaf": "the messages sent to it are back in the queue; check whether its event loop is blocked",
+    }.get(row.state, "check its log")
     return Problem("session", f"{subject} on {row.queue}" if row.queue else subject, row.detail, advice)
 
 
 def _rejected(row: Rejected) -> Problem:
     advice = {
-        "store_mismatch": "it polls its own store meanwhile; start it with the store that the others use, or give one "
+        "store_mismatch": "it polls its own store meanwhile; start it with the same store as the others, or give one "
         "of the two another queue name",
         "forbidden": "it polls meanwhile; grant its principal 'take' on that queue: queuebell key change",
-    }.get(row.code, "it polls meanwhile; see its log, and that it is of the same release as the bridge")
+    }.get(row.code, "it polls meanwhile; check its log, and that its version matches the bridge's")
     listener = row.listener or "a worker"
     return Problem("rejected", f"{listener} on {row.queue}" if row.queue else listener, row.detail, advice)
 
@@ -295,12 +303,12 @@ def _rejected(row: Rejected) -> Problem:
 def _unasked(queue: str, source: str, count: int, hears_database: bool) -> Problem:
     # Tables made with `--notify` notify only connected bridges, and this bridge cannot detect such tables.
     database = "" if hears_database else "; if the queue is in PostgreSQL, start the bridge with --postgres URL"
-    finder = "a sweep" if source == "sweep" else "a listener's own dead-man timer"
+    finder = "a sweep" if source == "sweep" else "a worker's own dead-man timer"
     return Problem(
         "unasked",
         queue,
-        f"{finder} found work {count} times since the start: no trigger had told of it",
-        "nothing is lost, only late; see that every producer publishes after its put, and that its bus is up"
+        f"{finder} found work {count} times since the start without a trigger for it",
+        "nothing is lost, only late; check that every producer publishes after its put, and that its bus is up"
         + database,
     )
 
@@ -330,9 +338,9 @@ def doubtful_grants(
                     Problem(
                         "grant",
                         principal,
-                        f"{verb}={pattern} covers no queue that is seen here: is {' or '.join(alike)} meant?",
-                        "say all that it may anew, as one of its --allow is a slip of the pen: queuebell key change "
-                        f"{principal} --allow ...; where that queue is still to come, nothing is wrong",
+                        f"{verb}={pattern} matches no queue known here: did you mean {' or '.join(alike)}?",
+                        "if it is a typo, set all its grants again: queuebell key change "
+                        f"{principal} --allow ...; if that queue is yet to be created, nothing is wrong",
                     )
                 )
     return found
@@ -354,8 +362,8 @@ def clocks_apart(theirs: float | None, asked_at: float, told_at: float) -> list[
         Problem(
             "clock",
             "clocks",
-            f"the clock of the bridge is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the one here",
-            f"tokens are refused {LEEWAY_S:.0f} s before they begin and after they end, and keys and certificates end "
-            "too early or too late: set the one that is wrong, by NTP",
+            f"the bridge's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the local clock",
+            f"tokens are valid at most {LEEWAY_S:.0f} s before they begin and after they end, and keys and "
+            "certificates expire too early or too late: correct the wrong clock, by NTP",
         )
     ]

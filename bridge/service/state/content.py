@@ -16,10 +16,10 @@ from bridge.observe.slices import sliced
 from bridge.queues.base import Counts, Depth
 from bridge.service.state.answers import QueueState
 
-NOBODY_COUNTED: Final = "no listener has counted it yet"
-NOBODY_COUNTED_BURIED: Final = "no listener that buries has counted its poison queue yet"
-NOT_SEEN: Final = "nothing is granted on its poison queue"
-NOT_THIS_TIME: Final = "the store did not tell it beside the newest look"
+NOBODY_COUNTED: Final = "no worker has counted it yet"
+NOBODY_COUNTED_BURIED: Final = "no worker that dead-letters has counted its poison queue yet"
+NOT_SEEN: Final = "no access to its poison queue is granted"
+NOT_THIS_TIME: Final = "the store did not report it with the latest receive"
 
 
 def everything(queue: str) -> bool:
@@ -91,7 +91,7 @@ def now_counted(state: QueueState, depth: Depth, counts: Counts | None, kind: st
 
 def newest_counts(work: PendingWork) -> PendingWork | Counted | None:
     """Return the newest counts: those of the embedded queue, or else those that a listener reported of its store."""
-    external = work.read_elsewhere and work.counted is not None and not work.sessions.any_own
+    external = work.last_empty_external and work.counted is not None and not work.sessions.any_own
     return work if work.exists and not external else work.counted
 
 
@@ -154,5 +154,5 @@ def buried(scheduler: WakeScheduler, work: PendingWork) -> DeadLetterCount | Non
         return DeadLetterCount(name, counted.visible + counted.invisible, at)
     if reported is not None:
         return DeadLetterCount(name, reported.messages, reported.at)
-    embedded = (work.exists and not work.read_elsewhere) or _never_put(work)
+    embedded = (work.exists and not work.last_empty_external) or _never_put(work)
     return DeadLetterCount(name, 0, None) if embedded else None

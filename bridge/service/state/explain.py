@@ -9,7 +9,7 @@ import msgspec
 
 from bridge.contract.names import split_reference
 from bridge.core.pending_work import PendingWork
-from bridge.core.session_queue import SessionQueue
+from bridge.core.sessions import SessionQueue
 from bridge.core.wake_scheduler import WakeScheduler
 from bridge.service.state.answers import (
     Explained,
@@ -30,38 +30,38 @@ _SEPARATORS: Final = {"nats": ".", "mqtt": "/"}
 
 _WORKERS: Final = {
     WOKEN: "has room, and was used least recently",
-    "owner": "took the work on already; it hears of more",
-    "capacity_0": "takes nothing: its capacity is 0",
-    "full": "no free handler slot; it is asked again when it says that it has room",
-    "failing": "its receives fail; it is asked again when one was answered",
-    "stuck": "said that it started and showed no progress since; it is asked again when it does",
-    "deaf": "did not take up what it was handed; it is asked again when it shows that it hears",
-    "owned": "has room, but another took the work on already",
-    "later": "has room, but those before it, used less recently, have enough for the size that was hinted at",
-    "told": "has room, but what is visible was told already",
-    "nothing": "has room, but this trigger wakes nobody",
-    "draining": "the bridge is stopping and takes no triggers",
+    "owner": "already has the work; it is woken for more too",
+    "capacity_0": "receives nothing: its capacity is 0",
+    "full": "no free handler slot; it is woken again once it reports room",
+    "failing": "its receives fail; it is woken again once one succeeds",
+    "stuck": "reported a start but made no progress; it is woken again once it does",
+    "deaf": "did not accept the messages sent to it; it is woken again once it responds",
+    "owned": "has room, but another worker already has the work",
+    "later": "has room, but the workers before it, used less recently, have enough for the hinted size",
+    "told": "has room, but a wake for the visible messages was already sent",
+    "nothing": "has room, but this trigger wakes no worker",
+    "draining": "the bridge is stopping and accepts no triggers",
 }
 
 _SCALERS: Final = _WORKERS | {
-    WOKEN: "no worker has room, so it counts and starts some",
-    "owner": "counts, for no worker had room; it hears of more",
-    "capacity_0": "starts nobody: it stops",
-    "full": "starts nobody now; it is asked again when it can",
-    "hears": "its workers are starting; it counts whether they are enough",
-    "failing": "its counts fail; it is asked again when one was answered",
-    "owned": "starts some where no worker has room, and one took the work on already",
-    "later": "starts some where no worker has room, and others come first",
+    WOKEN: "no worker has room, so it counts the messages and starts workers",
+    "owner": "counts the messages, as no worker had room; it is woken for more too",
+    "capacity_0": "starts no workers: it is stopping",
+    "full": "cannot start workers now; it is asked again once it can",
+    "hears": "its workers are starting; it checks whether they are enough",
+    "failing": "its counts fail; it is asked again once one succeeds",
+    "owned": "starts workers if none has room, but one already has the work",
+    "later": "starts workers if none has room, but others come first",
 }
 
 _QUEUES: Final = {
     "wakes": "a {what} now wakes {count} of {all}",
-    "joins": "a {what} now goes to who took the work on already",
-    "waits": "a {what} now waits for the first with room: nobody has any",
-    "no_session": "nobody listens; a {what} now waits for the first that comes",
-    "told": "a {what} now wakes nobody: messages are visible and nobody new has to hear of it",
-    "paused": "the queue is paused: a {what} now wakes nobody until it is resumed",
-    "draining": "the bridge is stopping and takes no triggers",
+    "joins": "a {what} now goes to the worker that already has the work",
+    "waits": "a {what} now waits for the first worker with room: none has any",
+    "no_session": "no worker is connected; a {what} now waits for the first one",
+    "told": "a {what} now wakes no worker: a wake for the visible messages was already sent",
+    "paused": "the queue is paused: a {what} now wakes no worker until it is resumed",
+    "draining": "the bridge is stopping and accepts no triggers",
 }
 
 
@@ -90,13 +90,13 @@ def explain(
     picked = {entry.session for entry in chosen}
     summary = _QUEUES[outcome].format(what=what, count=len(chosen), all=_counted(len(work.sessions), "session"))
     if scheduler.coordinator is not None and outcome == "wakes" and (before := scheduler.coordinator.before(work, now)):
-        first = "another bridge of the cluster comes first; if nothing is heard of its look for"
+        first = "another bridge of the cluster comes first; if it reports no check within"
         summary = f"{first} {scheduler.coordinator.waits_s(work, before):g} s, {summary}"
     if outcome == "no_session" and (members := _members_with(scheduler, queue)):
-        summary = f"nobody listens at this bridge; a {what} now is looked for by listeners at {', '.join(members)}"
+        summary = f"no worker is connected to this bridge; a {what} now goes to workers at {', '.join(members)}"
     if own and outcome not in {"paused", "draining"}:
-        summary += "; a trigger that is no put adds nothing"
-        summary += ", for the queue service knows what is visible" if work.visible else ": nothing is visible"
+        summary += "; a trigger without a put does nothing"
+        summary += ": the visible messages are known" if work.visible else ": no message is visible"
     return Explained(
         queue=queue,
         asked=what,
@@ -142,18 +142,18 @@ def plain(explained: Explained, subscribers: Iterable[ListenerState], subjects: 
 def _members_with(scheduler: WakeScheduler, queue: str) -> list[str]:
     """Name the other cluster members that report sessions of a queue."""
     peers = () if scheduler.coordinator is None else scheduler.coordinator.members.peers.values()
-    return sorted(peer.word.address or peer.boot for peer in peers if queue in peer.abilities)
+    return sorted(peer.member.address or peer.boot for peer in peers if queue in peer.abilities)
 
 
 def _subscriber(
     row: ListenerState | Subject, topic: str, announced: bool, trouble: str, able: bool
 ) -> ExplainedSubscriber:
-    effect = f"whoever subscribes to {topic} hears the wake" if topic else "hears the wake"
+    effect = f"each subscriber of {topic} receives the wake" if topic else "receives the wake"
     return ExplainedSubscriber(
         listener=row.listener,
         channel=row.channel,
         hears=announced and able,
-        detail=trouble or (effect if announced else "there is no wake to hear"),
+        detail=trouble or (effect if announced else "no wake is sent"),
         topic=topic or msgspec.UNSET,
     )
 
@@ -175,7 +175,7 @@ def _outcome(
     owner = None if work.owner is None else entries.get(work.owner)
     if work.dirty and owner is not None:
         if work.numbers.wake == "all":
-            return "joins", [owner, *entries.workers_besides(owner.session)]
+            return "joins", [owner, *entries.workers_except(owner.session)]
         return "joins", [owner]
     carrying = entries.pick_to_carry() if own else None
     if work.numbers.wake == "all":
@@ -202,7 +202,7 @@ def _session(
     gets = entry.session in chosen or hears
     why = "hears" if hears else _why(entry, outcome, gets=gets, owns=owns)
     detail = (_SCALERS if entry.scaler else _WORKERS)[why] + (
-        "; its connection takes nothing just now" if gets and entry.session in stalled else ""
+        "; its connection accepts no data right now" if gets and entry.session in stalled else ""
     )
     since = failing_s(entry, now)
     if since is not None:

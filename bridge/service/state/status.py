@@ -13,8 +13,7 @@ from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.wire import LISTENER, SCALER, UNSEEN, Processes
 from bridge.core.cluster.coordinator import Coordinator
 from bridge.core.pending_work import PendingWork
-from bridge.core.session_queue import SessionQueue
-from bridge.core.sessions import Rejection, Session
+from bridge.core.sessions import Rejection, Session, SessionQueue
 from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.queue_families import Standing
 from bridge.observe.slices import Slices, sliced
@@ -53,25 +52,25 @@ def unattended(scheduler: WakeScheduler, work: PendingWork) -> str | None:
     """
     if stranded(work):
         count = "1 message waits" if work.visible == 1 else f"{work.visible} messages wait"
-        return f"{count} in the bridge's own queue, but the listeners of this name read another store"
+        return f"{count} in this bridge's store, but the workers of this queue use a different store"
     # Delayed and leased messages count only once they are visible.
     waiting = work.visible if work.exists else 0
-    known_empty = work.exists and not waiting and not work.read_elsewhere
+    known_empty = work.exists and not waiting and not work.last_empty_external
     if len(work.sessions) or work.paused or known_empty or not (work.dirty or waiting) or _holds_dead_letters(work):
         return None
-    where, ends = "no listener is subscribed", "nothing is received until one starts"
+    where, ends = "no worker is connected", ""
     if scheduler.coordinator is not None:
         if any(work.queue in peer.abilities for peer in scheduler.coordinator.members.peers.values()):
             return None
-        where += " at any bridge of the cluster that is heard"
+        where += " to any reachable bridge of the cluster"
     elif scheduler.on_engine:
-        where += " at this bridge"
+        where += " to this bridge"
         ends += ", here or at another bridge of this store"
     if after_gap(work):
         return f"triggers may have been missed; {where}"
-    announced = "work was announced" if work.announced else "its last listener left before it had received"
-    what = f"{waiting} waiting" if waiting else announced
-    return f"{where}; {what}; {ends}"
+    announced = "announced work is" if work.announced else "its last worker left before it received; work may be"
+    what = announced if not waiting else "1 message is" if waiting == 1 else f"{waiting} messages are"
+    return f"{where}; {what} waiting for one{ends}"
 
 
 def waits_for_a_person(scheduler: WakeScheduler, work: PendingWork, now: float) -> str | None:
@@ -91,8 +90,8 @@ def waits_for_a_person(scheduler: WakeScheduler, work: PendingWork, now: float) 
         count = counted.messages
     else:
         known_of = work.dirty and not after_gap(work)
-        return "messages were buried in another store, where their number is not known" if known_of else None
-    return f"{count} {'message was' if count == 1 else 'messages were'} buried" if count else None
+        return "messages are dead-lettered in an external store; their number is unknown" if known_of else None
+    return f"{count} {'message is' if count == 1 else 'messages are'} dead-lettered" if count else None
 
 
 def _holds_dead_letters(work: PendingWork) -> bool:
@@ -109,7 +108,7 @@ def stranded(work: PendingWork) -> bool:
 
     A listener's store is known after its first receive.
     """
-    external = work.read_elsewhere and work.sessions.any_foreign and not work.sessions.any_own
+    external = work.last_empty_external and work.sessions.any_foreign and not work.sessions.any_own
     return external and work.exists and not work.paused and work.visible > 0
 
 
@@ -145,12 +144,12 @@ def scaled(scheduler: WakeScheduler) -> Iterator[tuple[str, Processes]]:
 
 
 HELD: Final = {
-    "starting": "no more before those are ready",
-    "maximum": "no more than the maximum",
-    "backoff": "none for another {pause:.0f} s, because of a failure",
-    "uncounted": "the store cannot be counted, and none ends for want of work",
-    "elsewhere": "others run elsewhere",
-    "stopping": "none, for it stops",
+    "starting": "no more until those are ready",
+    "maximum": "the maximum is reached",
+    "backoff": "no start for another {pause:.0f} s, because of a failure",
+    "uncounted": "the store cannot be counted, so no idle worker is stopped",
+    "elsewhere": "workers on other machines are enough",
+    "stopping": "none: it is stopping",
 }
 
 
@@ -166,7 +165,7 @@ def workers(processes: Processes) -> str:
 
 
 def _failed(processes: Processes) -> str:
-    what = "the count failed" if processes.held == "uncounted" else "the last failed"
+    what = "the count failed" if processes.held == "uncounted" else "the last worker failed"
     failed = processes.failure or ""
     return f"{what}: {failed}" if failed and not failed.startswith(UNSEEN) else failed
 
@@ -240,10 +239,10 @@ def cluster(scheduler: WakeScheduler, coordinator: Coordinator | None, now: floa
     members += [
         ClusterMember(
             boot=peer.boot,
-            address=peer.word.address,
-            version=peer.word.version,
+            address=peer.member.address,
+            version=peer.member.version,
             me=False,
-            leaving=peer.word.leaving,
+            leaving=peer.member.leaving,
             silent_ms=round((coordinator.at(now) - peer.heard_at) * 1000),
             queues=len(peer.abilities),
             able=sum(ability.room for ability in peer.abilities.values()),
@@ -382,7 +381,7 @@ def with_webhooks(found: Findings, subscribers: Iterable[ListenerState]) -> Find
             channel="webhook",
             queue=queue,
             state="disabled" if row.state == "disabled" else "unreached",
-            detail=f"its webhook was not told of the work: {row.detail}",
+            detail=f"its webhook did not receive the wake: {row.detail}",
         )
         for row, queue in hooks
         if row.state != "ok"
@@ -416,7 +415,7 @@ def _troubled(
         if silent > 2 * max(session.beat_s, scheduler.sessions.heartbeat_s):
             trouble("silent", f"has missed a heartbeat: silent for {silent:.0f} s")
         if session.id in stalled:
-            trouble("behind", "its connection takes nothing just now")
+            trouble("behind", "its connection accepts no data right now")
         for entry in session.queues.values():
             state = "stuck" if entry.stuck else "deaf" if entry.unresponsive else None
             if state is not None:
@@ -429,13 +428,13 @@ def _troubled(
             if since is not None:
                 trouble("failing", f"its receives have failed for {since:.0f} s", entry.queue)
             elif entry.scaler and entry.processes is not None and (failed := _failed(entry.processes)):
-                trouble("workers", f"its workers do not start, or end as they should not: {failed}", entry.queue)
+                trouble("workers", f"its workers fail to start, or exit unexpectedly: {failed}", entry.queue)
     return rows
 
 
 _DETAILS: Final = {
-    "stuck": "said that a receive had begun and showed no progress since",
-    "deaf": "did not take up the messages that it was handed",
+    "stuck": "reported a start but made no progress since",
+    "deaf": "did not accept the messages sent to it",
 }
 
 
@@ -453,8 +452,8 @@ def crowded(scheduler: WakeScheduler) -> str | None:
     if not ledger.unknown:
         return None
     return (
-        f"{ledger.unknown} times since the start a queue with work announced and nobody listening was not kept, for "
-        f"want of room: at most {ledger.limit} names are; whoever listens there receives once"
+        f"{ledger.unknown} times since the start the name of a queue with announced work and no worker was dropped: "
+        f"the bridge keeps at most {ledger.limit} names; a worker that connects to such a queue receives once"
     )
 
 
@@ -472,8 +471,8 @@ def readiness(
     ``refusing`` reports that puts are rejected, ``crowded`` that not all queue names are kept; neither affects
     readiness. ``keeps`` is False if the queue API serves no queues.
     """
-    works = "the queue service's store takes writes" if keeps else "there is none: for queues in other stores only"
-    intake = "the bridge is stopping" if draining else "triggers are taken"
+    works = "writable" if keeps else "none: this bridge serves queues in external stores only"
+    intake = "the bridge is stopping" if draining else "triggers are accepted"
     checks = {
         "store": Check(failure is None, failure or works),
         "intake": Check(not draining, intake if refusing is None else f"{intake}; {refusing}"),

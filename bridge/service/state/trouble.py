@@ -11,8 +11,7 @@ from typing import Final
 
 from bridge.contract.jobs import quantile
 from bridge.core.pending_work import PendingWork
-from bridge.core.session_queue import SessionQueue
-from bridge.core.sessions import InFlight, Session
+from bridge.core.sessions import InFlight, Session, SessionQueue
 from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.slices import Slices, sliced
 from bridge.service.state.status import failing_s, hangs, stranded, unattended
@@ -86,7 +85,7 @@ class Troubles:
         if work.unannounced_at is not None and self._now - work.unannounced_at < LATELY_S:
             times, ago = f"{work.unannounced} times", self._now - work.unannounced_at
             return (
-                f"work was found {'once' if work.unannounced == 1 else times} that no trigger had told of, last "
+                f"work without a trigger was found {'once' if work.unannounced == 1 else times}, last "
                 f"{ago:.0f} s ago: does every producer publish after its put?"
             )
         return None
@@ -100,7 +99,7 @@ class Troubles:
         since = [failing_s(entry, self._now) for entry in work.sessions]
         failed = [each for each in since if each is not None]
         if failed:
-            whose = "of its only listener" if len(since) == 1 else f"of {len(failed)} of its {len(since)} listeners"
+            whose = "of its only worker" if len(since) == 1 else f"of {len(failed)} of its {len(since)} workers"
             return f"the receives {whose} have failed for {max(failed):.0f} s"
         for entry in work.sessions:
             session = self._scheduler.sessions.get(entry.session)
@@ -109,15 +108,15 @@ class Troubles:
         if (detail := self._hangs(work)) is not None:
             return detail
         if any(entry.stuck for entry in work.sessions):
-            return "a listener said that a receive had begun, and showed no progress since"
+            return "a worker reported a start but made no progress since"
         if any(entry.unresponsive for entry in work.sessions):
-            return "a listener did not take up the messages that it was handed"
+            return "a worker did not accept the messages sent to it"
         silent = self._silent.get(work.queue)
         if silent is not None:
             return f"{silent.listener} has been silent for {self._now - silent.last_heard:.0f} s"
         for entry in work.sessions:
             if entry.processes is not None and entry.processes.failure is not None:
-                return f"its workers do not start, or end as they should not: {entry.processes.failure}"
+                return f"its workers fail to start, or exit unexpectedly: {entry.processes.failure}"
         return None
 
     def _hangs(self, work: PendingWork) -> str | None:
@@ -129,9 +128,9 @@ class Troubles:
         usual_s = usual(work)
         if ran_s < (max(BLOCKS_S, TIMES * usual_s) if usual_s is not None else BLOCKS_S if blocks else LONG_S):
             return None
-        meanwhile = "" if usual_s is None else f", where nearly all take at most {usual_s:g} s"
-        meanwhile += ", work waits, and nobody has room" if blocks else ""
-        return f"{session.listener} has handled message {running.id} for {_span(ran_s)}{meanwhile}: does it hang?"
+        meanwhile = "" if usual_s is None else f", although nearly all others take at most {usual_s:g} s"
+        meanwhile += ", work waits, and no worker has room" if blocks else ""
+        return f"{session.listener} has been handling message {running.id} for {_span(ran_s)}{meanwhile}: does it hang?"
 
     def _held_by_others(self, work: PendingWork) -> str | None:
         """Name the longest call of another queue that takes a worker's slots while no call of this queue runs."""
@@ -141,7 +140,7 @@ class Troubles:
                 continue
             since, queue, message = min(((of.since, name, of.id) for name, of in session.running.items()), default=NONE)
             if self._now - since >= BLOCKS_S:
-                ran = f"has handled message {message} of {queue} for {_span(self._now - since)}"
+                ran = f"has been handling message {message} of {queue} for {_span(self._now - since)}"
                 return f"no free slot: {session.listener} {ran}: does it hang?"
         return None
 

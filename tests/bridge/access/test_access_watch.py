@@ -117,7 +117,7 @@ def test_tokens_without_what_checks_them(tmp_path: pathlib.Path, monkeypatch: py
     written(path, GRANTS)
     issuer = IssuerSettings(issuer="https://id.example/", audience="queuebell", jwks="/nowhere")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jwt" else name)
-    with pytest.raises(ConfigurationError, match=r"what checks tokens is not installed: .*\bjwt\b"):
+    with pytest.raises(ConfigurationError, match=r"the package that verifies tokens is not installed: .*\bjwt\b"):
         AccessWatch(path, issuers=[issuer])
     AccessWatch(path)
 
@@ -146,11 +146,11 @@ def test_a_file_that_others_can_reach_is_refused(tmp_path: pathlib.Path, mode: i
         (b"\xff", "cannot be used"),
         (b'{"version": 1, "principal": {}}', "unknown field `principal`"),
         (b'{"principals": {"p": {"take": "a/x"}}}', "cannot be used"),
-        (b'{"principals": {"p": {"tkae": ["a/x"]}}}', "no verb is called 'tkae'"),
-        (b'{"keys": [{"principal": "p", "sha256": "", "created_at": 0}]}', "sha256 is 64"),
-        (b'{"principals": {"p": {}, "q": {}, "p": {"take": ["*"]}}}', "'p' stands twice"),
-        (b'{"principals": {"p": {"take": ["a/x"], "take": ["*"]}}}', "'take' stands twice"),
-        (b'{"keys": [], "version": 1, "keys": []}', "'keys' stands twice"),
+        (b'{"principals": {"p": {"tkae": ["a/x"]}}}', "unknown verb 'tkae'"),
+        (b'{"keys": [{"principal": "p", "sha256": "", "created_at": 0}]}', "sha256 must be 64"),
+        (b'{"principals": {"p": {}, "q": {}, "p": {"take": ["*"]}}}', "duplicate key 'p'"),
+        (b'{"principals": {"p": {"take": ["a/x"], "take": ["*"]}}}', "duplicate key 'take'"),
+        (b'{"keys": [], "version": 1, "keys": []}', "duplicate key 'keys'"),
         (b"[" * 100_000, "cannot be used"),
     ],
 )

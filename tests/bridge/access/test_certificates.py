@@ -27,7 +27,7 @@ def shown(*names: str, until: float = NOW + 60) -> Certificate:
 )
 def test_what_is_no_name_is_refused(text: str) -> None:
     """With the form that would be right: a typo must not look like a grant."""
-    with pytest.raises(ConfigurationError, match=r"named DNS:worker-1\.internal"):
+    with pytest.raises(ConfigurationError, match=r"has the form DNS:worker-1\.internal"):
         san(text)
     with pytest.raises(ConfigurationError, match="match exactly"):
         Access(msgspec.structs.replace(LISTED, certificates={"worker": [text]}))
@@ -70,7 +70,7 @@ def test_names_of_two_principals_prove_neither() -> None:
     assert Access(LISTED).certified(shown("DNS:w.internal", "email:p@x"), NOW) is None
     with pytest.raises(ConfigurationError, match="for two principals"):
         Access(msgspec.structs.replace(LISTED, certificates={"worker": ["DNS:x"], "producer": ["DNS:x"]}))
-    with pytest.raises(ConfigurationError, match="'wroker', and no principal"):
+    with pytest.raises(ConfigurationError, match="'wroker', but there is no principal"):
         Access(msgspec.structs.replace(LISTED, certificates={"wroker": ["DNS:x"]}))
 
 

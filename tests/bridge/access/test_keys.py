@@ -59,9 +59,9 @@ def test_revoking_by_name_ends_all_keys() -> None:
 
 def test_a_key_that_could_do_nothing_is_not_made() -> None:
     """Nor one with grants that are wrong; the list stays as it is."""
-    with pytest.raises(ConfigurationError, match="nothing is granted to it yet"):
+    with pytest.raises(ConfigurationError, match="it has no grants yet"):
         new_key(LISTED, "new", {}, chance=secret_of(9), now=NOW)
-    with pytest.raises(ConfigurationError, match="no verb is called"):
+    with pytest.raises(ConfigurationError, match="unknown verb"):
         new_key(LISTED, "new", {"receive": ["*"]}, chance=secret_of(9), now=NOW)
     with pytest.raises(ConfigurationError, match="twice"):
         new_key(LISTED, "worker", {}, chance=secret_of(0), now=NOW)
@@ -71,11 +71,11 @@ def test_a_key_that_could_do_nothing_is_not_made() -> None:
     ("change", "why"),
     [
         ({"version": 2}, "this release reads version 1"),
-        ({"principals": {}}, "is for 'worker', and no principal is called so"),
-        ({"keys": [Key(principal="worker", sha256="A" * 64, created_at=0.0)]}, "64 small hexadecimal digits"),
-        ({"keys": [Key(principal="worker", sha256="a" * 63, created_at=0.0)]}, "64 small hexadecimal digits"),
-        ({"keys": [LISTED.keys[0], LISTED.keys[0]]}, "stands there twice"),
-        ({"principals": {"worker": {"fly": ["*"]}, "producer": {}}}, "no verb is called 'fly'"),
+        ({"principals": {}}, "belongs to 'worker', but there is no principal of that name"),
+        ({"keys": [Key(principal="worker", sha256="A" * 64, created_at=0.0)]}, "64 lowercase hexadecimal digits"),
+        ({"keys": [Key(principal="worker", sha256="a" * 63, created_at=0.0)]}, "64 lowercase hexadecimal digits"),
+        ({"keys": [LISTED.keys[0], LISTED.keys[0]]}, "is listed twice"),
+        ({"principals": {"worker": {"fly": ["*"]}, "producer": {}}}, "unknown verb 'fly'"),
         ({"limits": {"wroker": Limits(queues=1)}}, "^limits: they are for 'wroker'"),
         ({"certificates": {"wroker": ["DNS:x"]}}, "^certificates: they are for 'wroker'"),
     ],
@@ -150,20 +150,23 @@ def test_what_the_browser_takes_to_the_issuer() -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"redirect_uri": ""}, "redirect_uri is the page's address"),
-        ({"redirect_uri": "http://bridge.internal/"}, "redirect_uri is the page's address"),
-        ({"redirect_uri": "https://bridge.internal"}, "redirect_uri is the page's address"),
-        ({"redirect_uri": "https://bridge.internal/page"}, "redirect_uri is the page's address"),
-        ({"redirect_uri": "https://bridge.internal/?a=b"}, "redirect_uri is the page's address"),
-        ({"redirect_uri": "https://bridge.internal/#a"}, "redirect_uri is the page's address"),
-        ({"redirect_uri": "https://[/"}, "redirect_uri is the page's address"),
+        ({"redirect_uri": ""}, "redirect_uri must be the page's address"),
+        ({"redirect_uri": "http://bridge.internal/"}, "redirect_uri must be the page's address"),
+        ({"redirect_uri": "https://bridge.internal"}, "redirect_uri must be the page's address"),
+        ({"redirect_uri": "https://bridge.internal/page"}, "redirect_uri must be the page's address"),
+        ({"redirect_uri": "https://bridge.internal/?a=b"}, "redirect_uri must be the page's address"),
+        ({"redirect_uri": "https://bridge.internal/#a"}, "redirect_uri must be the page's address"),
+        ({"redirect_uri": "https://[/"}, "redirect_uri must be the page's address"),
         ({"issuer": "http://id.example"}, "an https:// address"),
         ({"issuer": "accounts.example"}, "an https:// address"),
-        ({"scopes": ("profile",)}, "openid has to be among them"),
-        ({"client_secret_file": "a", "client_secret_env": "A"}, "one of client_secret_file and client_secret_env"),
-        ({"client_id": ""}, "redirect_uri is for signing in at the page"),
-        ({"client_id": "", "redirect_uri": "", "client_secret_env": "A"}, "client_secret_env is for signing in"),
-        ({"client_id": "", "redirect_uri": "", "client_secret_file": "a"}, "client_secret_file is for signing in"),
+        ({"scopes": ("profile",)}, "must include openid"),
+        (
+            {"client_secret_file": "a", "client_secret_env": "A"},
+            "set only one of client_secret_file and client_secret_env",
+        ),
+        ({"client_id": ""}, "redirect_uri is for sign-in at the page"),
+        ({"client_id": "", "redirect_uri": "", "client_secret_env": "A"}, "client_secret_env is for sign-in"),
+        ({"client_id": "", "redirect_uri": "", "client_secret_file": "a"}, "client_secret_file is for sign-in"),
     ],
 )
 def test_a_table_that_cannot_be_meant(changed: dict[str, Any], words: str) -> None:
@@ -178,13 +181,13 @@ def test_a_table_that_cannot_be_meant(changed: dict[str, Any], words: str) -> No
 @pytest.mark.parametrize(
     ("published", "words"),
     [
-        ({"issuer": f"{ISSUER}/"}, "another issuer"),
-        ({"issuer": "https://id.example/realms/others"}, "another issuer"),
-        ({"authorization_endpoint": "http://id.example/auth"}, "authorization_endpoint is no https"),
-        ({"authorization_endpoint": "javascript:alert(1)"}, "authorization_endpoint is no https"),
-        ({"token_endpoint": "http://id.example/token"}, "token_endpoint is no https"),
-        ({"token_endpoint": "file:///etc/passwd"}, "token_endpoint is no https"),
-        ({"token_endpoint": 5}, "no description of an issuer"),
+        ({"issuer": f"{ISSUER}/"}, "its issuer is not exactly the configured one"),
+        ({"issuer": "https://id.example/realms/others"}, "its issuer is not exactly the configured one"),
+        ({"authorization_endpoint": "http://id.example/auth"}, "authorization_endpoint is not an https"),
+        ({"authorization_endpoint": "javascript:alert(1)"}, "authorization_endpoint is not an https"),
+        ({"token_endpoint": "http://id.example/token"}, "token_endpoint is not an https"),
+        ({"token_endpoint": "file:///etc/passwd"}, "token_endpoint is not an https"),
+        ({"token_endpoint": 5}, "not an issuer's metadata"),
     ],
 )
 def test_a_description_that_cannot_be_used(published: dict[str, Any], words: str) -> None:
@@ -351,5 +354,5 @@ def test_the_bridge_hears_what_it_serves_and_no_more() -> None:
     (member,) = broker_users(AccessList(), "q", cluster=True)
     assert set(member.publish) - set(bridge.publish) == {("q", "cluster", ANY)}
     assert set(member.subscribe) - set(bridge.subscribe) == {("q", "cluster", ANY)}
-    with pytest.raises(ConfigurationError, match="call this principal otherwise"):
+    with pytest.raises(ConfigurationError, match="give this principal another name"):
         broker_users(AccessList(principals={BRIDGE_USER: {"put": ["*"]}}), "q")

@@ -190,7 +190,7 @@ def test_which_rsa_keys_sign(tmp_path: pathlib.Path, jwk: dict[str, Any], good: 
         assert (checked(tmp_path, token("RS256", key=key), [jwk]) is not None) is good
 
 
-@pytest.mark.parametrize(("name", "what"), [("FETCH_BYTES_MAX", "bytes are no set of keys"), ("KEYS_MAX", "keys")])
+@pytest.mark.parametrize(("name", "what"), [("FETCH_BYTES_MAX", "bytes"), ("KEYS_MAX", "keys")])
 def test_how_much_an_issuer_may_publish(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, what: str
 ) -> None:
@@ -202,7 +202,7 @@ def test_how_much_an_issuer_may_publish(
     monkeypatch.setattr(f"bridge.access.tokens.{name}", most - 1)
     assert checked(tmp_path, token()) is None
     why = f"more than {most - 1} {what}"
-    assert caplog.messages == [f"keys of an issuer cannot be had; no token of it is good until they can: {why}"]
+    assert caplog.messages == [f"the issuer's keys are not available; its tokens are rejected until they are: {why}"]
 
 
 async def test_an_address_that_has_no_jwks_is_told_at_the_start(
@@ -214,7 +214,7 @@ async def test_an_address_that_has_no_jwks_is_told_at_the_start(
     path = tmp_path / "access.json"
     access_file.change(path, lambda _: listed({"worker": {"look": ["*"]}})[0])
     issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=url)
-    told = "keys of an issuer cannot be had; no token of it is good until they can: "
+    told = "the issuer's keys are not available; its tokens are rejected until they are: "
     assert list(await Tokens([issuer], lambda: NOW).missing()) == [ISSUER]
     async with AccessWatch(path, wall=lambda: NOW, issuers=[issuer]) as watch:
         while not caplog.messages:
@@ -317,7 +317,7 @@ async def test_an_issuer_that_sends_elsewhere_is_not_followed(
     issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=url)
     assert await Tokens([issuer], lambda: NOW).verify(token()) is None
     assert publishes.asked == 1
-    assert "its address answers 302" in caplog.text
+    assert "its address returned status 302" in caplog.text
 
 
 async def test_a_principal_by_its_token(tmp_path: pathlib.Path) -> None:
@@ -361,7 +361,7 @@ def _of(identity: Any) -> Any:
         ({"issuer": ""}, "issuer is missing"),
         ({"audience": ""}, "audience is missing"),
         ({"claim": ""}, "claim is missing"),
-        ({"algorithms": ()}, "algorithms are some of RS256, ES256, EdDSA$"),
+        ({"algorithms": ()}, "algorithms must be some of RS256, ES256, EdDSA$"),
         *(
             ({"jwks": jwks}, "a file or an https:// address")
             for jwks in (
@@ -385,5 +385,5 @@ def test_an_issuer_that_cannot_be_meant(change: dict[str, Any], why: str) -> Non
     Tokens([IssuerSettings(**right)], lambda: NOW)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=why):
         Tokens([IssuerSettings(**{**right, **change})], lambda: NOW)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="two of them"):
+    with pytest.raises(ConfigurationError, match="two tables have the same issuer"):
         Tokens([IssuerSettings(**right)] * 2, lambda: NOW)  # type: ignore[arg-type]

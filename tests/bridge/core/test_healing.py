@@ -108,9 +108,9 @@ def test_a_listener_that_learns_its_queue_is_own_says_so_with_its_cover() -> Non
     number = rig.join()
     assert rig.scheduler.dispatch.agenda.when(("sweep", QUEUE)) is not None
     rig.cover(number, 1)
-    assert rig.work().read_elsewhere
+    assert rig.work().last_empty_external
     rig.say(number, EmptyReceive(QUEUE, BOOT, 1, 0, next_visible_in_ms=5000, own=True))
-    assert (rig.work().sessions.any_own, rig.work().sessions.any_foreign, rig.work().read_elsewhere) == (
+    assert (rig.work().sessions.any_own, rig.work().sessions.any_foreign, rig.work().last_empty_external) == (
         True,
         False,
         False,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.wire import ListenerHeartbeat, Wake
-from bridge.core.admission import (
-    BYTES_MIN,
+from bridge.access.limits import BYTES_MIN
+from bridge.access.put_gate import (
     PUT_BYTES,
     SLOW_AFTER_S,
     SLOW_BYTES_S,
@@ -17,11 +15,13 @@ from bridge.core.admission import (
     Refused,
     Ticket,
 )
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.wire import ListenerHeartbeat, Wake
 from bridge.core.commands import Reclaim
 from bridge.core.embedded_queues import CARRY_BYTES_MAX, CarriedBatch, CarriedBatches
-from bridge.core.listener_counts import STEP_MAX, ReceiveCounts, count_found
+from bridge.core.listener_counts import STEP_MAX, ReceiveCounts
 from bridge.core.pending_work import PendingQueues, PendingWork
-from bridge.core.session_queue import QueueSessions
+from bridge.core.sessions import QueueSessions
 from bridge.core.settings import (
     RULES_MAX,
     Numbers,
@@ -180,14 +180,14 @@ def test_handfuls_whose_time_is_over_are_taken_out_first() -> None:
     assert [one.gen for one in held.due(2.0)] == [2]
     assert not held._waiting.get("a/y")
     assert [one.gen for one in held.due(9.0)] == [3, 1]
-    assert (held.next(), held.due(9.0), held.take_up("a/x", 9)) == (None, [], [])
+    assert (held.next(), held.due(9.0), held.mark_started("a/x", 9)) == (None, [], [])
     held.add(batch(6)), held.add(batch(7, "a/y"))
     assert [one.gen for one in held.leave(None)] == [6, 7]
     assert (held.by_gen, held.next()) == ({}, None)
     assert held.leave("a/x") == held.leave(None) == []
     held.add(batch(8)), held.add(batch(9, "a/y"))
     assert [one.gen for one in held.leave("a/never")] == []
-    assert [one.gen for one in held.take_up("a/x", 9)] == [8]
+    assert [one.gen for one in held.mark_started("a/x", 9)] == [8]
 
 
 def test_what_is_not_taken_up_goes_back_and_is_told() -> None:
@@ -363,15 +363,15 @@ def test_common_numbers_are_the_periods() -> None:
     ("says", "check"),
     [
         ("at most 1000 tables", lambda: check_rules([QueueRule(match=f"a/q{n}") for n in range(RULES_MAX + 1)])),
-        (r"queue 2: match: is", lambda: check_rules([QueueRule(match="a/b"), QueueRule(match="a")])),
+        (r"queue 2: match: must be", lambda: check_rules([QueueRule(match="a/b"), QueueRule(match="a")])),
         (r"queue 2: sweep_s: ", lambda: check_rules([QueueRule(match="a/b"), QueueRule(match="a/c", sweep_s=0.05)])),
         (r"queue 3: match: 'a/c' never applies: queue 2 \('a/\*'\)",
          lambda: check_rules([QueueRule(match="a/b"), QueueRule(match="a/*"), QueueRule(match="a/c")])),
         (r"queue 2: match: 'a/b' never applies: queue 1", lambda: check_rules([QueueRule(match="a/b")] * 2)),
-        (r"^key: is 0 \(off\) or at least 0.1 s", lambda: check_sweep(0.0999, "key")),
-        (r"^slack_s: is at least 12 s, twice heartbeat_s \(6 s\)",
+        (r"^key: must be 0 \(off\) or at least 0.1 s", lambda: check_sweep(0.0999, "key")),
+        (r"^slack_s: must be at least 12 s, twice heartbeat_s \(6 s\)",
          lambda: check_slack(Periods(heartbeat_s=6.0, slack_s=11.9))),
-        (r"^queue 1: slack_s: is at least 10 s",
+        (r"^queue 1: slack_s: must be at least 10 s",
          lambda: check_slack(Periods(rules=(QueueRule(match="*", slack_s=0.0),)))),
     ],
 )  # fmt: skip
@@ -389,20 +389,14 @@ def test_what_is_refused_says_for_how_long_and_by_what() -> None:
     assert rule.refused_at == 5.0
     first = rule.ask(7.0, 6 * PUT_BYTES)
     assert isinstance(first, Ticket)
-    assert (first.size, first.arriving, first.began, first.came, first.looked) == (
-        7 * PUT_BYTES,
-        False,
-        -1.0,
-        -1.0,
-        0.0,
-    )
+    assert (first.size, first.arriving, first.began, first.looked) == (7 * PUT_BYTES, False, -1.0, 0.0)
     rule.begin(first, 7.0, 6 * PUT_BYTES + 5)
     assert rule.bytes == 7 * PUT_BYTES, "more than was announced is never counted"
     assert (rule.expected_s(7.0), rule.expected_s(8.5)) == (2 / 8 * 4.0 * 0.5, 1.5)
     second = rule.ask(8.0, PUT_BYTES)
     assert isinstance(second, Ticket)
-    rule.begin(second, 8.0, 5, came=9.0)
-    assert (rule.bytes, second.size, second.came, second.among) == (8 * PUT_BYTES + 5, PUT_BYTES + 5, 8.0, 2)
+    rule.begin(second, 8.0, 5)
+    assert (rule.bytes, second.size, second.began, second.among) == (8 * PUT_BYTES + 5, PUT_BYTES + 5, 8.0, 2)
     rule.limit = 2.0
     assert rule.ask(9.0, 0) == Refused(Reason.WAIT, 3, 3.0)
     assert rule.refused_at == 9.0
@@ -484,25 +478,25 @@ def test_a_look_for_a_gap_is_spread_and_comes_as_a_mark() -> None:
 
 def test_a_pair_that_is_known_goes_on_counting_where_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found and empty apart; and of a level that begins anew each source only says where it begins."""
-    monkeypatch.setattr("bridge.core.listener_counts.TELLERS_MAX", 2)
+    monkeypatch.setattr("bridge.core.listener_counts.REPORTERS_MAX", 2)
     work = PendingWork(queue="a/b", sessions=QueueSessions(), numbers=Tuning(Periods()).common)
     receives = ReceiveCounts()
-    receives.told("old", work, {})
-    assert receives.told("i", work, {"sweep": (2, 7), "trigger": (1, 0)}) == [
+    receives.record("old", work, {})
+    assert receives.record("i", work, {"sweep": (2, 7), "trigger": (1, 0)}) == [
         ReceivesTold("a/b", "trigger", 1, 0), ReceivesTold("a/b", "sweep", 2, 7),
     ]  # fmt: skip
-    assert receives.told("i", work, {"sweep": (3, 9)}) == [ReceivesTold("a/b", "sweep", 1, 2)]
-    assert receives.told("i", work, {"sweep": (9, 8)}) == [ReceivesTold("a/b", "sweep", 6, 0)]
-    assert receives.told("i", work, {"sweep": (9, 9)}) == [], "a level that went back is no base for new ones"
+    assert receives.record("i", work, {"sweep": (3, 9)}) == [ReceivesTold("a/b", "sweep", 1, 2)]
+    assert receives.record("i", work, {"sweep": (9, 8)}) == [ReceivesTold("a/b", "sweep", 6, 0)]
+    assert receives.record("i", work, {"sweep": (9, 9)}) == [], "a level that went back is no base for new ones"
     assert (work.receives, work.empty, work.wake_sources) == (19, 9, {"trigger": 1, "sweep": 9})
     # There is no room for three: the oldest is forgotten.
-    receives.told("other", work, {}), receives.told("i", work, {})
-    assert receives.told("j", work, {"sweep": (4, 4), "trigger": (4, 4)}) == []
-    assert receives.told("j", work, {"sweep": (5, 4), "trigger": (4, 6)}) == [
+    receives.record("other", work, {}), receives.record("i", work, {})
+    assert receives.record("j", work, {"sweep": (4, 4), "trigger": (4, 4)}) == []
+    assert receives.record("j", work, {"sweep": (5, 4), "trigger": (4, 6)}) == [
         ReceivesTold("a/b", "trigger", 0, 2), ReceivesTold("a/b", "sweep", 1, 0),
     ]  # fmt: skip
-    assert receives.told("i", work, {"poll": (STEP_MAX + 1, 0)}) == [ReceivesTold("a/b", "poll", STEP_MAX, 0)]
-    count_found(work, "poll", 0), count_found(work, "lease", 0)
+    assert receives.record("i", work, {"poll": (STEP_MAX + 1, 0)}) == [ReceivesTold("a/b", "poll", STEP_MAX, 0)]
+    work.count_found("poll", 0), work.count_found("lease", 0)
     assert "lease" not in work.wake_sources
 
 
@@ -547,11 +541,11 @@ def test_b12_plain_subscribers_are_reminded_from_when_they_were_told_last() -> N
     rig.level(1, rose=True, put=1)
     rig.wait(50.0)
     rig.level(2)
-    assert (rig.announced, rig.work().rung_at) == (["trigger", "due"], 150.0)
+    assert (rig.announced, rig.work().notified_at) == (["trigger", "due"], 150.0)
     rig.wait(59.0)
     assert rig.announced[2:] == []
     rig.wait(16.0)
     assert rig.announced[2:] == ["resync"]
     number = rig.join("a/y", own=True, accept=True)
     rig.scheduler.embedded.handed(rig.now, "a/y", number, 1, [message("m1")], 1)
-    assert rig.work("a/y").rung_at == rig.now
+    assert rig.work("a/y").notified_at == rig.now

@@ -24,10 +24,9 @@ from bridge.contract.wire import (
     WelcomedQueue,
 )
 from bridge.core.agenda import Agenda, DueTimes
-from bridge.core.listener_counts import ReceiveCounts, count_depth, count_triggers
+from bridge.core.listener_counts import ReceiveCounts
 from bridge.core.pending_work import Counted, PendingQueues, PendingWork
-from bridge.core.session_queue import QueueSessions, SessionQueue, session_queue
-from bridge.core.sessions import Session, Sessions, SessionTimeouts
+from bridge.core.sessions import QueueSessions, Session, SessionQueue, Sessions, SessionTimeouts, session_queue
 from bridge.core.settings import Periods, Tuning
 from bridge.core.wake_scheduler import Duplicates
 from bridge.observe.facts import (
@@ -241,21 +240,21 @@ def test_work_that_nobody_announced_is_counted_once() -> None:
     receives, queue = ReceiveCounts(), work()
     levels = {"sweep": (2, 1), "unannounced": (1, 0)}
     told = [ReceivesTold("a/b", "sweep", 2, 1), Unannounced("a/b", 1)]
-    assert receives.told(ME, queue, levels) == receives.told(YOU, queue, levels) == told
-    assert receives.told(ME, queue, levels) == []
+    assert receives.record(ME, queue, levels) == receives.record(YOU, queue, levels) == told
+    assert receives.record(ME, queue, levels) == []
     assert (queue.unannounced, queue.receives, queue.wake_sources) == (2, 6, {"sweep": 4})
-    assert receives.told(ME, queue, {"unannounced": (2, 0)}, announced=True) == []
-    receives.told(ME, queue, {"unannounced": (4, 0)})
+    assert receives.record(ME, queue, {"unannounced": (2, 0)}, announced=True) == []
+    receives.record(ME, queue, {"unannounced": (4, 0)})
     assert queue.unannounced == 4, "of what was announced nothing is counted later either"
 
 
 def test_the_newest_count_of_a_store_is_kept() -> None:
     """Of two listeners the one that looked later is believed, whenever it says so; of equal ones the last."""
     queue = work()
-    count_depth(queue, StoreDepth(5, 1, 2_000), 100.0)
-    count_depth(queue, StoreDepth(9, 9, 3_000), 100.5)
+    queue.count_depth(StoreDepth(5, 1, 2_000), 100.0)
+    queue.count_depth(StoreDepth(9, 9, 3_000), 100.5)
     assert queue.counted == Counted(5, 1, 98.0, False)
-    count_depth(queue, StoreDepth(7, 0, 3_000, at_least=True), 101.0)
+    queue.count_depth(StoreDepth(7, 0, 3_000, at_least=True), 101.0)
     assert queue.counted == Counted(7, 0, 98.0, True)
 
 
@@ -389,6 +388,6 @@ def test_a_name_takes_little_memory() -> None:
     one, two = (ledger.open(name, 0.0) for name in ("a/b", "a/c"))
     for name in ("asked", "buses", "wakes", "wake_sources"):
         assert getattr(one, name) is getattr(two, name), name
-    count_triggers(one, 1.0, "http", 2)
-    count_triggers(one, 2.0, "http", 1)
+    one.count_triggers(1.0, "http", 2)
+    one.count_triggers(2.0, "http", 1)
     assert (dict(one.buses), dict(two.buses)) == ({"http": 3}, {})

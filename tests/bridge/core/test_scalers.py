@@ -24,7 +24,7 @@ from bridge.contract.wire import (
 from bridge.core import listener_counts
 from bridge.core.listener_counts import JobCounts
 from bridge.core.pending_work import PendingWork
-from bridge.core.session_queue import QueueSessions
+from bridge.core.sessions import QueueSessions
 from bridge.core.settings import Periods, QueueRule, Tuning, check_rules, check_slack, check_sweep
 from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.facts import BusDown, BusUp, JobsTold, WorkersTallied
@@ -231,7 +231,7 @@ def test_a_sweep_is_off_or_one_that_listeners_can_be_told_of() -> None:
     """Periods travel in whole milliseconds, and 0 of them would mean that sweeps are off."""
     check_sweep(0.0, "sweep_s")
     check_sweep(0.1, "sweep_s")
-    with pytest.raises(ConfigurationError, match="sweep_s: is 0"):
+    with pytest.raises(ConfigurationError, match="sweep_s: must be 0"):
         check_sweep(1e-6, "sweep_s")
     with pytest.raises(ConfigurationError, match="queue 1: sweep_s"):
         check_rules([QueueRule(match="a/b", sweep_s=1e-320)])
@@ -241,9 +241,9 @@ def test_a_slack_is_two_heartbeats_at_least() -> None:
     """Else every listener looks by itself before it hears that another one has, and the printed cost is not true."""
     check_slack(Periods(slack_s=10.0, heartbeat_s=5.0, rules=(QueueRule(match="a/b", slack_s=10.0),)))
     check_slack(Periods(slack_s=0.4, heartbeat_s=0.2))
-    with pytest.raises(ConfigurationError, match=r"^slack_s: is at least 10 s"):
+    with pytest.raises(ConfigurationError, match=r"^slack_s: must be at least 10 s"):
         check_slack(Periods(slack_s=9.9))
-    with pytest.raises(ConfigurationError, match=r"^slack_s: is at least 40 s"):
+    with pytest.raises(ConfigurationError, match=r"^slack_s: must be at least 40 s"):
         check_slack(Periods(heartbeat_s=20.0))
     with pytest.raises(ConfigurationError, match=r"^queue 2: slack_s"):
         check_slack(Periods(rules=(QueueRule(match="a/b"), QueueRule(match="a/c", slack_s=0.1))))
@@ -260,8 +260,8 @@ def test_no_heartbeat_adds_more_than_a_listener_can_have_done() -> None:
     """An absurd level is taken as where its counts stand, not as work that was done."""
     counts, queue = JobCounts(), work()
     absurd = Jobs({"done": COUNT_MAX}, {"E": COUNT_MAX}, 0, COUNT_MAX, Spread([COUNT_MAX], COUNT_MAX))
-    counts.told(ME, queue, {"m:f": absurd})
-    counts.told(ME, queue, {"m:f": absurd})
+    counts.record(ME, queue, {"m:f": absurd})
+    counts.record(ME, queue, {"m:f": absurd})
     step = listener_counts.JOB_STEP_MAX
     most = Jobs({"done": step}, {"E": step}, 0, step, Spread([step], 1000 * step))
     assert queue.jobs == {"m:f": most}
@@ -269,14 +269,14 @@ def test_no_heartbeat_adds_more_than_a_listener_can_have_done() -> None:
 
 def test_who_was_forgotten_says_that_it_was_heard_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its levels are not counted again, while one that was never heard counts from its first word on."""
-    monkeypatch.setattr("bridge.core.listener_counts.TELLERS_MAX", 2)
+    monkeypatch.setattr("bridge.core.listener_counts.REPORTERS_MAX", 2)
     counts, queue = JobCounts(), work()
     instances = [f"{number:032x}" for number in range(3)]
     for round_ in range(5):
         for instance in instances:
-            counts.told(instance, queue, {"m:f": Jobs({"done": 4}, resumed=round_ > 0)})
+            counts.record(instance, queue, {"m:f": Jobs({"done": 4}, resumed=round_ > 0)})
     assert queue.jobs == {"m:f": Jobs({"done": 12})}
-    assert counts.told(instances[-1], queue, {"m:f": Jobs({"done": 6}, resumed=True)}) == [
+    assert counts.record(instances[-1], queue, {"m:f": Jobs({"done": 6}, resumed=True)}) == [
         JobsTold("a/b", "m:f", Jobs({"done": 2}))
     ]
 

@@ -291,7 +291,7 @@ def test_b11_a_different_store_is_refused() -> None:
     stranger = rig.join(store="bb22")
     error = rig.frames[stranger][-1]
     assert isinstance(error, ErrorFrame) and error.code == "store_mismatch" and rig.ended[stranger][0] == 1008
-    assert "another listener of billing/orders" in error.message
+    assert "another worker of billing/orders" in error.message
     rig.lose(first)
     assert rig.welcome(rig.join(store="bb22"))
 

@@ -32,28 +32,28 @@ STORES = ("east", "west")
     ("metadata", "told"),
     [
         ({}, "queue: is missing"),
-        ({"queue": ""}, "queue: one queue"),
-        ({"queue": "orders"}, "queue: one queue"),
-        ({"queue": "a/b:8"}, "of a partitioned one each part by itself"),
-        ({"queue": "a/b", "quue": "a/b"}, "'quue' is none that is known here: queue, perProcess, startSeconds, store"),
-        ({"queue": "a/b", "Queue": "a/b"}, "'Queue' is none that is known here"),
-        ({"queue": "a/b", "x\n": ""}, "there is a key that is none"),
-        ({"queue": "a/b", "y" * 41: ""}, "there is a key that is none"),
+        ({"queue": ""}, "queue: must be one queue"),
+        ({"queue": "orders"}, "queue: must be one queue"),
+        ({"queue": "a/b:8"}, "for a partitioned queue, use one trigger per partition"),
+        ({"queue": "a/b", "quue": "a/b"}, "unknown key 'quue'; the keys are queue, perProcess, startSeconds, store"),
+        ({"queue": "a/b", "Queue": "a/b"}, "unknown key 'Queue'"),
+        ({"queue": "a/b", "x\n": ""}, "unknown key; the keys are queue"),
+        ({"queue": "a/b", "y" * 41: ""}, "unknown key; the keys are queue"),
         *(
-            ({"queue": "a/b", "perProcess": text}, "perProcess: is a whole number from 1 to 1000000, in quotes")
+            ({"queue": "a/b", "perProcess": text}, "perProcess: must be a whole number from 1 to 1000000, in quotes")
             for text in ("0", "-1", "1.5", "", " 1", "1000001", "9" * 5000, "١", "1e3")
         ),
         *(
-            ({"queue": "a/b", "startSeconds": text}, "startSeconds: is a whole number from 0 to 600")
+            ({"queue": "a/b", "startSeconds": text}, "startSeconds: must be a whole number from 0 to 600")
             for text in ("601", "-0", "ten")
         ),
         (
             {"queue": "a/b", "store": "north"},
-            "store: is the name of a [[keda_store]] of this bridge: one of east, west",
+            "store: must be the name of a [[keda_store]] of this bridge: one of east, west",
         ),
-        ({"queue": "a/b", KEY: "x" * 8193}, "at most 32 keys, each of 8192 characters"),
+        ({"queue": "a/b", KEY: "x" * 8193}, "at most 32 keys, each of at most 8192 characters"),
         ({str(number): "" for number in range(33)}, "at most 32 keys"),
-        ({str(number): "" for number in range(32)}, "'0' is none that is known here"),
+        ({str(number): "" for number in range(32)}, "unknown key '0'"),
     ],
 )
 def test_what_is_wrong(metadata: dict[str, str], told: str) -> None:

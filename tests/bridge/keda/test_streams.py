@@ -387,7 +387,7 @@ async def test_a_store_that_cannot_be_counted_ends_nobody(caplog: pytest.LogCapt
         world.cover(world.worker())
         await pass_time(2 * REPEAT_S)
         assert (told.now, world.work(target)) == (False, 0)
-        wanted = [f"{QUEUE} cannot be counted for KEDA; its pods stay as they are"]
+        wanted = [f"cannot count {QUEUE} for KEDA; its pods stay as they are"]
         assert [each.getMessage() for each in caplog.records if each.name == "queuebell.keda"] == wanted
         elsewhere.fails = True
         await pass_time(2 * REPEAT_S)

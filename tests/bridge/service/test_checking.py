@@ -34,7 +34,7 @@ from tests.support.bells import QUEUE, Rig
 QUEUES = ["billing/orders", "billing/orders-poison", "shop/cart", "shop/parts-p1", "shop/parts-p2"]
 
 
-WELL: dict[str, Any] = {"ready": True, "checks": {"store": {"ok": True, "detail": "takes writes"}}}
+WELL: dict[str, Any] = {"ready": True, "checks": {"store": {"ok": True, "detail": "writable"}}}
 
 
 def judge(readiness: object, findings: object, queues: list[Any]) -> list[Problem]:
@@ -89,7 +89,7 @@ def test_every_subject_can_be_looked_for() -> None:
     (unready,) = judge({"ready": False}, {}, [])
     assert unready.subject == "bridge"
     audit = problem_of({"audit_found": 3})
-    assert audit.subject == "own queues" and "3 times" in audit.what
+    assert audit.subject == "embedded queues" and "3 times" in audit.what
     left_out = problem_of({"left_out": 4})
     assert left_out.subject == "others" and left_out.what.startswith("4 ")
     elsewhere = problem_of({"buried": [{"queue": "a/b-poison", "detail": "some"}]})
@@ -98,21 +98,21 @@ def test_every_subject_can_be_looked_for() -> None:
     assert (older.code, older.what) == ("buried", "nobody"), "a bridge of an older version says so in one list"
     told = check.untold("/v1/findings", 500)
     assert (told.code, told.subject) == ("untold", "/v1/findings") and "500" in told.what
-    assert told.advice.startswith("ask again")
+    assert told.advice.startswith("try again")
 
 
 @pytest.mark.parametrize(
     ("alone", "versions", "found"),
     [
-        (True, ["1"], ["alone: it hears no other bridge"]),
-        (False, ["1"], ["alone: it hears no other bridge"]),
+        (True, ["1"], ["alone: it receives no messages from other bridges"]),
+        (False, ["1"], ["alone: it receives no messages from other bridges"]),
         (
             True,
             ["1", "1"],
-            ["unheard: it hears others and does not hear its own words come back"],
+            ["unheard: it receives other bridges' messages but not its own"],
         ),
         (False, ["1", "1", "1"], []),
-        (False, ["1", "2", ""], ["versions: bridges of other versions are in it: unknown, 2"]),
+        (False, ["1", "2", ""], ["versions: it includes bridges of other versions: unknown, 2"]),
     ],
 )
 def test_a_cluster_of_one_and_one_of_several_versions(alone: bool, versions: list[str], found: list[str]) -> None:
@@ -125,7 +125,7 @@ def test_a_cluster_of_one_and_one_of_several_versions(alone: bool, versions: lis
         for number, version in enumerate(versions)
     ]  # fmt: skip
     problems = check.in_turns(Cluster(name="shop", alone=alone, members=members))
-    assert [f"{each.code}: {each.what}".partition(", so that")[0] for each in problems] == found
+    assert [f"{each.code}: {each.what}".partition(", so the others")[0] for each in problems] == found
     assert all(each.subject == "cluster shop" and "nothing is lost" in each.advice for each in problems)
     assert check.in_turns(Cluster()) == []
 
@@ -155,8 +155,8 @@ def test_a_bridge_that_is_refused_and_one_that_comes_and_goes_are_warned_of() ->
     refused = [RefusedMember("a" * 32, "", "a cluster has at most 32 bridges")]
     problems = check.in_turns(view(1, 2, refused=refused, went={"b:8470": check.FLAPS + 1}))
     assert [(each.code, each.what) for each in problems] == [
-        ("refused", "the bridge aaaaaaaa is none of it: a cluster has at most 32 bridges"),
-        ("flapping", "the bridge b:8470 went 4 times within five minutes"),
+        ("refused", "the bridge aaaaaaaa is not a member: a cluster has at most 32 bridges"),
+        ("flapping", "the bridge b:8470 disappeared 4 times within five minutes"),
     ]
     assert all("nothing is lost" in each.advice for each in problems)
 
@@ -165,7 +165,10 @@ def test_two_that_look_first_are_found_by_asking_both() -> None:
     """One that does not hear the other is enough; other clusters, and those without one, are none of it."""
     (problem,) = check.split({"http://a": view(1, 2), "http://b": view(2), "http://c": view(3, 1, 2, name="stall")})
     assert problem.code == "split"
-    assert problem.what == "http://a and http://b do not hear each other, so that both look first"
+    assert (
+        problem.what
+        == "http://a and http://b do not receive each other's messages, so each checks the queues by itself"
+    )
     assert check.split({"http://a": view(1, 2), "http://b": view(2, 1), "http://c": Cluster()}) == []
     assert check.split({"http://a": view(1), "http://b": view(1)}) == [], "one bridge by two addresses"
 
@@ -247,7 +250,7 @@ def test_own_queues_are_explained_by_the_put() -> None:
     plain, carrying = rig.join(own=True), rig.join(own=True, accept=True)
     found = as_read(rig)
     assert (found["asked"], found["outcome"], found["trigger_adds"]) == ("put", "wakes", False)
-    assert "a trigger that is no put adds nothing: nothing is visible" in found["summary"]
+    assert "a trigger without a put does nothing: no message is visible" in found["summary"]
     assert [row["listener"] for row in found["sessions"] if row["gets"]] == [named(rig, carrying)]
     granted = rig.scheduler.embedded.grant(rig.now, QUEUE, 1)
     assert granted[0] == carrying
@@ -302,7 +305,7 @@ def test_who_cannot_reach_its_store_is_not_said_to_be_full() -> None:
     rig.beat(number, free=0, failing_ms=3000)
     (row,) = as_read(rig)["sessions"]
     assert (row["why"], row["failing_s"]) == ("failing", 3.0)
-    assert row["detail"] == "its receives fail; it is asked again when one was answered (for 3 s)"
+    assert row["detail"] == "its receives fail; it is woken again once one succeeds (for 3 s)"
     rig.beat(number, free=4, failing_ms=8000)
     (row,) = as_read(rig)["sessions"]
     assert row["why"] == "woken" and row["detail"].endswith("; its receives have failed for 8 s")
@@ -332,13 +335,25 @@ def took(seconds_bucket: int, count: int) -> dict[str, Jobs]:
     ("ran_s", "jobs", "words"),
     [
         (599, None, None),
-        (601, None, "has handled message m7 for 10 min: does it hang?"),
-        (61, took(5, 20), "has handled message m7 for 61 s, where nearly all take at most 0.1 s: does it hang?"),
+        (601, None, "has been handling message m7 for 10 min: does it hang?"),
+        (
+            61,
+            took(5, 20),
+            "has been handling message m7 for 61 s, although nearly all others take at most 0.1 s: does it hang?",
+        ),
         (61, took(5, 19), None),
         (59, took(5, 20), None),
-        (120, took(5, 20), "has handled message m7 for 2 min, where nearly all take at most 0.1 s: does it hang?"),
+        (
+            120,
+            took(5, 20),
+            "has been handling message m7 for 2 min, although nearly all others take at most 0.1 s: does it hang?",
+        ),
         (299, took(12, 50), None),
-        (301, took(12, 50), "has handled message m7 for 5 min, where nearly all take at most 30 s: does it hang?"),
+        (
+            301,
+            took(12, 50),
+            "has been handling message m7 for 5 min, although nearly all others take at most 30 s: does it hang?",
+        ),
         (86_400, took(16, 50), None),
     ],
 )
@@ -369,7 +384,7 @@ def test_a_queue_whose_pool_has_no_slot_names_the_handler_that_holds_it() -> Non
     beats(59)
     assert said(rig) is None
     beats(61)
-    assert said(rig) == "no free slot: listener 1 has handled message m7 of a/slow for 61 s: does it hang?"
+    assert said(rig) == "no free slot: listener 1 has been handling message m7 of a/slow for 61 s: does it hang?"
     (seat,) = rig.scheduler.pending.by_queue[QUEUE].sessions
     seat.in_flight = {"handle": 1}
     assert said(rig) is None
@@ -383,7 +398,7 @@ def test_a_worker_that_the_bridge_rejects_is_trouble() -> None:
     assert said(rig) is None
     rig.join(store="bb22", instance="5" * 32)
     rejected = (
-        "the bridge rejected listener 2 once, last 0 s ago: another listener of billing/orders uses a different store"
+        "the bridge rejected listener 2 once, last 0 s ago: another worker of billing/orders uses a different store"
     )
     assert said(rig) == rejected
     explained = explain.explain(rig.scheduler, QUEUE, rig.now, draining=False)
@@ -393,7 +408,7 @@ def test_a_worker_that_the_bridge_rejects_is_trouble() -> None:
     assert [[each.rejected for each in part] for part in queues(rig.scheduler, rig.now, ())] == [[1]]
     rig.lose(worker)
     rig.trigger()
-    assert str(said(rig)).startswith("no listener is subscribed") and str(said(rig)).endswith(rejected)
+    assert str(said(rig)).startswith("no worker is connected") and str(said(rig)).endswith(rejected)
     rig.join(store="bb22", instance="5" * 32)
     assert said(rig) is None
     assert [[each.rejected for each in part] for part in queues(rig.scheduler, rig.now, ())] == [[0]]
@@ -407,31 +422,31 @@ def test_what_stops_a_queue_comes_before_what_slows_it() -> None:
     rig.scheduler.pending.settle(work)
     (seat,) = work.sessions
     work.unannounced, work.unannounced_at = 1, rig.now
-    assert "work was found once that no trigger had told of" in str(said(rig))
+    assert "work without a trigger was found once" in str(said(rig))
     seat.processes = Processes(failure="no such file")
-    assert said(rig) == "its workers do not start, or end as they should not: no such file"
+    assert said(rig) == "its workers fail to start, or exit unexpectedly: no such file"
     session = rig.scheduler.sessions.get(number)
     assert session is not None
     session.last_heard = rig.now - 1000
     assert str(said(rig)).endswith("has been silent for 1000 s")
     seat.unresponsive = True
-    assert said(rig) == "a listener did not take up the messages that it was handed"
+    assert said(rig) == "a worker did not accept the messages sent to it"
     seat.stuck = True
-    assert said(rig) == "a listener said that a receive had begun, and showed no progress since"
+    assert said(rig) == "a worker reported a start but made no progress since"
     seat.failing_since = rig.now - 5
-    assert said(rig) == "the receives of its only listener have failed for 5 s"
+    assert said(rig) == "the receives of its only worker have failed for 5 s"
     rig.lose(number)
     rig.trigger()
-    assert str(said(rig)).startswith("no listener is subscribed")
+    assert str(said(rig)).startswith("no worker is connected")
 
 
 @pytest.mark.parametrize(
     ("pattern", "meant"),
     [
-        ("billling/*", "is billing/* meant?"),
-        ("biling/orders", "is billing/orders meant?"),
-        ("billing/oders", "is billing/orders"),
-        ("shop/carts", "is shop/cart meant?"),
+        ("billling/*", "did you mean billing/*?"),
+        ("biling/orders", "did you mean billing/orders?"),
+        ("billing/oders", "did you mean billing/orders"),
+        ("shop/carts", "did you mean shop/cart?"),
         ("shop/part:2", "shop/parts-p1"),
         ("*", ""),
         ("billing/*", ""),
@@ -447,7 +462,7 @@ def test_a_pattern_that_covers_nothing_is_warned_of(pattern: str, meant: str) ->
     assert bool(found) == bool(meant)
     for each in found:
         assert (each.code, each.subject) == ("grant", "worker")
-        assert each.what.startswith(f"take={pattern} covers no queue") and meant in each.what
+        assert each.what.startswith(f"take={pattern} matches no queue") and meant in each.what
         assert "queuebell key change worker" in each.advice
     assert check.doubtful_grants({"worker": {"take": [pattern]}}, [], near) == []
 
@@ -455,8 +470,8 @@ def test_a_pattern_that_covers_nothing_is_warned_of(pattern: str, meant: str) ->
 @pytest.mark.parametrize(
     ("theirs", "asked", "told", "said"),
     [
-        (7200.0, 3600.0, 3600.1, "3600 s ahead of the one here"),
-        (0.0, 3600.0, 3600.1, "3599 s behind the one here"),
+        (7200.0, 3600.0, 3600.1, "3600 s ahead of the local clock"),
+        (0.0, 3600.0, 3600.1, "3599 s behind the local clock"),
         (3631.0, 3600.0, 3600.0, "31 s ahead"),
         (3630.0, 3600.0, 3600.0, ""),
         (3569.0, 3600.0, 3600.0, ""),
@@ -471,7 +486,7 @@ def test_clocks_that_differ_are_warned_of(theirs: float | None, asked: float, to
     """Above half a minute, whichever way (S40)."""
     found = check.clocks_apart(theirs, asked, told)
     assert [each.code for each in found] == (["clock"] if said else [])
-    assert all(said in each.what and "set the one that is wrong" in each.advice for each in found)
+    assert all(said in each.what and "correct the wrong clock" in each.advice for each in found)
 
 
 def test_a_bridge_that_is_well_has_no_problems() -> None:
@@ -531,9 +546,9 @@ def test_a_bus_that_is_not_required_and_down_is_still_a_problem() -> None:
 
 def test_buried_messages_are_told_without_a_guess_and_with_the_way_back() -> None:
     """Why each was buried stands in it; the advice names the command that puts them back."""
-    row = {"queue": "a/b-poison", "visible": 1, "detail": "1 message was buried"}
+    row = {"queue": "a/b-poison", "visible": 1, "detail": "1 message is dead-lettered"}
     (problem,) = judge(WELL, {"buried": [row]}, [])
-    assert problem.what == "1 message was buried"
+    assert problem.what == "1 message is dead-lettered"
     assert "queuebell queue replay a/b-poison" in problem.advice
 
 
@@ -574,8 +589,8 @@ def test_workers_of_one_name_are_told_apart() -> None:
         ("silent", "hangs"),
         ("behind", "merge"),
         ("failing", "log"),
-        ("workers", "mend"),
-        ("hung", "time-out"),
+        ("workers", "fix"),
+        ("hung", "timeout"),
         ("starved", "`reserved`"),
         ("stuck", "store"),
         ("deaf", "loop"),
@@ -587,7 +602,7 @@ def test_each_trouble_has_its_own_advice(state: str, word: str) -> None:
     """Not the advice for a state that nobody knows."""
     row = {"state": state, "detail": "so and so", "listener": "w"}
     unknown = problem_of({"sessions": [{**row, "state": "new"}]})
-    assert unknown.advice == "see its log"
+    assert unknown.advice == "check its log"
     problem = problem_of({"sessions": [row]})
     assert word in problem.advice and problem.advice != unknown.advice
     assert problem.what == "so and so"
@@ -599,8 +614,8 @@ def test_each_trouble_has_its_own_advice(state: str, word: str) -> None:
         ({"listener": "w"}, "w"),
         ({"listener": "w", "queue": "a/b"}, "w on a/b"),
         ({"instance": "f" * 32}, "f" * 32),
-        ({}, "a listener"),
-        ({"queue": "a/b"}, "a listener on a/b"),
+        ({}, "a worker"),
+        ({"queue": "a/b"}, "a worker on a/b"),
     ],
 )
 def test_a_session_is_named_as_well_as_it_can_be(row: dict[str, str], subject: str) -> None:
@@ -608,7 +623,7 @@ def test_a_session_is_named_as_well_as_it_can_be(row: dict[str, str], subject: s
     assert problem_of({"sessions": [{"state": "stuck", "detail": "x", **row}]}).subject == subject
 
 
-@pytest.mark.parametrize(("source", "look"), [("sweep", "a sweep"), ("deadman", "a listener's own dead-man timer")])
+@pytest.mark.parametrize(("source", "look"), [("sweep", "a sweep"), ("deadman", "a worker's own dead-man timer")])
 def test_who_found_what_nobody_told_of_is_said(source: str, look: str) -> None:
     """And how often."""
     (problem,) = judge(WELL, {}, [{"queue": "a/b", "wake_sources": {source: 7}}])
@@ -654,7 +669,7 @@ def test_a_minute_is_long_where_all_wait_for_it() -> None:
     at_work(rig, one, 59, free=0)
     assert said(rig) is None
     at_work(rig, other, 61, free=0, message="m8")
-    assert "message m8 for 61 s, work waits, and nobody has room: does it hang?" in str(said(rig))
+    assert "message m8 for 61 s, work waits, and no worker has room: does it hang?" in str(said(rig))
     rig.say(other, ListenerHeartbeat(8, {QUEUE: QueueBeat(free=0)}))
     assert said(rig) is None
 

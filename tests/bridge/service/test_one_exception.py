@@ -145,7 +145,7 @@ async def test_observers_subscribers_and_watchers_that_raise_cost_nobody_else_an
     before = swallowed.counts.copy()
     async with Bridge() as bridge:
         told: Sequence[Callable[[Callable[..., None]], object]] = (
-            bridge.observe, bridge.subscribe, bridge.forward, bridge.hub.session_watchers.append,
+            bridge.observe, bridge.subscribe, bridge.forward, bridge.callbacks.session_watchers.append,
         )  # fmt: skip
         for tell in told:
             tell(fails)
@@ -265,7 +265,7 @@ async def test_who_takes_turns_is_told_although_another_of_the_same_way_raises()
     """Each hearer of a way on its own."""
     told: list[str] = []
     async with Bridge() as bridge:
-        bridge.hub.tellers["way"] = [fails, lambda tell: told.append(tell.queue)]
+        bridge.callbacks.turn_subscribers["way"] = [fails, lambda tell: told.append(tell.queue)]
         bridge.scheduler.dispatch.commands.append(AnnounceInTurn("way", QUEUE, "again"))
         bridge.drive()
     assert told == [QUEUE]

@@ -56,7 +56,7 @@ def test_a_dirty_queue_without_a_session_is_unattended() -> None:
     """Work was announced and nobody is there; the first listener ends it, the last one's leave brings it back."""
     rig = Rig()
     rig.trigger()
-    assert notice(rig) == "no listener is subscribed; work was announced; nothing is received until one starts"
+    assert notice(rig) == "no worker is connected; announced work is waiting for one"
     number = rig.join()
     assert notice(rig) is None
     rig.lose(number)
@@ -67,7 +67,7 @@ def test_a_session_at_another_bridge_of_the_cluster_is_somebody() -> None:
     """B14, C3: also one without room, until it goes."""
     rig = MemberRig()
     rig.trigger_all()
-    assert str(notice(rig)).startswith("no listener is subscribed at any bridge of the cluster that is heard; work was")
+    assert str(notice(rig)).startswith("no worker is connected to any reachable bridge of the cluster; announced")
     rig.peer(room=False)
     assert notice(rig) is None
     rig.able(room=None)
@@ -79,7 +79,7 @@ def test_messages_without_a_session_are_unattended(visible: int, invisible: int)
     """Those that are visible: what is delayed or leased is trouble only once it could be received."""
     rig = Rig()
     rig.level(visible, invisible=invisible, put=1)
-    assert (f"; {visible} waiting;" in str(notice(rig))) == bool(visible)
+    assert (f"; {visible} messages are waiting " in str(notice(rig))) == bool(visible)
     assert notice(rig) is None or visible
     row = at_once(overview.queues(rig.scheduler, rig.now, overview.Wanted(), lambda queue: True)).rows[0]
     assert (row.trouble is None, row.waiting_ms is None) == (not visible, not visible)
@@ -95,13 +95,13 @@ def test_an_own_queue_that_is_known_to_be_empty_needs_nobody() -> None:
     assert rig.work().dirty
     assert notice(rig) is None
     rig.level(1, put=1)
-    assert "1 waiting" in str(notice(rig))
+    assert "1 message is waiting" in str(notice(rig))
     rig.level(0)
     number = rig.join()
     rig.settle_hello(number)
     rig.bye(number)
     rig.trigger()
-    assert "work was announced" in str(notice(rig))
+    assert "announced work is waiting" in str(notice(rig))
 
 
 def test_many_queues_after_a_gap_push_no_fault_out() -> None:
@@ -125,7 +125,7 @@ def test_messages_beside_listeners_of_another_store_are_stranded() -> None:
     rig.level(2, put=2)
     assert notice(rig) is None
     rig.settle_hello(number)
-    assert notice(rig) == "2 messages wait in the bridge's own queue, but the listeners of this name read another store"
+    assert notice(rig) == "2 messages wait in this bridge's store, but the workers of this queue use a different store"
     assert [row["stranded"] for row in findings(rig)["unattended"]] == [True]
     rig.join(own=True)
     assert notice(rig) is None
@@ -148,11 +148,11 @@ def test_what_was_buried_is_told_as_such_and_is_nobodys_fault() -> None:
         assert explained.waits_for_a_person == rows.get(queue)
         return explained.waits_for_a_person
 
-    for count, words in ((1, "1 message was buried"), (2, "2 messages were buried"), (0, None)):
+    for count, words in ((1, "1 message is dead-lettered"), (2, "2 messages are dead-lettered"), (0, None)):
         rig.level(count, queue=grave)
         assert told(grave) == words
     rig.trigger(afar)
-    assert told(afar) == "messages were buried in another store, where their number is not known"
+    assert told(afar) == "messages are dead-lettered in an external store; their number is unknown"
     number = rig.join(afar)
     assert told(afar) is None
     rig.settle_hello(number, afar)
@@ -218,9 +218,9 @@ def test_a_poison_queue_has_the_number_that_its_queue_shows() -> None:
     rig.settle_hello(number)
     rig.trigger(QUEUE + "-poison")
     for counted, words in (
-        (3, "3 messages were buried"),
-        (1, "1 message was buried"),
-        (0, "messages were buried in another store, where their number is not known"),
+        (3, "3 messages are dead-lettered"),
+        (1, "1 message is dead-lettered"),
+        (0, "messages are dead-lettered in an external store; their number is unknown"),
     ):
         rig.say(number, ListenerHeartbeat(7, {QUEUE: QueueBeat(buried=BuriedCount(counted, 0))}))
         assert [row["detail"] for row in findings(rig)["buried"]] == [words]
@@ -311,8 +311,8 @@ def test_the_list_of_queues() -> None:
     """A row of each, the sums of all, and the message that is handled longest."""
     rig, _ = busy()
     found = at_once(overview.queues(rig.scheduler, rig.now, overview.Wanted(sort="name"), sees))
-    failing = "the receives of its only listener have failed for 2 s"
-    scaled = "its workers do not start, or end as they should not: exit code 3"
+    failing = "the receives of its only worker have failed for 2 s"
+    scaled = "its workers fail to start, or exit unexpectedly: exit code 3"
     assert [row.queue for row in found.rows] == [QUEUE, PAUSED, SCALED]
     assert shown(found.rows[0]) == {
         "queue": QUEUE, "visible": 7, "invisible": 3, "leased": 2, "delayed": None, "oldest_ms": 5750,
@@ -376,11 +376,11 @@ def test_what_a_person_should_know() -> None:
     assert [each["match"] for each in numbers] == ["*"]
     one = {"listener": "listener 1", "instance": INSTANCE, "channel": "test"}
     held = "2 of its 4 handler slots are held by calls that ran past handler_timeout and do not return"
-    failed = "its workers do not start, or end as they should not: the last failed: exit code 3"
+    failed = "its workers fail to start, or exit unexpectedly: the last worker failed: exit code 3"
     assert found == {
         "unattended": [], "buried": [], "audit_found": 0, "notices_suspend": False, "crowded": None, "left_out": 0,
         "sessions": [
-            {**one, "state": "behind", "detail": "its connection takes nothing just now", "queue": None},
+            {**one, "state": "behind", "detail": "its connection accepts no data right now", "queue": None},
             {**one, "state": "hung", "detail": held, "queue": QUEUE},
             {**one, "state": "failing", "detail": "its receives have failed for 2 s", "queue": QUEUE},
             {
@@ -395,8 +395,8 @@ def test_what_a_person_should_know() -> None:
             }
         ],
     }  # fmt: skip
-    words = "3 workers wanted, 1 ready, 1 starting, 2 ending; none for another 2 s, because of a failure; "
-    assert status.workers(WORKERS) == words + "the last failed: exit code 3"
+    words = "3 workers wanted, 1 ready, 1 starting, 2 ending; no start for another 2 s, because of a failure; "
+    assert status.workers(WORKERS) == words + "the last worker failed: exit code 3"
     assert status.workers(Processes(1, 1, held="strange", running=1)) == (
         "1 worker wanted, 1 ready, 0 starting; strange"
     )
@@ -504,4 +504,4 @@ async def test_there_is_nothing_to_list_and_the_bridge_is_ready() -> None:
         assert bridge.own is None
         readiness = bridge.readiness()
         assert readiness.ready
-        assert readiness.checks["store"].detail == "there is none: for queues in other stores only"
+        assert readiness.checks["store"].detail == "none: this bridge serves queues in external stores only"

@@ -16,7 +16,7 @@ from tests.exploration.options import Step
 from tests.exploration.world import load
 
 ROOMS = (capacity, wake_requests, coordinator, world_of_two)
-CONSTANTS = {"FULL_AGAIN": 1, "SAY_EVERY_S": 0.125, "FULL_FOR_S": 0.125, "MERGE_S": 0.125, "VISIBILITY_S": 3.0}
+CONSTANTS = {"FULL_AGAIN": 1, "REPORT_EVERY_S": 0.125, "FULL_FOR_S": 0.125, "MERGE_S": 0.125, "VISIBILITY_S": 3.0}
 """Shorter waits are fewer moments, and parts of a second that a float has exactly make moments that meet."""
 
 

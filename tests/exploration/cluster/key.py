@@ -13,18 +13,17 @@ from bridge.contract.cluster import Covered
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import EmptyReceive
 from bridge.core.cluster import coordinator
-from bridge.core.cluster.capacity import FULL_FOR_S, SAY_EVERY_S, CapacityReports
+from bridge.core.cluster.capacity import FULL_FOR_S, REPORT_EVERY_S, CapacityReports
 from bridge.core.cluster.coordinator import EARLY_S, Coordinator, EmptyReceiveReport, _Queue
 from bridge.core.cluster.members import SILENT_S, SINCE_MAX_MS, Members, Peer
 from bridge.core.cluster.wake_requests import WakeRequests, proven_until
 from bridge.core.pending_work import PendingWork
-from bridge.core.session_queue import SessionQueue
-from bridge.core.sessions import Session
+from bridge.core.sessions import Session, SessionQueue
 from tests.exploration.cluster.world import ANYWHERE, QUEUE, SILENT, World
 from tests.exploration.key import Keys
 
-# Private: `_due_at`, `_duplicates`, `_early`, `_full_since`, `_heard_self`, `_needs`, `_queues`, `_reported_at`,
-# `_said_at`, `_seen`, `_turns`: two states are equal only if all fields of the rules are.
+# Private: `_due_at`, `_duplicates`, `_early`, `_full_since`, `_newest_returned`, `_needs`, `_queues`, `_reported_at`,
+# `_sent_at`, `_seen`, `_turns`: two states are equal only if all fields of the rules are.
 
 START_ACK_S = SILENT.start_ack_s
 OLD_S = -12.0
@@ -69,7 +68,7 @@ class _BridgeKeys(Keys):
         return fields
 
     def _learned(self, gen: int) -> float | None:
-        return None if self._shown is None else self._shown.learned(gen)
+        return None if self._shown is None else self._shown.known_since(gen)
 
     def _worker(self, worker: Any) -> None:
         out = self._out
@@ -99,35 +98,35 @@ class _BridgeKeys(Keys):
             self._moment(thing.begun_at)
         elif isinstance(thing, _Queue):
             self._since(thing.full_at, -coordinator.FULL_AGAIN * START_ACK_S)
-            self._since(thing.told_at, -SAY_EVERY_S)
+            self._since(thing.told_at, -REPORT_EVERY_S)
         elif isinstance(thing, WakeRequests):
             for name, at in sorted(thing.named.items()):
                 self._out.append(name)
                 self._moment(max(at, now + OLD_S))
             self._out.append(None)
-            for at in thing.bare or ():
+            for at in thing.unnamed or ():
                 self._moment(max(at, now + OLD_S))
             for name, gen in thing.names:
                 self._out.append(name)
                 self._gen(gen)
         elif isinstance(thing, Members):
-            heard = thing._heard_self
+            heard = thing._newest_returned
             self._out.append(heard is None or heard[0] < thing._needs)
             self._out.append(None if heard is None else round(max(heard[1] - now, -SILENT_S - 0.5), 3))
         elif isinstance(thing, Peer):
             origin = next((b for b in range(2) if self._world.bells[b].boot == thing.boot), None)
-            sent = None if origin is None else self._world._turns(origin).members.sent_at(thing.word.seq)
-            self._out += [thing.word.leaving, None if sent is None else round(max(sent - now, -SILENT_S), 3)]
+            sent = None if origin is None else self._world._turns(origin).members.sent_at(thing.member.seq)
+            self._out += [thing.member.leaving, None if sent is None else round(max(sent - now, -SILENT_S), 3)]
             for queue, (until, v) in sorted(thing.left.items()):
                 if until > now:
                     self._out += [queue, round(until - now, 3), v]
         elif isinstance(thing, CapacityReports):
             for at in thing._reported_at.values():
-                self._since(at, -SAY_EVERY_S)
+                self._since(at, -REPORT_EVERY_S)
             for at in thing._full_since.values():
                 self._since(at, -FULL_FOR_S)
         elif isinstance(thing, Coordinator):
-            self._since(thing._said_at, -SAY_EVERY_S)
+            self._since(thing._sent_at, -REPORT_EVERY_S)
             self._out.append(
                 None if thing._due_at is None else round(thing._due_at - self._world.clock(self._place), 3)
             )

@@ -38,16 +38,16 @@ class _Planted(Coordinator):
 class ForgivesByArrival(Coordinator):
     """W1: what was marked before a `covered` came is forgiven."""
 
-    def _take_covered(self, now: float, work: PendingWork, word: Covered, proven: float | None) -> None:
+    def _settle_by_peer(self, now: float, work: PendingWork, word: Covered, proven: float | None) -> None:
         covered_at = work.found_empty_at
-        super()._take_covered(now, work, word, self.at(now))
+        super()._settle_by_peer(now, work, word, self.at(now))
         work.found_empty_at = covered_at
 
 
 class _Remembers(Members):
-    def lost_touch(self) -> None:
+    def missed_messages(self) -> None:
         kept = dict(self._sent)
-        super().lost_touch()
+        super().missed_messages()
         self._sent.update(kept)
 
 
@@ -90,9 +90,9 @@ class ForgivesTheDebt(_Planted):
 class ForgivesTimers(Coordinator):
     """W4: timers are forgiven with the marks."""
 
-    def _take_covered(self, now: float, work: PendingWork, word: Covered, proven: float | None) -> None:
+    def _settle_by_peer(self, now: float, work: PendingWork, word: Covered, proven: float | None) -> None:
         dirty = work.dirty
-        super()._take_covered(now, work, word, proven)
+        super()._settle_by_peer(now, work, word, proven)
         if dirty and not work.dirty:
             work.due.clear()
             work.due_to_all.clear()
@@ -111,8 +111,8 @@ class PushesOut(Coordinator):
 class CoversFromArrival(Coordinator):
     """W6: a peer's cover counts for the sweep from its arrival."""
 
-    def _take_covered(self, now: float, work: PendingWork, word: Covered, proven: float | None) -> None:
-        super()._take_covered(now, work, word, proven)
+    def _settle_by_peer(self, now: float, work: PendingWork, word: Covered, proven: float | None) -> None:
+        super()._settle_by_peer(now, work, word, proven)
         work.found_empty_at = now
         self._timers.arm_sweep(work, now)
 
@@ -138,7 +138,7 @@ class _Trusting(Members):
         unknown = sum(
             rank(queue, peer.boot) > mine
             for peer in self.peers.values()
-            if queue not in peer.abilities and not peer.word.leaving
+            if queue not in peer.abilities and not peer.member.leaving
         )
         return super().before(queue, now, store, ready=ready, starts=starts) + unknown
 
@@ -172,7 +172,7 @@ class NoLook(_Planted):
     """Without the look of C5 for a member that went, which would turn losses into waits."""
 
     def _lost(self, now: float, peer: Peer) -> None:
-        peer.word = msgspec.structs.replace(peer.word, leaving=True, told=True)
+        peer.member = msgspec.structs.replace(peer.member, leaving=True, told=True)
         super()._lost(now, peer)
 
 
@@ -188,7 +188,7 @@ class BeganWhenItCame(Coordinator):
     def on_empty_receive(
         self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None
     ) -> None:
-        learned = self._queue(work.queue).requests.learned(gen)
+        learned = self._queue(work.queue).requests.known_since(gen)
         late = 0.0 if learned is None else self.at(now) - learned
         super().on_empty_receive(work, now, gen, late, next_visible_s)
 
@@ -205,8 +205,8 @@ class MixesStores(_Planted):
 
     kind = _AnyStore
 
-    def _hear_covered(self, now: float, word: Covered) -> None:
-        super()._hear_covered(now, msgspec.structs.replace(word, store=None))
+    def _on_peer_empty_receive(self, now: float, word: Covered) -> None:
+        super()._on_peer_empty_receive(now, msgspec.structs.replace(word, store=None))
 
 
 class NamesTheDue(Coordinator):
@@ -264,17 +264,17 @@ class TellsNobodyWithoutASession(Coordinator):
 class ActsOnTheRise(Coordinator):
     """W19: a level is acted upon when it rises alone."""
 
-    def _hear_member(self, now: float, word: Member) -> None:
+    def _on_member(self, now: float, word: Member) -> None:
         before = self.members.peers.get(word.boot)
-        known = () if before is None else before.word.full
+        known = () if before is None else before.member.full
         for queue in known:
             if queue not in word.full:
                 self._queue(queue).full_at = -math.inf
         rose = tuple(queue for queue in word.full if queue not in known)
-        super()._hear_member(now, msgspec.structs.replace(word, full=rose))
+        super()._on_member(now, msgspec.structs.replace(word, full=rose))
         peer = self.members.peers.get(word.boot)
-        if peer is not None and peer.word.seq == word.seq:
-            peer.word = msgspec.structs.replace(peer.word, full=word.full)
+        if peer is not None and peer.member.seq == word.seq:
+            peer.member = msgspec.structs.replace(peer.member, full=word.full)
 
 
 class NoMillisecond(Coordinator):

@@ -105,7 +105,7 @@ class Bridges:
                 if isinstance(command, Broadcast):
                     for other in range(len(self.bells)):
                         if (entry, other) in self.links:
-                            self.links[entry, other].append(command.word)
+                            self.links[entry, other].append(command.message)
                 elif isinstance(command, Flush):
                     worker = self._of(entry, command.session)
                     wakes = scheduler.take(self.clock(entry), command.session)

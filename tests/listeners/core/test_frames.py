@@ -34,7 +34,7 @@ from bridge.contract.wire import (
 )
 from bridge.core import listener_counts
 from bridge.core.pending_work import PendingWork
-from bridge.core.session_queue import QueueSessions
+from bridge.core.sessions import QueueSessions
 from bridge.core.settings import Periods, Tuning
 from listeners.core.commands import (
     Command,

@@ -103,12 +103,12 @@ def test_a_bridge_that_runs_is_judged(tmp_path: pathlib.Path) -> None:
         bridge.client("publish", "elsewhere/orders")
         bridge.client("queue", "put", "billing/orders", "x")
         out = bridge.client("check", code=1)
-        assert "elsewhere/orders: no listener is subscribed; work was announced" in out
-        assert "billing/orders: no listener is subscribed; 1 waiting" in out
+        assert "elsewhere/orders: no worker is connected; announced work is waiting for one" in out
+        assert "billing/orders: no worker is connected; 1 message is waiting for one" in out
         problems = json.loads(bridge.client("check", "--json", code=1))["problems"]
         assert [problem["code"] for problem in problems] == ["unattended", "unattended"]
-        assert "elsewhere/orders: no listener is subscribed" in bridge.client("status")
-        assert "no listener is subscribed; 1 waiting" in bridge.client("explain", "billing/orders")
+        assert "elsewhere/orders: no worker is connected" in bridge.client("status")
+        assert "no worker is connected; 1 message is waiting for one" in bridge.client("explain", "billing/orders")
         bridge.client("queue", "clear", "billing/orders")
         assert "billing/orders" not in bridge.client("check", code=1)
 
@@ -134,7 +134,7 @@ async def test_a_worker_that_the_bridge_rejects_is_named(tmp_path: pathlib.Path)
                 while not (line := await answer.content.readline()).startswith(b"data: "):
                     pass
             (row,) = json.loads(line.removeprefix(b"data: "))["rows"]
-            why = "another listener of billing/orders uses a different store"
+            why = "another worker of billing/orders uses a different store"
             assert row["trouble"].endswith(why)
             out = await asyncio.to_thread(bridge.client, "check", code=1)
             assert "w-bb22 on billing/orders: the bridge rejected w-bb22 once" in out and why in out
@@ -288,7 +288,7 @@ def test_a_clock_that_is_an_hour_off_is_warned_of(strange: Strange, capsys: pyte
     strange.date = "Thu, 01 Jan 1970 00:00:00 GMT"
     assert main(["check", "--bridge", strange.url]) == 0
     out = capsys.readouterr().out
-    assert "all is well" in out and "warning: clocks: the clock of the bridge is" in out and "s behind" in out
+    assert "all is well" in out and "warning: clocks: the bridge's clock is" in out and "s behind" in out
     assert main(["check", "--bridge", strange.url, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert ([each["code"] for each in told["warnings"]], told["problems"]) == (["clock"], [])
@@ -458,7 +458,7 @@ def test_two_bridges_are_judged_together(strange: Strange, capsys: pytest.Captur
             cluster = {"name": "shop", "alone": False, "members": members, "went": went if each is strange else {}}
             checks = {"nats": {"ok": True, "detail": ""}}
             each.answers |= {"/v1/cluster": (200, cluster), "/readyz": (200, {"ready": True, "checks": checks})}
-        lonely = {"queue": "a/b", "detail": "no listener is subscribed at this bridge"}
+        lonely = {"queue": "a/b", "detail": "no worker is connected to this bridge"}
         strange.answers["/v1/findings"] = (200, {"unattended": [lonely, lonely | {"queue": "a/c"}]})
         other.answers["/v1/listeners"] = NAMED["/v1/listeners"]
         other.answers["/v1/queues/a/b"] = (200, {"queue": "a/b"})
@@ -491,5 +491,9 @@ def test_what_all_bridges_warn_of_is_said_once(strange: Strange, capsys: pytest.
         other.stop()
     warnings = [line.strip() for line in lines if "warning" in line]
     assert len(warnings) == 2
-    assert warnings[0].startswith(f"warning of {strange.url}: cluster shop: it hears others and does not hear its own")
-    assert warnings[1].startswith(f"warning of {strange.url}, {other.url}: cluster shop: the bridge c:8470 is none")
+    assert warnings[0].startswith(
+        f"warning of {strange.url}: cluster shop: it receives other bridges' messages but not its own"
+    )
+    assert warnings[1].startswith(
+        f"warning of {strange.url}, {other.url}: cluster shop: the bridge c:8470 is not a member"
+    )

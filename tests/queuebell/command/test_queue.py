@@ -149,11 +149,14 @@ def test_poison_queues_are_named(bridge: Serving) -> None:
     bridge.client("queue", "put", "grave/q-poison", "y", "z")
     bridge.client("publish", "afar/dead-poison")
     told = bridge.client("status", "grave/q", "afar/dead", "afar/dead-poison")
-    assert "grave/q-poison: 2 messages were buried; `queuebell queue replay --dry-run grave/q-poison` says why" in told
-    assert "nothing is received" not in bridge.client("status", "grave/q-poison")
-    assert "  2 messages were buried\n" in bridge.client("explain", "grave/q-poison")
     assert (
-        "afar/dead-poison: messages were buried in another store, where their number is not known; "
+        "grave/q-poison: 2 messages are dead-lettered; `queuebell queue replay --dry-run grave/q-poison` says why"
+        in told
+    )
+    assert "no worker is connected" not in bridge.client("status", "grave/q-poison")
+    assert "  2 messages are dead-lettered\n" in bridge.client("explain", "grave/q-poison")
+    assert (
+        "afar/dead-poison: messages are dead-lettered in an external store; their number is unknown; "
         "`queuebell queue replay --dry-run afar/dead-poison --store URL` says why"
     ) in told
     rows = told.split("EMPTY")[1].splitlines()[1:4]

@@ -139,7 +139,7 @@ async def test_a_cluster_without_a_store_serves_queues_elsewhere_and_none_of_its
                 await publisher.publish(QUEUE)
             await until(lambda count=place + 1: len(handled) == count, "handled", PATIENCE_S)
         status = bridges[1].client("status")
-        assert "store: ok there is none: for queues in other stores only" in status
+        assert "store: ok none: this bridge serves queues in external stores only" in status
         assert "cluster shop: with " in status
         # The worker is at the first; who asks the second is told to ask others too.
         assert "no listeners\n" in status

@@ -33,5 +33,5 @@ def test_trouble_is_red_and_stands_there_in_words(bridge: Serving, env: dict[str
     """Colour alone says nothing, and NO_COLOR is heeded (the terminal of these tests sets it)."""
     with at_terminal(bridge, "status", columns=200, env=env) as terminal:
         assert terminal.ended() == 0
-        assert (f"{ESC}[31m  {LONG}: no listener is subscribed" in terminal.raw) is red
-        terminal.shows("no listener is subscribed; 1 waiting")
+        assert (f"{ESC}[31m  {LONG}: no worker is connected" in terminal.raw) is red
+        terminal.shows("no worker is connected; 1 message is waiting for one")

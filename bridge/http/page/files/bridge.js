@@ -21,7 +21,7 @@ export function bridgeView() {
     text("Bridge", (item) => plain(item.address || item.boot), { name: true }),
     text("Why", (item) => plain(item.why)),
   ]);
-  const deferred = table("Queues that wait for another bridge's look", [
+  const deferred = table("Queues that wait for another bridge's check", [
     { title: "Queue", name: true, begin: (cell, item) => cell.append(make("a", { class: "text", href: hrefOf(item.queue) }, plain(item.queue))) },
     count("This one looks in", (item) => span(item.acts_in_ms)),
   ]);

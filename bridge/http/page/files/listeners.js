@@ -8,8 +8,8 @@ let wanted = { filter: "", sort: "trouble", first: 0 };
 
 // Why a scaler starts no more workers.
 const HELD = {
-  starting: "no more before those are ready", maximum: "no more than the maximum", backoff: "none for now, because of a failure",
-  uncounted: "the store cannot be counted", elsewhere: "others run elsewhere", stopping: "none, for it stops",
+  starting: "no more until those are ready", maximum: "the maximum is reached", backoff: "no start for now, because of a failure",
+  uncounted: "the store cannot be counted", elsewhere: "workers on other machines are enough", stopping: "none: it is stopping",
 };
 
 export function listenersView(left) {

@@ -9,8 +9,9 @@ import pytest
 from bridge.contract.cluster import NAMES_BYTES_MAX, Ability, Able, Covered, Member, Sent
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import SCALER, EmptyReceive
-from bridge.core.cluster.coordinator import EARLY_MAX, EARLY_S, NEVER_SAID, OWN_BOOT
+from bridge.core.cluster.coordinator import EARLY_MAX, EARLY_S, NOT_SENT_HERE, OWN_BOOT
 from bridge.core.cluster.members import (
+    DEPARTED_S,
     MEMBERS_MAX,
     OTHER_ADDRESS,
     OTHER_ENGINE,
@@ -19,15 +20,14 @@ from bridge.core.cluster.members import (
     SILENT_S,
     SINCE_MAX_MS,
     TOO_MANY,
-    WENT_S,
     Members,
     Peer,
     rank,
 )
-from bridge.core.cluster.subscribers import MERGE_S, OUTWARD, PLACE_S, SKEW_S, SUBJECTS, SubscriberCoordinator
+from bridge.core.cluster.subscribers import MERGE_S, PLACE_S, SKEW_S, SUBJECTS, SUBSCRIBERS, SubscriberCoordinator
 from bridge.core.cluster.wake_requests import WakeRequests
 from bridge.core.commands import Announce, AnnounceInTurn, Broadcast
-from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, MemberRefused, WordRefused
+from bridge.observe.facts import ActedLate, ClusterMessageRefused, MemberCame, MemberGone, MemberRefused, SettledByPeer
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig, boot
 
@@ -157,7 +157,7 @@ def test_c8_whoever_proves_a_stranger_is_gone_at_once_and_its_queues_are_looked_
     rig.hear(Able(boot=FIRST, seq=1, queues={QUEUE: Ability(True, 30_000)}))
     rig.trigger_all(id="1", source="s")
     rig.hear(Covered(boot=FIRST, queue=QUEUE, ids=(("s", "1"),)))
-    assert rig.facts_of(Forgiven)
+    assert rig.facts_of(SettledByPeer)
     rig.hear(Member(boot=FIRST, seq=2, cluster="shop", store="aa", engine="22"))
     rig.wait(0.0)
     assert rig.turns.members.peers == {}
@@ -172,7 +172,7 @@ def test_who_comes_and_goes_is_remembered_for_five_minutes() -> None:
         rig.hear(Member(boot=f"{number}" + 31 * "c", seq=1, address="b:8470"))
         rig.keep_company(SILENT_S + 0.5)
     assert rig.turns.members.flapping(rig.now) == {"b:8470": 3}
-    rig.keep_company(WENT_S)
+    rig.keep_company(DEPARTED_S)
     assert rig.turns.members.flapping(rig.now) == {}
 
 
@@ -326,7 +326,7 @@ class TellingRig(MemberRig):
     def __init__(self, way: str = SUBJECTS, *, alone: bool = False, webhooks: str | None = OURS) -> None:
         super().__init__(alone=alone, webhooks=webhooks)
         self.way = way
-        self.turns.outward.ways[way] = None if way == SUBJECTS else QUEUE
+        self.turns.subscribers.ways[way] = None if way == SUBJECTS else QUEUE
         self.scheduler.reminders.announcing(self.now, True)
         self.told: list[tuple[str, float]] = []
         self._rung = len(self.rung)
@@ -345,7 +345,7 @@ class TellingRig(MemberRig):
 
     def _offer(self, announced: Announce) -> None:
         at = self.turns.at(self.now)
-        if self.turns.outward.offer(self.now, at, self.way, announced.queue, shared=announced.shared):
+        if self.turns.subscribers.offer(self.now, at, self.way, announced.queue, shared=announced.shared):
             self.told.append(("at once", self.now))
 
     def how(self) -> list[str]:
@@ -421,18 +421,18 @@ def held(*moments: float) -> TellingRig:
     rig = TellingRig()
     rig.peer_with(FIRST)
     for at in moments:
-        assert not rig.turns.outward.offer(rig.now, at, SUBJECTS, QUEUE, shared=True)
+        assert not rig.turns.subscribers.offer(rig.now, at, SUBJECTS, QUEUE, shared=True)
     return rig
 
 
 def test_what_is_left_is_held_from_when_it_was_told_whenever_it_was_heard_of() -> None:
     """Also what was heard of just after: with it was told what the other heard of a moment before."""
     rig = held(102.05, 102.5)
-    rig.turns.outward.hear(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
-    assert rig.turns.outward._held[SUBJECTS, QUEUE].first == 102.0 + SKEW_S
+    rig.turns.subscribers.hear(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
+    assert rig.turns.subscribers._held[SUBJECTS, QUEUE].first == 102.0 + SKEW_S
     rig = held(102.2, 102.5)
-    rig.turns.outward.hear(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
-    assert rig.turns.outward._held[SUBJECTS, QUEUE].first == 102.2, "nor nearer than it was"
+    rig.turns.subscribers.hear(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
+    assert rig.turns.subscribers._held[SUBJECTS, QUEUE].first == 102.2, "nor nearer than it was"
 
 
 @WAYS
@@ -455,8 +455,8 @@ class Ways:
 
     def __init__(self, **ways: str | None) -> None:
         self.rig = MemberRig()
-        self.outward = SubscriberCoordinator(self.rig.scheduler.dispatch, self.rig.turns.members, OURS)
-        self.outward.ways.update({SUBJECTS if way == "subjects" else way: only for way, only in ways.items()})
+        self.subscribers = SubscriberCoordinator(self.rig.scheduler.dispatch, self.rig.turns.members, OURS)
+        self.subscribers.ways.update({SUBJECTS if way == "subjects" else way: only for way, only in ways.items()})
         self.at = self.now = self.rig.now
 
     def there(self, *names: str, webhooks: str | None = OURS) -> list[Peer]:
@@ -469,7 +469,7 @@ class Ways:
     def go(self, peer: Peer) -> None:
         """Have one of them be gone."""
         del self.rig.turns.members.peers[peer.boot]
-        self.outward.succeed(self.now, self.at, peer)
+        self.subscribers.take_over(self.now, self.at, peer)
 
     def waits(self, *queues: str) -> None:
         """Have work wait."""
@@ -481,23 +481,26 @@ class Ways:
 
     def offer(self, way: str = SUBJECTS, queue: str = QUEUE, *, shared: bool = True) -> bool:
         """Have one to tell of a queue."""
-        return self.outward.offer(self.now, self.at, way, queue, shared=shared)
+        return self.subscribers.offer(self.now, self.at, way, queue, shared=shared)
 
     def later(self, seconds: float) -> None:
         """Let time pass, and do what is due then."""
         self.now += seconds
         self.at += seconds
-        self.outward.tick(self.now, self.at)
+        self.subscribers.tick(self.now, self.at)
 
     def done(self) -> list[tuple[str, str, str] | Sent]:
         """Return and forget what is to be done."""
         commands, self.rig.scheduler.dispatch.commands = self.rig.scheduler.dispatch.commands, []
         told = [(each.way, each.queue, each.what) for each in commands if isinstance(each, AnnounceInTurn)]
-        return [*told, *(each.word for each in commands if isinstance(each, Broadcast) and isinstance(each.word, Sent))]
+        return [
+            *told,
+            *(each.message for each in commands if isinstance(each, Broadcast) and isinstance(each.message, Sent)),
+        ]
 
     def timer(self) -> float | None:
         """Return when something is due."""
-        return self.rig.scheduler.dispatch.agenda.when(OUTWARD)
+        return self.rig.scheduler.dispatch.agenda.when(SUBSCRIBERS)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -508,7 +511,7 @@ def test_what_is_held_is_told_when_nobody_of_its_own_order_comes_before(name: st
         first, other = ways.there(boot(first=True, queue=OTHER), name, webhooks=webhooks)
         assert not ways.offer(queue=OTHER)
         del ways.rig.turns.members.peers[first.boot]
-        ways.outward.reconsider(ways.now, ways.at)
+        ways.subscribers.reconsider(ways.now, ways.at)
         waits = other.boot != first.boot and rank(OTHER, name) > rank(OTHER, BOOT)
         assert ways.done() == ([] if waits else [(SUBJECTS, OTHER, "held")])
 
@@ -721,7 +724,7 @@ def test_the_first_word_alone_is_enough_to_be_no_longer_alone() -> None:
     """C1."""
     members = Members("a" * 32)
     members.next_seq(0.5)
-    members.heard_self(1)
+    members.own_message_returned(1)
     assert not members.alone(0.5)
 
 
@@ -729,7 +732,7 @@ def test_a_strangers_word_is_named_with_what_is_wrong() -> None:
     """C1: so that somebody finds who says it."""
     rig = MemberRig()
     rig.hear(Member(boot=BOOT, seq=99))
-    assert rig.facts_of(WordRefused) == [WordRefused(BOOT, NEVER_SAID)]
+    assert rig.facts_of(ClusterMessageRefused) == [ClusterMessageRefused(BOOT, NOT_SENT_HERE)]
 
 
 def test_two_covers_that_are_merged_tell_the_names_of_both_and_the_later_beginning() -> None:
@@ -794,7 +797,7 @@ def test_c4_under_one_boot_with_a_copy_of_its_machine_nothing_is_proven_and_it_a
     rig.trigger_all()
     rig.covered(seq=newest.seq, since_ms=900, begun_age_ms=0)
     assert rig.work().dirty
-    assert rig.facts_of(Forgiven) == []
+    assert rig.facts_of(SettledByPeer) == []
     rig.hear(newest)
     assert len(rig.facts_of(MemberRefused)) == 1, "told once"
     rig.keep_company(SILENT_S + 1.1)
@@ -836,7 +839,7 @@ def test_the_bounds_of_what_a_word_drops_belong_to_them() -> None:
         (102.0, math.nextafter(102.0 + SKEW_S, math.inf), 102.0, []),
     ):
         rig = held(100.5, last)
-        rig.turns.outward.hear(rig.now, at, told, proven)
+        rig.turns.subscribers.hear(rig.now, at, told, proven)
         rig.drive()
         assert rig.how() == how
 
@@ -846,21 +849,21 @@ def test_a_member_hears_itself_by_numbers_that_it_said() -> None:
     members = Members("a" * 32)
     assert members.leaving is False
     assert members.alone(0.0)
-    assert not members.heard_self(0)
+    assert not members.own_message_returned(0)
     for number in range(1, 4):
         assert members.next_seq(float(number)) == number
-    assert not members.heard_self(4)
-    assert members.heard_self(2)
+    assert not members.own_message_returned(4)
+    assert members.own_message_returned(2)
     assert not members.alone(2.0 + SILENT_S)
     assert members.alone(2.0 + SILENT_S + 0.001)
-    assert not members.heard_self(1)
-    assert not members.heard_self(2), "each comes back once, and in order"
+    assert not members.own_message_returned(1)
+    assert not members.own_message_returned(2), "each comes back once, and in order"
     assert not members.alone(2.0 + SILENT_S), "an older one takes nothing back"
-    members.stood_still()
-    assert members.heard_self(3)
+    members.loop_blocked()
+    assert members.own_message_returned(3)
     assert members.alone(3.0), "said before it stood still"
     members.next_seq(5.0)
-    assert members.heard_self(4)
+    assert members.own_message_returned(4)
     assert not members.alone(5.0)
 
 
@@ -881,7 +884,7 @@ def test_the_others_hear_what_was_told_of_which_queue_and_when(how: str) -> None
         assert not ways.offer()
         if how == "first":
             del ways.rig.turns.members.peers[FIRST]
-            ways.outward.reconsider(ways.now, ways.at)
+            ways.subscribers.reconsider(ways.now, ways.at)
         else:
             ways.later(A_S + PLACE_S)
     assert last.boot in ways.rig.turns.members.peers
@@ -916,7 +919,7 @@ def test_what_forgave_is_named_by_time_where_a_name_was_not_enough() -> None:
     rig.trigger_all()
     rig.wait(0.010)
     rig.covered(ONE, seq=rig.says()[-1].seq, since_ms=1000)
-    assert rig.facts_of(Forgiven) == [Forgiven(QUEUE, "time", FIRST)]
+    assert rig.facts_of(SettledByPeer) == [SettledByPeer(QUEUE, "time", FIRST)]
 
 
 @WAYS
@@ -938,7 +941,7 @@ def test_c1_a_word_of_its_own_boot_that_it_never_said_is_refused() -> None:
     rig = MemberRig()
     rig._seqs[BOOT] = 1000
     rig.member(BOOT)
-    assert len(rig.facts_of(WordRefused)) == 1
+    assert len(rig.facts_of(ClusterMessageRefused)) == 1
     assert rig.facts_of(MemberRefused) == [MemberRefused(BOOT, "", OWN_BOOT)]
 
 
@@ -1006,7 +1009,7 @@ def test_the_order_is_a_hash_that_all_versions_have_to_share() -> None:
     members.hear(0.0, Member(boot=FIRST, seq=1))
     members.hear_able(0.0, Able(boot=FIRST, seq=1, queues={QUEUE: Ability(True, 1)}))
     members.next_seq(0.0)
-    members.heard_self(1)
+    members.own_message_returned(1)
     assert members.before(QUEUE, 0.0) == 1
     assert members.before(QUEUE, 0.0) == 1
     assert members.before(QUEUE, 0.0, "aa") == 1
@@ -1052,7 +1055,7 @@ def test_an_old_word_of_a_member_changes_nothing() -> None:
     assert members.peers[FIRST].heard_at == 1.0
     assert members.heard(1.0 + SINCE_MAX_MS / 1000) == {FIRST: (5, SINCE_MAX_MS)}
     assert members.heard(1.0 + SINCE_MAX_MS / 1000 + 0.0011) == {}
-    members.lost_touch()
+    members.missed_messages()
     assert members.peers[FIRST].timed is False
 
 
@@ -1091,7 +1094,7 @@ def test_who_leaves_holds_what_others_tell(way: str) -> None:
     rig.trigger_all()
     assert rig.how() == []
     rig.peer_with(LAST, leaving=True)
-    assert "again" in rig.how() or not len(rig.turns.outward)
+    assert "again" in rig.how() or not len(rig.turns.subscribers)
 
 
 def test_what_was_held_and_told_leaves_no_timer() -> None:
@@ -1144,7 +1147,7 @@ def test_who_has_no_room_comes_after_every_able_one() -> None:
     members.hear(0.0, Member(boot=LAST, seq=1))
     members.hear_able(0.0, Able(boot=LAST, seq=1, queues={QUEUE: Ability(True, 1)}))
     members.next_seq(0.0)
-    members.heard_self(1)
+    members.own_message_returned(1)
     assert members.before(QUEUE, 0.0) == 0
     assert members.before(QUEUE, 0.0, ready=False) == 1
     assert members.before(QUEUE, 0.0) == 0

@@ -18,12 +18,12 @@ from bridge.core.cluster import members
 from bridge.core.cluster.coordinator import EARLY_MAX
 from bridge.core.cluster.members import KNOWN_MAX
 from bridge.core.cluster.wake_requests import proven_until
-from bridge.observe.facts import Forgiven, StoreDiffers, WordRefused
+from bridge.observe.facts import ClusterMessageRefused, SettledByPeer, StoreDiffers
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig
 from tests.support.words import words
 
-# Private: `_before`, `_early`, `_queues`, `_told`, `_waiting`: a bound on memory, visible nowhere else.
+# Private: `_before`, `_early`, `_queues`, `_unreported`, `_waiting`: a bound on memory, visible nowhere else.
 
 ONE, TWO = ("producer", "1"), ("producer", "2")
 PRODUCTION, STAGING = "aa", "bb"
@@ -378,8 +378,8 @@ def holds(rig: MemberRig) -> tuple[int, ...]:
     turns, ledger = rig.turns, rig.scheduler.pending
     work = rig.work()
     return (
-        len(ledger.by_queue), len(turns._queues), len(turns.deferred), len(turns._waiting), len(turns.outward),
-        len(turns.outward._told), len(work.due_to_all), len(turns.members._before),
+        len(ledger.by_queue), len(turns._queues), len(turns.deferred), len(turns._waiting), len(turns.subscribers),
+        len(turns.subscribers._unreported), len(work.due_to_all), len(turns.members._before),
     )  # fmt: skip
 
 
@@ -463,7 +463,7 @@ def test_c4_strangers_are_not_believed() -> None:
     rig, _ = owing(ONE)
     rig.covered(ONE, name=LAST)
     assert rig.work().dirty
-    assert rig.facts_of(WordRefused) == [WordRefused(LAST, "not a member, as far as was heard")]
+    assert rig.facts_of(ClusterMessageRefused) == [ClusterMessageRefused(LAST, "not a known member")]
     rig.hear(Covered(boot=BOOT, queue=QUEUE, ids=(ONE,)))
     assert rig.work().dirty, "its own word"
 
@@ -475,7 +475,7 @@ def test_c4_a_mark_is_forgiven_by_its_name() -> None:
     rig.covered(ONE)
     assert not rig.work().dirty
     assert rig.work().gen == gen, "forgiving leaves the generation as it is"
-    assert rig.facts_of(Forgiven) == [Forgiven(QUEUE, "name", FIRST)]
+    assert rig.facts_of(SettledByPeer) == [SettledByPeer(QUEUE, "name", FIRST)]
     rig.keep_company(10.0)
     assert rig.wakes(session) == []
 

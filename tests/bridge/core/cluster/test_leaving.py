@@ -11,7 +11,7 @@ import pytest
 from bridge.contract.cluster import Ability, Able, Member
 from bridge.core.agenda import TURN_MAX
 from bridge.core.cluster.handover import SPREAD_S, at_once, departures
-from bridge.core.cluster.members import MEMBERS_MAX, SILENT_S, WENT_S, Members, Refused
+from bridge.core.cluster.members import DEPARTED_S, MEMBERS_MAX, SILENT_S, Members, Refused
 from bridge.core.cluster.subscribers import SUBJECTS
 from bridge.core.commands import AnnounceInTurn
 from tests.support.bells import BOOT
@@ -73,12 +73,12 @@ def test_sessions_that_go_one_after_the_other_leave_one_look_behind() -> None:
 def held(rig: MemberRig, queues: list[str]) -> None:
     """Have plain subscribers of all be told by the other, as far as it comes first."""
     for queue in queues:
-        rig.turns.outward.offer(rig.now, rig.turns.at(rig.now), SUBJECTS, queue, shared=True)
+        rig.turns.subscribers.offer(rig.now, rig.turns.at(rig.now), SUBJECTS, queue, shared=True)
 
 
 def succeeded(rig: MemberRig, queues: list[str]) -> None:
     """Have work wait everywhere, for nobody."""
-    rig.turns.outward.ways[SUBJECTS] = None
+    rig.turns.subscribers.ways[SUBJECTS] = None
     for queue in queues:
         rig.trigger_all(queue)
 
@@ -103,7 +103,7 @@ def due(rig: MemberRig, queues: list[str]) -> None:
 def done(rig: MemberRig, fill: Callable[[MemberRig, list[str]], None]) -> int:
     """Return how far the rules have come, counted in queues."""
     if fill is held:
-        return -len(rig.turns.outward)
+        return -len(rig.turns.subscribers)
     if fill is deferred:
         return -len(rig.turns.deferred)
     if fill is succeeded:
@@ -141,10 +141,10 @@ def test_who_went_is_told_for_so_long_and_no_more_of_them_than_are_kept() -> Non
     for number in range(300):
         members.hear(AT, Member(boot=f"{number:032x}", seq=1, address="a:8470"))
         assert len(members.gone(AT + SILENT_S)) == 1
-    assert len(members.went) == 256
+    assert len(members.departed) == 256
     went_at = AT + SILENT_S
-    assert members.flapping(went_at + WENT_S) == {"a:8470": 256}
-    assert members.flapping(went_at + WENT_S + 0.01) == {}
+    assert members.flapping(went_at + DEPARTED_S) == {"a:8470": 256}
+    assert members.flapping(went_at + DEPARTED_S + 0.01) == {}
 
 
 def test_of_those_that_were_refused_the_newest_are_remembered_with_where_they_are() -> None:

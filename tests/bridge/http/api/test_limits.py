@@ -209,7 +209,7 @@ async def test_queues(limited: Limited) -> None:
         await limited.put("a/three-poison"),
     ):
         assert (answer.code, answer.headers["retry-after"]) == ("too_many_requests", "60")
-        assert answer.json["detail"] == "this principal may have 2 queues at most"
+        assert answer.json["detail"] == "this principal may have at most 2 queues"
     assert (await limited.put("a/two")).status == 201
     assert (await limited.put("a/two-poison")).status == 201
     assert (await limited.ask("PUT", "/v1/queues/a/one")).status == 204

@@ -12,7 +12,7 @@ from aiohttp import HttpVersion11
 
 from bridge.access.grants import Verb
 from bridge.http.page.feed import NEW_S, SHARE, Feed, Watch
-from bridge.http.server.doorkeeper import Authorizer
+from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.settings import WebSettings
 from bridge.observe.slices import Slices
 from tests.support.sim_loop import SimLoop, pass_time, simulated

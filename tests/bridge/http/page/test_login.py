@@ -194,10 +194,10 @@ async def hostile(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hostile]:
 @pytest.mark.parametrize(
     ("described", "why"),
     [
-        ({"issuer": "https://id.example"}, "another issuer"),
-        ({"token_endpoint": "http://10.0.0.1/token"}, "token_endpoint is no https"),
-        ({"elsewhere": True}, "it answers 302"),
-        ({"more": "x" * 600_000}, "no description of an issuer"),
+        ({"issuer": "https://id.example"}, "its issuer is not exactly the configured one"),
+        ({"token_endpoint": "http://10.0.0.1/token"}, "token_endpoint is not an https"),
+        ({"elsewhere": True}, "it returned status 302"),
+        ({"more": "x" * 600_000}, "not an issuer's metadata"),
     ],
 )
 async def test_an_issuer_that_says_not_who_it_is(
@@ -230,7 +230,7 @@ async def test_a_flood_of_codes(hostile: Hostile, tmp_path: pathlib.Path, monkey
             await hostile.came.acquire()
         for _ in range(routes._BURST - 3):
             reply = await ended(served, code="c", verifier="v")
-            assert (reply.status, "sign in at once" in reply.json["detail"]) == (429, True)
+            assert (reply.status, "too many concurrent sign-ins" in reply.json["detail"]) == (429, True)
         hostile.held.set()
         assert [(await each).status for each in waiting] == [200, 200, 200]
         reply = await ended(served, code="c", verifier="v")

@@ -175,7 +175,7 @@ async def test_sessions_are_bounded() -> None:
         assert await other.hello() == ["error"]
         told = other.frames[-1]
         assert (told["code"], told["message"], told["retry_after_s"]) == (
-            "too_many_requests", "this bridge has all the sessions it may have", FULL_RETRY_S,
+            "too_many_requests", "this bridge has reached its limit of sessions", FULL_RETRY_S,
         )  # fmt: skip
         await peer.say("bye")
         assert await other.hello() == ["welcome", "wake"]

@@ -180,7 +180,7 @@ async def test_a_session_stays_its_principals_also_with_its_ticket(path: pathlib
         assert (await owner.hello())[0] == "welcome"
         rival.seq = 100
         assert await rival.hello(OTHER) == ["forbidden"]
-        assert rival.frames[-1]["message"] == "the session of this instance is another's"
+        assert rival.frames[-1]["message"] == "this instance belongs to another principal"
         assert place.reasons() == [("forbidden", "two", "")]
         assert (place.bridge.describe(OTHER), len(place.sessions)) == (None, 1)
 

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from bridge.access.put_gate import PUT_BYTES, SLOW_AFTER_S, PutGate
 from bridge.contract.errors import Overloaded
-from bridge.core.admission import PUT_BYTES, SLOW_AFTER_S
 from bridge.http.api.app import WebServer
 from bridge.http.server import body
 from bridge.http.server.settings import WebSettings
 from bridge.queues.base import NewMessage
 from bridge.queues.http import HttpStore
 from bridge.service.bridge import Bridge, BridgeSettings
-from bridge.service.put_gate import PutGate
 from tests.support.azure import ACCOUNT, Front, fault, message, serving_azure, signed_headers
 from tests.support.web import Client, Reply, Served, request
 from tests.support.writers import standing
@@ -112,7 +111,7 @@ async def test_a_store_that_is_behind_refuses_puts_and_nothing_else(tmp_path: Pa
         assert (await front.ask("POST", "/orders/messages", message("x"))).status == 201
         paused.later(10.0)
         ready = (await paused.served.ask("GET", "/readyz")).json
-        assert ready["checks"]["intake"]["detail"] == "triggers are taken"
+        assert ready["checks"]["intake"]["detail"] == "triggers are accepted"
 
 
 def claim_of(receipt: dict[str, str]) -> dict[str, str]:
@@ -127,7 +126,7 @@ async def told(paused: Paused, *, waiting: int) -> None:
     intake = ready.json["checks"]["intake"]
     assert intake["ok"]
     # Time passes by itself as well: 2.5 s on a machine that has nothing else to do.
-    said = f"puts were refused with 429 in the last 5 s; now {waiting} wait for the store, for some 2[.][5-9] s"
+    said = f"puts were rejected with 429 in the last 5 s; now {waiting} wait for the store, for about 2[.][5-9] s"
     assert re.search(said, intake["detail"])
     metrics = (await paused.served.ask("GET", "/metrics")).body.decode()
     assert 'queuebell_puts_refused_total{reason="wait"} 4.0' in metrics

@@ -1,7 +1,8 @@
-"""Decide which puts to accept while others wait for their commit: shed load before memory runs out.
+"""Admit or reject every put over HTTP, on all endpoints: shed load before memory runs out.
 
-A put is refused in three cases. The bytes of all unanswered puts would exceed a bound. The oldest waiting put has
-waited longer than a put may. Or as many wait as can be answered in half that time.
+Receives, settlements and heartbeats are always admitted, so that the backlog can drain. A put is refused in three
+cases. The bytes of all unanswered puts would exceed a bound. The oldest waiting put has waited longer than a put may.
+Or as many wait as can be answered in half that time.
 
 That number, the limit, is learned from every answer by Little's law. An answer that took more than half that time
 lowers it immediately to the number that would have met it. If only few waited, the limit stays: the store paused
@@ -18,6 +19,7 @@ way; while there is room they may be as slow as they like.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable
@@ -26,9 +28,95 @@ from typing import Final
 
 import msgspec
 
+from bridge.contract.errors import Overloaded
+from bridge.contract.throttle import Throttle
+from bridge.observe.facts import Fact, PutRefused
+
+REFUSING_S: Final = 5.0
+"""Time after a rejection during which the bridge reports that it rejects puts."""
+LOG_EVERY_S: Final = 10.0
+"""Minimum time between two log lines about rejections; each has the number since the last."""
+
+log = logging.getLogger("queuebell.bridge")
+
+
+class PutGate:
+    """Admits or rejects puts by ``clock`` (monotonic seconds), and reports each rejection."""
+
+    def __init__(self, rule: Admission, clock: Callable[[], float], emit: Callable[[Fact], None]) -> None:
+        self.rule = rule
+        self._clock = clock
+        self._emit = emit
+        self._throttle = Throttle(LOG_EVERY_S)
+
+    def admit(self, size: int, *, arriving: bool = False) -> Ticket:
+        """Admit a put of ``size`` bytes, which are still to be read if ``arriving``; call `end` after it.
+
+        Raises `Overloaded`.
+        """
+        answer = self.ask(size, arriving=arriving)
+        if isinstance(answer, Ticket):
+            return answer
+        raise Overloaded(in_words(answer), float(answer.retry_after_s))
+
+    def ask(self, size: int, *, arriving: bool = False) -> Ticket | Refused:
+        """Return the ticket as `admit` does, or the reason for a rejection."""
+        now = self._clock()
+        if arriving:
+            for slow in self.rule.give_way(now, size):
+                self.count(Reason.BYTES.value)
+                if slow.yields is not None:
+                    slow.yields()
+        answer = self.rule.ask(now, size, arriving=arriving)
+        if isinstance(answer, Refused):
+            self.count(answer.reason.value)
+            self._log(answer)
+        return answer
+
+    def begin(self, ticket: Ticket, size: int, since: float | None = None) -> None:
+        """Record that the body of ``size`` bytes arrived, at ``since`` or now, and that the put goes to the store."""
+        self.rule.begin(ticket, self._clock() if since is None else since, size)
+
+    def end(self, ticket: Ticket) -> None:
+        """Record that the put was answered."""
+        self.rule.end(ticket, self._clock())
+
+    def drop(self, ticket: Ticket) -> None:
+        """Record that the put was rejected or its sender disconnected."""
+        self.rule.drop(ticket)
+
+    def count(self, reason: str) -> None:
+        """Count a rejected put, also one that another limit rejected."""
+        self._emit(PutRefused(reason))
+
+    def _log(self, refused: Refused) -> None:
+        suppressed = self._throttle.passes(self._clock())
+        if suppressed is not None:
+            log.warning(
+                "puts are rejected with 429: %d since the last report, or since the start; %s; "
+                "acknowledged messages are safe",
+                suppressed + 1,
+                _WHY[refused.reason],
+            )
+
+    def refusing(self) -> str | None:
+        """Describe recent rejections; None if all puts are admitted."""
+        rule, now = self.rule, self._clock()
+        if rule.refused_at is None or now - rule.refused_at > REFUSING_S:
+            return None
+        return (
+            f"puts were rejected with 429 in the last {REFUSING_S:g} s; now {rule.waiting} wait for the store, for "
+            f"about {rule.expected_s(now):.1f} s, and {rule.bytes} of {rule.bytes_max} bytes are in use; "
+            "acknowledged messages are safe"
+        )
+
+
+def in_words(refused: Refused) -> str:
+    """Return the error text for a rejected put."""
+    return f"the queue service is busy: {_WHY[refused.reason]}; nothing was put, try again"
+
+
 BYTES_MAX: Final = 64 * 1024 * 1024
-BYTES_MIN: Final = 8 * 1024 * 1024
-"""More than twice the largest put: below this it could never be accepted while its body arrives."""
 WAIT_MS: Final = 400
 AIM_SHARE: Final = 0.5
 """The targeted part of the longest wait; the rest is reserve for a store that slows down."""
@@ -68,15 +156,13 @@ class Refused(msgspec.Struct, frozen=True):
 class Ticket:
     """Track one accepted put, from its admission to its answer."""
 
-    __slots__ = ("among", "arriving", "began", "came", "gave_way", "got", "had", "looked", "size", "yields")
+    __slots__ = ("among", "arriving", "began", "gave_way", "got", "had", "looked", "size", "yields")
 
     def __init__(self, size: int, arriving: bool) -> None:
         self.size = size
         self.arriving = arriving
         self.began = -1.0
         """When it began to wait; negative before and afterwards."""
-        self.came = -1.0
-        """The earliest time at which it can have arrived, before it was read."""
         self.among = 0
         """How many waited when it began, itself included."""
         self.got = 0
@@ -154,11 +240,8 @@ class Admission:
                 self._coming[ticket] = None
         return ended
 
-    def begin(self, ticket: Ticket, now: float, size: int | None = None, came: float | None = None) -> None:
-        """Pass a complete put to the store; ``size`` is its actual size if that is below the announced one.
-
-        ``came`` is the earliest time it can have arrived, if it may have waited before it was read.
-        """
+    def begin(self, ticket: Ticket, now: float, size: int | None = None) -> None:
+        """Pass a complete put to the store; ``size`` is its actual size if that is below the announced one."""
         self._came(ticket)
         if size is not None and size + PUT_BYTES < ticket.size:
             self.bytes -= ticket.size - size - PUT_BYTES
@@ -166,13 +249,12 @@ class Admission:
         self.waiting += 1
         self._order.append(ticket)
         ticket.began = now
-        ticket.came = now if came is None else min(now, came)
         ticket.among = self.waiting
 
     def end(self, ticket: Ticket, now: float) -> None:
         """Record that the put was answered."""
         if ticket.began >= 0.0:
-            self._learn(ticket.among, now - ticket.came)
+            self._learn(ticket.among, now - ticket.began)
         self.drop(ticket)
 
     def drop(self, ticket: Ticket) -> None:
@@ -221,3 +303,6 @@ class Admission:
         self.refused_at = now
         expected = self.expected_s(now)
         return Refused(reason, min(RETRY_AFTER_S_MAX, max(1, math.ceil(expected))), expected)
+
+
+_WHY: Final = {Reason.WAIT: "puts wait too long", Reason.BYTES: "too many bytes wait to be put"}

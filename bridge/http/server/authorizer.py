@@ -33,13 +33,13 @@ CHALLENGE: Final = 'Bearer realm="queuebell"'
 _IDENTITY: Final = RequestKey("identity", Identity)
 _WAIT: Final = RequestKey("wait", int)
 _NOT_GIVEN: Final = (
-    "this bridge asks for a key: Authorization: Bearer qb_..., which its own commands and clients take from "
+    "this bridge requires a key: Authorization: Bearer qb_...; Queuebell's commands and clients read it from "
     "QUEUEBELL_API_KEY, or from the file that QUEUEBELL_API_KEY_FILE names"
 )
-_NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
-_PAST_RATE: Final = "slow down: this principal may not come so often"
-MARKED: Final = "slow down; queues that are known here were marked all the same, and others were not"
-_STRANGE: Final = "no principal here is named by this certificate, and no key was given"
+_NOT_KNOWN: Final = "the key is unknown, was revoked, or has expired"
+_PAST_RATE: Final = "slow down: this principal exceeds its request rate"
+MARKED: Final = "slow down; the known queues were triggered anyway, unknown ones were not"
+_STRANGE: Final = "no principal matches this certificate, and no key was given"
 _AUDITED: Final = (Verb.MANAGE, Verb.OPERATE)
 
 
@@ -203,7 +203,7 @@ class Authorizer:
             nonlocal over
             over = code
             cast("BaseRequest", request).content.set_exception(
-                RequestPayloadError("its sender may not do this any more")
+                RequestPayloadError("the sender no longer has this permission")
             )
 
         leave = self.access.leave(request[_IDENTITY], verb, end)

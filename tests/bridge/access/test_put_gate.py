@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from bridge.access.grants import Principal, Reach, Verb, verb_of
 from bridge.access.keys import with_terms
-from bridge.access.limits import NO_LIMITS, RATE_MAX, Allowance, Limits, Refusals, TokenBuckets, limited
-from bridge.contract.errors import ConfigurationError
-from bridge.core.admission import (
-    BYTES_MIN,
+from bridge.access.limits import BYTES_MIN, NO_LIMITS, RATE_MAX, Allowance, Limits, Refusals, TokenBuckets, limited
+from bridge.access.put_gate import (
     PUT_BYTES,
     SLOW_AFTER_S,
     SLOW_BYTES_S,
@@ -23,6 +21,7 @@ from bridge.core.admission import (
     Refused,
     Ticket,
 )
+from bridge.contract.errors import ConfigurationError
 from tests.support.access import listed
 
 BYTES_MAX = 6 * PUT_BYTES
@@ -103,13 +102,13 @@ def test_what_is_drained_takes_again_at_once(actions: list[tuple[str, int]], siz
     assert isinstance(world.put(size), Ticket)
 
 
-def fill(rule: Admission, count: int, now: float, came: float | None = None) -> list[Ticket]:
+def fill(rule: Admission, count: int, now: float) -> list[Ticket]:
     """Let so many in at once."""
     tickets = []
     for _ in range(count):
         asked = rule.ask(now, 0)
         assert isinstance(asked, Ticket)
-        rule.begin(asked, now, came=came)
+        rule.begin(asked, now)
         tickets.append(asked)
     return tickets
 
@@ -225,13 +224,13 @@ def test_connections_and_bytes_are_given_back() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"requests": "1"}, "none called 'requests': requests_per_second"),
-        ({"requests_per_second": "nan"}, "it is a number"),
-        ({"requests_per_second": "inf"}, "it is a number"),
+        ({"requests": "1"}, "'requests' is unknown; the limits are requests_per_second"),
+        ({"requests_per_second": "nan"}, "must be a number, or none"),
+        ({"requests_per_second": "inf"}, "must be a number, or none"),
         ({"requests_per_second": "0"}, ">= 0.001"),
         ({"requests_per_second": str(RATE_MAX * 2)}, "<= 1000000"),
         ({"connections": "0"}, ">= 1"),
-        ({"connections": "many"}, "it is a number"),
+        ({"connections": "many"}, "must be a number, or none"),
         ({"queues": "-1"}, ">= 0"),
         ({"waiting_bytes": "8388607"}, ">= 8388608"),
     ],
@@ -302,7 +301,7 @@ def test_a_partitioned_queue_is_its_physical_ones() -> None:
 def test_nothing_is_allowed_that_is_not_granted(verb: Verb, granted: Verb, pattern: str) -> None:
     """Every verb asked of a principal that has one verb, on every queue."""
     if granted is Verb.OPERATE and pattern != "*":
-        with pytest.raises(ConfigurationError, match="operate is about the bridge"):
+        with pytest.raises(ConfigurationError, match="operate applies to the bridge"):
             Principal("p", {granted.value: [pattern]})
         return
     principal = Principal("p", {granted.value: [pattern]})
@@ -316,11 +315,13 @@ def test_nothing_is_allowed_that_is_not_granted(verb: Verb, granted: Verb, patte
 
 def test_other_typos() -> None:
     """A verb that is none names all there are; one text is no list; a name has a form."""
-    with pytest.raises(ConfigurationError, match="no verb is called 'puts': ring, put, take, look, manage, operate"):
+    with pytest.raises(
+        ConfigurationError, match="unknown verb 'puts'; the verbs are ring, put, take, look, manage, operate"
+    ):
         verb_of("puts")
-    with pytest.raises(ConfigurationError, match="no verb"):
+    with pytest.raises(ConfigurationError, match="unknown verb"):
         Principal("p", {"PUT": ["*"]})
-    with pytest.raises(ConfigurationError, match=r"p: put: a list of patterns, as \['a/x'\]"):
+    with pytest.raises(ConfigurationError, match=r"p: put: must be a list of patterns, such as \['a/x'\]"):
         Principal("p", {"put": "a/x"})
     for name in ("", "a b", "-a", "a" * 81, "a\n", "ä"):
         with pytest.raises(ConfigurationError, match="a principal's name is 1 to 80"):

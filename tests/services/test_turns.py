@@ -12,7 +12,7 @@ import pytest
 from bridge import Bridge, Publisher
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.core.cluster.members import able, rank
+from bridge.core.cluster.members import can_wake, rank
 from bridge.core.settings import Periods
 from bridge.observe.facts import ActedLate, ClusterMessageRefused, Fact, MemberGone, SettledByPeer, Woken
 from bridge.queues.jetstream.store import JetStreamStore
@@ -77,7 +77,7 @@ class Site:
             each is not None
             and len(each.members.peers) == members - 1
             and not each.members.alone(each.at(self.bridges[0].now()))
-            and all(able(peer, QUEUE, None) for peer in each.members.peers.values())
+            and all(can_wake(peer, QUEUE, None) for peer in each.members.peers.values())
             for each in turns
         )
 

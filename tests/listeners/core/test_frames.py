@@ -241,7 +241,7 @@ class OneBoot:
 
     def hear(self, told: dict[str, Jobs]) -> None:
         before = self.sum
-        self.counts.told("1" * 32, self.work, told)
+        self.counts.record("1" * 32, self.work, told)
         assert minus(before, self.sum) == NO_JOBS, "a counter went back"
 
 

@@ -30,7 +30,7 @@ SETTLE_S: Final = 3.0
 """What a worker does when it begins is over by then."""
 WARM_UP: Final = 1
 READY_S: Final = 30.0
-LOOKS: Final = 600
+CHECKS_PER_PERIOD: Final = 600
 LOOK_S: Final = 0.05
 
 BRIDGE, FOLDER, REDIS, NATS, SYNCED, POSTGRES = "bridge", "folder", "redis", "nats", "synced nats", "postgres"
@@ -127,7 +127,7 @@ class Side:
         self.answered += answered[WARM_UP:]
         wanted = self._read + count + WARM_UP
         # Nothing is looked at while a put is under way: the machine is to be as idle as it is said to be.
-        for _ in range(LOOKS):
+        for _ in range(CHECKS_PER_PERIOD):
             if len(lines := self._lines()) >= wanted:
                 break
             await asyncio.sleep(LOOK_S)

@@ -147,7 +147,9 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
         access=access,
     )
     web.subjects.append(brokers.subjects)
-    web.beside += (service.beside(open_store(take_prefix(url)[0])) for url in settings.postgres if url not in engines)
+    web.beside += (
+        service.serve_alongside(open_store(take_prefix(url)[0])) for url in settings.postgres if url not in engines
+    )
     if embedded is not None:
         # Whether that bus works is for its own check to say; this one says where the server is.
         service.add_check("nats-server", embedded.check, required=settings.ready_requires is None)
@@ -365,7 +367,7 @@ def _keda(
     if not (is_loopback(host) or settings.insecure_public or (access is not None and tls is not None)):
         raise ConfigurationError(
             "keda: an address that others can reach is safe with authentication and TLS only (--auth, --keda-cert,"
-            " --keda-key); --insecure-public (insecure_public = true) listens there all the same"
+            " --keda-key); --insecure-public (insecure_public = true) listens there anyway"
         )
     stores: dict[str, QueueStore] = {}
     for each in settings.keda_store:

@@ -214,7 +214,7 @@ def read_tables(file: str | None, environment: Mapping[str, str]) -> tuple[str, 
     except OSError as error:
         raise ConfigurationError(f"config: cannot read {file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{file}: not TOML: it is not UTF-8") from None
+        raise ConfigurationError(f"{file}: invalid TOML: it is not UTF-8") from None
     return file, parse_toml(text, file)
 
 

@@ -39,7 +39,7 @@ from listeners.core.table import State
 
 SCALERS: Final = -2
 """The scaler's index among the timers."""
-LOOKS: Final = -3
+CHECKS_PER_PERIOD: Final = -3
 """From here downwards: a busy process sees whether it still is; process 0 by this, process 1 by the one below."""
 LOOK_S: Final = 1.0
 """As `listeners.work.starter.LOOK_S`."""
@@ -107,8 +107,8 @@ class ScaledFleet(BridgedFleet):
             if at == self._armed:
                 self._armed = NEVER
                 self._scale(at)
-        elif index <= LOOKS:
-            self._look(at, self.workers[LOOKS - index])
+        elif index <= CHECKS_PER_PERIOD:
+            self._look(at, self.workers[CHECKS_PER_PERIOD - index])
         elif index in self._running:
             super().ring(at, index)
 
@@ -209,14 +209,14 @@ class ScaledFleet(BridgedFleet):
         if worker.held and not process.busy:
             process.busy = True
             self._do(at, self.rules.says(at, str(worker.index), busy=True))
-            heapq.heappush(self._timers, (at + LOOK_S, LOOKS - worker.index))
+            heapq.heappush(self._timers, (at + LOOK_S, CHECKS_PER_PERIOD - worker.index))
 
     def _look(self, at: float, worker: Worker) -> None:
         process = self._running.get(worker.index)
         if process is None:
             return
         if worker.held:
-            heapq.heappush(self._timers, (at + LOOK_S, LOOKS - worker.index))
+            heapq.heappush(self._timers, (at + LOOK_S, CHECKS_PER_PERIOD - worker.index))
         else:
             process.busy = False
             self._do(at, self.rules.says(at, str(worker.index), busy=False))

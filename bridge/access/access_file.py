@@ -22,7 +22,7 @@ from bridge.contract.errors import ConfigurationError
 from bridge.queues.embedded.file import make_folder
 
 log = logging.getLogger("queuebell.access")
-LOOK_S: Final = 0.5
+CHECK_EVERY_S: Final = 0.5
 """Interval of checks; a change takes effect within twice this time."""
 Stamp = tuple[int, int, int, int]
 _BYTES_MAX = 16 * 1024 * 1024
@@ -132,14 +132,14 @@ class FileWatch(abc.ABC):
     _task: asyncio.Task[None] | None = None
 
     @abc.abstractmethod
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the files and apply changes; does not block for long."""
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_EVERY_S)
             try:
-                self.look()
+                self.check()
             except Exception:
                 # Keep checking, or revocations would no longer take effect.
                 log.exception("%s: checking its files failed; it retries", type(self).__name__)

@@ -52,7 +52,7 @@ class Permit:
         self.queues: frozenset[str] = frozenset()
         """The queues it uses now."""
 
-    def refused(self, queues: Iterable[str]) -> str | None:
+    def use_queues(self, queues: Iterable[str]) -> str | None:
         """Set the queues it uses, or return one that is not granted."""
         wanted = frozenset(queues)
         for queue in wanted:
@@ -80,7 +80,7 @@ class Permit:
 
     def close(self) -> None:
         """Release the permit after the connection has ended; may be called twice."""
-        self._watch.leaves.pop(self, None)
+        self._watch.permits.pop(self, None)
 
 
 class AccessWatch(FileWatch):
@@ -111,12 +111,12 @@ class AccessWatch(FileWatch):
         """Signs users in to the page; None if it is not configured."""
         # When the first open connection's credential expires.
         self._next_end = math.inf
-        self.leaves: dict[Permit, None] = {}
+        self.permits: dict[Permit, None] = {}
         # By principal, kept when the file changes.
         self._allowances: dict[str, Allowance] = {}
         self.refusals = Refusals()
         """Delays rejections, on all endpoints."""
-        self.trouble: str | None = None
+        self.invalid_reason: str | None = None
         """Why the current file is invalid; None if it is valid."""
 
     def identify(self, secret: str) -> Identity | None:
@@ -175,22 +175,22 @@ class AccessWatch(FileWatch):
         """Return the principal with a name in the current list, or None."""
         return self._access.principal(name)
 
-    def leave(self, identity: Identity, verb: Verb | None, end: End) -> Permit:
+    def permit(self, identity: Identity, verb: Verb | None, end: End) -> Permit:
         """Return a permit; ``end`` is called within a second once the verb (None: the credential) is revoked."""
         permit = Permit(self, identity, verb, end)
-        self.leaves[permit] = None
+        self.permits[permit] = None
         # The list may have been reloaded since the request was admitted, so check again.
         again = self._access.again(identity, self.wall())
         self._next_end = min(self._next_end, -math.inf if again is None or again != identity else identity.until)
         return permit
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Reload the file if it changed, and end connections without permission or with an expired credential."""
         stamp = self._stamp()
         if stamp == self._seen and not self._reload:
             # Check the sessions, of which there may be ten thousand, only if one can have expired.
             if self.wall() >= self._next_end:
-                self._end_what_is_over()
+                self._end_unauthorized()
         else:
             # Retry until the file is read.
             self._seen, self._reload = stamp, True
@@ -200,13 +200,13 @@ class AccessWatch(FileWatch):
             except ConfigurationError as error:
                 # Retry temporary errors, such as too many open files: a revocation must not wait for the next change.
                 self._reload = isinstance(error, access_file.Unreachable)
-                if self.trouble != str(error):
+                if self.invalid_reason != str(error):
                     log.error("%s; the last valid content stays in effect until this is fixed", error)
-                self.trouble = str(error)
+                self.invalid_reason = str(error)
             else:
-                self.trouble = None
+                self.invalid_reason = None
                 log.info("access list reloaded", extra={"keys": len(self._access)})
-                self._end_what_is_over()
+                self._end_unauthorized()
 
     # Subclasses may override these to read another source.
 
@@ -216,21 +216,23 @@ class AccessWatch(FileWatch):
     def _read(self) -> AccessList:
         return access_file.read(self.path)
 
-    def _end_what_is_over(self) -> None:
+    def _end_unauthorized(self) -> None:
         now = self.wall()
-        for permit in list(self.leaves):
+        for permit in list(self.permits):
             again = self._access.again(permit.identity, now)
             if again is not None:
                 permit.identity = again
-                if permit.verb is None or (permit.refused(permit.queues) is None and again.principal.may(permit.verb)):
+                if permit.verb is None or (
+                    permit.use_queues(permit.queues) is None and again.principal.may(permit.verb)
+                ):
                     continue
-            self.leaves.pop(permit, None)
+            self.permits.pop(permit, None)
             try:
                 permit.end("unauthenticated" if again is None else "forbidden")
             except Exception:
                 # The other connections still have to end.
                 log.exception("closing a connection that lost its permission failed")
-        self._next_end = min((permit.identity.until for permit in self.leaves), default=math.inf)
+        self._next_end = min((permit.identity.until for permit in self.permits), default=math.inf)
 
 
 def _tokens(issuers: Sequence[IssuerSettings], wall: Callable[[], float]) -> Tokens | None:

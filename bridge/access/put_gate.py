@@ -1,16 +1,18 @@
 """Admit or reject every put over HTTP, on all endpoints: shed load before memory runs out.
 
-Receives, settlements and heartbeats are always admitted, so that the backlog can drain. A put is refused in three
-cases. The bytes of all unanswered puts would exceed a bound. The oldest waiting put has waited longer than a put may.
-Or as many wait as can be answered in half that time.
+Receives, settlements and heartbeats are always admitted, so that the backlog can drain. A put is refused if
+
+- the bytes of all unanswered puts would exceed a bound, or
+- the oldest waiting put has waited longer than the permitted time, or
+- as many wait as can be answered in half of that time.
 
 That number, the limit, is learned from every answer by Little's law. An answer that took more than half that time
 lowers it immediately to the number that would have met it. If only few waited, the limit stays: the store paused
 briefly, which does not show its capacity. A faster answer raises it by one, but only if about as many wait as are
 allowed, since it proves nothing about more. A failed put proves nothing.
 
-A new put is judged by the number before it, not by the last wait. That wait is known too late: a whole wait's arrivals
-too many would be accepted, then none until all of them are answered.
+A put is judged by how many wait, because the last wait is known too late: judged by it, a whole wait's arrivals too
+many would be admitted, and then none.
 
 If no put waits, the next one is accepted however slow the last was, so admission cannot lock itself out. The bound on
 bytes always holds. Arriving bodies have a share of those bytes. When it is full, bodies that arrive too slowly give
@@ -57,7 +59,7 @@ class PutGate:
         answer = self.ask(size, arriving=arriving)
         if isinstance(answer, Ticket):
             return answer
-        raise Overloaded(in_words(answer), float(answer.retry_after_s))
+        raise Overloaded(error_text(answer), float(answer.retry_after_s))
 
     def ask(self, size: int, *, arriving: bool = False) -> Ticket | Refused:
         """Return the ticket as `admit` does, or the reason for a rejection."""
@@ -65,8 +67,8 @@ class PutGate:
         if arriving:
             for slow in self.rule.give_way(now, size):
                 self.count(Reason.BYTES.value)
-                if slow.yields is not None:
-                    slow.yields()
+                if slow.on_give_way is not None:
+                    slow.on_give_way()
         answer = self.rule.ask(now, size, arriving=arriving)
         if isinstance(answer, Refused):
             self.count(answer.reason.value)
@@ -111,7 +113,7 @@ class PutGate:
         )
 
 
-def in_words(refused: Refused) -> str:
+def error_text(refused: Refused) -> str:
     """Return the error text for a rejected put."""
     return f"the queue service is busy: {_WHY[refused.reason]}; nothing was put, try again"
 
@@ -120,17 +122,17 @@ BYTES_MAX: Final = 64 * 1024 * 1024
 WAIT_MS: Final = 400
 AIM_SHARE: Final = 0.5
 """The targeted part of the longest wait; the rest is reserve for a store that slows down."""
-FAIR_SHARE: Final = 8
+FAIR_DIVISOR: Final = 8
 """Divisor of the limit: a long wait lowers the limit only if at least that many waited together."""
-FLOOR_SHARE: Final = 32
+FLOOR_DIVISOR: Final = 32
 """Divisor of a commit's size: that many are accepted after any wait, as refusing them would speed up nothing."""
 PUT_BYTES: Final = 4096
 """Counted for a waiting put in addition to its body: its connection and task."""
 RETRY_AFTER_S_MAX: Final = 30
-ARRIVING_SHARE: Final = 2
+ARRIVING_DIVISOR: Final = 2
 """Divisor of the bytes that arriving bodies may use, so a slow sender does not block others."""
 SMALL_BYTES: Final = 64 * 1024
-SMALL_SHARE: Final = 8
+SMALL_DIVISOR: Final = 8
 """Divisor of those bytes reserved for bodies of `SMALL_BYTES` at most, so a few large slow ones do not block them."""
 SLOW_AFTER_S: Final = 1.0
 SLOW_BYTES_S: Final = 16 * 1024
@@ -156,23 +158,33 @@ class Refused(msgspec.Struct, frozen=True):
 class Ticket:
     """Track one accepted put, from its admission to its answer."""
 
-    __slots__ = ("among", "arriving", "began", "gave_way", "got", "had", "looked", "size", "yields")
+    __slots__ = (
+        "arriving",
+        "began",
+        "checked_at",
+        "gave_way",
+        "on_give_way",
+        "received",
+        "received_at_check",
+        "size",
+        "waiting_at_start",
+    )
 
     def __init__(self, size: int, arriving: bool) -> None:
         self.size = size
         self.arriving = arriving
         self.began = -1.0
         """When it began to wait; negative before and afterwards."""
-        self.among = 0
+        self.waiting_at_start = 0
         """How many waited when it began, itself included."""
-        self.got = 0
+        self.received = 0
         """Bytes of the body that have arrived, as its reader reports."""
-        self.had = 0
-        self.looked = 0.0
-        """When its pace was last checked, or it was accepted, and the bytes `had` by then."""
+        self.received_at_check = 0
+        self.checked_at = 0.0
+        """When its pace was last checked, or it was accepted, and the bytes `received_at_check` by then."""
         self.gave_way = False
         """It arrived too slowly and its bytes are released: it must not `begin`."""
-        self.yields: Callable[[], None] | None = None
+        self.on_give_way: Callable[[], None] | None = None
         """Set by the reader of the body: called when the body has to give way."""
 
 
@@ -194,10 +206,10 @@ class Admission:
         """How many may wait at once; the size of one commit until more is known."""
         self.refused_at: float | None = None
         """When a put was last refused."""
-        self._floor = max(1.0, group / FLOOR_SHARE)
+        self._floor = max(1.0, group / FLOOR_DIVISOR)
         self._arriving = 0
         # Arriving puts, in the order of their last pace check.
-        self._coming: dict[Ticket, None] = {}
+        self._in_transit: dict[Ticket, None] = {}
         # In the order in which they began. Those answered before an older one are skipped once that is answered.
         self._order: deque[Ticket] = deque()
 
@@ -212,8 +224,8 @@ class Admission:
         ticket = Ticket(taken, arriving)
         if arriving:
             self._arriving += taken
-            ticket.looked = now
-            self._coming[ticket] = None
+            ticket.checked_at = now
+            self._in_transit[ticket] = None
         return ticket
 
     def give_way(self, now: float, size: int) -> list[Ticket]:
@@ -223,43 +235,43 @@ class Admission:
         """
         ended: list[Ticket] = []
         most = self._share(size) - size - PUT_BYTES
-        while self._coming and self._arriving > most:
-            ticket = next(iter(self._coming))
-            elapsed = now - ticket.looked
+        while self._in_transit and self._arriving > most:
+            ticket = next(iter(self._in_transit))
+            elapsed = now - ticket.checked_at
             if elapsed < SLOW_AFTER_S:
                 break
-            if ticket.got - ticket.had < elapsed * SLOW_BYTES_S:
-                self._came(ticket)
+            if ticket.received - ticket.received_at_check < elapsed * SLOW_BYTES_S:
+                self._arrived(ticket)
                 self.bytes -= ticket.size
                 ticket.size = 0
                 ticket.gave_way = True
                 ended.append(ticket)
             else:
-                ticket.looked, ticket.had = now, ticket.got
-                del self._coming[ticket]
-                self._coming[ticket] = None
+                ticket.checked_at, ticket.received_at_check = now, ticket.received
+                del self._in_transit[ticket]
+                self._in_transit[ticket] = None
         return ended
 
     def begin(self, ticket: Ticket, now: float, size: int | None = None) -> None:
         """Pass a complete put to the store; ``size`` is its actual size if that is below the announced one."""
-        self._came(ticket)
+        self._arrived(ticket)
         if size is not None and size + PUT_BYTES < ticket.size:
             self.bytes -= ticket.size - size - PUT_BYTES
             ticket.size = size + PUT_BYTES
         self.waiting += 1
         self._order.append(ticket)
         ticket.began = now
-        ticket.among = self.waiting
+        ticket.waiting_at_start = self.waiting
 
     def end(self, ticket: Ticket, now: float) -> None:
         """Record that the put was answered."""
         if ticket.began >= 0.0:
-            self._learn(ticket.among, now - ticket.began)
+            self._learn(ticket.waiting_at_start, now - ticket.began)
         self.drop(ticket)
 
     def drop(self, ticket: Ticket) -> None:
         """Release a put that failed; nothing is learned from it."""
-        self._came(ticket)
+        self._arrived(ticket)
         self.bytes -= ticket.size
         if ticket.began < 0.0:
             return
@@ -278,23 +290,23 @@ class Admission:
 
     def _share(self, size: int) -> int:
         """Return how many bytes arriving bodies may use, including one of ``size``."""
-        share = self.bytes_max // ARRIVING_SHARE
-        return share - share // SMALL_SHARE if size > SMALL_BYTES else share
+        share = self.bytes_max // ARRIVING_DIVISOR
+        return share - share // SMALL_DIVISOR if size > SMALL_BYTES else share
 
-    def _came(self, ticket: Ticket) -> None:
+    def _arrived(self, ticket: Ticket) -> None:
         """Record that the body has arrived."""
         if ticket.arriving:
             ticket.arriving = False
             self._arriving -= ticket.size
-            del self._coming[ticket]
+            del self._in_transit[ticket]
 
     def _learn(self, among: int, waited: float) -> None:
         """Learn from one answer: ``among`` puts waited together, this one for ``waited`` seconds."""
         aim = self.wait_s * AIM_SHARE
         if waited > aim:
-            # After a stall the first answered had few beside them, but many came to wait with them.
+            # After a stall, the puts answered first began when few waited; many more have joined since.
             together = max(among, self.waiting)
-            if FAIR_SHARE * together >= self.limit:
+            if FAIR_DIVISOR * together >= self.limit:
                 self.limit = max(self._floor, min(self.limit, together * aim / waited))
         elif 2 * among >= self.limit:
             self.limit += 1.0

@@ -38,17 +38,19 @@ class Address:
     def __init__(self, url: str, *, schemes: Collection[str], options: Collection[str], several: bool = False) -> None:
         given, _, query = url.partition("?")
         if "#" in query or len(each_of(query)) > 1:
-            raise ConfigurationError("broker: options stand once, behind the last server, and nothing behind them")
+            raise ConfigurationError(
+                "broker: options may appear only once, after the last server, with nothing after them"
+            )
         each = [_Part(one, schemes) for one in each_of(given)]
         first = each[0]
         self.hosts = tuple(dict.fromkeys(host for part in each for host in part.hosts))
         if len(self.hosts) > 1 and not several:
-            raise ConfigurationError(f"broker: {first.scheme}:// takes one server; a list of them is for nats://")
+            raise ConfigurationError(f"broker: {first.scheme}:// takes one server; only nats:// takes a list")
         if any(part.scheme != first.scheme for part in each):
-            raise ConfigurationError("broker: all addresses of a list begin with the same scheme")
+            raise ConfigurationError("broker: all addresses of a list must have the same scheme")
         if any(part.userinfo != first.userinfo for part in each):
             raise ConfigurationError(
-                f"broker: all servers of a list have one user and password: {first.scheme}://USER:PASSWORD@A,B"
+                f"broker: all servers of a list share one user and password: {first.scheme}://USER:PASSWORD@A,B"
             )
         pairs = parse_qsl(query, keep_blank_values=True)
         allowed = {*options, *TLS_OPTIONS}
@@ -74,7 +76,7 @@ class Address:
         if text is None:
             return default
         if not (text.isascii() and text.isdigit() and int(text) <= most):
-            raise ConfigurationError(f"broker: {option} is a whole number from 0 to {most}")
+            raise ConfigurationError(f"broker: {option} must be a whole number from 0 to {most}")
         return int(text)
 
 
@@ -90,27 +92,28 @@ class _Part:
             raise self._wrong(schemes)
         if "," in self.userinfo:
             raise ConfigurationError(
-                "broker: user and password stand once, before the first server of a list; a comma within them is %2C"
+                "broker: user and password may appear only once, before the first server of a list; "
+                "write a comma in them as %2C"
             )
         self.hosts = [self._host(one, schemes) for one in hosts.split(",")]
 
     def _host(self, text: str, schemes: Collection[str]) -> Host:
         name, port = split_port(text)
         if not text:
-            raise ConfigurationError("broker: a list of servers has an empty place")
+            raise ConfigurationError("broker: a list of servers has an empty entry")
         if not is_host(name):
             raise self._wrong(schemes)
         if port is None:
             return Host(name.lower(), PORTS[self.scheme])
         number = port_number(port)
         if number is None:
-            raise ConfigurationError("broker: a port is a number from 1 to 65535")
+            raise ConfigurationError("broker: a port must be a number from 1 to 65535")
         return Host(name.lower(), number)
 
     @staticmethod
     def _wrong(schemes: Collection[str]) -> ConfigurationError:
         known = " or ".join(f"{scheme}://" for scheme in schemes)
-        return ConfigurationError(f"broker: an address is {known} [USER:PASSWORD@]HOST[:PORT][?OPTION=VALUE]")
+        return ConfigurationError(f"broker: an address must be {known} [USER:PASSWORD@]HOST[:PORT][?OPTION=VALUE]")
 
 
 class TlsOptions:
@@ -156,5 +159,5 @@ def readable(option: str, path: str, *marks: bytes) -> str:
     except OSError as error:
         raise ConfigurationError(f"broker: {option} cannot be read: {error.strerror}") from None
     if not all(mark in content for mark in marks):
-        raise ConfigurationError(f"broker: {option} is not such a file")
+        raise ConfigurationError(f"broker: {option} names a file of the wrong kind")
     return path

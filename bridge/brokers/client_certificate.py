@@ -56,7 +56,7 @@ class ClientCertificate:
         if where.scheme != "https" or not (cert or key):
             return None
         if not cert:
-            raise ConfigurationError(f"{KEY_VARIABLE}: is of no use without {CERT_VARIABLE}")
+            raise ConfigurationError(f"{KEY_VARIABLE}: has no effect without {CERT_VARIABLE}")
         return cls(cert, key or cert)
 
     def context(self) -> ssl.SSLContext:
@@ -143,10 +143,10 @@ def doubt_of(chain: str, key: str, now: float, *, client: bool) -> str | None:
                 pass
         shown = (ours if client else theirs).getpeercert() or {}
     except ssl.SSLCertVerificationError as error:
-        refuse = "bridges refuse it" if client else "clients refuse it"
+        refuse = "bridges reject it" if client else "clients reject it"
         return {
-            _EXPIRED: f"has expired: {refuse}; put a new one in its place, which is taken up at once",
-            _NOT_YET: f"is not valid yet: {refuse}, unless the clock of this machine is behind",
+            _EXPIRED: f"has expired: {refuse}; replace it, the new one is used immediately",
+            _NOT_YET: f"is not valid yet: {refuse}, unless this machine's clock is slow",
         }.get(error.verify_code)
     except (ssl.SSLError, OSError, ValueError):
         # A chain that its peers know how to take, and this one does not.
@@ -155,4 +155,4 @@ def doubt_of(chain: str, key: str, now: float, *, client: bool) -> str | None:
     left = ends - now
     if left >= min(SOON_S, (ends - begins) / 3):
         return None
-    return f"expires in {math.ceil(left / 3600)} hours: put a new one in its place, which is taken up at once"
+    return f"expires in {math.ceil(left / 3600)} hours: replace it, the new one is used immediately"

@@ -70,7 +70,7 @@ class BrokerConnection(Broker):
         token = self._send_to_ourselves()
         if token is None:
             raise self._unsendable()
-        await self._answers.answer(token, within_s, f"{self.address}: no message came back")
+        await self._answers.answer(token, within_s, f"{self.address}: no echo")
         return loop.time() - started
 
     async def _last_echo(self) -> bool:
@@ -84,7 +84,7 @@ class BrokerConnection(Broker):
         return True
 
     def _unsendable(self) -> BusUnavailable:
-        return BusUnavailable(self._ending.reason or f"{self.address}: too much is unsent")
+        return BusUnavailable(self._ending.reason or f"{self.address}: too much unsent data")
 
     def _send_to_ourselves(self) -> object | None:
         """Send a new token and return it; None where it cannot be sent. Raises `BusUnavailable`."""

@@ -116,10 +116,10 @@ def _in_the_clear(where: HttpAddress | Broker) -> str:
     if isinstance(where, HttpAddress):
         if where.scheme != "http" or is_loopback(where.host):
             return ""
-        return f"http://{where.host} would carry the key over a network in the clear; use https://"
+        return f"http://{where.host} would send the key unencrypted over a network; use https://"
     if where.private:
         return ""
-    return f"{where.address} would carry the key over a network in the clear; use tls:// (NATS) or mqtts://"
+    return f"{where.address} would send the key unencrypted over a network; use tls:// (NATS) or mqtts://"
 
 
 def key_option(address: object, api_key: ApiKey) -> dict[str, ApiKey]:
@@ -127,12 +127,16 @@ def key_option(address: object, api_key: ApiKey) -> dict[str, ApiKey]:
     if api_key is None:
         return {}
     if not is_http(address):
-        raise ConfigurationError("api_key: is for http:// and https://, where a bridge asks for it; a broker has users")
+        raise ConfigurationError(
+            "api_key: is only for http:// and https://, where bridges require it; a broker has users"
+        )
     return {"api_key": api_key}
 
 
 def _header(key: object, name: str) -> dict[str, str]:
     if not isinstance(key, str) or _token(key) is None:
         # What it is instead may be a secret with a line break, and is not shown.
-        raise ConfigurationError(f"{name}: a key is letters, digits and ._~+/-, on one line, as `key create` prints it")
+        raise ConfigurationError(
+            f"{name}: a key may contain only letters, digits and ._~+/-, on one line, as `key create` prints it"
+        )
     return {"Authorization": f"Bearer {key}"}

@@ -86,15 +86,18 @@ def why_unreachable(error: Exception) -> str:
     """
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"its certificate is refused: {cause.verify_message.rstrip('.')} (SSL_CERT_FILE names one to trust)"
+        return (
+            f"its certificate is rejected: {cause.verify_message.rstrip('.')} (set SSL_CERT_FILE to a "
+            "certificate to trust)"
+        )
     if isinstance(cause, ssl.SSLError):
-        return f"TLS fails ({cause.reason}): is it http:// there?"
+        return f"TLS fails ({cause.reason}): does it use http://?"
     if isinstance(cause, TimeoutError):
         return "time-out"
     if type(cause).__name__ in _HUNG_UP:
         return (
-            "it ended the connection without an answer: has it just gone, or does it speak https://, or want a client "
-            "certificate (QUEUEBELL_CLIENT_CERT)?"
+            "it closed the connection without an answer: did it just stop, or does it need https:// or a "
+            "client certificate (QUEUEBELL_CLIENT_CERT)?"
         )
     number = getattr(cause, "errno", None) or 0
     # A name that nobody knows has a number below 0, of another table.

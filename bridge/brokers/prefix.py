@@ -44,6 +44,6 @@ def check_prefix(prefix: str) -> str:
     """Return ``prefix`` if it may begin subjects and topics. Raises `ConfigurationError`."""
     if not is_token(prefix):
         raise ConfigurationError(
-            "prefix: is letters, digits, '_' and '-', 80 at most, and starts with a letter or digit"
+            "prefix: must be letters, digits, '_' and '-', 80 at most, starting with a letter or digit"
         )
     return prefix

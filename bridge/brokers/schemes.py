@@ -19,7 +19,7 @@ def class_for(url: str, table: Mapping[str, tuple[str, str]], key: str) -> Any:
     found = table.get(scheme.lower()) if colon else None
     if found is None:
         known = ", ".join(f"{scheme}:" for scheme in table)
-        raise ConfigurationError(f"{key}: an address starts with one of {known}")
+        raise ConfigurationError(f"{key}: an address must start with one of {known}")
     module, name = found
     return getattr(importlib.import_module(module), name)
 
@@ -36,15 +36,18 @@ def argument_of(url: str, key: str, file_scheme: str, example: str) -> str:
         return url
     if "?" in rest or "#" in rest:
         raise ConfigurationError(
-            f"{key}: {file_scheme} takes no options, as in {file_scheme}://{example}; in a path ? is %3F and # is %23"
+            f"{key}: {file_scheme} takes no options, for example {file_scheme}://{example}; in a path, "
+            "write ? as %3F and # as %23"
         )
     try:
         parts = urlsplit(url)
     except ValueError:
         raise ConfigurationError(f"{key}: the address is malformed") from None
     if parts.netloc or not parts.path.strip("/"):
-        raise ConfigurationError(f"{key}: {file_scheme} takes a path and no host, as in {file_scheme}://{example}")
+        raise ConfigurationError(
+            f"{key}: {file_scheme} takes a path and no host, for example {file_scheme}://{example}"
+        )
     path = unquote(parts.path)
     if "\0" in path:
-        raise ConfigurationError(f"{key}: the path of its file holds a NUL character")
+        raise ConfigurationError(f"{key}: the path of its file contains a NUL character")
     return path

@@ -37,7 +37,7 @@ class Topics:
         _check(tuple("any" if token == ANY else token for token in pattern))
         if pattern[0].startswith("$"):
             # NATS's MQTT listener grants `$share/...` and then delivers nothing; triggers are never shared anyway.
-            raise BadInput("bad_parameter", "a pattern does not start with '$'")
+            raise BadInput("bad_parameter", "a pattern must not start with '$'")
         return self._separator.join(self._wildcard if token == ANY else token for token in pattern)
 
     def split(self, text: str) -> Topic:
@@ -58,4 +58,4 @@ def matches(pattern: Topic, topic: Topic) -> bool:
 
 def _check(topic: Topic) -> None:
     if not topic or not all(_token(token) for token in topic):
-        raise BadInput("bad_parameter", "a topic is made of tokens without space, '.', '/', '*', '>', '+' and '#'")
+        raise BadInput("bad_parameter", "a topic must consist of tokens without space, '.', '/', '*', '>', '+' and '#'")

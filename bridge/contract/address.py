@@ -41,22 +41,22 @@ def http_addresses(text: str, key: str) -> tuple[HttpAddress, ...]:
         # What is no address at all may be anything, a secret too.
         given = f". Given: {shown(text)}" if _parts(text) else ""
         return ConfigurationError(
-            f"{key}: {why}; an address is http://HOST:PORT or https://HOST:PORT, and no more{given}"
+            f"{key}: {why}; an address is http://HOST:PORT or https://HOST:PORT and nothing else{given}"
         )
 
     each = [text]
     if "@" not in text:  # a comma before it may be of a password
         each = [f"{scheme}{mark}{one}" for scheme, mark, rest in map(_cut, each_of(text)) for one in rest.split(",")]
     if len(each) > 1 and any(one.endswith("://") for one in each):
-        raise wrong("a list of addresses has an empty place")
+        raise wrong("a list of addresses has an empty entry")
     found = [_http_address(one, wrong) for one in each]
     if len({one.scheme for one in found}) > 1:
-        raise wrong("all addresses of a list begin with the same scheme")
+        raise wrong("all addresses of a list must have the same scheme")
     once: dict[tuple[str, int], HttpAddress] = {}
     for one in found:
         once.setdefault((one.host, one.port), one)
     if len(once) > ADDRESSES_MAX:
-        raise wrong(f"a list has at most {ADDRESSES_MAX} addresses")
+        raise wrong(f"a list may have at most {ADDRESSES_MAX} addresses")
     return tuple(once.values())
 
 
@@ -75,14 +75,14 @@ def _http_address(url: str, wrong: Callable[[str], ConfigurationError]) -> HttpA
     scheme = scheme.lower()
     _, at, authority = netloc.rpartition("@")
     if scheme not in HTTP_PORTS or not authority:
-        raise wrong("the address does not begin with http:// or https:// and a host")
+        raise wrong("the address must begin with http:// or https:// and a host")
     if at:
-        raise wrong("the address holds a user or a password, and a bridge asks for none")
+        raise wrong("the address contains a user or a password, which bridges do not use")
     host, port = _host(authority, scheme, wrong)
     if path not in {"", "/"}:
-        raise wrong("the address holds a path, and no bridge is at one")
+        raise wrong("the address contains a path, which bridges do not have")
     if rest is not None:
-        raise wrong("the address holds a query or a fragment")
+        raise wrong("the address contains a query or a fragment")
     return HttpAddress(scheme, host.lower(), port, f"{scheme}://{authority}")
 
 
@@ -94,12 +94,12 @@ def is_http(given: object) -> TypeGuard[str]:
 def _host(authority: str, scheme: str, wrong: Callable[[str], ConfigurationError]) -> tuple[str, int]:
     name, port = split_port(authority)
     if not is_host(name):
-        raise wrong("a list of addresses holds a space" if " " in name else "the address names no host")
+        raise wrong("a list of addresses contains a space" if " " in name else "the address has no host")
     if port is None:
         return name, HTTP_PORTS[scheme]
     number = port_number(port)
     if number is None:
-        raise wrong("a port is a number from 1 to 65535")
+        raise wrong("a port must be a number from 1 to 65535")
     return name, number
 
 

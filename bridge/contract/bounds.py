@@ -114,10 +114,11 @@ class RoughCounts(msgspec.Struct, frozen=True, kw_only=True):
     def in_words(self) -> str:
         """Say what both choices cost."""
         return (
-            f"the store's counts are rough, and 0 proves nothing: while the queue is empty {_number(self.starts)} "
-            f"workers are started an hour to look, {self.always:.0%} of one that is always there; with trust_count "
-            f"{_number(self.counts)} counts an hour and none started, and what a count leaves out waits for the next "
-            f"trigger; {'trust_count is set' if self.trusted else 'trust_count is not set'}"
+            "the store's counts are rough, so 0 does not prove the queue empty: while it is, "
+            f"{_number(self.starts)} workers an hour are started to check, {self.always:.0%} of one "
+            f"permanent worker; with trust_count {_number(self.counts)} counts an hour and no starts, but "
+            "messages missing from a count wait for the next trigger; "
+            f"{'trust_count is set' if self.trusted else 'trust_count is not set'}"
         )
 
 
@@ -137,19 +138,21 @@ OWN_IN_WORDS: Final = "milliseconds, and no receive while they are empty"
 
 def in_words(found: Bound, *, sweeps: bool) -> str:
     """Say a bound and its costs in one sentence."""
-    text = f"a message waits {_number(found.bound_s)} s at most, up to {found.listeners_max} listeners of its queue; "
+    text = (
+        f"a message waits {_number(found.bound_s)} s at most, with up to {found.listeners_max} workers of its queue; "
+    )
     if sweeps:
         text += (
-            f"an empty queue in another store costs its listeners together {_number(found.receives_mean)} receives an "
-            f"hour, {found.receives_most} at most"
+            f"an empty queue in an external store costs its workers {_number(found.receives_mean)} "
+            f"receives an hour in total, {found.receives_most} at most"
         )
     else:
         text += (
-            f"an empty queue in another store costs each of its listeners up to {found.receives_most} receives an "
-            "hour: sweeps are off, only the dead-man timers receive, and they hear of each other's receives by "
-            "heartbeat"
+            f"an empty queue in an external store costs each of its workers up to {found.receives_most} "
+            "receives an hour: sweeps are off, only the dead-man timers receive, and heartbeats report "
+            "each other's receives"
         )
-    return f"{text}; without a bridge {_number(found.away)} for each listener"
+    return f"{text}; without a bridge {_number(found.away)} per worker"
 
 
 def _number(value: float) -> str:

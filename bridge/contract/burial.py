@@ -160,7 +160,7 @@ def read_burial(body: bytes) -> tuple[Burial, bytes]:
     head, payload = _split(body)
     original = _unpacked(payload, head.body, head.body.size)
     if len(original) != head.body.size:
-        raise BadBurial("a burial whose body is not as long as it says")
+        raise BadBurial("the length of a dead letter's body differs from its header")
     return head.burial, original
 
 
@@ -231,11 +231,13 @@ def replay_target(here: str, burial: Burial | None, wanted: str | None = None) -
     elif here.endswith(POISON_SUFFIX):
         target = parse_reference(here.removesuffix(POISON_SUFFIX))
     else:
-        raise BadInput("bad_parameter", f"{here} tells no queue to replay to, and neither does the message; name one")
+        raise BadInput("bad_parameter", f"{here} names no queue to replay to, and neither does the message; name one")
     if split_reference(target)[0] != account:
-        raise BadInput("bad_parameter", f"a message of {here} is not replayed to another account; name a queue of this")
+        raise BadInput(
+            "bad_parameter", f"a message of {here} cannot be replayed to another account; name a queue of this account"
+        )
     if target == here:
-        raise BadInput("bad_parameter", f"a message of {here} is not replayed to where it is; name another queue")
+        raise BadInput("bad_parameter", f"a message of {here} cannot be replayed to its own queue; name another queue")
     return target
 
 
@@ -328,14 +330,14 @@ def _split(body: bytes) -> tuple[_Head, bytes]:
     """Return the head and what follows it. Raises `BadBurial` where it cannot be read."""
     head_end = body.find(b"\n")
     if not body.startswith(_VERSION_1) or head_end < 0:
-        raise BadBurial("a burial of a version that is not known here, or one that was cut off")
+        raise BadBurial("a dead letter that is truncated or of an unknown version")
     try:
         head = _read_head(body[len(_VERSION_1) : head_end])
         parse_reference(head.burial.queue)
         for one in head.burial.earlier:
             parse_reference(one.queue)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadQueueReference) as error:
-        raise BadBurial(f"a burial that cannot be read: {error}") from error
+        raise BadBurial(f"a dead letter that cannot be read: {error}") from error
     return head, body[head_end + 1 :]
 
 
@@ -343,10 +345,10 @@ def _unpacked(payload: bytes, body: _Body, most: int) -> bytes:
     """Return the first ``most`` bytes of a body; one more where it holds more than it says."""
     if body.encoding == IDENTITY:
         if len(payload) != body.size:
-            raise BadBurial("a burial whose body is not as long as it says")
+            raise BadBurial("the length of a dead letter's body differs from its header")
         return payload[:most]
     if body.encoding not in (BASE64, ZLIB) or body.size > max(UNPACKED_MAX, len(payload)):
-        raise BadBurial("a burial with an encoding or a size that is not known here; is this worker too old?")
+        raise BadBurial("a dead letter of an unknown encoding or size; is this worker too old?")
     if most < body.size:
         payload = payload[: 4 * (most // 3 + 64)]  # zlib adds a few bytes where it cannot compress
     try:
@@ -355,4 +357,4 @@ def _unpacked(payload: bytes, body: _Body, most: int) -> bytes:
             return data[: most + 1]
         return zlib.decompressobj().decompress(data, most + 1)  # a bomb stops at its first byte too many
     except (binascii.Error, zlib.error) as error:
-        raise BadBurial(f"a burial whose body is damaged: {error}") from error
+        raise BadBurial(f"a dead letter whose body is damaged: {error}") from error

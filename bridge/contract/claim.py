@@ -59,7 +59,7 @@ def read_claim(body: bytes) -> Claim:
     Raises `BadClaim`, also for a blob's name that `blob_name` does not make: it comes from whoever may put here.
     """
     if len(body) > CLAIM_BYTES_MAX or not body.startswith(_VERSION_1):
-        raise BadClaim("a claim of a version that is not known here, or too long for one; is this worker too old?")
+        raise BadClaim("a claim that is too long or of an unknown version; is this worker too old?")
     try:
         claim = msgspec.json.decode(body[len(_VERSION_1) :], type=Claim)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -67,7 +67,7 @@ def read_claim(body: bytes) -> Claim:
     if _blob(claim.blob) is None or _sha256(claim.sha256) is None or claim.size < 0:
         raise BadClaim("a claim whose blob, sha256 or size is malformed")
     if claim.encoding not in (IDENTITY, ZLIB):
-        raise BadClaim("a claim with an encoding that is not known here; is this worker too old?")
+        raise BadClaim("a claim of an unknown encoding; is this worker too old?")
     return claim
 
 
@@ -102,5 +102,5 @@ def place_of(blob: str) -> str | None:
 def _parts(blob: str) -> re.Match[str]:
     found = _blob(blob)
     if found is None:
-        raise BadClaim("the name of a blob that no claim check has made")
+        raise BadClaim("the name of a blob that no claim check has written")
     return found

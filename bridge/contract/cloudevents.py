@@ -163,33 +163,33 @@ def _decode_format(media: str, payload: bytes, queue: str | None = None) -> list
         return _batch(payload, queue)
     if media in (STRUCTURED_TYPE, _ANY_FORMAT):
         return [_structured(payload, queue)]
-    raise BadInput("unsupported_media_type", "of the formats of CloudEvents only JSON is read here")
+    raise BadInput("unsupported_media_type", "only the JSON format of CloudEvents is supported")
 
 
 def _batch(payload: bytes, queue: str | None) -> list[CloudQueueWorkDetected]:
     if len(payload) > REQUEST_BYTES_MAX:
-        raise BadInput("too_large", f"a batch of events is at most {REQUEST_BYTES_MAX} bytes")
+        raise BadInput("too_large", f"a batch of events may have at most {REQUEST_BYTES_MAX} bytes")
     try:
         items = _raw_list.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise _misread(payload, "a batch is an array of events") from None
+        raise _misread(payload, "a batch must be an array of events") from None
     if len(items) > EVENTS_MAX:
-        raise BadInput("too_many_items", f"at most {EVENTS_MAX} triggers a request")
+        raise BadInput("too_many_items", f"at most {EVENTS_MAX} triggers per request")
     return [_structured(bytes(item), queue) for item in items]
 
 
 def _structured(payload: bytes, queue: str | None) -> CloudQueueWorkDetected:
     if len(payload) > EVENT_BYTES_MAX:
-        raise BadInput("too_large", f"one event is at most {EVENT_BYTES_MAX} bytes")
+        raise BadInput("too_large", f"one event may have at most {EVENT_BYTES_MAX} bytes")
     check_depth(payload)
     try:
         envelope = _envelope.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise _misread(payload, "an event needs specversion, type, id and source, each of them text") from None
+        raise _misread(payload, "an event needs specversion, type, id and source, all of them text") from None
     data = bytes(envelope.data)
     if envelope.data_base64 is not None:
         if data and data != _NULL:
-            raise BadInput("bad_trigger", "an event has data or data_base64, not both")
+            raise BadInput("bad_trigger", "an event may have either data or data_base64, not both")
         data = envelope.data_base64
     elif data == _NULL:
         data = b""
@@ -209,10 +209,10 @@ def _structured(payload: bytes, queue: str | None) -> CloudQueueWorkDetected:
 def _binary(attributes: Mapping[str, str], media: str, body: bytes, queue: str | None = None) -> CloudQueueWorkDetected:
     size = len(body) + sum(len(name) + len(value) for name, value in attributes.items())
     if size > EVENT_BYTES_MAX:
-        raise BadInput("too_large", f"one event is at most {EVENT_BYTES_MAX} bytes")
+        raise BadInput("too_large", f"one event may have at most {EVENT_BYTES_MAX} bytes")
     for name in ("type", "id", "source"):
         if name not in attributes:
-            raise BadInput("bad_trigger", "an event needs specversion, type, id and source, each of them text")
+            raise BadInput("bad_trigger", "an event needs specversion, type, id and source, all of them text")
     return _trigger(attributes, media, body, queue)
 
 
@@ -223,11 +223,11 @@ def _trigger(attributes: Mapping[str, str], media: str, body: bytes, topic: str 
     """
     version = attributes["specversion"]
     if version != SPEC_VERSION and not version.startswith(SPEC_VERSION + "."):
-        raise BadInput("bad_trigger", f"only specversion {SPEC_VERSION} is read here")
+        raise BadInput("bad_trigger", f"only specversion {SPEC_VERSION} is supported")
     if attributes["type"] != EVENT_TYPE:
-        raise BadInput("bad_trigger", f"only events of the type {EVENT_TYPE} are triggers")
+        raise BadInput("bad_trigger", f"only events of type {EVENT_TYPE} are triggers")
     if not attributes["id"] or not attributes["source"]:
-        raise BadInput("bad_trigger", "id and source of an event are not empty")
+        raise BadInput("bad_trigger", "id and source of an event must not be empty")
     subject = attributes.get("subject")
     if topic is not None and (subject is None or not _names_queue(subject)):
         # The topic has named it already, and what else the event is about is the sender's own.
@@ -263,7 +263,7 @@ def _read_data(media: str, body: bytes, *, named: bool) -> _Data:
         return _Data()
     try:
         if media and _json_media(media) is None:
-            raise BadInput("bad_trigger", "the data of a trigger is JSON")
+            raise BadInput("bad_trigger", "the data of a trigger must be JSON")
         check_depth(body)
         data = _data.decode(body)
     except (BadInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -271,7 +271,7 @@ def _read_data(media: str, body: bytes, *, named: bool) -> _Data:
             return _Data()
         if isinstance(error, BadInput):
             raise
-        raise _misread(body, "the data of an event is a trigger object") from None
+        raise _misread(body, "the data of an event must be a trigger object") from None
     if named and data.storage_account is None and data.queue_name is None:
         return _hints_of(data)
     return data
@@ -316,7 +316,7 @@ def _lower(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     for name, value in pairs:
         key = name.lower()
         if key in named and (key.startswith(_PREFIX) or key == "content-type"):
-            raise BadInput("bad_trigger", "an attribute of the event is given twice")
+            raise BadInput("bad_trigger", "duplicate attribute of the event")
         named[key] = value
     return named
 

@@ -123,18 +123,18 @@ class _Tag(msgspec.Struct):
 _tag = msgspec.json.Decoder(_Tag)
 
 
-def encode_word(word: ClusterMessage) -> bytes:
+def encode_cluster_message(word: ClusterMessage) -> bytes:
     """Encode one word as JSON."""
     return _encoder.encode(word)
 
 
-def decode_word(data: bytes) -> ClusterMessage | None:
+def decode_cluster_message(data: bytes) -> ClusterMessage | None:
     """Decode and check a word of another bridge; None for a type that this version does not know.
 
     Raises `BadInput` (``bad_json``, ``bad_parameter``, ``too_large``) or `BadQueueReference`.
     """
     if len(data) > WORD_BYTES_MAX:
-        raise BadInput("too_large", f"a word between bridges is at most {WORD_BYTES_MAX} bytes")
+        raise BadInput("too_large", f"a message between bridges may have at most {WORD_BYTES_MAX} bytes")
     try:
         if not data.isascii():
             data.decode()
@@ -148,21 +148,21 @@ def decode_word(data: bytes) -> ClusterMessage | None:
             pass
         raise BadInput("bad_parameter", str(error).replace("`", "'")) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadInput("bad_json", "a word between bridges is one JSON object in UTF-8") from None
+        raise BadInput("bad_json", "a message between bridges must be one JSON object in UTF-8") from None
     _check(word)
     return word
 
 
 def _check(word: ClusterMessage) -> None:
     if not _boot(word.boot):
-        raise BadInput("bad_parameter", "boot is 32 hexadecimal digits")
+        raise BadInput("bad_parameter", "boot must be 32 hexadecimal digits")
     if isinstance(word, Covered):
         _check_covered(word)
         return
     if isinstance(word, Sent):
         parse_reference(word.queue)
         if word.hook is not None and not _hook(word.hook):
-            raise BadInput("bad_parameter", "hook is the name of a webhook, 32 hexadecimal digits")
+            raise BadInput("bad_parameter", "hook must be the name of a webhook, 32 hexadecimal digits")
         _check_number(word.age_ms, "age_ms")
         _check_heard(word.heard)
         return
@@ -181,7 +181,8 @@ def _check(word: ClusterMessage) -> None:
     for text in (word.cluster, word.address, word.version, word.webhooks):
         if text is not None and (len(text) > TEXT_MAX or not text.isprintable()):
             raise BadInput(
-                "bad_parameter", f"cluster, address, version and webhooks are printable, at most {TEXT_MAX} long"
+                "bad_parameter",
+                f"cluster, address, version and webhooks must be printable text of at most {TEXT_MAX} characters",
             )
     _check_store(word.store)
     _check_store(word.engine)
@@ -194,7 +195,7 @@ def _check_covered(word: Covered) -> None:
     _check_count(len(word.ids), NAMES_MAX, "ids")
     for source, id_ in word.ids:
         if not source or not id_ or len(source) > TEXT_MAX or len(id_) > TEXT_MAX:
-            raise BadInput("bad_parameter", f"ids are pairs of source and id, each of 1 to {TEXT_MAX} characters")
+            raise BadInput("bad_parameter", f"ids must be pairs of source and id, each of 1 to {TEXT_MAX} characters")
     for name, value in (("begun_age_ms", word.begun_age_ms), ("next_visible_in_ms", word.next_visible_in_ms)):
         if value is not None:
             _check_number(value, name)
@@ -204,21 +205,21 @@ def _check_heard(heard: dict[str, tuple[int, int]]) -> None:
     _check_count(len(heard), MEMBERS_MAX, "heard")
     for boot, (seq, since_ms) in heard.items():
         if not _boot(boot):
-            raise BadInput("bad_parameter", "heard names boots, which are 32 hexadecimal digits")
+            raise BadInput("bad_parameter", "heard must contain boots of 32 hexadecimal digits")
         _check_number(seq, "heard")
         _check_number(since_ms, "heard")
 
 
 def _check_number(value: int, name: str) -> None:
     if not 0 <= value <= MS_MAX:
-        raise BadInput("bad_parameter", f"{name} is from 0 to {MS_MAX}")
+        raise BadInput("bad_parameter", f"{name} must be from 0 to {MS_MAX}")
 
 
 def _check_count(count: int, most: int, name: str) -> None:
     if count > most:
-        raise BadInput("bad_parameter", f"{name} has at most {most} entries")
+        raise BadInput("bad_parameter", f"{name} may have at most {most} entries")
 
 
 def _check_store(store: str | None) -> None:
     if store is not None and not _store(store):
-        raise BadInput("bad_parameter", "store is a fingerprint of 1 to 128 hexadecimal digits")
+        raise BadInput("bad_parameter", "store must be a fingerprint of 1 to 128 hexadecimal digits")

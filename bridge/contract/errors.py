@@ -77,7 +77,7 @@ def said(error: object) -> str:
     try:
         return str(error)
     except Exception as broken:  # noqa: BLE001 - it is foreign code, and what matters is the error that it belongs to
-        return f"(its text cannot be made: {type(broken).__name__})"
+        return f"(no error text: {type(broken).__name__})"
 
 
 def named(error: object) -> str:
@@ -239,9 +239,9 @@ class HandlersStuck(QueuebellError):
 
     def __init__(self, queue: str, why: str) -> None:
         super().__init__(
-            f"{queue}: {why}. This worker handles no further message of this queue until a call returns. Messages that "
-            "wait are safe, and those that hang are dead-lettered after max_attempts. Find where the handler hangs, "
-            "give its client a time-out, and restart the worker"
+            f"{queue}: {why}. This worker handles no further messages of this queue until a call returns. "
+            "Waiting messages are safe, and hanging ones are dead-lettered after max_attempts. Find "
+            "where the handler hangs, give its client a time-out, and restart the worker"
         )
 
 
@@ -254,8 +254,9 @@ class WrongThread(QueuebellError, RuntimeError):
 
     def __str__(self) -> str:
         return (
-            f"this {self.args[0]} belongs to the event loop of another thread: call it there, by"
-            " asyncio.run_coroutine_threadsafe or loop.call_soon_threadsafe; a BlockingPublisher may be called from any"
+            f"this {self.args[0]} belongs to the event loop of another thread: call it there, with "
+            "asyncio.run_coroutine_threadsafe or loop.call_soon_threadsafe; a BlockingPublisher works "
+            "from any thread"
         )
 
 

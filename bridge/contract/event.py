@@ -59,18 +59,18 @@ def check_event(event: CloudQueueWorkDetected) -> CloudQueueWorkDetected:
     reference(event.storage_account, event.queue_name)
     # bool is refused by msgspec, but a Struct made in Python was never decoded: `type` rather than `isinstance`.
     if type(event.payload_size) is not int or not 1 <= event.payload_size <= PAYLOAD_SIZE_MAX:
-        raise BadInput("bad_trigger", f"payload_size is a number of messages from 1 to {PAYLOAD_SIZE_MAX}")
+        raise BadInput("bad_trigger", f"payload_size must be a number of messages from 1 to {PAYLOAD_SIZE_MAX}")
     if type(event.not_before_ms) is not int or not 0 <= event.not_before_ms <= NOT_BEFORE_MS_MAX:
-        raise BadInput("bad_trigger", f"not_before_ms is from 0 to {NOT_BEFORE_MS_MAX}")
+        raise BadInput("bad_trigger", f"not_before_ms must be from 0 to {NOT_BEFORE_MS_MAX}")
     for name in ("id", "source", "time", "traceparent"):
         text = getattr(event, name)
         if text is None:
             continue
         if not isinstance(text, str) or len(text) > TEXT_MAX:
-            raise BadInput("bad_trigger", f"{name} is text of at most {TEXT_MAX} characters")
+            raise BadInput("bad_trigger", f"{name} must be text of at most {TEXT_MAX} characters")
         # They travel into logs and, later, headers and event streams: control characters forge lines there.
         if not text.isprintable():
-            raise BadInput("bad_trigger", f"{name} holds a control character")
+            raise BadInput("bad_trigger", f"{name} contains a control character")
     return event
 
 
@@ -86,18 +86,18 @@ def decode_events(data: bytes) -> list[CloudQueueWorkDetected]:
             data.decode()
         if data.lstrip(b" \t\r\n")[:1] == b"[":
             if len(data) > REQUEST_BYTES_MAX:
-                raise BadInput("too_large", f"a trigger request is at most {REQUEST_BYTES_MAX} bytes")
+                raise BadInput("too_large", f"a trigger request may have at most {REQUEST_BYTES_MAX} bytes")
             if len(items := _raw_list.decode(data)) > EVENTS_MAX:
-                raise BadInput("too_many_items", f"at most {EVENTS_MAX} triggers a request")
+                raise BadInput("too_many_items", f"at most {EVENTS_MAX} triggers per request")
             for item in items:
                 if len(item) > EVENT_BYTES_MAX:
-                    raise BadInput("too_large", f"one trigger is at most {EVENT_BYTES_MAX} bytes")
+                    raise BadInput("too_large", f"one trigger may have at most {EVENT_BYTES_MAX} bytes")
                 # One by one: a thousand flat triggers hold more brackets than the quick way out of the check allows.
                 check_depth(bytes(item))
             events = _decoder_many.decode(data)
         else:
             if len(data) > EVENT_BYTES_MAX:
-                raise BadInput("too_large", f"one trigger is at most {EVENT_BYTES_MAX} bytes")
+                raise BadInput("too_large", f"one trigger may have at most {EVENT_BYTES_MAX} bytes")
             check_depth(data)
             events = [_decoder_one.decode(data)]
     except msgspec.ValidationError as error:
@@ -144,7 +144,7 @@ def check_depth(data: bytes, limit: int = DEPTH_MAX) -> None:
         if byte in (0x5B, 0x7B):
             depth += 1
             if depth > limit:
-                raise BadInput("bad_json", f"JSON nests at most {limit + 3} deep")
+                raise BadInput("bad_json", f"JSON may be nested at most {limit + 3} levels deep")
         else:
             depth -= 1
 

@@ -104,8 +104,8 @@ def encode_down(frame: DownFrame, instance: str, seq: int, boot: str) -> bytes:
 def read_stamp(data: bytes) -> Stamp:
     """Read the stamp of a frame. Raises `BadInput` (``bad_json``, ``too_large``)."""
     if len(data) > FRAME_BYTES_MAX:
-        raise BadInput("too_large", f"a frame is at most {FRAME_BYTES_MAX} bytes")
+        raise BadInput("too_large", f"a frame may have at most {FRAME_BYTES_MAX} bytes")
     try:
         return _stamp.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadInput("bad_json", "a frame is one JSON object in UTF-8") from None
+        raise BadInput("bad_json", "a frame must be one JSON object in UTF-8") from None

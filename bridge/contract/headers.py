@@ -22,10 +22,10 @@ RESERVED: Final = ("nats-", "queuebell-")
 """How no name may begin: a NATS server obeys the former, the latter are our own."""
 
 _NAME_FORM: Final = (
-    "the name of a header is 1 to 128 of A-Z a-z 0-9 . _ -, a letter or a digit first, and does not begin with "
-    + " or ".join(RESERVED)
+    "the name of a header must be 1 to 128 of A-Z a-z 0-9 . _ -, starting with a letter or a digit, and "
+    "must not begin with " + " or ".join(RESERVED)
 )
-_VALUE_FORM: Final = "the value of a header is text without control characters (a tab may stand)"
+_VALUE_FORM: Final = "the value of a header must be text without control characters (tabs are allowed)"
 _name = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}", re.ASCII).fullmatch
 _control = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]").search
 
@@ -37,9 +37,9 @@ def checked_headers(given: object) -> dict[str, str]:
     ``message_too_large`` above `HEADERS_BYTES_MAX` or `HEADERS_MAX`. What was given is not echoed.
     """
     if not isinstance(given, Mapping):
-        raise BadInput("bad_parameter", "headers are names and values: {'name': 'value'}")
+        raise BadInput("bad_parameter", "headers must be names and values: {'name': 'value'}")
     if len(given) > HEADERS_MAX:
-        raise BadInput("message_too_large", f"a message has at most {HEADERS_MAX} headers")
+        raise BadInput("message_too_large", f"a message may have at most {HEADERS_MAX} headers")
     headers: dict[str, str] = {}
     size = 0
     for name, value in given.items():
@@ -48,11 +48,11 @@ def checked_headers(given: object) -> dict[str, str]:
         if (length := _length(value)) is None:
             raise BadInput("bad_parameter", _VALUE_FORM)
         if key in headers:
-            raise BadInput("bad_parameter", "the name of a header stands twice; upper and lower case are the same")
+            raise BadInput("bad_parameter", "duplicate header name; upper and lower case are the same")
         size += len(key) + length
         headers[key] = value
     if size > HEADERS_BYTES_MAX:
-        raise BadInput("message_too_large", f"the headers of a message have at most {HEADERS_BYTES_MAX} bytes")
+        raise BadInput("message_too_large", f"the headers of a message may have at most {HEADERS_BYTES_MAX} bytes")
     return headers
 
 

@@ -128,7 +128,7 @@ def label(text: str, most: int) -> str:
 def check_jobs(told: Mapping[str, Jobs]) -> None:
     """Refuse what no listener tells; raises `BadInput` (``bad_parameter``)."""
     if len(told) > HANDLERS_MAX:
-        raise BadInput("bad_parameter", f"jobs: at most {HANDLERS_MAX} handlers of a queue")
+        raise BadInput("bad_parameter", f"jobs: at most {HANDLERS_MAX} handlers per queue")
     for handler, jobs in told.items():
         _check_label(handler, HANDLER_CHARS_MAX, "handler")
         if len(jobs.failures) > CLASSES_MAX + 1 or len(jobs.outcomes) > CLASSES_MAX:
@@ -138,15 +138,15 @@ def check_jobs(told: Mapping[str, Jobs]) -> None:
         numbers = [*jobs.outcomes.values(), *jobs.failures.values(), jobs.in_flight, jobs.leases_lost]
         for spread in (jobs.handling, jobs.waiting):
             if len(spread.counts) > len(BOUNDS_S) + 1:
-                raise BadInput("bad_parameter", f"jobs: a duration has at most {len(BOUNDS_S) + 1} buckets")
+                raise BadInput("bad_parameter", f"jobs: a duration may have at most {len(BOUNDS_S) + 1} buckets")
             numbers += [*spread.counts, spread.total_ms]
         if not 0 <= min(numbers) <= max(numbers) <= COUNT_MAX:
-            raise BadInput("bad_parameter", f"jobs: a number is from 0 to {COUNT_MAX}")
+            raise BadInput("bad_parameter", f"jobs: a number must be from 0 to {COUNT_MAX}")
 
 
 def _check_label(text: str, most: int, what: str) -> None:
     if not 1 <= len(text) <= most or not text.isprintable():
-        raise BadInput("bad_parameter", f"jobs: a {what} is printable text of 1 to {most} characters")
+        raise BadInput("bad_parameter", f"jobs: a {what} must be printable text of 1 to {most} characters")
 
 
 def _added(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:

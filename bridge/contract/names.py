@@ -32,8 +32,8 @@ def parse_reference(text: object) -> str:
     if isinstance(text, str) and _reference(text) is not None:
         return text
     raise BadQueueReference(
-        "a queue reference is 'account/queue', two tokens of letters, digits, '_' and '-' "
-        "that start with a letter or digit, 80 characters each at most",
+        "a queue reference is 'account/queue': two names of letters, digits, '_' and '-', at most 80 "
+        "characters each, starting with a letter or digit",
         text,
     )
 
@@ -45,7 +45,7 @@ def reference(account: object, queue: object) -> str:
     """
     if isinstance(account, str) and isinstance(queue, str):
         return parse_reference(f"{account}/{queue}")
-    raise BadQueueReference("an account and a queue name are both text")
+    raise BadQueueReference("account and queue name must both be text")
 
 
 def split_reference(ref: str) -> tuple[str, str]:

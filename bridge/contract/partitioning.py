@@ -49,17 +49,19 @@ class Partitions(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         count: object = self.count
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= PARTITIONS_MAX:
-            raise BadInput("bad_parameter", f"partitions: their number is from 1 to {PARTITIONS_MAX}")
+            raise BadInput("bad_parameter", f"partitions: their number must be from 1 to {PARTITIONS_MAX}")
         _, name = split_reference(parse_reference(self.queue))
         longest = NAME_MAX - len(f"-p{count - 1}{POISON_SUFFIX}")
         if name.endswith(POISON_SUFFIX):
             raise BadQueueReference(
-                "a poison queue is not partitioned: the partitions of a queue share one, named as the queue and -poison"
+                "a poison queue cannot be partitioned: the partitions of a queue share one, named after "
+                "the queue with -poison"
             )
         if not _portable(name) or not NAME_MIN <= len(name) <= longest:
             raise BadQueueReference(
-                f"the name of a queue of {count} partitions is {NAME_MIN} to {longest} small letters, digits and "
-                "single hyphens between them, which leaves room for -poison: the strictest store takes no other names",
+                f"the name of a queue of {count} partitions must be {NAME_MIN} to {longest} lowercase "
+                "letters, digits and single hyphens between them, which leaves room for -poison: the "
+                "strictest store accepts no other names",
                 self.queue,
             )
 
@@ -93,11 +95,11 @@ def parse_partitions(text: object) -> Partitions:
     """
     found = _written(text) if isinstance(text, str) else None
     if isinstance(text, str) and "://" in text:
-        raise BadQueueReference("an address stands where the name of a queue belongs, as in billing/orders", text)
+        raise BadQueueReference("expected the name of a queue, such as billing/orders, not an address", text)
     if found is None:
         raise BadQueueReference(
             "a partitioned queue is 'account/queue:count' with a whole number from 1 to "
-            f"{PARTITIONS_MAX}, as in billing/orders:8, without blanks, signs or leading zeros",
+            f"{PARTITIONS_MAX}, such as billing/orders:8, without blanks, signs or leading zeros",
             text,
         )
     return Partitions(found[1], int(found[2]))
@@ -120,7 +122,7 @@ def parse_physical(text: object) -> str:
     """
     given = parse_queue(text)
     if isinstance(given, Partitions):
-        raise BadQueueReference(f"this takes one queue: name a partition, as in {given.reference(0)}")
+        raise BadQueueReference(f"this needs a single queue: name a partition, such as {given.reference(0)}")
     return given
 
 
@@ -134,10 +136,10 @@ def expand(queues: Iterable[str | Partitions]) -> dict[str, Partitions | None]:
         given = parse_queue(queue)
         for ref in given.references if isinstance(given, Partitions) else (given,):
             if ref in found:
-                raise BadInput("bad_parameter", "queue: at least one reference, and none twice")
+                raise BadInput("bad_parameter", "queue: at least one reference, and no duplicates")
             found[ref] = given if isinstance(given, Partitions) else None
     if not found:
-        raise BadInput("bad_parameter", "queue: at least one reference, and none twice")
+        raise BadInput("bad_parameter", "queue: at least one reference, and no duplicates")
     return found
 
 
@@ -159,7 +161,9 @@ def partition(key: str | bytes, count: int) -> int:
     except UnicodeEncodeError:
         data = None
     if not isinstance(data, bytes) or not data:
-        raise BadInput("bad_parameter", "key: text or bytes, not empty; None puts to the partitions in turn")
+        raise BadInput(
+            "bad_parameter", "key: must be text or bytes, and not empty; None puts to the partitions in turn"
+        )
     return jump(int.from_bytes(hashlib.sha256(data).digest()[:8], "big"), count)
 
 

@@ -40,9 +40,9 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{source}: not TOML: {error}") from None
+        raise ConfigurationError(f"{source}: invalid TOML: {error}") from None
     except RecursionError:
-        raise ConfigurationError(f"{source}: its values are nested too deeply") from None
+        raise ConfigurationError(f"{source}: values are nested too deeply") from None
 
 
 def resolve(
@@ -97,14 +97,14 @@ def doubtful(kind: type[msgspec.Struct], environment: Mapping[str, Any]) -> list
             continue  # `resolve` rejects it and names the key
         if near := difflib.get_close_matches(key, keys, n=1, cutoff=0.6):
             meant = f"{ENV_PREFIX}{near[0].upper()}"
-            lines.append(f"environment: {variable} is no setting and changes nothing; did you mean {meant}?")
+            lines.append(f"environment: {variable} is not a setting and has no effect; did you mean {meant}?")
     return lines
 
 
 def _convert(value: Any, type_: Any, origin: str, *, strict: bool) -> Any:
     if _has_nul(value):
         # No path, address or name has one, and the system's calls refuse it each in its own way.
-        raise ConfigurationError(f"{origin}: holds a NUL character")
+        raise ConfigurationError(f"{origin}: contains a NUL character")
     try:
         return msgspec.convert(value, type_, strict=strict)
     except msgspec.ValidationError as error:
@@ -114,7 +114,7 @@ def _convert(value: Any, type_: Any, origin: str, *, strict: bool) -> Any:
 _KINDS: Final = {
     "int": "a whole number",
     "float": "a number",
-    "str": "a text",
+    "str": "text",
     "bool": "true or false",
     "array": "a list",
     "object": "a table",
@@ -131,14 +131,14 @@ def _plain(origin: str, message: str, type_: Any) -> str:
     origin += re.sub(r"\[(\d+)\]", lambda found: f" {int(found[1]) + 1}", place.rstrip("`")).replace(".", ": ")
     if (expected := _expected(text)) and expected[1] in _KINDS:
         bound = "" if expected[2] is None else f", {_BOUNDS[expected[2]].format(expected[3].removesuffix('.0'))}"
-        given = "" if expected[4] is None else f", and this is {_KINDS.get(expected[4], 'a ' + expected[4])}"
-        return f"{origin}: has to be {_KINDS[expected[1]]}{bound}{given}"
+        given = "" if expected[4] is None else f", not {_KINDS.get(expected[4], 'a ' + expected[4])}"
+        return f"{origin}: must be {_KINDS[expected[1]]}{bound}{given}"
     if found := _field(text):
         return f"{origin}: " + (f"unknown key '{found[2]}'" if "unknown" in found[1] else f"{found[2]} is missing")
     if text.startswith("Invalid enum value"):
         known = [value for each in (type_, *get_args(type_)) if get_origin(each) is Literal for value in get_args(each)]
-        return f"{origin}: {text.removeprefix('Invalid enum value ')} is none of its values" + (
-            f", which are {', '.join(known)}" if known else ""
+        return f"{origin}: {text.removeprefix('Invalid enum value ')} is not a valid value" + (
+            f"; valid are {', '.join(known)}" if known else ""
         )
     return f"{origin}: {text.replace('`', '')}"
 
@@ -161,4 +161,4 @@ def _split(value: Any, type_: Any) -> Any:
 
 def _meant(key: str, known: Mapping[str, Any]) -> str:
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    return f"; did you mean '{near[0]}'?" if near else f"; known are {', '.join(known)}"
+    return f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(known)}"

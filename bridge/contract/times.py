@@ -16,5 +16,5 @@ def from_rfc3339(text: str) -> datetime.datetime:
     """Read what `rfc3339` wrote. Raises `ValueError` for text of another form or without an offset."""
     moment = datetime.datetime.fromisoformat(text)
     if moment.tzinfo is None:
-        raise ValueError("a time needs its offset from UTC")
+        raise ValueError("a time needs an offset from UTC")
     return moment

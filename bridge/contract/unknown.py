@@ -23,4 +23,4 @@ def in_plain_words(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -
         within = getattr(within, "item_type", within)
         within = next((each for each in getattr(within, "types", ()) if hasattr(each, "fields")), within)
     known = ", ".join(field.encode_name for field in within.fields) or "none"
-    return f"it holds an unknown field{f' at ${place}' if place else ''}; the known ones are: {known}"
+    return f"unknown field{f' at ${place}' if place else ''}; known fields: {known}"

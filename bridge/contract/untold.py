@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_RETURNED: Final = "counts what was given back for later among the leased"
+_RETURNED: Final = "counts messages returned for later as in flight"
 
 UNTOLD: Final[Mapping[str, Mapping[str, str]]] = {
     "sqs": {
-        "oldest_ms": "SQS does not tell the age of its oldest message; CloudWatch does",
+        "oldest_ms": "SQS does not report the age of its oldest message; CloudWatch does",
         "delayed": f"SQS {_RETURNED}",
     },
     "azure": {
-        "oldest_ms": "Azure Queue Storage does not tell the age of its oldest message",
-        "visible": "Azure Queue Storage has one count for all: what is leased or delayed is among the visible",
+        "oldest_ms": "Azure Queue Storage does not report the age of its oldest message",
+        "visible": "Azure Queue Storage has one count for all: messages in flight or delayed count as visible",
         "leased": "Azure Queue Storage has one count for all",
         "delayed": "Azure Queue Storage has one count for all",
     },
     "jetstream": {
-        "oldest_ms": "NATS JetStream tells it of messages that were never handed out, not of those that came back",
+        "oldest_ms": "NATS JetStream reports it for messages that were never delivered, not for returned ones",
         "delayed": f"NATS JetStream {_RETURNED}",
     },
 }

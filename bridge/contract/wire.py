@@ -456,7 +456,7 @@ def decode_wire(data: bytes | str) -> DownFrame | WireFrame | None:
 def _decode(data: bytes | str, decoder: msgspec.json.Decoder[object], types: frozenset[str]) -> object | None:
     raw = data.encode() if isinstance(data, str) else data
     if len(raw) > FRAME_BYTES_MAX:
-        raise BadInput("too_large", f"a frame is at most {FRAME_BYTES_MAX} bytes")
+        raise BadInput("too_large", f"a frame may have at most {FRAME_BYTES_MAX} bytes")
     try:
         if not raw.isascii():
             raw.decode()
@@ -471,7 +471,7 @@ def _decode(data: bytes | str, decoder: msgspec.json.Decoder[object], types: fro
             pass
         raise BadInput("bad_parameter", str(error).replace("`", "'")) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadInput("bad_json", "a frame is one JSON object in UTF-8") from None
+        raise BadInput("bad_json", "a frame must be one JSON object in UTF-8") from None
 
 
 def _check_up(frame: UpFrame) -> None:
@@ -481,7 +481,7 @@ def _check_up(frame: UpFrame) -> None:
         for queue, beat in frame.queues.items():
             parse_reference(queue)
             if (depth := beat.depth) is not None and max(depth.leased or 0, depth.delayed or 0) > depth.invisible:
-                detail = f"depth.leased, or delayed, is from 0 to {depth.invisible}"
+                detail = f"depth.leased and delayed must be from 0 to {depth.invisible}"
                 raise BadInput("bad_parameter", detail)
             if beat.buried is not None and beat.buried.queue:
                 parse_reference(beat.buried.queue)
@@ -496,16 +496,16 @@ def _check_up(frame: UpFrame) -> None:
         _check_hex(frame.instance, "instance")
         _check_label(frame.listener)
         if not _kind(frame.store):
-            raise BadInput("bad_parameter", "store is at most 20 lower case letters, the kind of a store")
+            raise BadInput("bad_parameter", "store must be the kind of a store, at most 20 lowercase letters")
         if len(frame.queues) > SUBSCRIPTIONS_MAX:
-            raise BadInput("too_many_items", f"at most {SUBSCRIPTIONS_MAX} queues a session")
+            raise BadInput("too_many_items", f"at most {SUBSCRIPTIONS_MAX} queues per session")
         for sub in frame.queues:
             parse_reference(sub.queue)
             _check_store(sub.store)
             if sub.seen is not None:
                 _check_hex(sub.seen.boot, "seen.boot")
         if len({sub.queue for sub in frame.queues}) != len(frame.queues):
-            raise BadInput("bad_parameter", "a queue stands twice in one hello")
+            raise BadInput("bad_parameter", "a hello must not name a queue twice")
     elif isinstance(frame, Bye):
         _check_leases(frame.leases)
     else:
@@ -518,21 +518,21 @@ def _check_up(frame: UpFrame) -> None:
 
 def _check_leases(leases: dict[str, list[int]]) -> None:
     if sum(len(ends) for ends in leases.values()) > LEASES_MAX:
-        raise BadInput("too_many_items", f"at most {LEASES_MAX} leases a frame")
+        raise BadInput("too_many_items", f"at most {LEASES_MAX} leases per frame")
     for queue in leases:
         parse_reference(queue)
 
 
 def _check_hex(text: str, name: str) -> None:
     if _hex(text) is None:
-        raise BadInput("bad_parameter", f"{name} is 32 hex digits")
+        raise BadInput("bad_parameter", f"{name} must be 32 hex digits")
 
 
 def _check_store(text: str | None) -> None:
     if text is not None and _store(text) is None:
-        raise BadInput("bad_parameter", "store is a fingerprint of at most 128 hex digits")
+        raise BadInput("bad_parameter", "store must be a fingerprint of at most 128 hex digits")
 
 
 def _check_label(text: str) -> None:
     if len(text) > 256 or not text.isprintable():
-        raise BadInput("bad_parameter", "listener is printable text of at most 256 characters")
+        raise BadInput("bad_parameter", "listener must be printable text of at most 256 characters")

@@ -57,7 +57,7 @@ class Announce(msgspec.Struct, frozen=True):
     gen: int
     reason: Reason
     size: int
-    marked_at: float
+    requested_at: float
     traceparent: str | None
     shared: bool = False
     """True if the other bridges of a cluster would notify too (C10)."""
@@ -65,12 +65,12 @@ class Announce(msgspec.Struct, frozen=True):
 
 
 class AnnounceInTurn(msgspec.Struct, frozen=True):
-    """Notify subscribers of one ``way`` about a queue, in turn with other bridges (C10).
+    """Notify subscribers of one ``route`` about a queue, in turn with other bridges (C10).
 
     ``held``: send the held notice; ``again``: send that work is waiting, if it is; ``drop``: send nothing, a peer did.
     """
 
-    way: str
+    route: str
     queue: str
     what: Literal["held", "again", "drop"]
 

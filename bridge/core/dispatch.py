@@ -25,7 +25,7 @@ COORDINATOR_TIMERS: Final = frozenset({"member", "capacity", "turn", "covered", 
 
 
 class SingleNode:
-    """Act immediately, without a cluster."""
+    """Act immediately, without a cluster: most methods do nothing, and `Coordinator` overrides them."""
 
     def on_wake_request(self, work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
         """Record a wake request. ``shared``: peers have it too; ``fresh``: no work was pending before."""
@@ -39,7 +39,7 @@ class SingleNode:
         """Record an empty receive that began at least ``after_s`` after its session learned of ``gen``."""
 
     def sweep_delay_s(self, work: PendingWork, now: float) -> float:
-        """Return this bridge's sweep delay behind the first in the order (C5)."""
+        """Return how long this bridge waits after a sweep is due, so that bridges ahead of it sweep first (C5)."""
         return 0.0
 
     def on_settled(self, work: PendingWork) -> None:
@@ -56,7 +56,7 @@ class SingleNode:
         """Record that the clock stopped (B15)."""
 
     def already_settled(self, now: float, name: Name, queue: str) -> bool:
-        """Return whether the first request of this name was settled before it was made."""
+        """Return whether a peer's empty receive covered this publish before its trigger arrived here (C4)."""
         return False
 
     def forget(self, queue: str) -> None:
@@ -76,7 +76,7 @@ Timer = tuple[str, int | str]
 
 # Two reports of the same receive can yield slightly different start times, because they travel at different speeds.
 # Without this margin, each heartbeat would make a hanging receive look like a newer one.
-JITTER_S = 1.0
+RECEIVE_START_MARGIN_S = 1.0
 
 
 class Dispatch:
@@ -87,7 +87,7 @@ class Dispatch:
         self.periods = periods
         self.draw = draw
         self.tuning = Tuning(periods)
-        self.pending = PendingQueues(periods.queues_max, self.tuning, self._no_more_timers)
+        self.pending = PendingQueues(periods.queues_max, self.tuning, self._forget_queue)
         self.sessions = Sessions(periods.heartbeat_s)
         self.agenda: Agenda[Timer] = Agenda()
         self.commands: list[Command] = []
@@ -132,7 +132,7 @@ class Dispatch:
         fresh = not work.dirty
         self.pending.request_wake(work, now, reason, size, trace, foreign=foreign)
         self.coordinator.on_wake_request(work, now, name, shared=shared, fresh=fresh)
-        self.announce(work, now, work.gen, reason, size, work.marked_at, trace, shared=shared)
+        self.announce(work, now, work.gen, reason, size, work.requested_at, trace, shared=shared)
         owner = None if work.owner is None else work.sessions.get(work.owner)
         if owner is None:
             self.wake_sessions(work, now)
@@ -140,7 +140,7 @@ class Dispatch:
             # B3: while the queue has an owner, a wake request rewrites the owner's slot; only an unsent wake is merged.
             self.write(work, owner)
             self.expect_start(work, now)
-            if self._calls_all(work):
+            if self._wakes_all(work):
                 for entry in work.sessions.workers_except(owner.session):
                     self.write(work, entry)
 
@@ -151,21 +151,21 @@ class Dispatch:
         gen: int,
         reason: Reason,
         size: int,
-        marked_at: float,
+        requested_at: float,
         trace: Traced | None,
         *,
         shared: bool = False,
     ) -> None:
-        """Announce work to subscribers; report a mere check only if no session could do it (B12)."""
+        """Announce work to subscribers, a check only if the queue has no session (B12); wake a scaler to recount."""
         self._wake_scaler(work, reason)
         if self.announcing and (reason in WORK or not work.sessions):
             traceparent, traces = (None, None) if trace is None else (trace.traceparent, trace.traces)
-            self._notify(work, now, Announce(work.queue, gen, reason, size, marked_at, traceparent, shared, traces))
+            self._notify(work, now, Announce(work.queue, gen, reason, size, requested_at, traceparent, shared, traces))
 
     def notify(
         self, work: PendingWork, now: float, reason: Reason, size: int, since: float, *, shared: bool = False
     ) -> None:
-        """Announce work to subscribers only: the sessions have been woken already or need no wake (B12, O1).
+        """Announce work to subscribers and scalers: the sessions have been woken or need no wake (B12, O1).
 
         The generation is new, because subscribers drop a second wake with the same generation as a duplicate.
         """
@@ -190,7 +190,7 @@ class Dispatch:
         """
         if not work.dirty or work.owner is not None or work.deferred:
             return False
-        if self._calls_all(work):
+        if self._wakes_all(work):
             chosen = work.sessions.pick_all(excluding)
         else:
             chosen = [entry for entry in work.sessions.pick_for(self.size(work)) if entry.session not in excluding]
@@ -215,14 +215,14 @@ class Dispatch:
     def write(self, work: PendingWork, entry: SessionQueue) -> None:
         """Write the newest wake into a session's slot; keep carried messages that are still unsent."""
         carried = entry.slot.messages if entry.slot is not None else None
-        marked_at = work.marked_at if entry.slot is None else min(work.marked_at, entry.slot.marked_at)
+        requested_at = work.requested_at if entry.slot is None else min(work.requested_at, entry.slot.requested_at)
         size = self.size(work) + (len(carried) if carried else 0)
         weight = entry.slot.weight if entry.slot is not None else 0
-        entry.slot = WakeSlot(work.gen, work.reason, size, marked_at, work.traceparent, carried, weight, work.traces)
-        self.fill(entry)
+        entry.slot = WakeSlot(work.gen, work.reason, size, requested_at, work.traceparent, carried, weight, work.traces)
+        self.queue_wake(entry)
 
-    def fill(self, entry: SessionQueue) -> None:
-        """Note that a session's entry has a wake to send."""
+    def queue_wake(self, entry: SessionQueue) -> None:
+        """Queue an entry's wake for sending, and move the entry to the end of the order."""
         work = self.pending.by_queue[entry.queue]
         work.sessions.used(entry)
         session = self.sessions.get(entry.session)
@@ -237,7 +237,7 @@ class Dispatch:
         self.commands.append(Flush(session.id))
 
     @staticmethod
-    def _calls_all(work: PendingWork) -> bool:
+    def _wakes_all(work: PendingWork) -> bool:
         """Return whether to wake every session with room: only for work, or each sweep would cost N receives (I2)."""
         return work.numbers.wake == "all" and work.reason in WORK
 
@@ -264,7 +264,7 @@ class Dispatch:
             work.traces = None
             self.coordinator.on_generation_sent(work, now, slot.gen)
             work.wakes = {**work.wakes, slot.reason: work.wakes.get(slot.reason, 0) + 1}
-            waited = now - slot.marked_at
+            waited = now - slot.requested_at
             wakes.append(
                 Wake(
                     queue=queue,
@@ -318,7 +318,7 @@ class Dispatch:
         self._expect_progress(work)
 
     def progress(self, work: PendingWork, entry: SessionQueue, now: float) -> None:
-        """Note progress of a session on this queue and lift its bar as stuck or unresponsive."""
+        """Make a stuck or unresponsive session available again after progress."""
         if entry.stuck or entry.unresponsive:
             entry.stuck = entry.unresponsive = False
             work.sessions.refresh(entry)
@@ -326,9 +326,13 @@ class Dispatch:
 
     def receiving(self, work: PendingWork, entry: SessionQueue, now: float, begun_at: float) -> None:
         """Note that a heartbeat reports a receive that began at ``begun_at`` (B5)."""
-        if begun_at > max(entry.woken_at, entry.stuck_at) + JITTER_S:
+        if begun_at > max(entry.woken_at, entry.stuck_at) + RECEIVE_START_MARGIN_S:
             self.progress(work, entry, now)
-        if work.owner == entry.session and work.started_at is not None and begun_at > work.started_at + JITTER_S:
+        if (
+            work.owner == entry.session
+            and work.started_at is not None
+            and begun_at > work.started_at + RECEIVE_START_MARGIN_S
+        ):
             work.started_at = begun_at
             self._expect_progress(work)
 
@@ -369,7 +373,7 @@ class Dispatch:
     # -- room --------------------------------------------------------------------------------------------------------
 
     def more(self, work: PendingWork, entry: SessionQueue, now: float, depth: int | None, starting: int = 0) -> None:
-        """Bar a session that stopped although messages may remain, and wake the next one (B6, the cascade).
+        """Bar a session that stopped although messages may remain, and wake the next one (B6).
 
         ``starting`` is the number of workers that a scaler is starting because of it.
         """
@@ -408,7 +412,7 @@ class Dispatch:
         self.pending.drop(work.queue)
         return True
 
-    def _no_more_timers(self, queue: str) -> None:
+    def _forget_queue(self, queue: str) -> None:
         for kind in ("due", "sweep", "start", "progress", "reread"):
             self.agenda.clear((kind, queue))
         self.coordinator.forget(queue)
@@ -432,7 +436,7 @@ class Dispatch:
 
 
 TICK: Timer = ("again", 0)
-LOOKS = 4
+CHECKS_PER_PERIOD = 4
 """Backlogs are checked this often per period, so a reminder is late by at most a quarter of it."""
 
 
@@ -451,20 +455,20 @@ class Reminders:
             self._d.agenda.clear(TICK)
         elif TICK not in self._d.agenda:
             self._since = now
-            self._d.agenda.set(TICK, now + self._d.periods.again_s / LOOKS)
+            self._d.agenda.set(TICK, now + self._d.periods.again_s / CHECKS_PER_PERIOD)
 
     def tick(self, now: float) -> None:
         """Announce again what is due, and set the next tick."""
         period = self._d.periods.again_s
         for work in self._d.pending.by_queue.values():
-            if now - max(work.notified_at, self._since) >= period and self._known(work):
+            if now - max(work.notified_at, self._since) >= period and self._can_be_settled(work):
                 size = work.visible or max(1, work.size)
-                since = work.visible_since if work.visible else work.marked_at
+                since = work.visible_since if work.visible else work.requested_at
                 self._d.notify(work, now, "resync", size, since, shared=True)
-        self._d.agenda.set(TICK, now + period / LOOKS)
+        self._d.agenda.set(TICK, now + period / CHECKS_PER_PERIOD)
 
     @staticmethod
-    def _known(work: PendingWork) -> bool:
+    def _can_be_settled(work: PendingWork) -> bool:
         """Return whether anything would report that the work is done.
 
         For a queue in an external store only sessions do: without any, reminders would never end.

@@ -256,19 +256,19 @@ class EmbeddedQueues:
             work.gen = gen
         entry.carry(gen, len(messages))
         size = max(visible, len(messages))
-        marked_at = now
+        requested_at = now
         previous = entry.slot
         if previous is not None:
             earlier = previous.messages or []
             size += previous.size
             messages = earlier + messages
-            marked_at = min(previous.marked_at, now)
-        entry.slot = WakeSlot(gen, "trigger", size, marked_at, None, messages, weight)
+            requested_at = min(previous.requested_at, now)
+        entry.slot = WakeSlot(gen, "trigger", size, requested_at, None, messages, weight)
         due_at = now + work.numbers.start_ack_s
         batch = CarriedBatch(session, queue, gen, claims, now, due_at, alone=size == len(messages))
         self._carried.setdefault(session, CarriedBatches()).add(batch)
         d.agenda.set_earlier(("batch", session), due_at)
-        d.fill(entry)
+        d.queue_wake(entry)
         d.announce(work, now, gen, "trigger", len(claims), now, None)
         work.carried_announced += len(claims)
 

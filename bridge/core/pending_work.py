@@ -22,7 +22,7 @@ from bridge.core.sessions import QueueSessions
 from bridge.core.settings import Numbers, Tuning
 
 SIZE_MAX = 1_000_000_000
-WHOLE_S: Final = 60.0
+DETAILED_S: Final = 60.0
 """How long a bare number does not replace a more detailed count."""
 
 
@@ -39,7 +39,7 @@ class Counted(msgspec.Struct, frozen=True):
     """Since when the oldest visible message has been visible; None if there is none or it was not reported."""
 
     @property
-    def whole(self) -> bool:
+    def detailed(self) -> bool:
         """Return whether the store reported more than two numbers."""
         return self.leased is not None or self.oldest_at is not None
 
@@ -57,7 +57,7 @@ class CountedBuried(msgspec.Struct, frozen=True):
     at: float
 
 
-DOUBTS: Final = frozenset({"resync", "sweep"})
+CHECK_ONLY: Final = frozenset({"resync", "sweep"})
 """Reasons that request a check but do not report work."""
 
 
@@ -67,7 +67,7 @@ _NEVER: Final[dict[Reason, DueTimes]] = {}
 
 
 class PendingWork(msgspec.Struct, eq=False):
-    """Hold what the bridge knows of one queue."""
+    """Hold the bridge's state of one queue: pending work, counts and sessions."""
 
     queue: str
     sessions: QueueSessions
@@ -76,13 +76,13 @@ class PendingWork(msgspec.Struct, eq=False):
     dirty: bool = False
     deferred: bool = False
     """Another bridge checks first; this one checks if that bridge reports nothing (C2)."""
-    announced: bool = False
+    work_reported: bool = False
     """True if work was reported since the last settle; otherwise a check was requested at most."""
     after_gap: bool = False
-    """The only wake requests, while no session was connected, were for a gap that may have hidden triggers (B2)."""
+    """Pending only because triggers may have been missed while no session was connected (B2)."""
     reason: Reason = "resync"
     size: int = 0
-    marked_at: float = 0.0
+    requested_at: float = 0.0
     traceparent: str | None = None
     traces: Traces | None = None
     """The trace contexts that no wake has carried yet."""
@@ -91,6 +91,7 @@ class PendingWork(msgspec.Struct, eq=False):
     unacked: tuple[tuple[int, float], ...] = ()
     """Wakes without a `started` from the owner: (gen, when sent); the oldest and the newest are enough."""
     asked: frozenset[int] = frozenset()
+    """Sessions that were woken for this work; retries wake others."""
     rounds: int = 0
     started_at: float | None = None
     """When the owner's newest known receive began (B5)."""
@@ -108,12 +109,14 @@ class PendingWork(msgspec.Struct, eq=False):
     """Since when the oldest visible message has been visible; None if there is none."""
     foreign: bool = False
     """The work does not come from the store's own state, which therefore cannot settle it."""
-    announced_at: float = float("-inf")
+    work_reported_at: float = float("-inf")
     """When a trigger, or the end of a delay or lease, last reported work."""
     found_empty_at: float | None = None
+    """When the newest receive began that found the queue empty."""
     last_empty_external: bool = False
     """The newest empty receive came from a listener of an external store."""
     born_at: float = 0.0
+    """When the queue became known."""
     due: dict[Reason, DueTimes] = msgspec.field(default_factory=lambda: _NEVER)
     due_to_all: dict[Reason, DueTimes] = msgspec.field(default_factory=lambda: _NEVER)
     """Due times that the other cluster members keep too: they check in turn (C2)."""
@@ -193,7 +196,7 @@ class PendingWork(msgspec.Struct, eq=False):
         """
         at, previous = now - depth.age_ms / 1000, self.counted
         bare = depth.leased is None and depth.delayed is None and depth.oldest_ms is None and depth.visible > 0
-        if previous is not None and bare and previous.whole and at < previous.at + WHOLE_S:
+        if previous is not None and bare and previous.detailed and at < previous.at + DETAILED_S:
             return
         if previous is None or at >= previous.at:
             oldest_at = None if depth.oldest_ms is None or not depth.visible else at - depth.oldest_ms / 1000
@@ -224,31 +227,31 @@ class PendingWork(msgspec.Struct, eq=False):
         True if a trigger, delay or lease requested a wake that is not settled yet, or did so within ``within_s``: a
         check may find a put before its trigger arrives, and its heartbeat comes some seconds later.
         """
-        return now - self.announced_at <= within_s or (self.dirty and self.announced_at >= self.marked_at)
+        return now - self.work_reported_at <= within_s or (self.dirty and self.work_reported_at >= self.requested_at)
 
 
 class PendingQueues:
     """Hold the pending work of all queues in one boot.
 
-    At the limit, names without sessions are evicted: first those without pending work, then those with some, last those
-    with due times; in each group the longest unused first. No session loses a wake: an unknown queue is dirty at its
-    first hello (B10), and the sweep finds due messages. ``forgotten`` is called with each dropped name.
+    At the limit, queues that are not `needed` are evicted: first those without pending work, then those with some, last
+    those with due times; in each group the longest unused first. No session loses a wake: an unknown queue is dirty at
+    its first hello (B10), and the sweep finds due messages. ``forgotten`` is called with each dropped name.
     """
 
     def __init__(self, limit: int, tuning: Tuning, forgotten: Callable[[str], None] = lambda queue: None) -> None:
         self.by_queue: dict[str, PendingWork] = {}
         self.limit = limit
-        self.unknown = 0
+        self.evicted_with_work = 0
         """How many names with pending work were evicted, or never kept, for lack of room."""
-        self.unknown_gen = 0
+        self.evicted_gen = 0
         """The newest generation of any of those; 0 before the first."""
         self.changed: set[str] | None = None
         """Queues whose sessions or room changed; only kept in a cluster (C3)."""
         self._tuning = tuning
         self._forgotten = forgotten
         self._gen = 0
-        # Each name that may be evicted is in one of these lanes, perhaps with some that may not. They are sorted out
-        # when they come first, which costs at most one step per change of a queue.
+        # Each name that may be evicted is in one of these lanes. They may also hold names that must stay; those are
+        # removed when they reach the front, which costs at most one step per change of a queue.
         self._lanes: tuple[OrderedDict[str, None], ...] = (OrderedDict(), OrderedDict(), OrderedDict())
 
     @property
@@ -271,7 +274,11 @@ class PendingQueues:
         An unknown name may be one that was evicted: then it counts as the newest of those.
         """
         work = self.find(queue)
-        return (self.unknown_gen, self.unknown > 0) if work is None else (max(work.gen, work.notified), work.waits)
+        return (
+            (self.evicted_gen, self.evicted_with_work > 0)
+            if work is None
+            else (max(work.gen, work.notified), work.waits)
+        )
 
     def open(self, queue: str, now: float) -> PendingWork:
         """Return or create the pending work of ``queue``, for listeners and the queue service; no limit applies.
@@ -294,8 +301,8 @@ class PendingQueues:
             if self._make_room():
                 return self._add(queue, now)
             work = self._new(queue, now)
-            self.unknown += 1
-            self.unknown_gen = self.next_gen()
+            self.evicted_with_work += 1
+            self.evicted_gen = self.next_gen()
         return work
 
     def release(self, work: PendingWork) -> None:
@@ -336,8 +343,8 @@ class PendingQueues:
             if work is None:
                 break
             if work.lane:
-                self.unknown += 1
-                self.unknown_gen = max(self.unknown_gen, work.gen, work.notified)
+                self.evicted_with_work += 1
+                self.evicted_gen = max(self.evicted_gen, work.gen, work.notified)
             self.drop(work.queue)
         return len(self.by_queue) < self.limit
 
@@ -359,14 +366,14 @@ class PendingQueues:
     ) -> None:
         """Raise a queue's pending work to a new generation (B1); requests are merged and never dropped (I8)."""
         work.gen = self.next_gen()
-        doubtful = reason in DOUBTS
-        work.announced = work.announced or not doubtful
+        doubtful = reason in CHECK_ONLY
+        work.work_reported = work.work_reported or not doubtful
         if reason in WORK:
-            work.announced_at = now
+            work.work_reported_at = now
         work.after_gap = doubtful and not work.sessions and (work.after_gap or not work.dirty)
         if not work.dirty:
             work.dirty = True
-            work.marked_at = now
+            work.requested_at = now
             work.size = 0
         work.reason = reason
         work.size = min(SIZE_MAX, work.size + size)
@@ -377,7 +384,7 @@ class PendingQueues:
 
     def settle(self, work: PendingWork) -> None:
         """Clear the pending work."""
-        work.dirty = work.announced = work.after_gap = False
+        work.dirty = work.work_reported = work.after_gap = False
         work.foreign = False
         work.size = 0
         work.traceparent = work.traces = None

@@ -20,7 +20,7 @@ SECONDS_PER_SESSION = 0.0025
 
 
 class InFlight(msgspec.Struct, frozen=True):
-    """Hold the longest-running message of a session's queue, by its newest heartbeat."""
+    """Hold the longest-running message of a session's queue, as of its newest heartbeat."""
 
     id: str
     attempt: int
@@ -88,7 +88,7 @@ class Sessions:
         """Add a session that has not sent a hello yet."""
         self._by_id[session.id] = session
 
-    def holder(self, instance: str) -> Session | None:
+    def by_instance(self, instance: str) -> Session | None:
         """Return an instance's session."""
         return self._by_instance.get(instance)
 
@@ -99,16 +99,16 @@ class Sessions:
         session.instance = instance
         session.listener = listener
         self._by_instance[instance] = session
-        self._counted()
+        self._update_heartbeat()
 
     def remove(self, session: Session) -> None:
         """Forget a session."""
         self._by_id.pop(session.id, None)
         if session.instance is not None and self._by_instance.get(session.instance) is session:
             del self._by_instance[session.instance]
-            self._counted()
+            self._update_heartbeat()
 
-    def _counted(self) -> None:
+    def _update_heartbeat(self) -> None:
         self.heartbeat_s = max(self._shortest, SECONDS_PER_SESSION * len(self._by_instance))
 
 
@@ -248,7 +248,7 @@ class WakeSlot(msgspec.Struct):
     gen: int
     reason: Reason
     size: int
-    marked_at: float
+    requested_at: float
     traceparent: str | None = None
     messages: list[CarriedMessage] | None = None
     weight: int = 0
@@ -276,13 +276,14 @@ class SessionQueue(msgspec.Struct, eq=False):
     receive_due: bool = False
     """Woken to check: its receive takes slots that no report has deducted yet (O7)."""
     began: bool = False
-    """Sent `started` for that check: its next count has deducted them."""
+    """It sent `started` for that check: its next count has deducted them."""
     reported_gen: int = 0
     carried: list[tuple[int, int]] = []
+    """Generation and number of carried messages that its reports do not include yet."""
     full: bool = False
-    """Sent `more`, or has no slot: barred until it sends `room` (B6)."""
+    """It sent `more` or has no slot: barred until it sends `room` (B6)."""
     stuck: bool = False
-    """Sent `started` and made no progress since: barred until it does (B5)."""
+    """It sent `started` and has made no progress since: barred until it does (B5)."""
     stuck_at: float = 0.0
     unresponsive: bool = False
     """Did not accept carried messages: barred until it responds again."""
@@ -292,18 +293,19 @@ class SessionQueue(msgspec.Struct, eq=False):
     may_hold_leases: bool = False
     """Woken for this queue, or busy with it, since its last all-idle heartbeat (B8)."""
     leases: list[float] = []
+    """When the leases end that its newest heartbeat named."""
     scaler: bool = False
     """The session starts workers instead of handling messages (Z5)."""
     starting: int = 0
     """How many workers it is starting, by its newest `more` or heartbeat."""
     processes: Processes | None = None
-    """A scaler's workers by its newest heartbeat. Display only."""
+    """A scaler's workers as of its newest heartbeat. Display only."""
     failing_since: float | None = None
-    """When its receives began to fail without a success since, by its newest heartbeat. Display only."""
+    """When its receives began to fail without a success since, as of its newest heartbeat. Display only."""
     hung: int = 0
-    """How many slots are held by handlers that timed out, by its newest heartbeat. Display only."""
+    """How many slots are held by handlers that timed out, as of its newest heartbeat. Display only."""
     starved: Starved | None = None
-    """Why its pool grants it no slot, by its newest heartbeat. Display only."""
+    """Why its pool grants it no slot, as of its newest heartbeat. Display only."""
     in_flight: dict[str, int] | None = None
     """Running calls by handler, from its heartbeats. Display only."""
 
@@ -353,29 +355,40 @@ def session_queue(session: int, sub: Subscription, *, accepts: bool, scaler: boo
     )
 
 
-# A longer search would make each put dearer with every session that accepts no carried messages.
+# A longer search would make each put more expensive with every session that accepts no carried messages.
 CARRY_CANDIDATES = 16
 
 # Most queues never have a session and share these empty values: with 100,000 names each byte counts.
-_NOBODY: dict[int, SessionQueue] = {}
+_NO_SESSIONS: dict[int, SessionQueue] = {}
 _NO_STORES: dict[str, int] = {}
 
 
 class QueueSessions:
-    """Hold the sessions subscribed to one queue; those with room are in the order of their last use."""
+    """Hold the sessions subscribed to one queue; those with room are in the order of their last queued wake."""
 
-    __slots__ = ("_all", "_barred", "_changed", "_foreign", "_own", "_queue", "_ready", "_scalers", "_stores", "store")
+    __slots__ = (
+        "_all",
+        "_changed",
+        "_foreign",
+        "_full_scalers",
+        "_own",
+        "_queue",
+        "_ready",
+        "_scalers",
+        "_stores",
+        "store",
+    )
 
     def __init__(self, queue: str = "", changed: set[str] | None = None) -> None:
         self._queue = queue
         self._changed = changed
         self.store: str | None = None
         """The store that these sessions report (B11)."""
-        self._all = _NOBODY
-        self._ready = _NOBODY
-        self._scalers = _NOBODY
+        self._all = _NO_SESSIONS
+        self._ready = _NO_SESSIONS
+        self._scalers = _NO_SESSIONS
         """Scalers with room, which come after all workers."""
-        self._barred = _NOBODY
+        self._full_scalers = _NO_SESSIONS
         """Scalers without room."""
         self._own = 0
         self._foreign = 0
@@ -395,7 +408,7 @@ class QueueSessions:
 
     @property
     def any_foreign(self) -> bool:
-        """Return whether a session does not report that."""
+        """Return whether a session reports the queue in an external store."""
         return self._foreign > 0
 
     @property
@@ -420,9 +433,9 @@ class QueueSessions:
 
     def barred_scaler(self) -> SessionQueue | None:
         """Return one scaler that is starting workers and needs to know of more work; None if any has room (Z5)."""
-        if not self._barred or self._scalers:
+        if not self._full_scalers or self._scalers:
             return None
-        return next((entry for entry in self._barred.values() if entry.starting and entry.capacity), None)
+        return next((entry for entry in self._full_scalers.values() if entry.starting and entry.capacity), None)
 
     def any_other_store(self, store: str | None, excluding: Iterable[int]) -> bool:
         """Return whether a session outside ``excluding`` reports a store and all that do report another one.
@@ -447,7 +460,7 @@ class QueueSessions:
         """Add a session's entry."""
         self.remove(entry.session)
         if not self._all:
-            self._all, self._ready, self._scalers, self._barred = {}, {}, {}, {}
+            self._all, self._ready, self._scalers, self._full_scalers = {}, {}, {}, {}
             self._stores = {}
         self._all[entry.session] = entry
         self.store = entry.store or self.store
@@ -464,7 +477,7 @@ class QueueSessions:
         entry = self._all.pop(session, None)
         if entry is not None:
             self._order(entry).pop(session, None)
-            self._barred.pop(session, None)
+            self._full_scalers.pop(session, None)
             if entry.own:
                 self._own -= 1
             else:
@@ -487,15 +500,15 @@ class QueueSessions:
             self._foreign -= 1
 
     def refresh(self, entry: SessionQueue) -> None:
-        """Note that an entry gained or lost room; its place in the order is kept."""
+        """Note that an entry may have gained or lost room; one that regains it goes to the end of the order."""
         order = self._order(entry)
         if entry.has_room:
             order.setdefault(entry.session, entry)
-            self._barred.pop(entry.session, None)
+            self._full_scalers.pop(entry.session, None)
         else:
             order.pop(entry.session, None)
             if entry.scaler:
-                self._barred.setdefault(entry.session, entry)
+                self._full_scalers.setdefault(entry.session, entry)
         if self._changed is not None:
             self._changed.add(self._queue)
 

@@ -138,18 +138,18 @@ class Timers:
         self._d.agenda.set(("sweep", work.queue), now + max(work.numbers.start_ack_s, work.numbers.sweep_s / 4))
 
 
-JITTER = 0.1
+SWEEP_JITTER = 0.1
 
 
-def next_sweep(covered_at: float, period_s: float, draw: Draw) -> float:
+def next_sweep(found_empty_at: float, period_s: float, draw: Draw) -> float:
     """Return when the next sweep of a queue is due, counted from its last empty receive.
 
     Counted from its own attempt, a sweep would drift to gaps of two periods whenever its receive takes time, and would
     trigger dead-man timers. The jitter of 10 % spreads the queues.
     """
-    return covered_at + period_s * (1 - JITTER + 2 * JITTER * draw())
+    return found_empty_at + period_s * (1 - SWEEP_JITTER + 2 * SWEEP_JITTER * draw())
 
 
-def latest_sweep(covered_at: float, period_s: float) -> float:
+def latest_sweep(found_empty_at: float, period_s: float) -> float:
     """Return the latest time at which the sweep is due; bridges later in the order wait for it (C5)."""
-    return covered_at + period_s * (1 + JITTER)
+    return found_empty_at + period_s * (1 + SWEEP_JITTER)

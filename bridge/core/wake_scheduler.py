@@ -154,7 +154,7 @@ class WakeScheduler:
         if self._duplicates.is_copy(now, name, queue, not_before, bus, redelivered):
             self.dispatch.emit(DuplicateDropped(queue, bus))
             return
-        first = self._duplicates.marked(now, name, queue, not_before, bus)
+        first = self._duplicates.remember(now, name, queue, not_before, bus)
         work.count_triggers(now, bus, count)
         self.dispatch.emit(Triggered(queue, bus, event.payload_size, count))
         if work.sessions.any_own and not work.sessions.any_foreign:
@@ -249,7 +249,7 @@ class WakeScheduler:
         self._close(now, session, code)
 
     def _hello(self, now: float, session: Session, frame: Hello) -> None:
-        holder = self.sessions.holder(frame.instance)
+        holder = self.sessions.by_instance(frame.instance)
         excluding = {session.id} if holder is None else {session.id, holder.id}
         for sub in frame.queues:
             work = self.pending.find(sub.queue)
@@ -697,7 +697,7 @@ class Duplicates:
             return False
         return first[0] == queue and first[1] == not_before_ms and (first[2] != bus or redelivered)
 
-    def marked(self, now: float, name: Name | None, queue: str, not_before_ms: int, bus: str) -> bool:
+    def remember(self, now: float, name: Name | None, queue: str, not_before_ms: int, bus: str) -> bool:
         """Remember a wake request, in the same tick; return whether its name is new."""
         if name is None:
             return False

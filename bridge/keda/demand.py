@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bridge.core.pending_work import DOUBTS
+from bridge.core.pending_work import CHECK_ONLY
 from bridge.keda.counts import Count, Key
 from bridge.keda.scaled_object import Target
 
@@ -42,7 +42,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds until the next message becomes visible; None if unknown."""
 
 
-def work(known: Known, per_process: int, start_s: float) -> int | None:
+def demand(known: Known, per_process: int, start_s: float) -> int | None:
     """Return the number of messages that need workers; None if unknown.
 
     Leased messages count, as their workers must keep running; delayed ones do not. If the count does not distinguish
@@ -68,18 +68,18 @@ def changes_in(known: Known, start_s: float) -> float | None:
     return known.due_s - start_s
 
 
-TOLD_S: Final = 60.0
+COUNT_LIFETIME_S: Final = 60.0
 """Lifetime of a count, and of listeners' reported counts."""
 
 
-def counted_at(bridge: Bridge, target: Target) -> Key | None:
+def count_key(bridge: Bridge, target: Target) -> Key | None:
     """Return where to count a target's messages; None if the bridge knows them itself, or if it is unknown."""
     engine = bridge.own is None and bridge.keeps_queues
     return (target.queue, target.store) if target.store is not None or engine else None
 
 
-def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
-    """Return what is known now, without a call of a store; ``count`` is the newest one of an external store.
+def known_state(bridge: Bridge, target: Target, count: Count | None) -> Known:
+    """Return what is known now, without calling a store; ``count`` is the newest one of an external store.
 
     For an external queue that is not counted, it uses announcements and the listeners' sessions and reported counts.
     """
@@ -89,12 +89,12 @@ def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
     busy = sum(_holds(entry) for entry in entries)
     due_s = None if work is None else _due_s(bridge, work, now)
     unseen = _others_may_have_workers(bridge, queue, now)
-    if counted_at(bridge, target) is not None:
-        if count is None or count.failed or now - count.at > TOLD_S:
+    if count_key(bridge, target) is not None:
+        if count is None or count.failed or now - count.at > COUNT_LIFETIME_S:
             return Known(announced=work is not None and work.dirty, busy=busy, unseen=True, due_s=due_s)
         return Known(
             # The count replaces a check that is only pending after a gap.
-            announced=work is not None and work.dirty and work.announced,
+            announced=work is not None and work.dirty and work.work_reported,
             paused=count.paused,
             visible=count.visible,
             invisible=count.invisible,
@@ -106,7 +106,7 @@ def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
         )
     if work is None:
         # Unknown, or evicted from the table of queues.
-        return Known(announced=bridge.scheduler.pending.unknown > 0, unseen=unseen)
+        return Known(announced=bridge.scheduler.pending.evicted_with_work > 0, unseen=unseen)
     if work.exists and not (work.last_empty_external and not work.sessions.any_own):
         return Known(
             # A worker that has not received yet may not know its store.
@@ -119,7 +119,9 @@ def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
             due_s=due_s,
         )
     reported = (
-        work.counted if work.counted is not None and len(work.sessions) and now - work.counted.at < TOLD_S else None
+        work.counted
+        if work.counted is not None and len(work.sessions) and now - work.counted.at < COUNT_LIFETIME_S
+        else None
     )
     return Known(
         announced=work.dirty,
@@ -142,12 +144,12 @@ def _others_may_have_workers(bridge: Bridge, queue: str, now: float) -> bool:
     if bridge.coordinator is None:
         return bridge.scheduler.on_engine
     members = bridge.coordinator.members
-    return members.alone(now) or any(queue in peer.abilities for peer in members.peers.values())
+    return members.alone(bridge.coordinator.at(now)) or any(queue in peer.abilities for peer in members.peers.values())
 
 
 def _due_s(bridge: Bridge, work: PendingWork, now: float) -> float | None:
     times = [bridge.scheduler.dispatch.agenda.when(("reread", work.queue))]
     # Checks that are not due to a message do not count.
     known = [*work.due.items(), *work.due_to_all.items()]
-    times += [each.next() for reason, each in known if reason not in DOUBTS]
+    times += [each.next() for reason, each in known if reason not in CHECK_ONLY]
     return min((max(0.0, at - now) for at in times if at is not None), default=None)

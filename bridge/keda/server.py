@@ -1,4 +1,4 @@
-"""Serve KEDA's gRPC calls with `Watching` and `KedaCounts`; only this module needs grpcio."""
+"""Serve KEDA's gRPC calls with `KedaStreams` and `KedaCounts`; only this module needs grpcio."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from bridge.access.quota_guard import PastLimit
 from bridge.contract.address import sender_of
 from bridge.contract.errors import BadInput
 from bridge.keda.counts import KedaCounts
-from bridge.keda.demand import counted_at, look, work
+from bridge.keda.demand import count_key, demand, known_state
 from bridge.keda.gateway import INNER_HOST, PER_SENDER_MAX, Gateway, Listen
 from bridge.keda.scaled_object import KEY, Target, asked
-from bridge.keda.streams import Stream, Watching
+from bridge.keda.streams import KedaStreams, Stream
 from bridge.observe.facts import AccessRefused, Fact, KedaDropped
 from bridge.queues.base import QueueStore
 from bridge.service.bridge import Bridge
@@ -112,7 +112,7 @@ class KedaServer:
         counted: dict[str | None, QueueStore] = {None: bridge.store}
         counted.update(stores)
         self._counts = KedaCounts(counted, bridge.now, lambda queue: self._watching.queues_changed((queue,)))
-        self._watching = Watching(bridge, self._counts)
+        self._watching = KedaStreams(bridge, self._counts)
         bridge.metrics.watch("queuebell_keda_streams", "Open streams to KEDA", lambda: float(self._open))
         bridge.metrics.watch(
             "queuebell_keda_counts",
@@ -266,9 +266,9 @@ class KedaServer:
         return GetMetricsResponse(metricValues=[value])
 
     async def _work(self, target: Target) -> int:
-        key = counted_at(self._bridge, target)
+        key = count_key(self._bridge, target)
         count = None if key is None else await self._counts.fresh(key)
-        found = work(look(self._bridge, target, count), target.per_process, target.start_s)
+        found = demand(known_state(self._bridge, target, count), target.per_process, target.start_s)
         if found is not None:
             return found
         if key is not None:
@@ -320,7 +320,7 @@ class KedaServer:
         stream = self._watching.open(target, f"{ref.namespace}/{ref.name}"[:_LABEL_MAX])
         permit = None
         if self._authorizer.access is not None and identity is not None:
-            permit = self._authorizer.access.leave(identity, Verb.LOOK, stream.end)
+            permit = self._authorizer.access.permit(identity, Verb.LOOK, stream.end)
             permit.queues = frozenset({target.queue})
         try:
             await self._send(stream, context)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.core.agenda import Agenda
 from bridge.keda.counts import KedaCounts
-from bridge.keda.demand import changes_in, counted_at, look, work
+from bridge.keda.demand import changes_in, count_key, demand, known_state
 from bridge.keda.scaled_object import Target
 from bridge.observe.facts import Fact, MemberCame, MemberGone, SessionClosed, Suspended
 
@@ -26,7 +26,7 @@ class Stream:
 
     __slots__ = ("_news", "_watching", "active", "ended", "label", "target")
 
-    def __init__(self, watching: Watching, target: Target, label: str) -> None:
+    def __init__(self, watching: KedaStreams, target: Target, label: str) -> None:
         self._watching = watching
         self._news = asyncio.Event()
         self.target = target
@@ -36,7 +36,7 @@ class Stream:
         self.ended: str | None = None
         """The error code of its end; "" for a normal end, None while it is open."""
 
-    def tell(self, active: bool) -> None:
+    def set(self, active: bool) -> None:
         """Set the value to send."""
         self.active = active
         self._news.set()
@@ -51,22 +51,22 @@ class Stream:
         """End the stream; may be called twice."""
         if self.ended is None:
             self.ended = why
-            self._watching.left(self)
+            self._watching.forget(self)
         self._news.set()
 
 
 class _Watched:
     """A target and its streams."""
 
-    __slots__ = ("saying", "streams", "target")
+    __slots__ = ("schedule", "streams", "target")
 
     def __init__(self, target: Target, now: float) -> None:
         self.target = target
-        self.saying = Saying(now)
+        self.schedule = SendSchedule(now)
         self.streams: dict[Stream, None] = {}
 
 
-class Watching:
+class KedaStreams:
     """Holds the streams of a bridge; belongs to the event loop that started the bridge.
 
     It observes the bridge's facts and its sessions' frames; for a queue without streams each costs a table lookup.
@@ -100,11 +100,11 @@ class Watching:
             self._of_queue.setdefault(target.queue, []).append(watched)
         watched.streams[stream] = None
         self._check(watched)
-        if watched.saying.said is not None:
-            stream.tell(watched.saying.said)
+        if watched.schedule.last_sent is not None:
+            stream.set(watched.schedule.last_sent)
         return stream
 
-    def left(self, stream: Stream) -> None:
+    def forget(self, stream: Stream) -> None:
         """Forget a stream that has ended."""
         watched = self._targets.get(stream.target)
         if watched is None or watched.streams.pop(stream, watched) is watched or watched.streams:
@@ -118,7 +118,7 @@ class Watching:
         self._arm()
 
     def close(self) -> None:
-        """End all streams, and let no more begin; may be called twice."""
+        """End all streams, and reject new ones; may be called twice."""
         self._closed = True
         for stream in self.streams():
             stream.end()
@@ -130,8 +130,8 @@ class Watching:
         now = self._bridge.now()
         for queue in queues:
             for watched in self._of_queue.get(queue, ()):
-                watched.saying.queues_changed(now)
-                self._agenda.set_earlier(watched.target, watched.saying.deadline())
+                watched.schedule.queues_changed(now)
+                self._agenda.set_earlier(watched.target, watched.schedule.deadline())
         self._arm()
 
     def _fact(self, fact: Fact) -> None:
@@ -158,38 +158,38 @@ class Watching:
         self._arm()
 
     def _check(self, watched: _Watched) -> None:
-        now, target, saying = self._bridge.now(), watched.target, watched.saying
-        key = counted_at(self._bridge, target)
+        now, target, schedule = self._bridge.now(), watched.target, watched.schedule
+        key = count_key(self._bridge, target)
         count = None if key is None else self._counts.newest(key)
-        if key is not None and saying.repeats(now):
+        if key is not None and schedule.repeats(now):
             # The queue is checked again once the count is there.
             self._counts.renew(key)
-        known = look(self._bridge, target, count)
-        found = work(known, target.per_process, target.start_s)
-        if saying.looked(now, None if found is None else found > 0, changes_in(known, target.start_s)):
-            assert saying.said is not None
+        known = known_state(self._bridge, target, count)
+        found = demand(known, target.per_process, target.start_s)
+        if schedule.record(now, None if found is None else found > 0, changes_in(known, target.start_s)):
+            assert schedule.last_sent is not None
             for stream in watched.streams:
-                stream.tell(saying.said)
-        self._agenda.set(target, saying.deadline())
+                stream.set(schedule.last_sent)
+        self._agenda.set(target, schedule.deadline())
         self._arm()
 
 
 REPEAT_S: Final = 30.0
 """Interval at which an unchanged value is sent again."""
 GAP_S: Final = 0.05
-"""Minimum time between checks of a queue: half of the time within which a change is sent."""
+"""Minimum time between checks of a queue; a change is sent within twice this."""
 
 
-class Saying:
+class SendSchedule:
     """Decides when to check a target and when to send its value; ``now`` is from any monotonic clock.
 
-    Check the target at each `deadline`, and pass the result to `looked`.
+    Check the target at each `deadline`, and pass the result to `record`.
     """
 
-    __slots__ = ("_check_at", "_checked_at", "_sent_at", "said")
+    __slots__ = ("_check_at", "_checked_at", "_sent_at", "last_sent")
 
     def __init__(self, now: float) -> None:
-        self.said: bool | None = None
+        self.last_sent: bool | None = None
         """The last value sent, or None."""
         self._sent_at = -math.inf
         self._checked_at = self._check_at = now
@@ -206,15 +206,15 @@ class Saying:
         """Return whether the value is due to be sent again, for which it should be counted again."""
         return now >= self._sent_at + REPEAT_S
 
-    def looked(self, now: float, active: bool | None, changes_in_s: float | None = None) -> bool:
+    def record(self, now: float, active: bool | None, changes_in_s: float | None = None) -> bool:
         """Record the result of a check, None if unknown; return whether to send it now.
 
         ``changes_in_s`` is the time after which it is known to change.
         """
         self._checked_at = now
-        send = active is not None and (active is not self.said or self.repeats(now))
+        send = active is not None and (active is not self.last_sent or self.repeats(now))
         if send:
-            self.said, self._sent_at = active, now
+            self.last_sent, self._sent_at = active, now
         next_s = REPEAT_S if active is None else self._sent_at + REPEAT_S - now
         self._check_at = now + max(GAP_S, min(next_s, math.inf if changes_in_s is None else changes_in_s))
         return send

@@ -58,15 +58,15 @@ class CountFamilies(Collector):
 def _families(
     messages: dict[tuple[str, str], int], leased: dict[str, int], buried: dict[str, int], oldest: dict[str, float]
 ) -> Iterator[Metric]:
-    text = "Messages in the queue service, and in queues elsewhere as their stores told listeners"
+    text = "Messages in the queue service, and in external stores as their workers reported"
     family = GaugeMetricFamily("queuebell_queue_messages", text, labels=["queue", "state"])
     for labels, number in messages.items():
         family.add_metric(labels, number)
     yield family
     numbers: tuple[tuple[str, str, dict[str, int] | dict[str, float]], ...] = (
-        ("leased", "Messages that somebody holds", leased),
+        ("leased", "Messages in flight", leased),
         ("buried", "Messages in the poison queue", buried),
-        ("oldest_seconds", "For how long the message that has been visible longest has waited", oldest),
+        ("oldest_seconds", "Time for which the oldest visible message has waited", oldest),
     )
     for name, words, found in numbers:
         family = GaugeMetricFamily(f"queuebell_queue_{name}", words, labels=["queue"])

@@ -86,7 +86,7 @@ def _begin(words: str) -> None:
             start_instruments()
         except ConfigurationError as error:
             # The variable is one for all libraries of a program: others may be meant.
-            log.warning("%s asks for metrics of messaging, and none are made: %s", OPT_IN, error)
+            log.warning("%s enables messaging metrics, but none are recorded: %s", OPT_IN, error)
 
 
 on: Instruments | None = None

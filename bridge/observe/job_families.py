@@ -40,14 +40,14 @@ class JobFamilies(Collector):
             sums[queue, handler] = plus(sums.get((queue, handler), NO_JOBS), jobs)
             lost[queue] = lost.get(queue, 0) + jobs.leases_lost
         prefix, both = self._prefix, ["queue", "handler"]
-        handled = CounterMetricFamily(f"{prefix}_handled", "Ended attempts of handlers", labels=[*both, "outcome"])
-        failures = CounterMetricFamily(f"{prefix}_failures", "Attempts that failed", labels=[*both, "class"])
-        in_flight = GaugeMetricFamily(f"{prefix}_in_flight", "Calls of handlers that run", labels=both)
-        handling = HistogramMetricFamily(f"{prefix}_handling_seconds", "Time of a handler", labels=both)
+        handled = CounterMetricFamily(f"{prefix}_handled", "Ended handler attempts", labels=[*both, "outcome"])
+        failures = CounterMetricFamily(f"{prefix}_failures", "Failed handler attempts", labels=[*both, "class"])
+        in_flight = GaugeMetricFamily(f"{prefix}_in_flight", "Handler calls in progress", labels=both)
+        handling = HistogramMetricFamily(f"{prefix}_handling_seconds", "Duration of a handler call", labels=both)
         waiting = HistogramMetricFamily(
-            f"{prefix}_waiting_seconds", "From the put of a message to its first attempt", labels=both
+            f"{prefix}_waiting_seconds", "Time from the put of a message to its first attempt", labels=both
         )
-        leases = CounterMetricFamily(f"{prefix}_leases_lost", "Leases that were lost", labels=["queue"])
+        leases = CounterMetricFamily(f"{prefix}_leases_lost", "Lost leases", labels=["queue"])
         for labels, jobs in sums.items():
             for outcome, count in jobs.outcomes.items():
                 handled.add_metric([*labels, outcome], count)

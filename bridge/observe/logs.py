@@ -101,7 +101,7 @@ class Repetition(logging.Filter):
             if len(self._kinds) > self.KINDS_MAX:
                 self._kinds.popitem(last=False)
             if missed:
-                record.msg = f"{record.msg} ({missed} more like this were left out)"
+                record.msg = f"{record.msg} ({missed} similar lines omitted)"
             return True
         if seen[1] < self._burst:
             seen[1] += 1
@@ -142,36 +142,45 @@ class FactLog:
 
 # What is not here is counted by the metrics and would only fill the log.
 _WORDS: dict[type[facts.Fact], tuple[str, int]] = {
-    facts.SessionOpened: ("a listener came", logging.INFO),
-    facts.SessionClosed: ("a listener went", logging.INFO),
-    facts.SessionRefused: ("a listener is refused; it polls, and tries again by itself", logging.WARNING),
-    facts.StartMissed: ("no listener started in time; others are asked too", logging.WARNING),
-    facts.OwnerStuck: ("a listener shows no progress; its work goes to another", logging.WARNING),
-    facts.AuditFound: ("visible work that nobody was told of; this is a bug, and was repaired", logging.ERROR),
+    facts.SessionOpened: ("worker connected", logging.INFO),
+    facts.SessionClosed: ("worker disconnected", logging.INFO),
+    facts.SessionRefused: ("worker rejected; it polls its store and retries by itself", logging.WARNING),
+    facts.StartMissed: ("no worker started in time; more workers are woken", logging.WARNING),
+    facts.OwnerStuck: ("a worker makes no progress; its work goes to another", logging.WARNING),
+    facts.AuditFound: (
+        "visible messages without a wake; this is a bug, please report it; their workers are woken now",
+        logging.ERROR,
+    ),
     facts.Unannounced: (
-        "work was found of which no trigger had told; nothing is lost, and somebody did not publish after a put",
+        "a worker found messages without a trigger; nothing is lost, but a publish after a put is missing",
         logging.WARNING,
     ),
-    facts.BusUp: ("a bus is up", logging.INFO),
-    facts.BusDown: ("a bus is down; it is tried again for ever", logging.WARNING),
-    facts.MemberCame: ("another bridge of the cluster is there", logging.INFO),
-    facts.MemberGone: ("a bridge of the cluster is gone; its queues are looked at by the others", logging.WARNING),
+    facts.BusUp: ("bus connected", logging.INFO),
+    facts.BusDown: ("bus disconnected; the bridge keeps retrying", logging.WARNING),
+    facts.MemberCame: ("another bridge joined the cluster", logging.INFO),
+    facts.MemberGone: ("a bridge left the cluster or fell silent; the others check its queues", logging.WARNING),
     facts.MemberRefused: (
-        "a bridge on the cluster's subjects is none of this cluster; both look by themselves, and nothing is lost",
+        "a bridge on the cluster's subjects is not a member of this cluster; both act alone, and nothing is lost",
         logging.WARNING,
     ),
     facts.StoreDiffers: (
-        "another bridge's listeners read a different store under this queue's name; nothing is settled by them",
+        "workers of another bridge use a different store under this queue's name; their receives settle nothing here",
         logging.WARNING,
     ),
-    facts.ActedLate: ("it was another bridge's turn; this one looks in its place, as it should", logging.INFO),
-    facts.SettledByPeer: ("paid by another bridge", logging.DEBUG),
-    facts.Suspended: ("the machine slept; every queue in another store is received from once", logging.WARNING),
-    facts.AccessRefused: ("refused: not known here, not granted, or past a limit", logging.WARNING),
+    facts.ActedLate: (
+        "another bridge was due to check this queue but did not; this bridge checks it now, as designed",
+        logging.INFO,
+    ),
+    facts.SettledByPeer: ("settled by another bridge", logging.DEBUG),
+    facts.Suspended: (
+        "the machine was suspended; workers receive once from every queue in an external store",
+        logging.WARNING,
+    ),
+    facts.AccessRefused: ("access refused: unknown key, missing permission or exceeded limit", logging.WARNING),
     facts.Administered: ("administered", logging.INFO),
-    facts.HandedBack: ("messages were handed back", logging.DEBUG),
-    facts.DuplicateDropped: ("a trigger's copy was dropped", logging.DEBUG),
-    facts.Woken: ("woke a listener", logging.DEBUG),
+    facts.HandedBack: ("messages returned to the queue", logging.DEBUG),
+    facts.DuplicateDropped: ("duplicate trigger dropped", logging.DEBUG),
+    facts.Woken: ("worker woken", logging.DEBUG),
     facts.Triggered: ("triggered", logging.DEBUG),
 }
 
@@ -186,7 +195,7 @@ def _words(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
     except Exception as broken:  # noqa: BLE001 - an argument is foreign
-        return f"{record.msg} (the rest cannot be told: {type(broken).__name__})"
+        return f"{record.msg} (formatting failed: {type(broken).__name__})"
 
 
 def _extras(record: logging.LogRecord) -> dict[str, Any]:

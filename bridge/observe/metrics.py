@@ -31,37 +31,37 @@ SECONDS = (
 )  # fmt: skip
 
 COUNTED: Final[dict[type[facts.Fact], tuple[str, str, tuple[str, ...], str]]] = {
-    facts.Triggered: ("queuebell_triggers", "Triggers merged", ("bus",), "count"),
-    facts.DuplicateDropped: ("queuebell_trigger_duplicates", "Copies of marked triggers dropped", ("bus",), ""),
+    facts.Triggered: ("queuebell_triggers", "Accepted triggers", ("bus",), "count"),
+    facts.DuplicateDropped: ("queuebell_trigger_duplicates", "Dropped duplicates of triggers", ("bus",), ""),
     facts.TriggerRefused: (
-        "queuebell_triggers_refused", "Messages on a bus that are no trigger", ("bus", "code"), "",
+        "queuebell_triggers_refused", "Invalid messages on a bus", ("bus", "code"), "",
     ),
     facts.Woken: ("queuebell_wakes", "Wakes sent", ("reason",), ""),
     facts.HandedBack: (
-        "queuebell_handed_back_messages", "Messages sent with a wake that no listener took up", (), "count",
+        "queuebell_handed_back_messages", "Messages sent with a wake but not accepted by a worker", (), "count",
     ),
     facts.PutRefused: ("queuebell_puts_refused", "Puts answered 429", ("reason",), ""),
-    facts.KedaDropped: ("queuebell_keda_dropped", "Streams of KEDA's that were dropped or refused", ("reason",), ""),
-    facts.AccessRefused: ("queuebell_refusals", "Requests and sessions of those who may not", ("reason",), ""),
-    facts.StartMissed: ("queuebell_starts_missed", "Wakes that no listener answered in time", (), ""),
-    facts.SettledByPeer: ("queuebell_cluster_forgiven", "Debts that another bridge's listener paid", ("by",), ""),
+    facts.KedaDropped: ("queuebell_keda_dropped", "Dropped or rejected streams to KEDA", ("reason",), ""),
+    facts.AccessRefused: ("queuebell_refusals", "Requests and sessions without permission", ("reason",), ""),
+    facts.StartMissed: ("queuebell_starts_missed", "Wakes that no worker answered in time", (), ""),
+    facts.SettledByPeer: ("queuebell_cluster_forgiven", "Pending work settled by other bridges", ("by",), ""),
     facts.ActedLate: (
-        "queuebell_cluster_acted_late", "Looks made because nothing was heard of the bridge that came first", (), "",
+        "queuebell_cluster_acted_late", "Checks made in place of a silent bridge that was due first", (), "",
     ),
     facts.ClusterMessageRefused: (
-        "queuebell_cluster_words_refused", "What came on the cluster's subjects and was not taken", (), "",
+        "queuebell_cluster_words_refused", "Invalid messages on the cluster's subjects", (), "",
     ),
-    facts.MemberGone: ("queuebell_cluster_gone", "Bridges of the cluster that fell silent", ("leaving",), ""),
+    facts.MemberGone: ("queuebell_cluster_gone", "Bridges that left the cluster or fell silent", ("leaving",), ""),
     facts.OwedDropped: (
-        "queuebell_cluster_owed_dropped", "Triggers that the other bridges were owed and will not be told of", (), "",
+        "queuebell_cluster_owed_dropped", "Triggers dropped before they reached the other bridges", (), "",
     ),
-    facts.OwnerStuck: ("queuebell_owners_stuck", "Sessions that started and stalled", (), ""),
+    facts.OwnerStuck: ("queuebell_owners_stuck", "Sessions that started and then made no progress", (), ""),
     facts.AuditFound: (
-        "queuebell_audit_found", "Visible messages that no listener had been woken for: above zero is a bug", (), "",
+        "queuebell_audit_found", "Visible messages without a wake; a value above 0 is a bug", (), "",
     ),
-    facts.Covered: ("queuebell_covers", "Empty receives that listeners reported", ("settled",), ""),
+    facts.Covered: ("queuebell_covers", "Empty receives that workers reported", ("settled",), ""),
     facts.Suspended: (
-        "queuebell_suspends", "Times that the machine slept, after which queues are received from once", (), "",
+        "queuebell_suspends", "Suspends of the machine, each followed by one receive per queue", (), "",
     ),
 }  # fmt: skip
 """Of each fact that a counter counts: its name, its words, the fields that are its labels, and the one that is added,
@@ -82,24 +82,25 @@ class Metrics:
         self._bus_up = Gauge("queuebell_bus_up", "1 while a bus is connected", ["bus"], registry=self.registry)
         self._carried = self._counter("queuebell_carried_messages", "Messages sent with a wake")
         self._receives = self._counter(
-            "queuebell_receives", "Receives of listeners and other clients", ("result", "wake_source")
+            "queuebell_receives", "Receives of workers and other clients", ("result", "wake_source")
         )
         self._wake_seconds = Histogram(
-            "queuebell_wake_seconds", "Trigger to wake sent", buckets=SECONDS, registry=self.registry
+            "queuebell_wake_seconds", "Time from trigger to wake", buckets=SECONDS, registry=self.registry
         )
         self._start_seconds = Histogram(
-            "queuebell_handler_start_seconds", "Trigger to handler, for messages sent with a wake", buckets=SECONDS,
+            "queuebell_handler_start_seconds", "Time from trigger to handler, for messages sent with a wake",
+            buckets=SECONDS,
             registry=self.registry,
         )  # fmt: skip
-        self._sessions = Gauge("queuebell_sessions", "Sessions that said hello", registry=self.registry)
+        self._sessions = Gauge("queuebell_sessions", "Connected sessions", registry=self.registry)
         self._puts = self._counter("queuebell_put_messages", "Messages put in the queue service")
         self._loop_lag = Histogram(
-            "queuebell_loop_lag_seconds", "How late the event loop is, once a second", buckets=SECONDS,
+            "queuebell_loop_lag_seconds", "Delay of the event loop, measured once a second", buckets=SECONDS,
             registry=self.registry,
         )  # fmt: skip
         self._worker_starts = self._counter("queuebell_worker_starts", "Workers that scalers started", ("queue",))
         self._worker_failures = self._counter(
-            "queuebell_worker_failures", "Workers of scalers that failed, or could not be started", ("queue",)
+            "queuebell_worker_failures", "Workers of scalers that failed or did not start", ("queue",)
         )
         self._worker_ends = self._counter("queuebell_worker_ends", "Workers of scalers that ended", ("queue", "reason"))
         # A counter's first value raises no alert: Prometheus cannot see how it rose. A time needs no value before it.

@@ -61,11 +61,11 @@ class QueueFamilies(Collector):
 
     def _families(self, stand: dict[str, tuple[int, int, float, int]], unannounced: dict[str, int]) -> Iterator[Metric]:
         names = (
-            ("queuebell_queue_listeners", "Sessions that listen to a queue"),
-            ("queuebell_queue_unattended", "1 while work waits and nobody is there to look"),
+            ("queuebell_queue_listeners", "Sessions of a queue"),
+            ("queuebell_queue_unattended", "1 while work waits and no worker checks the queue"),
             (
                 "queuebell_queue_failing_seconds",
-                "For how long a listener's receives have failed, 0 if they do not",
+                "Time for which a worker's receives have failed, 0 if they work",
             ),
             ("queuebell_queue_rejected", "Workers of a queue that the bridge rejected within 90 s; they poll"),
         )
@@ -75,7 +75,7 @@ class QueueFamilies(Collector):
                 family.add_metric([label], row[place])
             yield family
         counted = CounterMetricFamily(
-            "queuebell_unannounced", "Receives that found new work of which no trigger had told", labels=["queue"]
+            "queuebell_unannounced", "Receives that found new messages without a trigger", labels=["queue"]
         )
         for label in {**stand, **unannounced}:
             counted.add_metric([label], unannounced.get(label, 0))

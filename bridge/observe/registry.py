@@ -30,7 +30,7 @@ class _Guarded(Collector):
 class _Exceptions(Collector):
     def collect(self) -> Iterable[Metric]:
         family = CounterMetricFamily(
-            "queuebell_exceptions", "Exceptions that cost one call only, by what was called", labels=["what"]
+            "queuebell_exceptions", "Unexpected exceptions that cost one call only, by what was called", labels=["what"]
         )
         for what, count in list(swallowed.counts.items()):
             family.add_metric([what], count)

@@ -43,7 +43,7 @@ def swallow(what: str, error: Exception) -> None:
     more = _lines[what].passes(time.monotonic())
     if more is not None:
         after = f" ({more} more since the last such line)" if more else ""
-        log.error("%s failed; this costs one call only%s", what, after, exc_info=error)
+        log.error("unexpected error in %s; only this call fails%s", what, after, exc_info=error)
 
 
 class swallowing:  # noqa: N801 - reads as what it is, like contextlib.suppress

@@ -330,7 +330,7 @@ def _begin(words: str) -> None:
             start_tracing()
         except ConfigurationError as error:
             # The variable is one for all libraries of a program: others may be meant.
-            log.warning("%s asks for traces of messaging, and none are made: %s", OPT_IN, error)
+            log.warning("%s enables messaging traces, but none are recorded: %s", OPT_IN, error)
 
 
 on: Tracing | None = None

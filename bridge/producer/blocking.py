@@ -68,9 +68,9 @@ class BlockingStore:
         **options: Any,
     ) -> None:
         if not (math.isfinite(timeout) and timeout > 0):
-            raise BadInput("bad_parameter", "timeout is a number of seconds above 0")
+            raise BadInput("bad_parameter", "timeout must be a number of seconds above 0")
         if not isinstance(one_text(store), str):
-            raise TypeError("store: a BlockingStore opens it by its URL, in an event loop of its own")
+            raise TypeError("store: must be a URL; a BlockingStore opens it in its own event loop")
         self._timeout = timeout
         self._make: Callable[[], _Life] = lambda: _Life(store, bridge, options)
         self._lock = threading.Lock()
@@ -121,7 +121,7 @@ class BlockingStore:
 
         async def publish(life: _Life) -> None:
             if life.publisher is None:
-                raise BadInput("bad_parameter", "publish: to which bridge? BlockingStore(store, bridge='http://...')")
+                raise BadInput("bad_parameter", "publish: needs a bridge: BlockingStore(store, bridge='http://...')")
             await life.publisher.publish(queue, count=count, not_before_ms=not_before_ms)
 
         self._ask("publish", queue, publish)
@@ -255,7 +255,7 @@ class _Life:
         Raises `StoreUnavailable` where the thread has ended: `SystemExit` from a callback ends its loop, say.
         """
         if not self._thread.is_alive():
-            raise StoreUnavailable(f"{what}: the store's thread has ended, as the log says; nothing was done")
+            raise StoreUnavailable(f"{what}: the store's thread has ended, see the log; nothing was done")
 
         async def carried() -> T:
             task = asyncio.current_task()
@@ -328,6 +328,6 @@ def _refuse_loop(what: str) -> None:
         return
     raise BadInput(
         "bad_parameter",
-        f"BlockingStore.{what}: this thread runs an event loop, which would stand still; use `await store.{what}(...)`"
-        " with a store of open_store there, or call this by asyncio.to_thread",
+        f"BlockingStore.{what}: this thread runs an event loop, which would block; use `await "
+        f"store.{what}(...)` with a store of open_store there, or call this with asyncio.to_thread",
     )

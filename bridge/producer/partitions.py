@@ -60,8 +60,8 @@ class PartlyPut(UnknownOutcome):
         unknown = sum(isinstance(failure, UnknownOutcome) for failure in failures)
         super().__init__(
             f"{queue}: of {len(self.outcomes)} messages {len(self.outcomes) - len(failures)} were put, "
-            f"{len(failures) - unknown} were not, of {unknown} it is not known; only those need to be put again, see "
-            f"outcomes; the first failure: {failures[0]}"
+            f"{len(failures) - unknown} were not, and {unknown} are unknown; put only the failed ones "
+            f"again, see outcomes; the first failure: {failures[0]}"
         )
 
 
@@ -261,7 +261,7 @@ class PartitionedQueue:
             except QueuebellError as error:
                 outcomes += [error] * len(batch)
                 left = len(messages) - len(outcomes)
-                outcomes += [StoreUnavailable("not put: a batch before it had failed")] * left
+                outcomes += [StoreUnavailable("not put: an earlier batch failed")] * left
                 break
         return outcomes
 

@@ -68,7 +68,7 @@ class Publisher:
         api_key: ApiKey = None,
     ) -> None:
         if not (math.isfinite(close_timeout) and close_timeout >= 0):
-            raise BadInput("bad_parameter", "close_timeout is a number of seconds, 0 or more")
+            raise BadInput("bad_parameter", "close_timeout must be a number of seconds, 0 or more")
         instance = instance or secrets.token_hex(16)
         numbers = itertools.count(1)
         self._draw = draw
@@ -166,18 +166,18 @@ class Publisher:
             self._task.cancel()
             await asyncio.wait({self._task})
             if not self._task.cancelled() and (bug := self._task.exception()) is not None:
-                log.error("the publisher's task failed", exc_info=bug)
+                log.error("unexpected error in the publisher's task", exc_info=bug)
         try:
             await self._bus.close()
         except Exception:
             # What is unsent is told all the same, and nothing more is to be done with this bus.
-            log.exception("a bus failed when it was closed; its connection may be left open")
+            log.exception("unexpected error while closing a bus; its connection may stay open")
         unsent = self._publication.owed(asyncio.get_running_loop().time())
         self._unsent = len(unsent)
         if unsent:
             # The sweep will find the work (P4); whoever called may also keep these and publish them later.
             log.warning(
-                "closed with %d triggers unsent", len(unsent), extra={"unsent": len(unsent), "source": self._source}
+                "closed with %d unsent triggers", len(unsent), extra={"unsent": len(unsent), "source": self._source}
             )
         return unsent
 
@@ -212,7 +212,7 @@ class Publisher:
             if dropped is not None:
                 self._refused += 1
                 log.error(
-                    "the bridge refused a trigger: %s",
+                    "the bridge rejected a trigger: %s",
                     error,
                     extra={"queue": dropped.queue, "id": dropped.id, "code": error.code},
                 )
@@ -221,7 +221,7 @@ class Publisher:
             self._publication.failed(batch, loop.time(), self._draw)
         except Exception as error:
             # A fault of a bus must not end the publisher for good.
-            log.exception("a bus failed in a way it does not promise")
+            log.exception("unexpected error from a bus")
             self._count_failure(error)
             self._publication.failed(batch, loop.time(), self._draw)
         else:
@@ -229,14 +229,14 @@ class Publisher:
             self._sent += len(batch)
             if self._away:
                 self._away = False
-                log.info("the bridge takes triggers again")
+                log.info("the bridge accepts triggers again")
 
     def _count_failure(self, error: Exception) -> None:
         self._failures += 1
         if not self._away:  # one line for each change of state
             self._away = True
             log.warning(
-                "the bridge does not take triggers; they are kept while this process runs: %s",
+                "the bridge does not accept triggers; they are kept while this process runs: %s",
                 str(error) or type(error).__name__,
             )
 
@@ -286,12 +286,12 @@ class BlockingPublisher:
         """Do what `Publisher.publish` does, from any thread."""
         event = _traced(_event(account, queue, payload_size, count, not_before_ms, id, traceparent))
         if os.getpid() != self._pid:
-            raise BadInput("bad_parameter", "a blocking publisher does not survive a fork: make one in each process")
+            raise BadInput("bad_parameter", "a blocking publisher does not survive a fork: create one in each process")
         with self._lock:
             if self._closing:
                 raise BadInput("bad_parameter", "the publisher is closed")
             if not self._thread.is_alive():
-                raise BusUnavailable("the publisher's thread has ended, as the log says; nothing was published")
+                raise BusUnavailable("the publisher's thread has ended, see the log; nothing was published")
             self._loop.call_soon_threadsafe(self._publisher._owe, event)
 
     def close(self) -> list[CloudQueueWorkDetected]:
@@ -337,11 +337,13 @@ def _event(
     if queue is None:
         account, queue = split_reference(parse_reference(account))
     elif "/" in str(account):
-        raise BadInput("bad_parameter", "publish: a queue is one name with a slash or two without; a number is count=")
+        raise BadInput(
+            "bad_parameter", "publish: give the queue as one name with a slash or as two without; a number is count="
+        )
     if payload_size is None:
         payload_size = 1 if count is None else count
     elif count is not None:
-        raise BadInput("bad_parameter", "publish: count and payload_size are the same number; give one of them")
+        raise BadInput("bad_parameter", "publish: count and payload_size mean the same; give only one of them")
     return check_event(
         CloudQueueWorkDetected(
             storage_account=account,

@@ -67,7 +67,7 @@ class PublishingQueue:
         claim_check: ClaimCheck | None = None,
     ) -> None:
         if not 0 <= server_timeout * 1000 <= NOT_BEFORE_MS_MAX:
-            raise BadInput("bad_parameter", f"server_timeout is from 0 to {NOT_BEFORE_MS_MAX // 1000} seconds")
+            raise BadInput("bad_parameter", f"server_timeout must be from 0 to {NOT_BEFORE_MS_MAX // 1000} seconds")
         self._store = store
         self._publisher = publisher
         self._claim_check = claim_check

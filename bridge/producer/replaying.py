@@ -176,11 +176,13 @@ class Replaying:
         claim = claim_in(stored)
         if claim is None or not is_claim(inner):
             if len(inner) > limit:
-                raise BadInput("message_too_large", f"its body was put aside and is over the {limit} bytes of a queue")
+                raise BadInput(
+                    "message_too_large", f"its body is in the blob store and exceeds the {limit} bytes of a queue"
+                )
             return inner if plain else stored
         if check is None:
             if plain or self._queue != target + POISON_SUFFIX:
-                raise BadInput("bad_parameter", "its body was put aside: name the blob store with --claim-check")
+                raise BadInput("bad_parameter", "its body is in the blob store: name that store with --claim-check")
             return stored
         burial = facts(stored)
         copied = await check.copy(claim, target, self._store)
@@ -199,7 +201,7 @@ class Replaying:
                 batch = [NewMessage(body, delay_ms, headers=message.headers) for message, _, body in group]
                 receipts = await self._held.in_time(self._target.put(target, batch))
             except UnknownOutcome as error:
-                error.add_note(f"{len(group)} messages stay, and may have been put on {target} too")
+                error.add_note(f"{len(group)} messages stay, and may also have been put on {target}")
                 raise
             new_ids = [receipt.id for receipt in receipts]
         claims = [Claim(message.id, self._held.pop(message.id)) for message, _, _ in group]

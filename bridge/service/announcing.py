@@ -29,7 +29,7 @@ SUBSCRIBER = "a subscriber of wakes"
 class Subscriber:
     """A plain subscriber; made by `Announcer.subscribe`."""
 
-    __slots__ = ("_announcer", "held", "queues", "send", "slots", "way", "writable")
+    __slots__ = ("_announcer", "held", "queues", "route", "send", "slots", "writable")
 
     def __init__(
         self,
@@ -37,16 +37,16 @@ class Subscriber:
         queues: frozenset[str] | None,
         writable: Callable[[], bool],
         send: Callable[[Wake], None],
-        way: str | None,
+        route: str | None,
     ) -> None:
         self._announcer = announcer
         self.queues = queues
         self.writable = writable
         self.send = send
-        self.slots = Pending()
-        self.way = way
+        self.slots = AnnouncementSlots()
+        self.route = route
         """Identifies the subscriber to other bridges that reach it too; None if only this bridge does."""
-        self.held = Pending()
+        self.held = AnnouncementSlots()
         """Announcements to send only if no other bridge sends them."""
 
     def end(self) -> None:
@@ -64,7 +64,7 @@ class Announcer:
         self._bridge = bridge
         self._of_queue: dict[str, dict[Subscriber, None]] = {}
         self._of_all: dict[Subscriber, None] = {}
-        self._fresh = Pending()
+        self._fresh = AnnouncementSlots()
         self._due: dict[Subscriber, None] = {}
         """Subscribers with wakes to send at the end of this loop turn."""
         self._stalled: dict[Subscriber, None] = {}
@@ -77,22 +77,22 @@ class Announcer:
         *,
         writable: Callable[[], bool],
         send: Callable[[Wake], None],
-        way: str | None = None,
+        route: str | None = None,
     ) -> Subscriber:
         """Pass wakes of these queues (None: all) to ``send``, in ascending generations, while ``writable()``.
 
-        ``queues`` are checked references. With a ``way``, other bridges reach the same subscriber, and they agree on
+        ``queues`` are checked references. With a ``route``, other bridges reach the same subscriber, and they agree on
         the sender (C10). Both callables run on the loop's thread and must not block. ``send`` may end its subscription;
         if it raises, the subscriber loses that one wake.
         """
-        subscriber = Subscriber(self, None if queues is None else frozenset(queues), writable, send, way)
-        if way is not None:
+        subscriber = Subscriber(self, None if queues is None else frozenset(queues), writable, send, route)
+        if route is not None:
             only = next(iter(subscriber.queues)) if subscriber.queues is not None else None
             if (coordinator := self._bridge.scheduler.coordinator) is None:
-                subscriber.way = None
+                subscriber.route = None
             else:
-                coordinator.subscribers.ways[way] = only
-                turn_subscribers = self._bridge.callbacks.turn_subscribers.setdefault(way, [])
+                coordinator.subscribers.routes[route] = only
+                turn_subscribers = self._bridge.callbacks.turn_subscribers.setdefault(route, [])
                 turn_subscribers.append(lambda decision: self._in_turn(subscriber, decision))
         if subscriber.queues is None:
             self._of_all[subscriber] = None
@@ -153,7 +153,7 @@ class Announcer:
         self._fresh.add(announced)
 
     def _spread(self) -> None:
-        fresh, self._fresh = self._fresh, Pending()
+        fresh, self._fresh = self._fresh, AnnouncementSlots()
         now = asyncio.get_running_loop().time()
         while (announced := fresh.first()) is not None:
             # One object for all writable subscribers, so that they share its encoding.
@@ -163,14 +163,14 @@ class Announcer:
                     if subscriber not in group:
                         # An earlier subscriber ended it.
                         continue
-                    if subscriber.way is None and not subscriber.slots and self._writable(subscriber):
+                    if subscriber.route is None and not subscriber.slots and self._writable(subscriber):
                         self._send(subscriber, wake)
                     else:
                         self._offer(subscriber, announced)
 
     def _offer(self, subscriber: Subscriber, announced: Announce) -> None:
         """Put the announcement into its slot, or hold it while another bridge is to send it."""
-        if subscriber.way is not None and not self._may_send(subscriber.way, announced):
+        if subscriber.route is not None and not self._may_send(subscriber.route, announced):
             subscriber.held.add(announced)
             return
         held = subscriber.held.pop(announced.queue)
@@ -178,14 +178,14 @@ class Announcer:
             self._put(subscriber, held)
         self._put(subscriber, announced)
 
-    def _may_send(self, way: str, announced: Announce) -> bool:
+    def _may_send(self, route: str, announced: Announce) -> bool:
         """Return whether to send now, with the queue's held announcement; otherwise hold this one too (C10)."""
         bridge, coordinator = self._bridge, self._bridge.scheduler.coordinator
         if coordinator is None or bridge.stopped:
             return True
         now = bridge.now()
         may_send = coordinator.subscribers.offer(
-            now, coordinator.at(now), way, announced.queue, shared=announced.shared
+            now, coordinator.at(now), route, announced.queue, shared=announced.shared
         )
         bridge.arm()
         return may_send
@@ -259,7 +259,7 @@ class Announcer:
             gen=announced.gen,
             reason=announced.reason,
             size=announced.size,
-            age_ms=max(0, round((now - announced.marked_at) * 1000)),
+            age_ms=max(0, round((now - announced.requested_at) * 1000)),
             traceparent=announced.traceparent,
             traces=several(announced.traces),
         )
@@ -269,7 +269,7 @@ SPARE = 16
 """Stale entries always tolerated, in addition to one for each queue; beyond that they are removed."""
 
 
-class Pending:
+class AnnouncementSlots:
     """Holds merged announcements by queue; adding and taking one costs O(log n)."""
 
     __slots__ = ("_by_queue", "_order")
@@ -292,7 +292,7 @@ class Pending:
                 gen=newer.gen,
                 reason=newer.reason,
                 size=merged_size(before.size, announced.size, announced.reason),
-                marked_at=min(before.marked_at, announced.marked_at),
+                requested_at=min(before.requested_at, announced.requested_at),
                 traceparent=newer.traceparent or before.traceparent,
                 shared=before.shared and announced.shared,
                 traces=joined(before, announced),

@@ -7,7 +7,8 @@ the embedded store. It stops in this order:
 2. Send `drain` to every session, then end it with 1012 (service restart).
 3. Finish the store's accepted work and close the store.
 
-A cluster member first leaves the cluster (`Bridge.leave`), which takes some seconds and saves the others work.
+A cluster member first leaves the cluster (`Bridge.leave`), which takes some seconds and saves the others work. `serve`
+stops KEDA, brokers, webhooks and web servers in between (`queuebell/command/serve.py`).
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Bridge:
             self.scheduler,
             self.store,
             self._clock,
-            lambda: status.told_by_webhooks(self.webhooks()),
+            lambda: status.webhook_queues(self.webhooks()),
         )
         self.coordinator: Coordinator | None = None
         """Coordinates this bridge with the cluster; None without a cluster."""
@@ -267,7 +268,7 @@ class Bridge:
             check_event(event)
         shared = False
         if self.member is not None:
-            events, shared = self.member.line.named(events, bus), self.member.line.shares
+            events, shared = self.member.link.with_ids(events, bus), self.member.link.shares
         for event, count in zip(events, counts or itertools.repeat(1), strict=False):
             self.scheduler.trigger(now, event, bus, redelivered=redelivered, count=count, shared=shared)
         self.drive(later=True)
@@ -276,18 +277,18 @@ class Bridge:
 
     # -- other bridges -----------------------------------------------------------------------------------------------
 
-    def join_cluster(self, line: ClusterLink, **about: str | None) -> Membership:
-        """Join a cluster over ``line``, before the start. For ``about`` see `Coordinator`."""
+    def join_cluster(self, link: ClusterLink, **about: str | None) -> Membership:
+        """Join a cluster over ``link``, before the start. For ``about`` see `Coordinator`."""
         self.coordinator = coordinator = self.scheduler.join(**about)
         if isinstance(served := self.store, SharedStore):
             coordinator.identity = lambda: served.identity
             # C8: either identity may be stale: a store can be emptied or replaced at the same address.
             self.observe(lambda fact: served.ask_again() if isinstance(fact, MemberRefused) else None)
         watch_cluster(self.metrics, coordinator, self._clock)
-        self.member = Membership(self, coordinator, line)
+        self.member = Membership(self, coordinator, link)
         return self.member
 
-    def beside(self, engine: QueueStore) -> SharedStore:
+    def serve_alongside(self, engine: QueueStore) -> SharedStore:
         """Serve the queues of ``engine`` next to this bridge's own; the caller closes the result."""
         return SharedStore(engine, self._on_external_put, lambda _: None, is_watched=False)
 
@@ -312,7 +313,7 @@ class Bridge:
 
     def _check_accepting(self, bus: str = "") -> None:
         # C7: until its last session ends, only this bridge may be able to wake a worker for a shared trigger.
-        still_accepts = self.member is not None and self.member.line.hears(bus) and bool(self._sessions.live)
+        still_accepts = self.member is not None and self.member.link.reaches_all(bus) and bool(self._sessions.live)
         if self.draining and not still_accepts:
             raise BadInput("draining", "the bridge is stopping; try again in a moment")
         if self._loop is None:
@@ -440,8 +441,8 @@ class Bridge:
             self.callbacks.announce_in_turn(command)
         elif isinstance(command, Broadcast):
             if self.member is not None:
-                with swallowing(LINE):
-                    self.member.line.say(command.message)
+                with swallowing(CLUSTER_LINK):
+                    self.member.link.broadcast(command.message)
         elif isinstance(command, Refresh | Reclaim) and self.own is not None:
             perform_on_store(self, self.own, command)
 
@@ -475,15 +476,15 @@ class Bridge:
 
     # -- state -------------------------------------------------------------------------------------------------------
 
-    def describe(self, queue: str, sees: Callable[[str], bool] = everything) -> QueueState | None:
+    def describe(self, queue: str, can_read: Callable[[str], bool] = everything) -> QueueState | None:
         """Return the state of one queue, or None if it was never put to, triggered or subscribed.
 
-        The result contains dead letters only if ``sees`` accepts the poison queue.
+        The result contains dead letters only if ``can_read`` accepts the poison queue.
         """
-        return status.describe(self.scheduler, queue, self.now(), sees)
+        return status.describe(self.scheduler, queue, self.now(), can_read)
 
     def cluster(self) -> Cluster:
-        """Return the cluster as this bridge sees it."""
+        """Return the cluster as this bridge can_read it."""
         return status.cluster(self.scheduler, self.coordinator, self.now())
 
     def listeners(self) -> list[ListenerState]:
@@ -525,7 +526,10 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Callbacks:
-    """Holds and calls the registered callbacks. None of them may block or call back."""
+    """Holds and calls the registered callbacks; none of them may block or call back.
+
+    An exception costs that one call: it is counted and logged, and the other callbacks still run.
+    """
 
     def __init__(self) -> None:
         self.observers: list[Observer] = []
@@ -533,7 +537,7 @@ class Callbacks:
         self.forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
         self.session_watchers: list[Callable[[Iterable[str]], None]] = []
         self.turn_subscribers: dict[str, list[Callable[[AnnounceInTurn], None]]] = {}
-        """By the subscriber's ``way``, which other bridges share."""
+        """By the subscriber's ``route``, which other bridges share."""
 
     def emit(self, fact: Fact) -> None:
         """Send a fact to all observers."""
@@ -551,7 +555,7 @@ class Callbacks:
 
     def announce_in_turn(self, decision: AnnounceInTurn) -> None:
         """Report whether a wake held for another bridge is sent here."""
-        for callback in self.turn_subscribers.get(decision.way, ()):
+        for callback in self.turn_subscribers.get(decision.route, ()):
             with swallowing("a subscriber of wakes"):
                 callback(decision)
 
@@ -572,7 +576,7 @@ Clock = Callable[[], float]
 
 
 def watch(
-    metrics: Metrics, scheduler: WakeScheduler, store: ServedStore, now: Clock, told_by_webhooks: Callable[[], set[str]]
+    metrics: Metrics, scheduler: WakeScheduler, store: ServedStore, now: Clock, webhook_queues: Callable[[], set[str]]
 ) -> None:
     """Register the gauges of every bridge."""
     if isinstance(store, EmbeddedStore):
@@ -585,7 +589,7 @@ def watch(
     metrics.watch(
         "queuebell_queues_unknown",
         "Queue names with announced work that were dropped for lack of space, since the start",
-        lambda: float(scheduler.pending.unknown),
+        lambda: float(scheduler.pending.evicted_with_work),
     )
     metrics.watch(
         "queuebell_store_up",
@@ -594,7 +598,7 @@ def watch(
     )
     metrics.watch_workers(lambda: status.scaled(scheduler))
     metrics.watch_jobs(lambda: status.in_flight(scheduler))
-    metrics.watch_queues(lambda: status.queues(scheduler, now(), told_by_webhooks()))
+    metrics.watch_queues(lambda: status.queues(scheduler, now(), webhook_queues()))
     metrics.watch_counts(lambda: content.held(scheduler, now()))
 
 
@@ -624,30 +628,30 @@ def watch_cluster(metrics: Metrics, coordinator: Coordinator, now: Clock) -> Non
 
 log = logging.getLogger("queuebell.bridge")
 
-LINE: Final = "the link to the other bridges"
+CLUSTER_LINK: Final = "the link to the other bridges"
 
 
 class ClusterLink(Protocol):
-    """Connects to the other cluster members (`bridge.triggers.cluster.ClusterLine`)."""
+    """Connects to the other cluster members (`bridge.triggers.cluster.BrokerClusterLink`)."""
 
     @property
     def shares(self) -> bool:
         """Whether the other members record the same wake requests."""
         ...
 
-    def say(self, word: ClusterMessage) -> None:
+    def broadcast(self, message: ClusterMessage) -> None:
         """Send one message, best effort; it may be dropped."""
         ...
 
-    def named(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> Sequence[CloudQueueWorkDetected]:
+    def with_ids(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> Sequence[CloudQueueWorkDetected]:
         """Give an id to each trigger that has none and is sent to the other members."""
         ...
 
-    def hears(self, bus: str) -> bool:
+    def reaches_all(self, bus: str) -> bool:
         """Return whether every member receives this bus's triggers directly."""
         ...
 
-    def tell(self, events: Sequence[CloudQueueWorkDetected]) -> int:
+    def send_triggers(self, events: Sequence[CloudQueueWorkDetected]) -> int:
         """Send triggers to the other members; return how many, from the first on, were sent."""
         ...
 
@@ -659,10 +663,10 @@ class ClusterLink(Protocol):
 class Membership:
     """Passes cluster messages to the coordinator, and hands over pending work when this bridge leaves."""
 
-    def __init__(self, bridge: Runner, coordinator: Coordinator, line: ClusterLink) -> None:
+    def __init__(self, bridge: Runner, coordinator: Coordinator, link: ClusterLink) -> None:
         self._bridge = bridge
         self.coordinator = coordinator
-        self.line = line
+        self.link = link
         self._handed_over = False
 
     def connected(self, connected: bool) -> None:
@@ -672,11 +676,11 @@ class Membership:
             begin_or_end(self._bridge.now())
             self._bridge.drive()
 
-    def hear(self, word: ClusterMessage) -> None:
+    def on_message(self, message: ClusterMessage) -> None:
         """Handle another bridge's message, already decoded and checked."""
         if not self._bridge.stopped:
             self._bridge.notice_suspend()
-            self.coordinator.hear(self._bridge.now(), word)
+            self.coordinator.on_message(self._bridge.now(), message)
             self._bridge.drive()
 
     async def hand_over_queues(self, until: float) -> None:
@@ -687,7 +691,7 @@ class Membership:
                 for batch in sliced(self._bridge.scheduler.pending.by_queue.values()):
                     handover += self.coordinator.handover(self._bridge.now(), batch)
                     await asyncio.sleep(0)
-                await self.line.hand_over_queues(handover)
+                await self.link.hand_over_queues(handover)
         except TimeoutError:
             log.warning(
                 "the pending work could not be handed over to the other bridges; they check every queue once this "
@@ -704,5 +708,5 @@ class Membership:
         if not self._handed_over:
             self._handed_over = True
             # It may not arrive, so the other members still check every queue (C5).
-            with swallowing(LINE):
-                self.line.tell(self.line.named(self.coordinator.handover(self._bridge.now()), ""))
+            with swallowing(CLUSTER_LINK):
+                self.link.send_triggers(self.link.with_ids(self.coordinator.handover(self._bridge.now()), ""))

@@ -69,7 +69,9 @@ AGAIN_S: Final = 2.0
 """Interval of checks after a failure: a bridge that is not ready gets no requests that could show a recovery."""
 SERVER_TIMEOUT_MS: Final = 60_000
 """Time in which a store may still carry out a put whose answer was lost (P2)."""
-LOOKS: Final = frozenset(("peek", "depth", "counts", "exists", "oldest_ms", "paused", "queues", "listing", "standing"))
+CHECKS_PER_PERIOD: Final = frozenset(
+    ("peek", "depth", "counts", "exists", "oldest_ms", "paused", "queues", "listing", "standing")
+)
 """Read-only operations: cancelling the caller cancels them."""
 OF_DESCRIBED: Final = frozenset(("create_alike", "listing"))
 
@@ -253,7 +255,7 @@ class SharedStore(ServedStore):
         else:
             target = self._described() if name in OF_DESCRIBED else self._engine
             work = self._call(getattr(target, name)(*args, **options))
-        return await (work if name in LOOKS else self._finish(work))
+        return await (work if name in CHECKS_PER_PERIOD else self._finish(work))
 
     async def _receive(
         self, queue: str, limit: int, visibility_s: float, source: str | None, room: ReadRoom | None

@@ -78,7 +78,7 @@ class ClaimCheck:
         token: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
         if limit is not None and limit < 0:
-            raise BadInput("bad_parameter", "limit is a number of bytes, 0 or more, or None")
+            raise BadInput("bad_parameter", "limit must be a number of bytes, 0 or more, or None")
         self._owned = isinstance(blobs, str)
         if isinstance(blobs, str):
             from bridge.storage.blobs import open_blobs
@@ -104,7 +104,7 @@ class ClaimCheck:
         if len(body) <= limit and not is_claim(body):
             return message
         if len(body) > self._body_max:
-            raise BadInput("message_too_large", f"a body that is put aside is at most {self._body_max} bytes")
+            raise BadInput("message_too_large", f"a body in a blob store may have at most {self._body_max} bytes")
         data, sha256, encoding = await asyncio.to_thread(_pack, body)
         name = blob_name(queue, message.ttl_s, self._token(), _place(store, queue))
         await self._write(name, data)
@@ -120,7 +120,7 @@ class ClaimCheck:
             return body
         claim = read_claim(body)
         if claim.size > self._body_max:
-            raise BadClaim(f"a claim of {claim.size} bytes, above the {self._body_max} that are unpacked here")
+            raise BadClaim(f"a claim of {claim.size} bytes exceeds this worker's limit of {self._body_max}")
         data = await self._blobs.get(claim.blob)
         return await asyncio.to_thread(_unpack, data, claim)
 
@@ -168,7 +168,7 @@ class ClaimCheck:
         """
         parse_reference(queue)
         if not older_than >= ORPHAN_AGE_MIN_S:
-            raise BadInput("bad_parameter", f"older_than is {ORPHAN_AGE_MIN_S:g} seconds or more")
+            raise BadInput("bad_parameter", f"older_than must be {ORPHAN_AGE_MIN_S:g} seconds or more")
         old = await self._old(queue, older_than)
         here = (None, _place(store, queue))
         claimed: set[str] | None = set()
@@ -194,7 +194,7 @@ class ClaimCheck:
                 await self._blobs.delete(blob.name)
                 removed += 1
         if removed:
-            log.info("%s: %d blobs removed whose messages are gone", queue, removed)
+            log.info("%s: removed %d blobs whose messages no longer exist", queue, removed)
         return Swept(removed, referenced, len(old) - removed - referenced)
 
     async def __aenter__(self) -> Self:
@@ -215,7 +215,7 @@ class ClaimCheck:
             await self._blobs.put(name, data)
         except UnknownOutcome as error:
             # Of the message it is known: it was not put. The blob may be there, as an orphan.
-            raise StoreUnavailable(f"the body could not be put aside: {error}") from error
+            raise StoreUnavailable(f"cannot store the body: {error}") from error
 
     async def _old(self, queue: str, older_than: float) -> list[Blob]:
         """Return the blobs of our making that are old enough."""
@@ -319,7 +319,7 @@ def _unpack(data: bytes, claim: Claim) -> bytes:
         except zlib.error as error:
             raise BadClaim(f"blob {claim.blob} is damaged: {error}") from error
     if len(body) != claim.size or hashlib.sha256(body).hexdigest() != claim.sha256:
-        raise BadClaim(f"blob {claim.blob} is damaged: it is not what was put aside")
+        raise BadClaim(f"blob {claim.blob} is damaged: its content has changed")
     return body
 
 
@@ -344,4 +344,4 @@ async def drop_all(check: ClaimCheck, ready: Sequence[NewMessage], given: Sequen
             try:
                 await check.drop(message.body)
             except QueuebellError as error:
-                log.info("a blob of a message that was not put stays until it is swept: %s", error)
+                log.info("the blob of a message that was not put stays until the next sweep: %s", error)

@@ -21,7 +21,7 @@ from bridge.core.cluster.subscribers import SUBJECTS
 from bridge.service.announcing import Announcer, Subscriber
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.service.state.answers import Subject
-from bridge.triggers.cluster import ClusterLine
+from bridge.triggers.cluster import BrokerClusterLink
 from bridge.triggers.intake import Intake
 from bridge.triggers.postgres import Listening
 from bridge.triggers.republishing import Republisher
@@ -65,7 +65,7 @@ class Attachment:
         brokers: Collection[str],
         republish: bool,
         trusted: bool = True,
-        cluster: ClusterLine | None = None,
+        cluster: BrokerClusterLink | None = None,
         draw: Draw = random.random,
     ) -> None:
         self.name = name
@@ -83,7 +83,7 @@ class Attachment:
         if cluster is not None and told is not None:
             bridge.metrics.watch(
                 "queuebell_cluster_owed_triggers",
-                "Triggers that the other bridges are told of when the broker is back",
+                "Triggers queued for the other bridges until the broker is back",
                 lambda: float(told.owed),
             )
         back = None if told is None else told.back
@@ -101,8 +101,9 @@ class Attachment:
             self._unforward = self._bridge.forward(self._republisher.hear)
         if not self.announces:
             log.warning(
-                "this bus brings sessions only: with auth, its triggers are refused and no wakes are published there,"
-                " unless trust_brokers = true (--trust-brokers) says that the broker's own access list decides",
+                "this bus carries sessions only: with auth, its triggers are rejected and no wakes are "
+                "published there, unless trust_brokers = true (--trust-brokers) declares that the "
+                "broker's own access list decides",
                 extra={"bus": self.name},
             )
         if self._announcer is not None and self.announces:
@@ -111,7 +112,7 @@ class Attachment:
                 writable=self._takes_wakes,
                 send=self._tell_wake,
                 # C10: who listens there hears all bridges; on another broker maybe only this one.
-                way=None if self._cluster is None else SUBJECTS,
+                route=None if self._cluster is None else SUBJECTS,
             )
         await self._supervised.start()
 
@@ -222,7 +223,7 @@ class Attachments:
                 trusted=settings.trusted,
                 cluster=None
                 if settings.cluster is None or name != "nats"
-                else ClusterLine(bridge, prefix, heard_by_all, **settings.cluster),
+                else BrokerClusterLink(bridge, prefix, heard_by_all, **settings.cluster),
             )
             bridge.add_check(name, self.buses[name].check, required=name in required)
         self.databases: dict[str, Listening] = {}
@@ -265,26 +266,30 @@ class Attachments:
 def _check_cluster(settings: BusSettings, nats: Sequence[str]) -> None:
     if len(nats) != 1:
         raise ConfigurationError(
-            "cluster: its bridges hear each other on one NATS cluster: give nats exactly once, its servers with commas,"
-            " as nats://a:4222,b:4222"
+            "cluster: its bridges connect through one NATS cluster: set nats exactly once, its servers "
+            "separated by commas, such as nats://a:4222,b:4222"
         )
     options = dict(parse_qsl(nats[0].partition("?")[2]))
     if "stream" in options and "durable" not in options:
         raise ConfigurationError(
-            "cluster: bridges with one consumer of a stream are each given a part of the triggers, and all have to hear"
-            " all: add durable=NAME, another one for each bridge, to the address of nats"
+            "cluster: bridges that share a consumer of a stream each receive a part of the triggers, but "
+            "all need all of them: add durable=NAME, a different one for each bridge, to the address of "
+            "nats"
         )
     if not settings.republish:
-        raise ConfigurationError("cluster: what one bridge hears the others have to be told: republish cannot be off")
+        raise ConfigurationError("cluster: bridges must pass their triggers on to the others: republish cannot be off")
     if not settings.trusted:
         raise ConfigurationError(
-            "cluster: its bridges believe what is said on the broker's subjects: with auth, trust_brokers = true"
-            " (--trust-brokers) has to say that the broker's own access list decides who speaks there"
+            "cluster: its bridges trust the messages on the broker's subjects: with auth, trust_brokers "
+            "= true (--trust-brokers) must declare that the broker's own access list decides which users "
+            "may send there"
         )
 
 
 def _named(kind: str, urls: Sequence[str], schemes: tuple[str, ...]) -> dict[str, str]:
     for url in urls:
         if url.partition(":")[0].lower() not in schemes:
-            raise ConfigurationError(f"{kind}: an address starts with {' or '.join(f'{each}://' for each in schemes)}")
+            raise ConfigurationError(
+                f"{kind}: an address must start with {' or '.join(f'{each}://' for each in schemes)}"
+            )
     return {kind if number == 1 else f"{kind}-{number}": url for number, url in enumerate(urls, 1)}

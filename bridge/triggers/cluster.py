@@ -15,7 +15,15 @@ from typing import Final
 import msgspec
 
 from bridge.brokers.base import ANY, Broker, Incoming, SubscriptionRefused
-from bridge.contract.cluster import Able, ClusterMessage, Covered, Member, Sent, decode_word, encode_word
+from bridge.contract.cluster import (
+    Able,
+    ClusterMessage,
+    Covered,
+    Member,
+    Sent,
+    decode_cluster_message,
+    encode_cluster_message,
+)
 from bridge.contract.errors import BadInput, BusUnavailable
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.throttle import Throttle
@@ -33,7 +41,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _SUBJECTS: Final = {Member: "member", Able: "able", Covered: "covered", Sent: "sent"}
 
 
-class ClusterLine:
+class BrokerClusterLink:
     """What one bridge hears of the others of its cluster, and says to them, under ``prefix``.
 
     ``heard_by_all`` are the buses whose triggers every member hears by itself. Make it before the bridge starts.
@@ -61,8 +69,8 @@ class ClusterLine:
             self._forbidden = str(error)
             self._bridge.add_check("cluster", self.check, required=False)
             log.warning(
-                "the broker does not let this bridge hear the others of its cluster: it acts alone and loses nothing;"
-                " let its user subscribe to and publish on %s.cluster.*", self._prefix,
+                "the broker denies this bridge access to the cluster's subjects: it acts alone and loses "
+                "nothing; allow its user to subscribe to and publish on %s.cluster.*", self._prefix,
                 extra={"error": str(error)},
             )  # fmt: skip
             return
@@ -73,8 +81,11 @@ class ClusterLine:
     def check(self) -> tuple[bool, str]:
         """Return whether the broker lets this bridge hear the others, for `/readyz`."""
         if self._forbidden is None:
-            return True, "the others can be heard"
-        return False, f"the broker does not let this bridge hear the others, so that it acts alone: {self._forbidden}"
+            return True, "the cluster's subjects are accessible"
+        return (
+            False,
+            f"the broker denies this bridge access to the cluster's subjects, so it acts alone: {self._forbidden}",
+        )
 
     def detach(self) -> None:
         """The connection is gone: be alone."""
@@ -82,17 +93,17 @@ class ClusterLine:
             self._broker = None
             self._member.connected(False)
 
-    def say(self, word: ClusterMessage) -> None:
+    def broadcast(self, message: ClusterMessage) -> None:
         """Say one word; if that cannot be done now, not at all: what is said later would be wrong, or said again."""
         if self._broker is not None:
-            self._broker.publish((self._prefix, "cluster", _SUBJECTS[type(word)]), encode_word(word))
+            self._broker.publish((self._prefix, "cluster", _SUBJECTS[type(message)]), encode_cluster_message(message))
 
     @property
     def shares(self) -> bool:
         """Whether what is marked here is marked by the others too."""
         return self._broker is not None
 
-    def named(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> Sequence[CloudQueueWorkDetected]:
+    def with_ids(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> Sequence[CloudQueueWorkDetected]:
         """Give a name to each that has none and is going to be told to the others: their covers then name it (C6)."""
         if bus in self._heard_by_all:
             return events
@@ -103,11 +114,11 @@ class ClusterLine:
             for event in events
         ]
 
-    def hears(self, bus: str) -> bool:
+    def reaches_all(self, bus: str) -> bool:
         """Whether all hear what comes by this bus, each by itself."""
         return bus in self._heard_by_all
 
-    def tell(self, events: Sequence[CloudQueueWorkDetected]) -> int:
+    def send_triggers(self, events: Sequence[CloudQueueWorkDetected]) -> int:
         """Tell the others of these triggers, and return how many of them are on their way: the first ones."""
         if self._broker is None:
             return 0
@@ -125,9 +136,9 @@ class ClusterLine:
         wait no longer.
         """
         for begin in range(0, max(1, len(events)), SLICE):
-            left, last = self.named(events[begin : begin + SLICE], ""), begin + SLICE >= len(events)
+            left, last = self.with_ids(events[begin : begin + SLICE], ""), begin + SLICE >= len(events)
             while self._forbidden is None and (left or (last and self.unproven())):
-                broker, count = self._broker, self.tell(left)
+                broker, count = self._broker, self.send_triggers(left)
                 if broker is not None and count:
                     # What is not known to be there is told again, by the same names.
                     with contextlib.suppress(BusUnavailable):
@@ -138,15 +149,15 @@ class ClusterLine:
 
     def _hear(self, incoming: Incoming) -> None:
         try:
-            word = decode_word(incoming.payload)
+            word = decode_cluster_message(incoming.payload)
         except BadInput as error:
             self._bridge.emit(ClusterMessageRefused("", str(error)))
             passed = self._complaints.passes(self._bridge.now())
             if passed is not None:
                 log.warning(
-                    "what came on the cluster's subjects is no word of a bridge: %s; nothing is lost", error,
+                    "invalid message on the cluster's subjects: %s; nothing is lost", error,
                     extra={"topic": ".".join(incoming.topic), "left_out": passed},
                 )  # fmt: skip
             return
         if word is not None:
-            self._member.hear(word)
+            self._member.on_message(word)

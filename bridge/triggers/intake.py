@@ -168,7 +168,7 @@ class Intake:
         except BadInput as error:
             self._refuse(incoming, error)
         except QueuebellError as error:
-            log.debug("a trigger was not marked: %s", error, extra={"bus": self.bus})
+            log.debug("a trigger was not accepted: %s", error, extra={"bus": self.bus})
         else:
             self._confirm(incoming)
 
@@ -188,7 +188,7 @@ class Intake:
     def _read(self, incoming: Incoming) -> Sequence[CloudQueueWorkDetected]:
         topic, payload = incoming.topic, incoming.payload
         if len(topic) != 4:
-            raise BadInput("bad_queue_reference", "a trigger's topic ends with account and queue")
+            raise BadInput("bad_queue_reference", "a trigger's topic must end with account and queue")
         if incoming.headers or incoming.content_type:
             return self._of_queue(topic, self._decode_other(incoming))
         if not payload:
@@ -202,7 +202,7 @@ class Intake:
             # An array, or wrong: told apart, and told off, in one place.
             return self._of_queue(topic, self._decode_other(incoming))
         if event.queue_name != topic[3] or event.storage_account != topic[2]:
-            raise BadInput("bad_trigger", "the body names another queue than the topic")
+            raise BadInput("bad_trigger", "the body names a different queue than the topic")
         if event.via is not None and event.via == self._boot:
             if self._back is not None:
                 self._back(event)
@@ -219,7 +219,7 @@ class Intake:
     def _of_queue(topic: Topic, events: list[CloudQueueWorkDetected]) -> list[CloudQueueWorkDetected]:
         for event in events:
             if event.queue_name != topic[3] or event.storage_account != topic[2]:
-                raise BadInput("bad_trigger", "the body names another queue than the topic")
+                raise BadInput("bad_trigger", "the body names a different queue than the topic")
         return events
 
     def _answer(self, topic: Topic) -> None:
@@ -236,7 +236,7 @@ class Intake:
         held = self._complaints.passes(asyncio.get_running_loop().time())
         if held is not None:
             log.warning(
-                "a message on a bus was refused: %s", error,
+                "invalid message on a bus: %s", error,
                 extra={"bus": self.bus, "code": error.code, "more_since_last": held},
             )  # fmt: skip
 

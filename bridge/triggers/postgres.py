@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("queuebell.bridge")
 
 ANSWERS_MAX: Final = 1000
-LOOK_S: Final = 5.0
+CHECK_EVERY_S: Final = 5.0
 """How often is looked whether the database still says its puts."""
 ROOM_LOOKS: Final = 12
 """After so many of them it is asked whether the server has connections left."""
@@ -140,7 +140,7 @@ class Notifications:
             try:
                 await self._line.notify(batch)
             except BusUnavailable as error:
-                log.debug("a trigger was marked and not acknowledged: %s", error, extra={"bus": self._bus})
+                log.debug("a trigger was accepted but not acknowledged: %s", error, extra={"bus": self._bus})
                 return
 
     def _answered(self, task: asyncio.Task[None]) -> None:
@@ -206,7 +206,7 @@ class Promising:
             try:
                 await self._promises.turn(line, asyncio.get_running_loop().time())
             except BusUnavailable as error:
-                log.debug("promises ended with their connection: %s", error, extra={"bus": self._bus})
+                log.debug("promises end with their connection: %s", error, extra={"bus": self._bus})
                 return  # `detach` follows, and the next connection goes on
         self._keeping = None
 
@@ -248,13 +248,13 @@ class Voices:
 
     async def _look_on(self, line: PostgresLine) -> None:
         for number in itertools.count(1):
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_EVERY_S)
             try:
                 await self._look(line)
                 if number % ROOM_LOOKS == 0:
                     await self._ask_room(line)
             except BusUnavailable as error:
-                log.debug("whether puts send triggers could not be checked: %s", error, extra={"bus": self._bus})
+                log.debug("could not check whether puts send triggers: %s", error, extra={"bus": self._bus})
                 return  # the line is broken then, and the next one looks anew
 
     async def _ask_room(self, line: PostgresLine) -> None:
@@ -272,7 +272,7 @@ class Voices:
         if not self._hearing.ok:
             log.warning("%s", self._hearing.detail, extra={"bus": self._bus})
         elif before is not None and not before.ok:
-            log.info("this is mended: %s", self._hearing.detail, extra={"bus": self._bus})
+            log.info("fixed: %s", self._hearing.detail, extra={"bus": self._bus})
             self._heal()
 
 
@@ -298,7 +298,7 @@ class Listening:
         self.name = name
         self._prefix = own if given != url else prefix
         if len(self._prefix) > CHANNEL_BYTES_MAX:
-            raise ConfigurationError(f"prefix: a channel of PostgreSQL is at most {CHANNEL_BYTES_MAX} bytes")
+            raise ConfigurationError(f"prefix: a channel name of PostgreSQL may have at most {CHANNEL_BYTES_MAX} bytes")
         self._promising = Promising(name, self._prefix, bridge.boot)
         self._notifications = Notifications(bridge, name, self._prefix, bridge.emit, self._promising, ours)
         self._voices = Voices(name, self._prefix, bridge.gap)

@@ -133,8 +133,9 @@ class Republisher:
         passed = self._complaints.passes(self._now())
         if passed is not None:
             log.warning(
-                "the broker is away, and more than %d triggers wait to be told to the other bridges: the oldest is"
-                " given up. It is looked at here; workers at other bridges find it by the sweep", OWED_MAX,
+                "the broker is disconnected, and more than %d triggers are queued for the other bridges: "
+                "the oldest is dropped. This bridge checks its queue; workers at other bridges find its "
+                "messages in the next sweep", OWED_MAX,
                 extra={"queue": queue, "left_out": passed},
             )  # fmt: skip
 

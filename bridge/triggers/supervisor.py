@@ -147,10 +147,10 @@ class Supervised(Generic[C]):
         except ConfigurationError as error:
             rules.failed(loop.time(), str(error), self._draw, hopeless=True)
         except (BusUnavailable, OSError) as error:  # TimeoutError is an OSError
-            rules.failed(loop.time(), said(error) or "it took too long", self._draw)
+            rules.failed(loop.time(), said(error) or "timed out", self._draw)
         except Exception as error:
             # A fault of a library must not end the bus for good (several were met).
-            log.exception("a broker's client failed in a way it does not promise", extra={"bus": self.name})
+            log.exception("unexpected error from a broker's client", extra={"bus": self.name})
             rules.failed(loop.time(), type(error).__name__, self._draw)
         else:
             rules.connected(loop.time())
@@ -181,7 +181,7 @@ class Supervised(Generic[C]):
         except (BusUnavailable, OSError) as error:
             rules.probe_lost(loop.time(), said(error) or "no answer to a probe", self._draw)
         except Exception as error:
-            log.exception("a broker's client failed in a way it does not promise", extra={"bus": self.name})
+            log.exception("unexpected error from a broker's client", extra={"bus": self.name})
             rules.probe_lost(loop.time(), type(error).__name__, self._draw)
         else:
             rules.probed(loop.time(), seconds, broker.dropped)
@@ -197,14 +197,14 @@ class Supervised(Generic[C]):
             async with asyncio.timeout(CLOSE_S):
                 await broker.close()
         except TimeoutError:
-            log.warning("a broker's connection would not close and was left", extra={"bus": self.name})
+            log.warning("a broker's connection did not close in time and was abandoned", extra={"bus": self.name})
         except Exception:
-            log.exception("a broker's client failed in a way it does not promise", extra={"bus": self.name})
+            log.exception("unexpected error from a broker's client", extra={"bus": self.name})
 
 
 def _outcome(broken: asyncio.Task[str]) -> str:
     if broken.cancelled():
-        return "the watch on it ended"
+        return "its monitoring ended"
     error = broken.exception()
     return broken.result() if error is None else type(error).__name__
 

@@ -35,7 +35,7 @@ class MetricsPort:
         if not (insecure_public or is_loopback(self._host)):
             raise ConfigurationError(
                 "metrics: whoever reaches that address can read the names of queues, handlers and exceptions;"
-                " --insecure-public (insecure_public = true) listens there all the same"
+                " --insecure-public (insecure_public = true) listens there anyway"
             )
         self._registry = CollectorRegistry()
         self._registry.register(collector)

@@ -148,7 +148,7 @@ def load(
         except OSError as error:
             raise ConfigurationError(f"config: cannot read {file}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise ConfigurationError(f"{file}: not TOML: it is not UTF-8") from None
+            raise ConfigurationError(f"{file}: invalid TOML: it is not UTF-8") from None
         own = tables.get(LISTENER_TABLE, {})
         if not isinstance(own, dict):
             raise ConfigurationError(f"{file}: {LISTENER_TABLE} is a table")

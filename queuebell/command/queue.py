@@ -184,8 +184,8 @@ async def _with_store(url: str, args: argparse.Namespace) -> int:
         if args.partitions is not None and args.action not in _OF_PARTITIONS:
             raise BadInput(
                 "bad_parameter",
-                f"{args.action} takes one queue: name a partition, as in {args.partitions.reference(0)}, one after the "
-                "other; the key of a message is written nowhere, so only its partition is known",
+                f"{args.action} needs a single queue: name a partition, such as {args.partitions.reference(0)}, one "
+                "after the other; the key of a message is written nowhere, so only its partition is known",
             )
         code: int = await args.call(store, args)
         if args.warns and code == 0 and not args.nothing and not await queue_transfer.triggers(store):

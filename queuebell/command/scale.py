@@ -205,7 +205,7 @@ def load(file: str | None, *, environment: Mapping[str, str], options: Mapping[s
         except OSError as error:
             raise ConfigurationError(f"config: cannot read {file}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise ConfigurationError(f"{file}: not TOML: it is not UTF-8") from None
+            raise ConfigurationError(f"{file}: invalid TOML: it is not UTF-8") from None
         given = whole.get(SCALE_TABLE, [])
         if not isinstance(given, list) or not given or not all(isinstance(table, dict) for table in given):
             raise ConfigurationError(f"{file}: has no table [[{SCALE_TABLE}]]; there is one for each queue")

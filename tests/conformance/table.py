@@ -40,7 +40,7 @@ class TableStoreConformance:
     async def test_an_insert_is_of_what_is_not_there(self, store: TableStore) -> None:
         """A second one is refused and changes nothing."""
         etag = await store.insert(P, "a", b"1")
-        with pytest.raises(Conflict, match="a exists"):
+        with pytest.raises(Conflict, match="a already exists"):
             await store.insert(P, "a", b"2")
         entity = await store.get(P, "a")
         assert (entity.data, entity.etag) == (b"1", etag)

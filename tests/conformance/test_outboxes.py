@@ -230,14 +230,15 @@ async def test_a_table_that_is_missing_or_another(rig: Rig, store: MemoryStore) 
 
     await rig.query("ALTER TABLE queuebell_outbox DROP COLUMN ttl_s")
     await rig.write(refused)
-    with pytest.raises(ConfigurationError, match=r"of another version of Queuebell: it has no column ttl_s: migrate"):
+    lacks = "from another version of Queuebell: it lacks the column ttl_s: migrate"
+    with pytest.raises(ConfigurationError, match=lacks):
         await rig.relay(store).__aenter__()
     await rig.query("DROP TABLE queuebell_outbox")
     await rig.write(refused)
-    with pytest.raises(NotPrepared, match=r"no table queuebell_outbox where this connection looks: create it"):
+    with pytest.raises(NotPrepared, match=r"finds no table queuebell_outbox: create it"):
         await rig.relay(store).__aenter__()
     assert [each.code for each in refusals] == ["wrong_database"] * 2
-    assert "no column ttl_s" in str(refusals[0]) and "there is no table" in str(refusals[1])
+    assert "lacks the column ttl_s" in str(refusals[0]) and "this connection finds no table" in str(refusals[1])
     assert await rig.query("SELECT number FROM orders") == [(1,), (1,)]
 
 
@@ -249,7 +250,7 @@ async def test_rows_of_another_version_are_left(rig: Rig, store: MemoryStore, ca
         await has(store, 1)
     assert await take_all(store) == [b"this"]
     assert await rig.query("SELECT version, refused FROM queuebell_outbox") == [(2, None)]
-    assert "1 rows are of another version" in caplog.text
+    assert "1 rows are from another version" in caplog.text
 
 
 async def test_a_put_outside_a_transaction_is_refused(rig: Rig) -> None:
@@ -376,7 +377,7 @@ class TestPostgres:
             await until(lambda: ") T " in state.read_text(), "the relay stands still")
             async with rig.relay(store, interval_s=NEVER_S, sweep_s=NEVER_S) as relay:
                 await until(lambda: relay.state().busy, "it knows that another has the outbox")
-                await until(lambda: "another relay has had it" in caplog.text, "and says so")
+                await until(lambda: "another relay has used it" in caplog.text, "and says so")
                 await has(store, len(BODIES))
                 await is_empty(rig)
                 await until(lambda: not relay.state().busy, "it has the outbox to itself")

@@ -60,7 +60,7 @@ class TestPostgresTable(TableStoreConformance):
 @pytest.mark.parametrize("url", ["nats://127.0.0.1:4222", "tls://127.0.0.1:4222", "NATS://a"])
 def test_a_ledger_in_nats_is_refused(url: str) -> None:
     """With what to use instead, and without the URL, which may hold a password."""
-    with pytest.raises(ConfigurationError, match=r"^ledger: NATS cannot hold a ledger; use one in postgres://"):
+    with pytest.raises(ConfigurationError, match=r"^ledger: NATS cannot store a ledger; use postgres://"):
         open_table(url)
 
 

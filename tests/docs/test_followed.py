@@ -116,7 +116,7 @@ async def test_two_hosts(processes: Processes, tmp_path: Path) -> None:
     await user.run(block_with("openssl req").text)
     serve: Service = await user.start(f"exec {block_with('serve --listen').text}", "serve", Service)
     await serve.line(READY)
-    assert "the files cannot be used" not in serve.errors and "expired" not in serve.errors
+    assert "the new files cannot be used" not in serve.errors and "expired" not in serve.errors
     lines = block_with("python worker.py").text.splitlines()
     worker: Service = await user.start("\n".join([*lines[:-1], f"exec {lines[-1]}"]), "worker", Service)
     await user.run(block_with("curl --cacert").text)

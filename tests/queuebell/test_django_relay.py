@@ -30,7 +30,7 @@ async def test_the_command_relays_until_it_is_told_to_stop(tmp_path: Path) -> No
     async with Processes(tmp_path) as processes:
         early = await processes.start(*manage, "queuebell_relay", "--store", "memory:outbox", env=env)
         assert await early.ended() == 1
-        assert "there is no table queuebell_outbox" in early.errors and "Traceback" not in early.errors
+        assert "this connection finds no table queuebell_outbox" in early.errors and "Traceback" not in early.errors
         for command in (("makemigrations", "--check"), ("migrate",)):
             done = await processes.start(*manage, *command, env=env)
             assert await done.ended() == 0, done.errors

@@ -185,9 +185,9 @@ async def test_over_mqtt_to_a_worker_on_nats(processes: Processes, tmp_path: Pat
             if down == "mqtt":
                 await mosquitto.restart()
             else:
-                pid = int(re.findall(r"NATS server listens.*pid=(\d+)", reader.bridge.errors)[-1])
+                pid = int(re.findall(r"NATS server is listening.*pid=(\d+)", reader.bridge.errors)[-1])
                 os.killpg(pid, signal.SIGKILL)
-            await reader.bridge.complains("a bus is down", f"bus={down}")
+            await reader.bridge.complains("bus disconnected", f"bus={down}")
             await until(lambda down=down: _up_again(reader.bridge, down), f"{down} is back")  # type: ignore[misc]
             await reader.order(reader.by_mqtt)
             await reader.order(reader.by_nats)
@@ -195,7 +195,7 @@ async def test_over_mqtt_to_a_worker_on_nats(processes: Processes, tmp_path: Pat
 
 
 def _up_again(bridge: Service, bus: str) -> bool:
-    return sum("a bus is up" in line and f"bus={bus}" in line for line in bridge.errors.splitlines()) == 2
+    return sum("bus connected" in line and f"bus={bus}" in line for line in bridge.errors.splitlines()) == 2
 
 
 @pytest.mark.rest

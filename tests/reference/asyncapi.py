@@ -51,32 +51,32 @@ QUEUE: Final = "billing/orders"
 _MS: Final = {"minimum": 0, "maximum": MS_MAX}
 _QUEUE: Final = said("The queue, as account/queue.", pattern=REFERENCE)
 _SENT_QUEUE: Final = said("The queue, as account/queue.")
-_BOOT: Final = said("Which run of the bridge: drawn anew at each start.", pattern=INSTANCE)
-_GEN: Final = said("The number of the newest reason to look at this queue; it grows with each.", **_MS)
-_SENT_GEN: Final = said("The number of the newest reason to look at this queue; it grows with each.")
-_INSTANCE: Final = said("The worker process: drawn anew at each start. Over brokers in every frame.")
-_SEQ: Final = said("Over brokers: grows over the life of its sender, so that what was overtaken or repeated is known.")
+_BOOT: Final = said("Which run of the bridge: generated at each start.", pattern=INSTANCE)
+_GEN: Final = said("The number of the newest reason to check this queue; it grows with each.", **_MS)
+_SENT_GEN: Final = said("The number of the newest reason to check this queue; it grows with each.")
+_INSTANCE: Final = said("The worker process: generated at each start. Over brokers in every frame.")
+_SEQ: Final = said("Over brokers: grows over the life of its sender, so that late and repeated frames are detected.")
 _CREDENTIAL: Final = said(
-    "In a hello, where the bridge asks for it: a key of `queuebell key create`, or a token of an issuer that the "
-    "bridge trusts. Sent over TLS or within one machine only."
+    "In a hello, if the bridge requires it: a key of `queuebell key create`, or a token of an issuer "
+    "that the bridge trusts. Sent over TLS or within one machine only."
 )
 _TICKET: Final = said(
-    "Drawn by the worker, and known to nobody else. Where a bridge asks for keys each frame has to carry it, and the "
-    "instance is the first 32 hexadecimal digits of its SHA-256."
+    "A secret of the worker. If the bridge requires keys, each frame must carry it, and the instance is "
+    "the first 32 hexadecimal digits of its SHA-256."
 )
 _STAMPED: Final = {"instance": _INSTANCE, "seq": _SEQ}
 _STORE: Final = said("A fingerprint of the store's address and the queue.", pattern="^[0-9A-Fa-f]{1,128}$")
 _OWN: Final = said("Whether the worker takes from this bridge's own queue service.")
 _LEASES: Final = said(
-    f"By queue: in how many milliseconds each lease ends that the worker holds; {LEASES_MAX} in all.",
+    f"By queue: in how many milliseconds each of the worker's leases ends; {LEASES_MAX} in total.",
     propertyNames={"pattern": REFERENCE},
     additionalProperties={"type": "array", "items": {"type": "integer", **_MS}},
 )
 
-_TOLD_BY: Final = said("The bridge that says it: boot of that run.", pattern=INSTANCE)
+_TOLD_BY: Final = said("The bridge that sends it: boot of that run.", pattern=INSTANCE)
 _HEARD: Final = said(
-    "By boot: the number of the newest member word of each other bridge, and for how many milliseconds it is known, "
-    "rounded down.",
+    "By boot: the number of the newest member message of each other bridge, and for how many "
+    "milliseconds it has been known, rounded down.",
     maxProperties=cluster.MEMBERS_MAX, propertyNames={"pattern": INSTANCE},
     additionalProperties={
         "type": "array", "prefixItems": [{"type": "integer", **_MS}] * 2, "items": False, "minItems": 2, "maxItems": 2,
@@ -86,60 +86,62 @@ _PRINTABLE: Final = {"maxLength": TEXT_MAX}
 
 FRAME_WORDS: Final[Words] = {
     "Hello": {
-        "": said("First frame of a worker: who it is and what it listens to. A later one replaces the subscriptions."),
+        "": said("First frame of a worker: its name and its queues. A later one replaces the subscriptions."),
         **_STAMPED,
-        "instance": said("The worker process: drawn anew at each start.", pattern=INSTANCE),
+        "instance": said("The worker process: generated at each start.", pattern=INSTANCE),
         "listener": said("A name for people: printable.", maxLength=256),
         "queues": said("Each queue once.", maxItems=SUBSCRIPTIONS_MAX),
-        "accept": said("What else it understands: messages, for wakes that carry a message."),
-        "store": said("What kind of store its queues are in, as sqs; empty: not said.", pattern="^[a-z]{0,20}$"),
-        "kind": said("scaler for one that starts workers instead of handling messages; any other is a worker."),
+        "accept": said("What else it supports: messages, for wakes that carry a message."),
+        "store": said("The kind of store of its queues, such as sqs; empty if unknown.", pattern="^[a-z]{0,20}$"),
+        "kind": said("scaler if it starts workers instead of handling messages; any other value is a worker."),
     },
     "Subscription": {
-        "": said("A queue that a worker listens to."),
+        "": said("A queue of a worker."),
         "queue": _QUEUE,
-        "capacity": said("Messages that it handles at once; 0 takes nothing.", minimum=0, maximum=CAPACITY_MAX),
+        "capacity": said("How many messages it handles concurrently; 0 for none.", minimum=0, maximum=CAPACITY_MAX),
         "visibility_ms": said("For how long it receives messages.", minimum=1, maximum=MS_MAX),
         "store": _STORE,
         "own": _OWN,
-        "seen": said("The newest that it heard of, from a session before."),
-        "free": said("Messages that it could take now; all of capacity where absent.", minimum=0, maximum=CAPACITY_MAX),
+        "seen": said("The newest number that it received, in an earlier session."),
+        "free": said(
+            "How many more messages it could receive now; all of capacity if absent.", minimum=0, maximum=CAPACITY_MAX
+        ),
     },
     "Seen": {"": said("A number of one run of the bridge."), "boot": _BOOT, "gen": _GEN},
     "Started": {
-        "": said("The worker has begun to receive after a wake, or has taken up the messages that it carried."),
+        "": said("The worker has begun to receive after a wake, or has accepted the messages that it carried."),
         **_STAMPED, "queue": _QUEUE, "boot": _BOOT, "gen": _GEN,
     },
     "EmptyReceive": {
-        "": said("A receive found the queue empty: what was announced until it began is done."),
+        "": said("A receive found the queue empty: everything announced before it began is done."),
         **_STAMPED, "queue": _QUEUE, "boot": _BOOT, "gen": _GEN,
         "age_ms": said("How long ago that receive began.", **_MS),
-        "next_visible_in_ms": said("When the store says that the next message can be received.", **_MS),
-        "after_ms": said("How long after the worker had learned of `gen` that receive began; rounded down.", **_MS),
+        "next_visible_in_ms": said("When the next message can be received, as the store reports.", **_MS),
+        "after_ms": said("How long after the worker received `gen` that receive began; rounded down.", **_MS),
         "store": _STORE,
         "own": _OWN,
     },
     "More": {
-        "": said("The worker has stopped receiving although there may be more: another should look."),
+        "": said("The worker has stopped receiving although there may be more: another should check the queue."),
         **_STAMPED, "queue": _QUEUE,
         "depth": said("How many messages there are, as far as it knows.", **_MS),
-        "unannounced": said("Whether there is a reason to look that no wake told of; absent is yes."),
-        "starting": said("How many workers a scaler starts for it.", minimum=0, maximum=CAPACITY_MAX),
+        "unannounced": said("Whether there is a reason to check that no wake announced; absent means yes."),
+        "starting": said("How many workers a scaler is starting for it.", minimum=0, maximum=CAPACITY_MAX),
     },
     "Room": {
-        "": said("The worker can take messages again."),
+        "": said("The worker can receive messages again."),
         **_STAMPED, "queue": _QUEUE,
         "free": said("How many.", minimum=0, maximum=CAPACITY_MAX),
-        "gen": said("Wakes up to this number are counted in it already.", **_MS),
+        "gen": said("Wakes up to this number are already included.", **_MS),
     },
     "ListenerHeartbeat": {
-        "": said("How the worker stands, repeated: whatever frame was lost before, this makes up for it."),
+        "": said("The state of the worker, repeated: it makes up for every lost frame before it."),
         **_STAMPED,
         "stamp": said("Any number; the bridge sends it back.", minimum=0, maximum=2**63 - 1),
         "queues": said("By queue.", propertyNames={"pattern": REFERENCE}),
         "leases": _LEASES,
         "running": said(
-            f"By queue, where a handler has run for {RUNNING_MS} ms at least; {RUNNING_MAX} queues at most.",
+            f"By queue, if a handler has run for at least {RUNNING_MS} ms; {RUNNING_MAX} queues at most.",
             propertyNames={"pattern": REFERENCE}, maxProperties=RUNNING_MAX,
         ),
     },
@@ -150,231 +152,256 @@ FRAME_WORDS: Final[Words] = {
         "attempt": said("Its attempt, from 1.", **_MS),
     },
     "Starved": {
-        "": said("Calls of other queues of the pool that ran past their time-out hold every slot a queue can get."),
+        "": said(
+            "Calls of other queues of the pool that exceeded their time-out hold every slot that the queue "
+            "can get."
+        ),
         "slots": said("How many they hold.", minimum=1),
         "by": said("The queues that hold most of them, the most first.", minItems=1, maxItems=STARVED_BY_MAX),
     },
     "QueueBeat": {
-        "": said("How a worker stands with one queue; every field may be absent."),
-        "gen": said("The newest number that it learned of.", **_MS),
+        "": said("The state of one queue of a worker; every field may be absent."),
+        "gen": said("The newest number that it received.", **_MS),
         "covered": said("The newest number up to which a receive found the queue empty.", **_MS),
         "receiving_ms": said("How long ago its newest receive began.", **_MS),
-        "free": said("Messages that it could take now.", **_MS),
-        "receives": said("By why they were made: those that found something, and those that did not."),
-        "failing_ms": said("How long ago the first receive failed since one was last answered.", **_MS),
-        "hung": said("Its handler slots held by calls that ran past their time-out and have not returned.", minimum=0),
-        "starved": said("Why it gets no slot of its pool; absent where it can get one."),
-        "depth": said("What the store counted beside the newest receive."),
+        "free": said("How many more messages it could receive now.", **_MS),
+        "receives": said("By reason: receives that found messages, and receives that did not."),
+        "failing_ms": said("How long ago the first receive failed since the last one that succeeded.", **_MS),
+        "hung": said("Its handler slots held by calls that exceeded their time-out and have not returned.", minimum=0),
+        "starved": said("Why it gets no slot of its pool; absent if it can get one."),
+        "depth": said("The store's count at the newest receive."),
         "processes": said("The workers of a scaler, on its own machine."),
         "jobs": said(
-            "By handler: what became of messages since the worker met this run of the bridge; those alone that changed "
-            "since it was heard.",
+            "By handler: the outcomes of messages since the worker connected to this run of the bridge; "
+            "only those that changed since the bridge confirmed them.",
             maxProperties=HANDLERS_MAX,
             propertyNames={"minLength": 1, "maxLength": HANDLER_CHARS_MAX},
         ),
-        "unannounced": said("How many of its receives found new work that nobody had announced.", **_MS),
-        "buried": said("What lies in the poison queue, as its listener counted it."),
+        "unannounced": said("How many of its receives found new messages without a trigger.", **_MS),
+        "buried": said("The number of messages in the poison queue, as counted by its worker."),
     },
     "Jobs": WORDS["Jobs"],
     "Spread": WORDS["Spread"],
     "Processes": {
         "": said("The workers that a scaler has started for one queue."),
-        "wanted": said("How many the queue is worth, on all machines.", minimum=0, maximum=CAPACITY_MAX),
-        "ready": said("Those whose listener has a session.", minimum=0, maximum=CAPACITY_MAX),
-        "starting": said("Those that are asked for, and not ready.", minimum=0, maximum=CAPACITY_MAX),
-        "failure": said("Why the newest count, or else the newest worker, failed.", maxLength=FAILURE_CHARS_MAX),
-        "running": said("All that live, those that start or end among them.", minimum=0, maximum=CAPACITY_MAX),
+        "wanted": said("How many workers the queue needs, on all machines.", minimum=0, maximum=CAPACITY_MAX),
+        "ready": said("Workers with a session.", minimum=0, maximum=CAPACITY_MAX),
+        "starting": said("Workers that were requested but are not ready.", minimum=0, maximum=CAPACITY_MAX),
+        "failure": said(
+            "Why the latest count or, failing that, the latest worker failed.", maxLength=FAILURE_CHARS_MAX
+        ),
+        "running": said(
+            "All live workers, including those that are starting or stopping.", minimum=0, maximum=CAPACITY_MAX
+        ),
         "held": said(
-            "Why no more are started now: starting, maximum, backoff, uncounted, elsewhere or stopping; null where "
-            "none is missing.",
+            "Why no more are started now: starting, maximum, backoff, uncounted, elsewhere or stopping; "
+            "null if none is missing.",
             maxLength=HELD_CHARS_MAX,
         ),
-        "pause_ms": said("How much of a back-off after a failure is left.", **_MS),
+        "pause_ms": said("The remaining back-off after a failure.", **_MS),
         "counts": said(
-            "Whether a count of 0 proves the queue empty: exact, rough, or trusted where somebody says so.",
+            "Whether a count of 0 proves the queue empty: exact, rough, or trusted if the configuration says so.",
             maxLength=HELD_CHARS_MAX,
         ),
-        "idle_ms": said("For how long a worker is idle before it ends.", **_MS),
+        "idle_ms": said("For how long a worker is idle before it stops.", **_MS),
         "tally": said(
-            "Workers that were started, have failed, and have ended by reason (idle, stopping, late, left, broke), "
-            "since the scaler met this bridge.",
+            "How many workers were started, failed, and ended by reason (idle, stopping, late, left, "
+            "broke), since the scaler connected to this bridge.",
             additionalProperties={"type": "integer", **_MS},
         ),
     },
     "StoreDepth": {
-        "": said("What a store counted."),
+        "": said("The counts of a store."),
         "visible": said("Messages that a receive could take.", **_MS),
-        "invisible": said("Messages received by somebody, or put for later.", **_MS),
-        "age_ms": said("How long ago.", **_MS),
-        "at_least": said("Whether there may be more."),
-        "leased": said("Those of the invisible that somebody holds; absent where the store does not tell.", **_MS),
-        "delayed": said("Those that were put, or given back, for later; likewise.", **_MS),
-        "oldest_ms": said("For how long the message that has been visible longest had waited then; likewise.", **_MS),
+        "invisible": said("Messages that are in flight or delayed.", **_MS),
+        "age_ms": said("How long ago they were taken.", **_MS),
+        "at_least": said("Whether there may be more messages."),
+        "leased": said(
+            "How many of the invisible messages are in flight; absent if the store does not report it.", **_MS
+        ),
+        "delayed": said(
+            "How many of the invisible messages were put or returned with a delay; absent if the store does "
+            "not report it.",
+            **_MS,
+        ),
+        "oldest_ms": said(
+            "For how long the oldest visible message had waited then; absent if the store does not report it.", **_MS
+        ),
     },
     "BuriedCount": {
-        "": said("How many messages lie in the poison queue."),
+        "": said("The number of messages in the poison queue."),
         "messages": said("How many.", **_MS),
-        "age_ms": said("How long ago that was counted.", **_MS),
-        "queue": said("The poison queue, where it is not named like the queue, with -poison."),
+        "age_ms": said("How long ago it was counted.", **_MS),
+        "queue": said("The poison queue, if it is not named like the queue with -poison."),
     },
     "Bye": {
-        "": said("The session ends. From a worker with the leases that it leaves; the bridge confirms with one."),
+        "": said(
+            "The session ends. A worker includes the leases that it leaves; the bridge confirms with its own "
+            "bye."
+        ),
         **_STAMPED, "leases": _LEASES,
     },
     "Welcome": {
-        "": said("First frame of the bridge: its periods, and how the queues stand."),
+        "": said("First frame of the bridge: its periods, and the state of the queues."),
         "boot": _BOOT,
-        "heartbeat_ms": said("How often to send a heartbeat. After three that are missed the session counts as dead."),
-        "sweep_ms": said("How often the bridge has a queue in another store looked at unasked; 0 is never."),
+        "heartbeat_ms": said("How often to send a heartbeat. After three missed ones the session counts as dead."),
+        "sweep_ms": said("How often a queue in an external store is checked without a trigger; 0 means never."),
         "sessions": said("How many sessions there are."),
-        "queues": said("Those of the hello."),
+        "queues": said("The queues of the hello."),
     },
     "WelcomedQueue": {
-        "": said("How a queue stands, and its periods where they differ."),
+        "": said("The state of a queue, and its periods if they differ."),
         "queue": _SENT_QUEUE, "gen": _SENT_GEN,
-        "clean": said("Whether a receive found it empty since the newest reason to look."),
-        "covered_age_ms": said("How long ago that receive began; null where there was none."),
+        "clean": said("Whether a receive found it empty since the newest reason to check."),
+        "covered_age_ms": said("How long ago that receive began; null if there was none."),
         "sweep_ms": said("As in the welcome, for this queue."),
-        "slack_ms": said("How much longer than a sweep a worker waits before it looks by itself."),
-        "spread_ms": said("Over how long the workers' own looks are spread."),
+        "slack_ms": said("How much longer than a sweep a worker waits before it checks by itself."),
+        "spread_ms": said("The period over which the workers' own checks are spread."),
         "store_call_ms": said("How long one call of the store may take."),
     },
     "Wake": {
-        "": said("This queue has work, or should be looked at."),
+        "": said("This queue has work, or should be checked."),
         "queue": _SENT_QUEUE, "boot": _BOOT, "gen": _SENT_GEN,
-        "reason": said("Why. All but trigger, due and lease only ask to make sure."),
-        "size": said("How many messages wait: a hint. Exact where the wake carries messages, which are counted in it."),
+        "reason": said("The reason. All except trigger, due and lease only request a check."),
+        "size": said("How many messages wait: a hint. Exact if the wake carries messages, which are included."),
         "age_ms": said("How long ago the oldest reason came up."),
         "traceparent": said("W3C Trace Context, of the trigger."),
-        "messages": said("The first messages, received for this worker already; only where its hello accepts them."),
+        "messages": said("The first messages, already received for this worker; only if its hello accepts them."),
         "workers": said("To a scaler: how many workers have sessions, or are being started by other scalers."),
-        "traces": said("Where several triggers were merged into this wake: the trace contexts of all of them."),
+        "traces": said("The trace contexts of all triggers that were merged into this wake."),
     },
     "CarriedMessage": {
-        "": said("A message inside a wake, received for a moment only: say started, and extend it."),
-        "id": said("The message's name."),
-        "pop_receipt": said("What settles it."),
-        "dequeue_count": said("How often it was received, this time included."),
+        "": said("A message inside a wake, received for a short time only: send started, and extend it."),
+        "id": said("The message's id."),
+        "pop_receipt": said("Settles the message."),
+        "dequeue_count": said("How often it was received, including this time."),
         "inserted_at": said(f"When it was put. {MOMENT}", format="date-time"),
-        "expires_at": said(f"When it expires; absent is never. {MOMENT}", format="date-time"),
+        "expires_at": said(f"When it expires; absent means never. {MOMENT}", format="date-time"),
         "body": said("The message as text."),
         "body_base64": said("The message as bytes, in base64.", pattern=BASE64),
-        "visible_in_ms": said("For how long it is received; 2000 where absent."),
-        "key": said("The id that it was put under, where it was."),
-        "headers": said(f"{HEADERS} Absent where there are none."),
+        "visible_in_ms": said("For how long it is received; 2000 if absent."),
+        "key": said("The id under which it was put, if any."),
+        "headers": said(f"{HEADERS} Absent if there are none."),
     },
     "BridgeHeartbeat": {
-        "": said("The answer to a worker's heartbeat. It proves the way through, both ways."),
+        "": said("The answer to a worker's heartbeat. It proves that the connection works in both directions."),
         "boot": _BOOT,
-        "echo": said("The stamp of the worker's newest heartbeat; null before one came."),
-        "since_ms": said("How long ago that came."),
+        "echo": said("The stamp of the worker's newest heartbeat; null before the first one."),
+        "since_ms": said("How long ago that heartbeat arrived."),
         "sessions": said("How many sessions there are."),
-        "queues": said("By queue: all that the session listens to."),
+        "queues": said("By queue: all queues of the session."),
     },
     "LastEmptyReceive": {
-        "": said("How a queue stands."),
+        "": said("The state of a queue."),
         "gen": _SENT_GEN,
-        "covered_age_ms": said("How long ago a receive began that found it empty; null where there was none."),
+        "covered_age_ms": said("How long ago a receive began that found it empty; null if there was none."),
         "workers": said("To a scaler: as in a wake."),
-        "due_ms": said("To a scaler: when a message put for later is due, or a lease ends, as the bridge knows."),
+        "due_ms": said("To a scaler: when a delayed message is due, or a lease ends, as far as the bridge knows."),
     },
-    "Drain": {"": said("The bridge is stopping: say `bye` unless a receive is in flight, and connect again after it.")},
+    "Drain": {"": said("The bridge is stopping: send `bye` unless a receive is in flight, and then connect again.")},
     "Ready": {
-        "": said("First on every WebSocket: calls and a session may come."),
+        "": said("First on every WebSocket: calls and a session may follow."),
         "window": said("How many calls may be unanswered; settlements are not counted."),
-        "boot": said("Which run of the bridge, where it has queues of its own; null where they are in another store."),
-        "able": said("What this bridge can do that older ones cannot, by name: `headers` of messages are kept."),
+        "boot": said("The run of the bridge, if it has embedded queues; null if they are in a shared store."),
+        "able": said("What this bridge supports and older ones do not, by name: `headers` of messages are stored."),
     },
     "Ended": {
-        "": said("The session has ended; the WebSocket goes on, and so do its calls. A new hello begins another one."),
+        "": said("The session has ended; the WebSocket stays open for its calls. A new hello starts another one."),
         "code": said("Why, as a WebSocket close code."),
-        "reason": said("The same for a person."),
+        "reason": said("The same as text."),
     },
     "Goaway": {
-        "": said("The bridge is stopping: calls with greater numbers were not carried out; the rest are answered."),
-        "last": said("The number of the last call that is carried out; -1 for none."),
+        "": said("The bridge is stopping: calls with greater numbers were not carried out; the others are answered."),
+        "last": said("The number of the last call that is carried out; -1 if there is none."),
     },
     "ErrorFrame": {
-        "": said("What was wrong with a frame; the session ends, unless it only said too much."),
-        "code": said("A stable word for programs.", enum=list(STATUS_BY_CODE)),
-        "message": said("The same for a person."),
-        "retry_after_s": said("For how many seconds not to say it again; null where that is not known."),
+        "": said("The error in a frame; the session ends, unless it only sent too much."),
+        "code": said("A stable code for programs.", enum=list(STATUS_BY_CODE)),
+        "message": said("The same as text."),
+        "retry_after_s": said("For how many seconds not to repeat it; null if unknown."),
     },
     "Stamp": {
-        "": said("What every frame has besides itself over a broker, where many sessions share one connection."),
+        "": said("Fields that every frame also has over a broker, where many sessions share one connection."),
         "instance": _INSTANCE,
         "seq": _SEQ,
-        "boot": said("From the bridge: which run of which bridge speaks."),
-        "to": said("From a worker: the bridge that is meant, which others leave alone; absent before its welcome."),
+        "boot": said("From the bridge: the run of the bridge that sends it."),
+        "to": said("From a worker: the bridge that it addresses, which others ignore; absent before its welcome."),
         "credential": _CREDENTIAL,
         "ticket": _TICKET,
-        "version": said("Of a hello and a welcome: the version of the protocol, 2. Peers of another one are refused."),
+        "version": said(
+            "In a hello and a welcome: the version of the protocol, 2. Peers of another version are refused."
+        ),
     },
     "Traces": WORDS["Traces"],
     "Bridged": {
         **WORDS["CloudQueueWorkDetected"],
-        "": said("A trigger that one bridge tells others of."),
-        "via": said("The bridge that tells it: boot of that run."),
+        "": said("A trigger that one bridge forwards to others."),
+        "via": said("The bridge that forwards it: boot of that run."),
     },
     "Member": {
-        "": said("A bridge of a cluster is there: once a second, at once when this changes or a newcomer is heard of."),
+        "": said(
+            "Presence of a bridge in a cluster: sent once a second, and immediately when it changes or a new "
+            "bridge appears."
+        ),
         "boot": _TOLD_BY,
-        "seq": said("Grows by one with each such word.", **_MS),
-        "cluster": said("The cluster's name; bridges of others on these subjects are refused.", **_PRINTABLE),
-        "address": said("Where its web server is, for people.", **_PRINTABLE),
+        "seq": said("Grows by one with each such message.", **_MS),
+        "cluster": said("The cluster's name; bridges of other clusters on these subjects are refused.", **_PRINTABLE),
+        "address": said("The address of its web server, for people.", **_PRINTABLE),
         "version": said("Its version, for people.", **_PRINTABLE),
         "store": said(
-            "A fingerprint of the engine behind its own queues; who has another is refused.",
+            "A fingerprint of the store behind its own queues; a bridge with another one is refused.",
             pattern="^[0-9A-Fa-f]{1,128}$",
         ),
-        "engine": said("What the engine of its own queue API says it is, whatever its address."),
-        "webhooks": said("A hash of the webhooks that it sends: who has the same takes turns at them.", **_PRINTABLE),
+        "engine": said("The identity that the store of its own queue API reports, whatever its address."),
+        "webhooks": said(
+            "A hash of the webhooks that it sends; bridges with the same hash take turns at them.", **_PRINTABLE
+        ),
         "full": said(
-            "Queues that have work left and, here, nobody with room.",
+            "Queues with pending work and no worker with free capacity here.",
             maxItems=cluster.QUEUES_MAX, items={"type": "string", "pattern": REFERENCE},
         ),
-        "leaving": said("It is going to stop: it is the last in every order from now on."),
-        "told": said("With leaving: the others have been told all that it leaves behind."),
+        "leaving": said("It is stopping and therefore last in every order from now on."),
+        "told": said("With leaving: the other bridges have received everything that it hands over."),
     },
     "Ability": {
-        "": said("How a bridge stands with one queue that it has sessions for."),
-        "room": said("Whether one of them can take a message."),
-        "starts": said("Whether none can, and a scaler could start a worker that can, or is about to."),
+        "": said("The state of one queue for which a bridge has sessions."),
+        "room": said("Whether one of them can receive a message."),
+        "starts": said("Whether none can, but a scaler could start a worker that can, or is doing so."),
         "visibility_ms": said("The longest time for which one of them receives messages.", **_MS),
         "store": _STORE,
     },
     "Able": {
-        "": said("For which queues a bridge could wake a worker now. Words of one bridge add up."),
+        "": said("The queues for which a bridge could wake a worker now. Messages of one bridge add up."),
         "boot": _TOLD_BY,
-        "seq": said("The number of its newest member word.", **_MS),
+        "seq": said("The number of its newest member message.", **_MS),
         "queues": said(
-            "By queue; null where it has no session any more.",
+            "By queue; null if it no longer has a session.",
             maxProperties=cluster.QUEUES_MAX, propertyNames={"pattern": REFERENCE},
         ),
-        "whole": said("What was said before is void: a queue that is not in this word has no session."),
-        "asks": said("It may have missed what others said: they say all of it again."),
+        "whole": said("Earlier messages are void: a queue that is not in this one has no session."),
+        "asks": said("It may have missed messages of others: they send everything again."),
     },
     "Covered": {
-        "": said("A receive at one of its workers found a queue empty: others need not look for what that proves."),
+        "": said("A receive of one of its workers found a queue empty: others need not check what that proves."),
         "boot": _TOLD_BY, "queue": _QUEUE, "store": _STORE,
-        "begun_age_ms": said("How long ago that receive began at the latest; absent where that is not known.", **_MS),
+        "begun_age_ms": said("How long ago at most that receive began; absent if unknown.", **_MS),
         "heard": _HEARD,
         "ids": said(
-            "Source and id of triggers that were there before that receive began.",
+            "Source and id of triggers that existed before that receive began.",
             maxItems=cluster.NAMES_MAX,
             items={
                 "type": "array", "prefixItems": [{"type": "string", "minLength": 1, **_PRINTABLE}] * 2, "items": False,
                 "minItems": 2, "maxItems": 2,
             },
         ),
-        "next_visible_in_ms": said("When the store says that the next message can be received.", **_MS),
+        "next_visible_in_ms": said("When the next message can be received, as the store reports.", **_MS),
     },
     "Sent": {
-        "": said("It has told plain subscribers of a queue: the others need not."),
+        "": said("It has notified plain subscribers of a queue: the others need not."),
         "boot": _TOLD_BY, "queue": _QUEUE,
-        "hook": said("The webhook, by the name that follows from its settings; absent: the subjects of wakes.",
+        "hook": said("The webhook, by a name derived from its settings; absent for the subjects of wakes.",
                      pattern=INSTANCE),
-        "age_ms": said("How long ago it told them last.", **_MS),
+        "age_ms": said("How long ago it last notified them.", **_MS),
         "heard": _HEARD,
     },
 }  # fmt: skip
@@ -429,7 +456,7 @@ EXAMPLES: Final[dict[str, list[Json]]] = {
     "Ready": [{"type": "ready", "window": 32, "boot": BOOT, "able": ["headers"]}],
     "Ended": [{"type": "ended", "code": 1012, "reason": "the bridge is stopping"}],
     "Goaway": [{"type": "goaway", "last": 17}],
-    "ErrorFrame": [{"type": "error", "code": "bad_json", "message": "a frame is one JSON object in UTF-8"}],
+    "ErrorFrame": [{"type": "error", "code": "bad_json", "message": "a frame must be one JSON object in UTF-8"}],
     "Member": [
         {
             "type": "member", "boot": BOOT, "seq": 17, "cluster": "shop", "address": "http://127.0.0.1:8470",
@@ -527,7 +554,7 @@ def _schemas() -> dict[str, Json]:
                 "specversion": {"const": SPEC_VERSION},
                 "type": {"const": WAKE_TYPE},
                 "source": {"type": "string"},
-                "id": said("The wake's name: boot and number; the same for every attempt.", type="string"),
+                "id": said("The wake's id: boot and number; the same for every attempt.", type="string"),
                 "subject": said("The queue, as account/queue.", type="string", pattern=REFERENCE),
                 "time": {"type": "string"},
                 "datacontenttype": {"const": "application/json"},
@@ -537,7 +564,7 @@ def _schemas() -> dict[str, Json]:
         },
         "Gap": {
             "type": "object",
-            "description": "The bridge cannot know what this client has missed: look at the queues.",
+            "description": "The bridge cannot know what this client has missed: check the queues.",
             "required": ["type", "boot", "queues"],
             "properties": {
                 "type": {"const": "gap"},
@@ -609,8 +636,11 @@ def _messages() -> dict[str, Json]:
                     reference(CloudQueueWorkDetected),
                     {
                         "properties": {
-                            "reply": said("What is notified once it is taken.", type="string", pattern=f"^{INBOX}"),
-                            "ask": said("What is notified there.", type="integer"),
+                            "reply": said(
+                                "The payload that is notified once the trigger is accepted.",
+                                type="string", pattern=f"^{INBOX}",
+                            ),
+                            "ask": said("The channel on which it is notified.", type="integer"),
                         }
                     },
                 ]
@@ -625,7 +655,7 @@ def _messages() -> dict[str, Json]:
                         reference(CloudQueueWorkDetected),
                         {
                             "properties": {
-                                "promised": said("Whether it goes on to look after the queue.", type="boolean"),
+                                "promised": said("Whether it continues to check the queue.", type="boolean"),
                                 "by": _BOOT,
                             }
                         },
@@ -633,11 +663,11 @@ def _messages() -> dict[str, Json]:
                 },
                 [{"storage_account": "billing", "queue_name": "orders", "promised": True, "by": "1f" * 16}],
             ),
-            "summary": "The trigger of a bridge that looks after a queue, whose puts may say nothing meanwhile.",
+            "summary": "The trigger of a bridge that checks a queue, so that its puts need no notification meanwhile.",
         },
         "Taken": {
             **_message("Taken", {"type": "string"}, ["4"]),
-            "summary": "The trigger's ask, once the trigger is taken.",
+            "summary": "The `ask` of the trigger, once it is accepted.",
             "contentType": "text/plain",
         },
         "StreamedWake": {
@@ -646,7 +676,10 @@ def _messages() -> dict[str, Json]:
         },
         "StreamedGap": {
             **_message("StreamedGap", reference("Gap"), [GAP]),
-            "summary": "event: gap, id: <boot>:<gen>, data: this. What the client saw last is not known here.",
+            "summary": (
+                "event: gap, id: <boot>:<gen>, data: this. The bridge does not know what the client "
+                "received last."
+            ),
         },
         "WebhookWake": {
             **_message("WebhookWake", reference("CloudEventWake"), [msgspec.json.decode(encode_wake(wake).body)]),
@@ -656,7 +689,7 @@ def _messages() -> dict[str, Json]:
                 "description": "Signed by the Standard Webhooks scheme.",
                 "required": ["webhook-id", "webhook-timestamp", "webhook-signature"],
                 "properties": {
-                    "webhook-id": said("The wake's name; the same for every attempt.", type="string"),
+                    "webhook-id": said("The wake's id; the same for every attempt.", type="string"),
                     "webhook-timestamp": said("Seconds since 1970, of this attempt.", type="string"),
                     "webhook-signature": said("v1, and base64 of an HMAC-SHA256; one for each secret.", type="string"),
                 },
@@ -697,22 +730,25 @@ CHANNELS: Final[dict[str, tuple[str, str, str, tuple[str, ...]]]] = {
         for name, tokens, text, messages in (
             (
                 "Triggers", ("trigger", "{account}", "{queue}"),
-                (f"Work was put on this queue, in another store. At most {EVENT_BYTES_MAX} bytes; a payload that names "
-                "another queue is refused and counted."), _TRIGGER_MESSAGES,
+                (f"Work was put on this queue, in an external store. At most {EVENT_BYTES_MAX} bytes; a "
+                "payload that names another queue is refused and counted."), _TRIGGER_MESSAGES,
             ),
-            ("Hello", ("hello",), "Where workers say hello.", ("HelloOverBroker",)),
+            ("Hello", ("hello",), "Where workers send hello.", ("HelloOverBroker",)),
             ("SessionUp", ("session", "{instance}", "up"), "From one worker.", _UP_OVER_BROKER),
             ("SessionDown", ("session", "{instance}", "down"), "To one worker.", _DOWN_OVER_BROKER),
             (
                 "Wakes", ("wake", "{account}", "{queue}"),
-                "For plain subscribers: this queue has work. Told again while the work stays.", ("Wake",),
+                "For plain subscribers: this queue has work. Repeated while the work stays.", ("Wake",),
             ),
         )
     },
     "natsCluster": (
         "nats", "{prefix}.cluster.{word}",
-        (f"What the bridges of a cluster say to each other (setting cluster), at most {cluster.WORD_BYTES_MAX} bytes. "
-        "A word that is lost, late or repeated costs a look and nothing else; what is no word is refused and counted."),
+        (
+            f"Messages between the bridges of a cluster (setting cluster), at most {cluster.WORD_BYTES_MAX} "
+            "bytes. One that is lost, late or repeated costs only a check; an invalid one is refused and "
+            "counted."
+        ),
         tuple(word.__name__ for word in CLUSTER),
     ),
     "sessionUp": (
@@ -741,7 +777,7 @@ CHANNELS: Final[dict[str, tuple[str, str, str, tuple[str, ...]]]] = {
         f"NOTIFY on this channel of a database that the bridge listens to; at most {PAYLOAD_BYTES_MAX} bytes.",
         ("QueueName", "Trigger", "AskedTrigger", "Promised"),
     ),
-    "inbox": ("postgres", INBOX + "{id}", "Where a producer is told that its trigger was taken.", ("Taken",)),
+    "inbox": ("postgres", INBOX + "{id}", "Where a producer receives that its trigger was accepted.", ("Taken",)),
 }  # fmt: skip
 """By name: the server, the address, what it is for, and what goes over it."""
 SENT: Final = frozenset({"SessionDown", "Wakes", "sessionDown", "eventStream", "webhook", "inbox"})
@@ -751,7 +787,7 @@ SENT: Final = frozenset({"SessionDown", "Wakes", "sessionDown", "eventStream", "
 def _channels(messages: dict[str, Json]) -> dict[str, Json]:
     tokens = {
         **_PREFIX, **_QUEUE_TOKENS, **_WORKER_TOKEN, "id": {"description": "32 hexadecimal digits."},
-        "word": {"description": "The type of the word.", "enum": [word.__name__.lower() for word in CLUSTER]},
+        "word": {"description": "The type of the message.", "enum": [word.__name__.lower() for word in CLUSTER]},
     }  # fmt: skip
     found: dict[str, Json] = {}
     for name, (server, address, text, carried) in CHANNELS.items():
@@ -783,7 +819,8 @@ def _operations() -> dict[str, Json]:
             found[f"republish{name[0].upper()}{name[1:]}"] = {
                 "action": "send",
                 "channel": {"$ref": f"#/channels/{name}"},
-                "summary": "What came by HTTP, or within the process, is told to other bridges on the broker.",
+                "summary": "Triggers that arrived over HTTP, or within the process, are forwarded to other bridges "
+                "on the broker.",
                 "messages": [{"$ref": f"#/channels/{name}/messages/BridgedTrigger"}],
             }
     return found

@@ -15,7 +15,7 @@ import pytest
 
 from bridge.brokers import SCHEMES
 from bridge.contract.cloudevents import decode_mqtt, decode_nats
-from bridge.contract.cluster import ClusterMessage, decode_word, encode_word
+from bridge.contract.cluster import ClusterMessage, decode_cluster_message, encode_cluster_message
 from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.framing import encode_down, encode_up, read_stamp
@@ -123,9 +123,9 @@ def test_words_between_bridges_are_those_of_the_code() -> None:
     assert set(channel["parameters"]["word"]["enum"]) == set(_SUBJECTS.values())
     for word in get_args(ClusterMessage):
         for example in examples(word.__name__):
-            decoded = decode_word(json.dumps(example).encode())
+            decoded = decode_cluster_message(json.dumps(example).encode())
             assert type(decoded) is word
-            assert json.loads(encode_word(decoded)) == example
+            assert json.loads(encode_cluster_message(decoded)) == example
 
 
 HELLO, *_ = asyncapi.EXAMPLES["Hello"]

@@ -70,7 +70,7 @@ async def test_every_route_is_in_it_and_no_other(monkeypatch: pytest.MonkeyPatch
         verb = added[call]
         keyed = verb is not None or call == ("GET", "/v1/sessions")
         assert operation.get("security", []) == ([{}, {"key": []}] if keyed else [])
-        granted = "" if verb is None else f"With `--auth` it has to be granted `{verb.value}`."
+        granted = "" if verb is None else f"With `--auth` it requires the permission `{verb.value}`."
         assert operation.get("description", "").endswith(granted)
         assert {"401", "403"} <= set(operation["responses"]) if verb else ("401" in operation["responses"]) is keyed
 

@@ -144,7 +144,7 @@ async def test_nobody_without_a_user(kind: str, tmp_path: Path, monkeypatch: pyt
     async with server(kind, tmp_path, monkeypatch) as address:
         good = address("worker")
         for wrong in (good.replace("worker:1-worker@", ""), good.replace("1-worker", "1-all"), address("putter")):
-            with pytest.raises(Exception, match=r"(?i)authorization|refused with reason"):
+            with pytest.raises(Exception, match=r"(?i)authorization|rejected with reason"):
                 async with connected(wrong, lambda _: None):
                     pass
 

@@ -208,4 +208,4 @@ async def test_from_mosquitto_pub_to_a_worker_that_knows_only_nats(processes: Pr
         assert await worker.stop() == 0
         assert await service.stop() == 0
         assert register.numbers().duplicated == 0
-        assert service.errors.count("a bus is down") == service.errors.count("a bus is up") - 2 == 6
+        assert service.errors.count("bus disconnected") == service.errors.count("bus connected") - 2 == 6

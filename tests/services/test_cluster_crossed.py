@@ -158,7 +158,7 @@ async def test_a_stream_with_a_consumer_for_each_bridge(tmp_path: Path) -> None:
         await client.close()
     shared = Bridge()
     for wrong in ("nats://a?stream=triggers", "nats://a,b?stream=triggers&ack_wait=5"):
-        with pytest.raises(ConfigurationError, match="durable=NAME, another one for each bridge"):
+        with pytest.raises(ConfigurationError, match="durable=NAME, a different one for each bridge"):
             Attachments(shared, nats=[wrong], settings=BusSettings(cluster={}))
 
 

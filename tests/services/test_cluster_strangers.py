@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bridge.brokers.base import Broker
-from bridge.contract.cluster import ClusterMessage, encode_word
+from bridge.contract.cluster import ClusterMessage, encode_cluster_message
 from bridge.core.cluster.coordinator import OWN_BOOT
 from bridge.core.cluster.members import OTHER_MACHINE
 from bridge.observe.facts import ClusterMessageRefused, MemberRefused
@@ -25,7 +25,7 @@ from tests.support.redis import RedisServer
 
 def say(broker: Broker, *words: ClusterMessage | bytes, on: str = "member") -> None:
     for word in words:
-        payload = word if isinstance(word, bytes) else encode_word(word)
+        payload = word if isinstance(word, bytes) else encode_cluster_message(word)
         assert broker.publish(("queuebell", "cluster", on), payload)
 
 
@@ -40,7 +40,9 @@ async def test_strangers_frames(tmp_path: Path, caplog: pytest.LogCaptureFixture
                 await until(
                     lambda p=place: len(p.of(ClusterMessageRefused)) >= 2 * len(junk), "each is counted", PATIENCE_S
                 )
-        lines = [record for record in caplog.records if "is no word of a bridge" in record.getMessage()]
+        lines = [
+            record for record in caplog.records if "invalid message on the cluster's subjects" in record.getMessage()
+        ]
         assert 1 <= len(lines) <= 2 * len(cluster.places)
         assert b"queuebell_cluster_words_refused_total" in cluster.places[0].bridge.metrics.render()
         say(broker, b"x" * 600_000)
@@ -107,5 +109,5 @@ async def test_an_account_that_may_not_speak_or_hear(
         if denied == "subscribe":
             check = mute.bridge.readiness().checks["cluster"]
             assert not check.ok
-            assert "does not let this bridge hear the others" in check.detail
+            assert "denies this bridge access" in check.detail
         assert mute.bridge.readiness().ready

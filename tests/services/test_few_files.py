@@ -61,4 +61,4 @@ async def test_out_of_files_it_waits_and_serves(processes: Processes) -> None:
     await kept.close()
     assert await bridge.stop() == 0
     assert "Traceback" not in bridge.errors
-    assert bridge.errors.count("no new connection can be taken") <= 2, bridge.errors
+    assert bridge.errors.count("no new connection can be accepted") <= 2, bridge.errors

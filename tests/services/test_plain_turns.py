@@ -51,7 +51,7 @@ class Member:
         """Have it say and send nothing more, without a word."""
         line = self.buses.buses["nats"]._cluster
         assert line is not None
-        line.say = lambda word: None  # type: ignore[method-assign]
+        line.broadcast = lambda message: None  # type: ignore[method-assign]
         self.bridge.scheduler.dispatch.announcing = False
         await self.hooks.stop()
         await self.buses.stop()

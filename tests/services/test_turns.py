@@ -171,7 +171,7 @@ async def test_c1_the_first_is_gone_without_a_word_and_nothing_is_lost(tmp_path:
         first, second, _ = site.order()
         line = site.buses[first].buses["nats"]._cluster
         assert line is not None
-        line.say = lambda word: None  # type: ignore[method-assign]
+        line.broadcast = lambda message: None  # type: ignore[method-assign]
         site.bridges[first].scheduler.dispatch.wake_sessions = lambda *_, **__: False  # type: ignore[method-assign]
         await put(site, 1)
         site.bridges[second].trigger([EVENT], bus="http")
@@ -183,8 +183,8 @@ async def test_c1_the_first_is_gone_without_a_word_and_nothing_is_lost(tmp_path:
 @pytest.mark.parametrize(
     ("nats", "settings", "said"),
     [
-        ((), BusSettings(cluster={}), "give nats exactly once"),
-        (("nats://a", "nats://b"), BusSettings(cluster={}), "give nats exactly once"),
+        ((), BusSettings(cluster={}), "set nats exactly once"),
+        (("nats://a", "nats://b"), BusSettings(cluster={}), "set nats exactly once"),
         (("nats://a",), BusSettings(cluster={}, republish=False), "republish cannot be off"),
         (("nats://a",), BusSettings(cluster={}, trusted=False), "trust_brokers = true"),
     ],

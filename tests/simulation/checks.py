@@ -417,7 +417,7 @@ class Checks:
     def _mark_forgiven(self, event: e.MarkForgiven) -> None:
         rule = "C5" if event.by == "cover" else "C4"
         self._checked[rule] += 1
-        if event.marked_at <= event.emptied_at + ROUNDING_S:
+        if event.requested_at <= event.emptied_at + ROUNDING_S:
             return
         what = (
             "a receive was believed to have begun" if event.by == "cover" else f"forgiven by {event.by} was a mark made"
@@ -425,7 +425,7 @@ class Checks:
         self._broken(
             event,
             rule,
-            f"{event.queue}: {what} at {event.marked_at:.3f} s on a peer's word, but the newest that came back empty"
+            f"{event.queue}: {what} at {event.requested_at:.3f} s on a peer's word, but the newest that came back empty"
             f" began at {event.emptied_at:.3f} s",
         )
 

@@ -290,15 +290,15 @@ class SessionMoved(Event, frozen=True):
 class MarkForgiven(Event, frozen=True):
     """A bridge forgave a mark on a peer's word (C4), or took the peer's receive as one of the queue (C5, by ``time``).
 
-    ``marked_at`` is when that mark was made, by a name where it was made first at the peer, ``time`` for C5 the moment
-    that was taken for the receive's beginning; ``emptied_at`` when the newest receive began that came back empty, of
-    all that were answered. Both are true time, and *truth*.
+    ``requested_at`` is when that mark was made, by a name where it was made first at the peer, ``time`` for C5 the
+    moment that was taken for the receive's beginning; ``emptied_at`` when the newest receive began that came back
+    empty, of all that were answered. Both are true time, and *truth*.
     """
 
     queue: str
     boot: str
     by: Literal["name", "time", "cover"]
-    marked_at: float
+    requested_at: float
     emptied_at: float
 
 

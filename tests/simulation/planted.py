@@ -90,7 +90,7 @@ class MergesNothing(WakeScheduler):
 class FlushesWhereNothingWaits(Dispatch):
     """A flush is asked for only where a session's first wake is written."""
 
-    def fill(self, seat: SessionQueue) -> None:
+    def queue_wake(self, seat: SessionQueue) -> None:
         session = self.sessions.get(seat.session)
         if session is not None:
             session.flushing = bool(session.unsent)

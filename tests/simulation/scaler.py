@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Private: `_scaled`: the true state, for the checks.
 
-LOOK_S: Final = 1.0
+CHECK_EVERY_S: Final = 1.0
 MEMBER_EVERY_S: Final = 0.0005
 """What a word takes from a worker to its scaler, and the end of either to the other."""
 KILLED: Final = -9
@@ -244,7 +244,7 @@ class VirtualActuator:
 class EnduringActuator(VirtualActuator):
     """The same of workers that another supervisor keeps: they outlive their scaler, and tell that supervisor alone.
 
-    ``units`` are those of one machine, whichever of its scalers started them. They are looked at every `LOOK_S`.
+    ``units`` are those of one machine, whichever of its scalers started them. They are looked at every `CHECK_EVERY_S`.
     """
 
     outlives = True
@@ -254,7 +254,7 @@ class EnduringActuator(VirtualActuator):
         self._running = units
         self._told: dict[str, int] = {}
         """How many words of each were passed on."""
-        self._watch = Watch("units", self.look, every_s=LOOK_S, wanted=lambda: bool(self._running))
+        self._watch = Watch("units", self.look, every_s=CHECK_EVERY_S, wanted=lambda: bool(self._running))
 
     async def open(self, hears: Hears) -> None:
         """Find those that run."""

@@ -30,7 +30,7 @@ from bridge.queues.limits import lease_ms
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.triggers.attachment import Attachment
-from bridge.triggers.cluster import ClusterLine
+from bridge.triggers.cluster import BrokerClusterLink
 from tests.simulation.access import WatchedFile, WatchedSessions, open_access
 from tests.simulation.broker import BrokerServer, SimulatedBroker
 from tests.simulation.events import Audited, BridgeDown, BridgeUp, SessionMoved, StoreDown, StoreUp
@@ -145,13 +145,13 @@ class BridgeServer:
         self.bridge.scheduler = watched(world, process.host)(self.boot, periods, process.chance.random, fingerprint)
         exceptions.spoil_bridge(self.bridge)
         self.bridge.observe(self._fact)
-        self._line: ClusterLine | None = None
+        self._line: BrokerClusterLink | None = None
         if plan.bridges > 1:
             store = None if engine is None else engine.fingerprint("")
-            self._line = ClusterLine(
+            self._line = BrokerClusterLink(
                 self.bridge, PREFIX, (plan.broker,), name=PREFIX, address=process.host.name, store=store
             )
-            exceptions.spoil(self._line, "say", "tell")
+            exceptions.spoil(self._line, "broadcast", "send_triggers")
         if world.desk is not None:
             world.desk.restarted()
         self._attachment: Attachment | None = None

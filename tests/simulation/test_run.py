@@ -114,19 +114,19 @@ def caches_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def keeps_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that stands goes on, whatever becomes of the key that opened it."""
-    monkeypatch.setattr(AccessWatch, "_end_what_is_over", lambda self: None)
+    monkeypatch.setattr(AccessWatch, "_end_unauthorized", lambda self: None)
 
 
 def believes_a_broken_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that cannot be used grants nothing."""
-    real = AccessWatch.look
+    real = AccessWatch.check
 
-    def look(self: AccessWatch) -> None:
+    def check(self: AccessWatch) -> None:
         real(self)
-        if self.trouble is not None:
+        if self.invalid_reason is not None:
             self._access = Access(AccessList())
 
-    monkeypatch.setattr(AccessWatch, "look", look)
+    monkeypatch.setattr(AccessWatch, "check", check)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def watched(world: World, host: Host) -> type[WakeScheduler]:
 def _watch_turns(world: World, host: Host, boot: str, turns: Coordinator, scheduler: Any) -> None:
     """Hold what a peer's word forgives against the truth: when marks were made, and when receives began."""
     kernel = world.kernel
-    hear, marked, early = turns.hear, turns.on_wake_request, turns.already_settled
+    hear, marked, early = turns.on_message, turns.on_wake_request, turns.already_settled
     made: dict[str, dict[Name | None, float]] = {}
     """By queue and name, None for marks that none can be told by: when the newest was made."""
 
@@ -159,7 +159,7 @@ def _watch_turns(world: World, host: Host, boot: str, turns: Coordinator, schedu
         return paid
 
     # Put in the instance's place, for whoever plants a wrong turn brings a class of its own.
-    turns.hear, turns.on_wake_request, turns.already_settled = judged, noted, born  # type: ignore[method-assign]
+    turns.on_message, turns.on_wake_request, turns.already_settled = judged, noted, born  # type: ignore[method-assign]
 
 
 def _owed(turns: Coordinator, queue: str) -> tuple[set[Name], bool]:

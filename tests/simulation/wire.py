@@ -154,7 +154,7 @@ class WireDoor:
         finally:
             end.close()
         if refusal is not None:
-            raise BusUnavailable(f"the bridge refused it: {refusal}")
+            raise BusUnavailable(f"the bridge rejected it: {refusal}")
 
     async def close(self) -> None:
         """Nothing is held between calls."""
@@ -239,11 +239,11 @@ class WireServer:
         except BadInput:
             end.close()
             return
-        leave = None if by is None else by[0].leave(by[1], Verb.TAKE, lambda code: over(_REVOKED, code))
+        permit = None if by is None else by[0].permit(by[1], Verb.TAKE, lambda code: over(_REVOKED, code))
 
         def over(last: object, reason: str) -> None:
-            if leave is not None:
-                leave.close()
+            if permit is not None:
+                permit.close()
             if last is not None:
                 end.send(last)
             session.ended(reason)
@@ -251,15 +251,15 @@ class WireServer:
 
         def hear(raw: bytes) -> None:
             frame = decode_up(raw)
-            if isinstance(frame, Hello) and leave is not None and by is not None:
+            if isinstance(frame, Hello) and permit is not None and by is not None:
                 queues = [each.queue for each in frame.queues]
-                refused = leave.refused(queues)
+                refused = permit.use_queues(queues)
                 if refused is not None:
                     by[0].desk.judged(by[2], Verb.TAKE, queues, let_in=False)
                     over(encode_frame(ErrorFrame("forbidden", f"'take' is not granted on {refused}")), "forbidden")
                     return
                 by[0].desk.opened(session.number, by[2], queues)
-                frame = msgspec.structs.replace(frame, instance=leave.instance(frame.instance))
+                frame = msgspec.structs.replace(frame, instance=permit.instance(frame.instance))
             if frame is not None:
                 session.feed(frame)
 

@@ -52,7 +52,7 @@ class MemberRig(Rig):
 
     def hear(self, word: Member | Able | Covered) -> None:
         """Have a word come in."""
-        self.turns.hear(self.now, word)
+        self.turns.on_message(self.now, word)
         self.drive()
 
     def member(

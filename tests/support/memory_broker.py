@@ -128,7 +128,7 @@ class MemoryBroker:
         answer = self.answers[inbox] = asyncio.get_running_loop().create_future()
         try:
             if not self.server.deliver(topic, payload, reply_to=inbox) and not self.server.deaf:
-                raise BusUnavailable("nobody listens")
+                raise BusUnavailable("no subscriber")
             async with asyncio.timeout(REQUEST_S):
                 await answer
         except TimeoutError:
@@ -143,7 +143,7 @@ class MemoryBroker:
         self._check()
         if self.server.deaf:
             await pass_time(2.0)
-            raise BusUnavailable("no message came back")
+            raise BusUnavailable("no echo")
         return 0.001
 
     async def broken(self) -> str:

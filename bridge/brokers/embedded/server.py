@@ -76,7 +76,7 @@ class EmbeddedNats:
         if not asked:
             return None
         if len(asked) > 1:
-            raise ConfigurationError(f"nats: there is one {WORD} server at most")
+            raise ConfigurationError(f"nats: only one {WORD} server is possible")
         _, colon, port = asked[0].partition(":")
         if colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
             raise ConfigurationError(f"nats: {WORD}:PORT needs a port from 1 to 65535")
@@ -116,7 +116,7 @@ class EmbeddedNats:
         """Start it, and return when it listens."""
         server = find_server()
         await self._launch(server)
-        log.info("the embedded NATS server listens", extra={"url": self.url, "pid": self.pid})
+        log.info("the embedded NATS server is listening", extra={"url": self.url, "pid": self.pid})
         self._holding = asyncio.create_task(self._hold(server), name="embedded nats-server")
 
     async def stop(self) -> None:
@@ -143,14 +143,14 @@ class EmbeddedNats:
                 self._down_since = loop.time()
                 await self._end()
                 log.warning(
-                    "the embedded NATS server ended; it is started again",
+                    "the embedded NATS server ended; it is restarted",
                     extra={"url": self.url, "code": code, "said": self._last_words()},
                 )
             await asyncio.sleep(self._backoff.miss(self._draw))
             # Its port may have been taken meanwhile: tried for ever, for no client would find it on another.
             with contextlib.suppress(OSError):
                 await self._launch(server)
-                log.info("the embedded NATS server listens again", extra={"url": self.url, "pid": self.pid})
+                log.info("the embedded NATS server is listening again", extra={"url": self.url, "pid": self.pid})
 
     async def _launch(self, server: str) -> None:
         loop = asyncio.get_running_loop()
@@ -207,7 +207,7 @@ class EmbeddedNats:
 
     def _last_words(self) -> str:
         lines = self._said.decode("utf-8", "replace").strip().splitlines()
-        return lines[-1].strip() if lines else "it said nothing"
+        return lines[-1].strip() if lines else "no error output"
 
     async def _end(self) -> None:
         process, self._process = self._process, None
@@ -220,7 +220,7 @@ class EmbeddedNats:
                 async with asyncio.timeout(STOP_S):
                     await process.wait()
             except TimeoutError:
-                log.debug("the embedded NATS server did not end when asked", extra={"pid": process.pid})
+                log.debug("the embedded NATS server did not stop on request", extra={"pid": process.pid})
         if process.returncode is None or self._guard or sys.platform != "linux":
             # Also what a guard may have left behind: it has its own group.
             with contextlib.suppress(ProcessLookupError, PermissionError):

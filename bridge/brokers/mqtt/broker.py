@@ -77,15 +77,17 @@ class MqttBroker(BrokerConnection):
         self._password = password if password is not None else where.password
         self._tls = tls or TlsOptions.of(where)
         if self._tls.hostname:
-            raise ConfigurationError("broker: tls_hostname is for nats; for mqtts, connect to the name on the card")
+            raise ConfigurationError(
+                "broker: tls_hostname is for nats; for mqtts, connect to the name in the certificate"
+            )
         version = version or where.options.get("version")
         if version not in {None, "5", "3.1.1"}:
-            raise ConfigurationError("broker: version is 5 or 3.1.1")
+            raise ConfigurationError("broker: version must be 5 or 3.1.1")
         self._versions = (5, 4) if version is None else (5,) if version == "5" else (4,)
         self._session_s = session_s or where.number("session", 0, most=2**32 - 1)
         given = client_id or where.options.get("client_id")
         if self._session_s and not given:
-            raise ConfigurationError("broker: a session that is kept needs a client_id")
+            raise ConfigurationError("broker: a persistent session needs a client_id")
         self.client_id = given or _client_id(where.options.get("name", name))
         self._topics = Topics("/", "+")
         self._complaints = Complaints(where.text)
@@ -121,7 +123,7 @@ class MqttBroker(BrokerConnection):
     async def connect(self, *, will: tuple[Topic, bytes] | None = None) -> None:
         """Connect within 5 s, with ``will`` as last will (QoS 0). Raises as `Broker.connect` does."""
         if self._wire is not None or self._ending.reason is not None:
-            raise Closed("a connection is made once")
+            raise Closed("connect may be called only once")
         last = None if will is None else (self._topics.join(will[0]), will[1])
         self._thread = threading.get_ident()
         try:
@@ -138,7 +140,7 @@ class MqttBroker(BrokerConnection):
             self._give_up(_said(error))
             raise BusUnavailable(f"{self.address}: {_said(error)}") from None
         except BaseException:
-            self._give_up("it could not be made")
+            self._give_up("connecting failed")
             raise
 
     async def subscribe(self, pattern: Topic, hear: Hear, *, at_least_once: bool = False) -> None:
@@ -154,7 +156,7 @@ class MqttBroker(BrokerConnection):
         if wire is None or self._ending.reason is not None or wire.unsent() > UNSENT_MAX:
             return False
         if len(payload) + len(text) + PACKET_OVERHEAD > wire.packet_max:
-            self._complaints.tell("not published", f"{len(payload)} bytes, the broker takes {wire.packet_max}")
+            self._complaints.tell("not published", f"{len(payload)} bytes, the broker accepts {wire.packet_max}")
             return False
         return wire.publish(text, payload, self._properties(content_type, headers))
 
@@ -167,12 +169,12 @@ class MqttBroker(BrokerConnection):
         wire = self._alive()
         text = self._topics.join(topic)
         if len(payload) + len(text) + PACKET_OVERHEAD > wire.packet_max:
-            raise BadInput("too_large", f"the broker takes {wire.packet_max} bytes in one message")
+            raise BadInput("too_large", f"the broker accepts at most {wire.packet_max} bytes per message")
         code = await wire.deliver(text, payload, self._properties(None, headers), REQUEST_S)
         if code == NO_MATCHING_SUBSCRIBERS:
-            raise BusUnavailable(f"{self.address}: nobody listens at {text}")
+            raise BusUnavailable(f"{self.address}: no subscriber at {text}")
         if code >= REFUSED:
-            raise BusUnavailable(f"{self.address}: refused with reason {code}")
+            raise BusUnavailable(f"{self.address}: rejected with reason {code}")
 
     async def probe(self) -> float:
         """Send a message to our own topic and return the seconds it took.
@@ -215,7 +217,7 @@ class MqttBroker(BrokerConnection):
             wire.abort()
             if code != UNSUPPORTED_VERSION:
                 break
-        said = f"{self.address}: refused with reason {code}"
+        said = f"{self.address}: rejected with reason {code}"
         if code in _WRONG:
             raise ConfigurationError(f"broker: {said} (identifier, user or password)")
         raise BusUnavailable(said)
@@ -242,7 +244,7 @@ class MqttBroker(BrokerConnection):
         try:
             code = await wire.subscribe(text, 1 if at_least_once else 0, REQUEST_S)
             if code >= REFUSED:
-                raise BusUnavailable(f"{self.address}: subscription to {text} refused with reason {code}")
+                raise BusUnavailable(f"{self.address}: subscription to {text} rejected with reason {code}")
         except BaseException:
             self._patterns.remove(entry)
             self._routes.clear()
@@ -271,13 +273,13 @@ class MqttBroker(BrokerConnection):
             if acknowledge is not None and not any(confirming for _, confirming in hearers):
                 acknowledge()
         except Exception as error:  # noqa: BLE001
-            self._complaints.tell("a message was not understood", type(error).__name__, error)
+            self._complaints.tell("invalid message", type(error).__name__, error)
             return
         for hear, confirming in hearers:
             try:
                 hear(Incoming(topic, payload, kind, headers, message.dup, acknowledge if confirming else None, reply))
             except Exception as error:  # noqa: BLE001
-                self._complaints.tell("a message was not taken", type(error).__name__, error)
+                self._complaints.tell("unexpected error in a message", type(error).__name__, error)
 
     def _route(self, text: str) -> _Route:
         topic = tuple(text.split("/"))
@@ -324,9 +326,10 @@ class MqttBroker(BrokerConnection):
                     self._left.add(old)
                     self._wire.client.unsubscribe(old)
         self._complaints.tell(
-            "acknowledged unheard",
-            f"the kept session of {self.client_id!r} has a subscription to {message.topic!r} from before; one of ours "
-            "under another prefix is unsubscribed now, any other is for whoever made it to end",
+            "acknowledged without a subscriber",
+            f"the persistent session of {self.client_id!r} has an old subscription to {message.topic!r}; "
+            "one with another prefix of a bridge is unsubscribed now, any other must be removed by its "
+            "owner",
         )
 
     def _acknowledge(self, message: MQTTMessage) -> None:

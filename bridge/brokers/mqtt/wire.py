@@ -112,7 +112,7 @@ class MqttWire:
         sock: Any = self.client.socket()
         self._sock = sock
         if sock is None:
-            raise ConnectionError(self._fault or "the broker hung up")
+            raise ConnectionError(self._fault or "the broker closed the connection")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.client.on_socket_register_write = self._on_want_write
         self._loop.add_reader(sock, self._readable)
@@ -140,7 +140,7 @@ class MqttWire:
             info = self.client.publish(topic, payload, 1, False, properties)
             if info.rc != 0:
                 raise BusUnavailable("the client library's queue is full")
-            return await self.taken.answer(info.mid, within_s, "no acknowledgement by the broker")
+            return await self.taken.answer(info.mid, within_s, "no acknowledgement from the broker")
         finally:
             self._awaiting -= 1
             if not self._awaiting:
@@ -334,7 +334,7 @@ class MqttWire:
         reason: ReasonCode,
         properties: Properties | None,
     ) -> None:
-        said = "the broker ended it" if flags.is_disconnect_packet_from_server else "the connection ended"
+        said = "the broker closed it" if flags.is_disconnect_packet_from_server else "the connection ended"
         self._finish(f"{said}: {reason}")
 
     def _on_subscribe(

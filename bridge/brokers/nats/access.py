@@ -35,7 +35,7 @@ class Access:
         tls: TlsOptions,
     ) -> None:
         if sum(map(bool, (credentials, nkey, user))) > 1:
-            raise ConfigurationError("broker: give one of credentials, nkey, or user and password")
+            raise ConfigurationError("broker: give only one of credentials, nkey, or user and password")
         self._where = where
         self._name = name
         self._user = user
@@ -97,7 +97,7 @@ class Access:
         nats-py speaks TLS only if the server asks for it: to one without TLS it would tell the password openly.
         """
         if self._where.encrypted and transport.get_extra_info("ssl_object") is None:
-            raise ConfigurationError(f"broker: {self._where.text} offers no TLS; use nats:// if that is meant")
+            raise ConfigurationError(f"broker: {self._where.text} does not offer TLS; use nats:// if that is intended")
 
     def refusal(self, error: Exception, last: str, server: Node) -> Exception:
         """Return what a failed attempt means; ``last`` is what the library said of it."""

@@ -134,7 +134,7 @@ class NatsBroker(BrokerConnection):
     async def connect(self, *, will: tuple[Topic, bytes] | None = None) -> None:
         """Connect within 5 s; NATS knows no last will. Raises as `Broker.connect` does."""
         if self._client is not None or self._ending.reason is not None:
-            raise Closed("a connection is made once")
+            raise Closed("connect may be called only once")
         check_installed()
         refused: Exception | None = None
         missed: Exception | None = None
@@ -159,7 +159,7 @@ class NatsBroker(BrokerConnection):
             else:
                 return
         # What another server told of is no setting of anybody: it cannot be wrong for good.
-        self._ending.tell(self._last_error or "it could not be made")
+        self._ending.tell(self._last_error or "connecting failed")
         raise refused or BusUnavailable(str(missed or f"{self.address}: closed"))
 
     async def subscribe(self, pattern: Topic, hear: Hear, *, at_least_once: bool = False) -> None:
@@ -175,7 +175,7 @@ class NatsBroker(BrokerConnection):
                 await self._listen(client, subject, hearing(hear, self._topics, self._complaints))
             await self.barrier()
         except (OSError, errors.Error) as error:
-            raise BusUnavailable(f"{self.address}: cannot subscribe {subject}: {said(error)}") from None
+            raise BusUnavailable(f"{self.address}: cannot subscribe to {subject}: {said(error)}") from None
         # The server answers a SUB it does not allow before it answers the barrier.
         if refused := self._denied.get(subject.lower()):
             raise SubscriptionRefused(f"{self.address}: {refused}")
@@ -194,12 +194,12 @@ class NatsBroker(BrokerConnection):
         """Bring one message to its listener and wait for the answer. Raises `BadInput` for one that is too large."""
         self.alive()
         if len(payload) > self.payload_max:
-            raise BadInput("too_large", f"the broker takes {self.payload_max} bytes in one message")
+            raise BadInput("too_large", f"the broker accepts at most {self.payload_max} bytes per message")
         token = str(next(self._tokens))
         if not self.send(self._topics.join(topic), payload, f"{self._inbox}.{token}", _headers(None, headers)):
             raise self._unsendable()
         if await self._answers.answer(token, REQUEST_S, f"{self.address}: no answer") == NOBODY:
-            raise BusUnavailable(f"{self.address}: nobody listens at {'.'.join(topic)}")
+            raise BusUnavailable(f"{self.address}: no subscriber at {'.'.join(topic)}")
 
     def send(self, subject: str, payload: bytes, reply: str = "", headers: dict[str, str] | None = None) -> bool:
         """Publish by the text of a subject that was checked before; `publish` for this room's own use."""
@@ -209,7 +209,7 @@ class NatsBroker(BrokerConnection):
         if self._unsent() > UNSENT_MAX:
             return False
         if len(payload) > client.max_payload:
-            self._complaints.tell("not published", f"{len(payload)} bytes, the server takes {client.max_payload}")
+            self._complaints.tell("not published", f"{len(payload)} bytes, the server accepts {client.max_payload}")
             return False
         # `publish` is a coroutine that has nothing to wait for as long as its buffer is off (pending_size=0).
         step = client.publish(subject, payload, reply, headers)
@@ -357,10 +357,10 @@ class NatsBroker(BrokerConnection):
         name, words = type(error).__name__, said(error)
         if name == "SlowConsumerError":
             self._dropped += 1
-            self._complaints.tell("too slow", "messages were dropped on their way in")
+            self._complaints.tell("too slow", "incoming messages were dropped")
             return
         if "permissions violation" in words.lower():
-            self._complaints.tell("refused by the server", words)
+            self._complaints.tell("rejected by the server", words)
             if len(self._denied) < 100:
                 self._denied[words.rpartition(" to ")[2].strip(' "').partition('"')[0].lower()] = words
             return
@@ -401,7 +401,7 @@ class NatsBroker(BrokerConnection):
             async with asyncio.timeout(TEAR_DOWN_S):
                 await client.close()
         except (TimeoutError, OSError, _library_error()) as error:
-            self._complaints.tell("not closed in order", said(error))
+            self._complaints.tell("not closed cleanly", said(error))
         left = [task for task in tasks if task is not None and not task.done()]
         for task in left:
             task.cancel()

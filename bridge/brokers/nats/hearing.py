@@ -38,6 +38,6 @@ def hearing(
                 again, acknowledge = consumer.delivery(reply)
                 hear(Incoming(split(msg.subject), msg.data, kind, headers, again, acknowledge))
         except Exception as error:  # noqa: BLE001
-            complain("a message was not taken", type(error).__name__, error)
+            complain("unexpected error in a message", type(error).__name__, error)
 
     return heard

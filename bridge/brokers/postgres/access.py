@@ -40,7 +40,7 @@ _KEPT: Final = """DO $$ BEGIN
 END $$"""
 _TAKES_WRITES: Final = """DO $$ BEGIN
     IF current_setting('transaction_read_only') = 'on' THEN
-        RAISE EXCEPTION 'this server takes no writes' USING ERRCODE = '25006';
+        RAISE EXCEPTION 'this server is read-only' USING ERRCODE = '25006';
     END IF;
 END $$"""
 _PROTOCOL: Final = "08P01"
@@ -60,9 +60,9 @@ def is_pooler(error: Exception) -> bool:
 def pooler(where: str) -> ConfigurationError:
     """Return the error for an address that has to lead to the database itself."""
     return ConfigurationError(
-        f"postgres: {where} leads to a connection pooler (PgBouncer in transaction mode). Bridges listen, and "
-        "publishers listen for their answers, which a pooler does not pass on. Puts and workers may use it, and "
-        "messages are safe. Name the database itself as well: postgres://USER@POOLER:6432/DATABASE?direct=HOST:5432"
+        f"postgres: {where} is a connection pooler (PgBouncer in transaction mode). Bridges and "
+        "publishers need LISTEN, which it does not support. Puts and workers can use it, and messages "
+        "are safe. Name the database itself too: postgres://USER@POOLER:6432/DATABASE?direct=HOST:5432"
     )
 
 
@@ -126,7 +126,9 @@ class PostgresAccess:
         """The same database, past a pooler."""
         if DIRECT in self.options:
             if not all(each.partition(":")[0] for each in self.options[DIRECT].split(",")):
-                raise ConfigurationError("postgres: direct names the database itself, past a pooler: direct=HOST:PORT")
+                raise ConfigurationError(
+                    "postgres: direct must name the database itself, not a pooler: direct=HOST:PORT"
+                )
             query = urlencode([pair for pair in pairs if pair[0] not in (DIRECT, "host", "port")])
             netloc = f"{user}{at}{self.options[DIRECT]}"
             self.direct = PostgresAccess(urlunsplit(parts._replace(netloc=netloc, query=query)), options=options)
@@ -141,7 +143,7 @@ class PostgresAccess:
         if text is None:
             return default
         if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
-            raise ConfigurationError(f"postgres: {option} is a whole number from 1 to {most}")
+            raise ConfigurationError(f"postgres: {option} must be a whole number from 1 to {most}")
         return int(text)
 
     async def connect(
@@ -195,9 +197,9 @@ class PostgresAccess:
                         raise
         except asyncpg.TargetServerAttributeNotMatched:
             raise ConnectionError(
-                f"no server there is {self._attributes} now; to read from a standby say target_session_attrs=any"
+                f"none of its servers is {self._attributes} now; to read from a standby, set target_session_attrs=any"
                 if self.writes
-                else f"no server there is {self._attributes} now"
+                else f"none of its servers is {self._attributes} now"
             ) from None
         except (asyncpg.ClientConfigurationError, ssl.SSLError, FileNotFoundError, ValueError) as error:
             # A missing socket is no missing file of ours: it comes with the server.
@@ -226,5 +228,7 @@ def _given(hosts: list[tuple[str, int]], options: Mapping[str, str]) -> list[tup
     if len(texts) == 1:
         texts *= len(names)
     if len(texts) != len(names) or not all(text.isascii() and text.isdigit() for text in texts):
-        raise ConfigurationError("postgres: port is one number for all hosts, or one for each, with commas between")
+        raise ConfigurationError(
+            "postgres: port must be one number for all hosts, or one per host, separated by commas"
+        )
     return [(name, int(text)) for name, text in zip(names, texts, strict=True)]

@@ -68,7 +68,7 @@ class PostgresLine:
             if is_pooler(error):
                 raise pooler(self.address) from error
             if str(error.sqlstate).startswith(_REFUSED):
-                raise ConfigurationError(f"the database does not let us in: {error}") from error
+                raise ConfigurationError(f"the database denies access: {error}") from error
             raise BusUnavailable(str(error)) from error
         except (OSError, asyncpg.InterfaceError) as error:  # TimeoutError is an OSError
             raise BusUnavailable(f"no connection: {error or type(error).__name__}") from error
@@ -84,7 +84,7 @@ class PostgresLine:
     async def listen_to(self, channel: str, hear: Callable[[str, int], object]) -> None:
         """Hear likewise, and which of the server's processes said it."""
         if len(channel.encode()) > CHANNEL_BYTES_MAX:
-            raise ConfigurationError(f"prefix: a channel of PostgreSQL is at most {CHANNEL_BYTES_MAX} bytes")
+            raise ConfigurationError(f"prefix: a channel name of PostgreSQL may have at most {CHANNEL_BYTES_MAX} bytes")
         await self._speak("LISTEN", lambda: self._connection.add_listener(channel, _Heard(hear)))
 
     async def notify(self, said: Sequence[tuple[str, str]]) -> None:
@@ -96,11 +96,11 @@ class PostgresLine:
         rows = await self._speak("NOTIFY", lambda: self._connection.fetch(_NOTIFY, channels, payloads))
         if self._access.writes and any(row["read_only"] for row in rows):
             # It goes on to carry notifications, but whoever puts now does so at another server.
-            self._give_up("this server takes no writes any more")
+            self._give_up("this server is read-only now")
 
     async def ask(self, statement: str, *arguments: object) -> list[Any]:
         """Return the rows of a statement that reads. Raises `BusUnavailable`."""
-        rows: list[Any] = await self._speak("a question", lambda: self._connection.fetch(statement, *arguments))
+        rows: list[Any] = await self._speak("a query", lambda: self._connection.fetch(statement, *arguments))
         return rows
 
     async def probe(self) -> float:
@@ -149,7 +149,7 @@ class PostgresLine:
             self._give_up(f"{what} failed: {error}")
         except asyncio.CancelledError:
             # A call that was cut off leaves the client in the middle of an answer.
-            self._ending.tell(f"{what} was cut off")
+            self._ending.tell(f"{what} was cancelled")
             raise
 
     def _give_up(self, reason: str) -> NoReturn:

@@ -170,7 +170,7 @@ class Wire(asyncio.Protocol):
         any more; a call that was sent may be carried out all the same.
         """
         if not self.open:
-            raise NotSent("it ended the connection")
+            raise NotSent("it closed the connection")
         now = self.loop.time()
         future: asyncio.Future[AnswerFrame] = self.loop.create_future()
         sent = _Sent(owner, future, method, target, body, media, now + within_s)
@@ -404,12 +404,14 @@ class Wire(asyncio.Protocol):
         self._heard_at = self.loop.time()
         self._socket.receive_data(data)
         if self._socket.handshake_exc is not None and not self._socket.events:
-            self._fail_opening(NoWire("what it answers is no HTTP/1.1"))
+            self._fail_opening(NoWire("its answer is not HTTP/1.1"))
         for event in self._socket.events_received():
             try:
                 self._take(event)
             except Exception:  # noqa: BLE001 - it costs this frame
-                _log.exception("a frame of the bridge at %s could not be taken; the others are", self._where.url)
+                _log.exception(
+                    "unexpected error in a frame from the bridge at %s; other frames are not affected", self._where.url
+                )
         if self._socket.writes:
             self._write()
         if self._socket.state is State.CLOSING and self._transport is not None:
@@ -429,10 +431,10 @@ class Wire(asyncio.Protocol):
                     self._whole(self._part_of, whole)
         elif isinstance(event, Response) and self._socket.handshake_exc is not None:
             headers = {name.lower(): value for name, value in event.headers.raw_items()}
-            why = f"it answers {event.status_code}"
+            why = f"it returned status {event.status_code}"
             self._fail_opening(NoWire(why, event.status_code, headers, bytes(event.body or b"")))
         elif isinstance(event, Response) and self._socket.subprotocol != SUBPROTOCOL:
-            self._fail_opening(NoWire(f"it does not speak {SUBPROTOCOL}"))
+            self._fail_opening(NoWire(f"it does not support {SUBPROTOCOL}"))
 
     def _whole(self, opcode: Opcode, data: bytes) -> None:
         if opcode is Opcode.BINARY:
@@ -462,9 +464,9 @@ class Wire(asyncio.Protocol):
         self._socket.receive_eof()
         received = self._socket.close_rcvd
         code = None if received is None else received.code
-        why = "it ended the connection" if exc is None else why_unreachable(exc)
+        why = "it closed the connection" if exc is None else why_unreachable(exc)
         if not self.ready.done():
-            self.ready.set_exception(exc if isinstance(exc, OSError) else NoWire("it ended the connection"))
+            self.ready.set_exception(exc if isinstance(exc, OSError) else NoWire("it closed the connection"))
         sent, self._sent = self._sent, {}
         for each in sent.values():
             if not each.future.done():

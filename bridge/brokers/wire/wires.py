@@ -137,7 +137,7 @@ class WireUser:
                 raise NotSent(why_unreachable(error)) from error
             await self._use(wire)
         if not wire.open:
-            raise NotSent("it ended the connection")
+            raise NotSent("it closed the connection")
         wire.attach(session)
         return wire
 

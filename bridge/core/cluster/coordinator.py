@@ -56,7 +56,7 @@ from bridge.observe.facts import (
     StoreDiffers,
 )
 
-JITTER_S: Final = 0.002
+CLOCK_JITTER_S: Final = 0.002
 """How much two readings of a pair of clocks may differ without a sleep."""
 MERGE_S: Final = 0.05
 """Empty receives of one queue within this time are reported together."""
@@ -75,12 +75,13 @@ class _Queue(msgspec.Struct, eq=False):
     """Hold the cluster state of one queue."""
 
     requests: WakeRequests
-    telling: EmptyReceiveReport | None = None
-    told_at: float = -math.inf
+    report: EmptyReceiveReport | None = None
+    reported_at: float = -math.inf
     """When empty receives were last reported."""
     settled_store: str | None = None
     """The store whose receive settled the newest work here, while no session here had reported its store."""
     full_at: float = -math.inf
+    """When this bridge last checked for a peer without room."""
 
 
 def _unknown() -> str | None:
@@ -111,7 +112,7 @@ class Coordinator(SingleNode):
         self.deferred: dict[str, None] = {}
         """Queues whose pending work waits for its turn."""
         self._again: list[str] = []
-        """Those of them that may no longer have to wait."""
+        """Deferred queues to reconsider."""
         self._d = dispatch
         self._timers = timers
         self._about = Member(
@@ -124,9 +125,10 @@ class Coordinator(SingleNode):
             webhooks=webhooks,
         )
         self._queues: dict[str, _Queue] = {}
-        self._early: OrderedDict[Name, tuple[str, float, str | None]] = OrderedDict()
+        self._settled_early: OrderedDict[Name, tuple[str, float, str | None]] = OrderedDict()
+        """Publishes that a peer settled before their trigger arrived here: queue, time and store."""
         self._abilities = CapacityReports(dispatch, self.members)
-        self._waiting: OrderedDict[str, None] = OrderedDict()
+        self._without_room: OrderedDict[str, None] = OrderedDict()
         """Queues with pending work that had no session with room at the last check."""
         self.slept_s: float | None = 0.0
         """How far the clock of events has fallen behind one that runs while the machine sleeps; None without such a
@@ -178,7 +180,7 @@ class Coordinator(SingleNode):
 
     def leave(self, now: float) -> None:
         """Leave the cluster before a stop: the peers act on what they hold (C7)."""
-        self.members.left()
+        self.members.leave()
         self._send_member(now)
 
     def handed_over(self, now: float) -> None:
@@ -212,7 +214,7 @@ class Coordinator(SingleNode):
             self._unread = True
         else:
             behind = clocks[1] - clocks[0]
-            if self.slept_s is None or abs(behind - self.slept_s) > JITTER_S:
+            if self.slept_s is None or abs(behind - self.slept_s) > CLOCK_JITTER_S:
                 if self._unread:
                     # Wake requests between those events seem older than they are, by this sleep.
                     self.members.missed_messages()
@@ -228,7 +230,7 @@ class Coordinator(SingleNode):
         """Discard known times after the clock stopped (B15): they prove nothing."""
         self.members.missed_messages()
 
-    def hear(self, now: float, message: ClusterMessage) -> None:
+    def on_message(self, now: float, message: ClusterMessage) -> None:
         """Handle a decoded and validated cluster message."""
         if message.boot == self._d.boot:
             if isinstance(message, Member) and not self.members.own_message_returned(message.seq):
@@ -245,10 +247,12 @@ class Coordinator(SingleNode):
             if message.asks:
                 self._report_all = True
                 self._d.agenda.set_earlier(MEMBER, max(now, self._sent_at + REPORT_EVERY_S))
-            for queue in self.members.hear_able(self.at(now), message):
+            for queue in self.members.on_capacity(self.at(now), message):
                 self._reconsider(now, [queue])
         elif isinstance(message, Sent):
-            self.subscribers.hear(now, self.at(now), message, self._proven(now, message.heard, message.age_ms))
+            self.subscribers.on_peer_notified(
+                now, self.at(now), message, self._proven(now, message.heard, message.age_ms)
+            )
         else:
             self._on_peer_empty_receive(now, message)
 
@@ -263,7 +267,7 @@ class Coordinator(SingleNode):
             return
         before = self.members.peers.get(message.boot)
         leaving = before is not None and before.member.leaving
-        if self.members.hear(self.at(now), message):
+        if self.members.on_member(self.at(now), message):
             self._d.emit(MemberCame(message.boot, message.address or "", message.version))
             # The newcomer knows no peer, acts alone until it receives this message, and counts no unreported worker.
             self._send_member(now)
@@ -284,11 +288,11 @@ class Coordinator(SingleNode):
         if self.members.refuse(self.at(now), message, why):
             self._d.emit(MemberRefused(message.boot, message.address or "", why))
 
-    def before(self, work: PendingWork, now: float) -> int:
+    def bridges_ahead(self, work: PendingWork, now: float) -> int:
         """Return how many bridges that can wake a session come before this one."""
         entries = work.sessions
         starts = not entries.any_worker_ready and entries.any_starter
-        return self.members.before(
+        return self.members.bridges_ahead(
             work.queue, self.at(now), entries.store, ready=entries.any_worker_ready, starts=starts
         )
 
@@ -319,15 +323,15 @@ class Coordinator(SingleNode):
             if not shared:
                 self.stop_waiting(work)  # one check settles all requests, and no peer has this one
         elif fresh and shared and work.owner is None:
-            ahead = self.before(work, now)
+            ahead = self.bridges_ahead(work, now)
             if ahead:
                 work.deferred = True
                 self.deferred[work.queue] = None
                 self._wait(work, now, ahead)
 
     def sweep_delay_s(self, work: PendingWork, now: float) -> float:
-        """Return this bridge's sweep delay behind the first in the order (C5); 0 if it is first."""
-        ahead = self.before(work, now)
+        """Return how long this bridge waits after a sweep is due, so that bridges ahead of it sweep first (C5)."""
+        ahead = self.bridges_ahead(work, now)
         return self.waits_s(work, ahead) if ahead else 0.0
 
     @staticmethod
@@ -353,7 +357,7 @@ class Coordinator(SingleNode):
         kept = self._queues.get(work.queue)
         if kept is not None:
             kept.requests.settle()
-        self._waiting.pop(work.queue, None)
+        self._without_room.pop(work.queue, None)
         self.stop_waiting(work)
 
     def on_generation_sent(self, work: PendingWork, now: float, gen: int) -> None:
@@ -371,8 +375,8 @@ class Coordinator(SingleNode):
 
     def on_no_room(self, work: PendingWork, now: float) -> None:
         """Report that no session here has room, and repeat it while it lasts (C3)."""
-        if work.queue not in self._waiting:
-            self._waiting[work.queue] = None
+        if work.queue not in self._without_room:
+            self._without_room[work.queue] = None
             self._d.agenda.set_earlier(MEMBER, max(now, self._sent_at + REPORT_EVERY_S))
 
     def on_empty_receive(
@@ -383,22 +387,22 @@ class Coordinator(SingleNode):
             return
         kept = self._queue(work.queue)
         learned = kept.requests.known_since(gen)
-        # ``after_s`` is by the listener's clock, which may run faster: for a minute that is 60 ms.
+        # ``after_s`` is by the listener's clock, which may run 0.1 % faster.
         begun = None if learned is None or not self._dated else learned + after_s * (1 - DRIFT)
-        if kept.telling is not None and kept.telling.store != work.sessions.store:
+        if kept.report is not None and kept.report.store != work.sessions.store:
             # C4: never report one store's receive as another's.
             self._report_empty_receive(work, now)
-        report = kept.telling
+        report = kept.report
         if report is None:
-            # Created now: the session may go before the report.
-            report = kept.telling = EmptyReceiveReport(work.sessions.store)
-            self._d.agenda.set(("covered", work.queue), max(now + MERGE_S, kept.told_at + REPORT_EVERY_S))
+            # Created now, because the session and its store may be gone when the report is sent.
+            report = kept.report = EmptyReceiveReport(work.sessions.store)
+            self._d.agenda.set(("covered", work.queue), max(now + MERGE_S, kept.reported_at + REPORT_EVERY_S))
         visible_at = None if next_visible_s is None else now + next_visible_s
         report.merge(begun, visible_at, kept.requests.take_settled_names(gen))
 
     def already_settled(self, now: float, name: Name, queue: str) -> bool:
-        """Return whether a peer's receive settled the first request of this name before it was made here (C4)."""
-        known = self._early.pop(name, None)
+        """Return whether a peer's empty receive covered this publish before its trigger arrived here (C4)."""
+        known = self._settled_early.pop(name, None)
         if known is None or known[0] != queue or now - known[1] > EARLY_S:
             return False
         store, work = known[2], self._d.pending.find(queue)
@@ -414,7 +418,7 @@ class Coordinator(SingleNode):
         self._queues.pop(queue, None)
         self.members.forget(queue)
         self.deferred.pop(queue, None)
-        self._waiting.pop(queue, None)
+        self._without_room.pop(queue, None)
         self._abilities.changed.add(queue)
         for kind in ("turn", "covered"):
             self._d.agenda.clear((kind, queue))
@@ -432,10 +436,12 @@ class Coordinator(SingleNode):
             self._settle_by_peer(now, work, message, proven)
         for name in message.ids:
             # Named before its trigger came: its first request is settled from the start.
-            self._early[name] = (message.queue, now, message.store)
-            self._early.move_to_end(name)
-        while self._early and (len(self._early) > EARLY_MAX or now - next(iter(self._early.values()))[1] > EARLY_S):
-            self._early.popitem(last=False)
+            self._settled_early[name] = (message.queue, now, message.store)
+            self._settled_early.move_to_end(name)
+        while self._settled_early and (
+            len(self._settled_early) > EARLY_MAX or now - next(iter(self._settled_early.values()))[1] > EARLY_S
+        ):
+            self._settled_early.popitem(last=False)
 
     def _proven(self, now: float, heard_by_boot: Mapping[str, tuple[int, int]], age_ms: int) -> float | None:
         """Return a time after which a peer's action, ``age_ms`` before its message, is proven; None without proof."""
@@ -465,7 +471,7 @@ class Coordinator(SingleNode):
             return
         if requests:
             if work.deferred:
-                self._wait(work, now, max(1, self.before(work, now)))
+                self._wait(work, now, max(1, self.bridges_ahead(work, now)))
             return
         if work.dirty:
             self._d.settle(work)
@@ -521,7 +527,11 @@ class Coordinator(SingleNode):
         if not (peer.member.leaving and peer.member.told):
             # Also if it died while leaving: only its last message proves that the peers have what it knew.
             held = {queue: ability.visibility_ms for queue, ability in peer.abilities.items()}
-            held |= {queue: v for queue, (until, v) in peer.left.items() if until > self.at(now) and queue not in held}
+            held |= {
+                queue: v
+                for queue, (until, v) in peer.possible_leases.items()
+                if until > self.at(now) and queue not in held
+            }
             # Also each queue with a session here: its requests and abilities may never have been reported (decision
             # 0032).
             for work in self._d.pending.by_queue.values():
@@ -550,7 +560,7 @@ class Coordinator(SingleNode):
         """Act immediately if no member comes before this one any more (C2)."""
         for queue in queues:
             work = self._d.pending.find(queue)
-            if work is not None and work.deferred and not self.before(work, now):
+            if work is not None and work.deferred and not self.bridges_ahead(work, now):
                 self.stop_waiting(work)
                 self._d.wake_sessions(work, now)
 
@@ -561,13 +571,13 @@ class Coordinator(SingleNode):
 
     def _send_member(self, now: float) -> None:
         full: list[str] = []
-        for _ in range(len(self._waiting)):
-            queue, _ = self._waiting.popitem(last=False)
+        for _ in range(len(self._without_room)):
+            queue, _ = self._without_room.popitem(last=False)
             if self._lacks_room(queue):
                 full.append(queue)
                 if len(full) == QUEUES_MAX:
                     break  # the others come first next time: each is repeated (C3)
-        self._waiting.update(dict.fromkeys(full))
+        self._without_room.update(dict.fromkeys(full))
         self._broadcast(
             msgspec.structs.replace(
                 self._about,
@@ -596,8 +606,8 @@ class Coordinator(SingleNode):
 
     def _report_empty_receive(self, work: PendingWork, now: float) -> None:
         kept = self._queue(work.queue)
-        report, kept.telling = kept.telling, None
-        kept.told_at = now
+        report, kept.report = kept.report, None
+        kept.reported_at = now
         self._d.agenda.clear(("covered", work.queue))
         if report is None:
             return

@@ -23,7 +23,7 @@ SINCE_MAX_MS: Final = 1500
 DEPARTED_S: Final = 300.0
 """How long a member's departure is remembered."""
 KNOWN_MAX: Final = 100_000
-"""Known queues per peer; beyond that it counts as unable to wake anybody, which is safe (C3)."""
+"""Known queues per peer; beyond that it counts as unable to wake any session, which is safe (C3)."""
 _DEPARTED_MAX: Final = 256
 _SENT_MAX: Final = 64
 
@@ -37,7 +37,7 @@ class Peer(msgspec.Struct, eq=False):
     timed: bool = True
     """True if ``heard_at`` may be reported: not after the clock stopped or messages were missed."""
     abilities: dict[str, Ability] = {}
-    left: dict[str, tuple[float, int]] = {}
+    possible_leases: dict[str, tuple[float, int]] = {}
     """Queues that its sessions left: when their leases end at the latest, and their visibility timeout."""
 
 
@@ -64,10 +64,10 @@ class Members:
         self._seq = 0
         self._sent: OrderedDict[int, float] = OrderedDict()
         self._newest_returned: tuple[int, float] | None = None
-        self._came_back = 0
+        self._returned_seq = 0
         self._duplicated_at: float | None = None
-        self._needs = 1
-        self._before: dict[str, tuple[tuple[str | None, bool, bool], int]] = {}
+        self._min_returned_seq = 1
+        self._ahead_cache: dict[str, tuple[tuple[str | None, bool, bool], int]] = {}
 
     # -- this bridge ---------------------------------------------------------------------------------------------------
 
@@ -93,9 +93,9 @@ class Members:
 
         Messages return once and in order; otherwise another bridge sends under this boot.
         """
-        if not self._came_back < seq <= self._seq:
+        if not self._returned_seq < seq <= self._seq:
             return False
-        self._came_back = seq
+        self._returned_seq = seq
         at = self._sent.get(seq)
         if at is not None:
             self._newest_returned = (seq, at)
@@ -114,13 +114,17 @@ class Members:
 
     def alone(self, now: float) -> bool:
         """Return whether this bridge must act as if it had no peers."""
-        if self._newest_returned is None or self._newest_returned[0] < self._needs or self.is_duplicated(now):
+        if (
+            self._newest_returned is None
+            or self._newest_returned[0] < self._min_returned_seq
+            or self.is_duplicated(now)
+        ):
             return True
         return now - self._newest_returned[1] > SILENT_S
 
     def loop_blocked(self) -> None:
         """Act alone after the loop was blocked, until a message sent from now on returns."""
-        self._needs = self._seq + 1
+        self._min_returned_seq = self._seq + 1
 
     def missed_messages(self) -> None:
         """Discard known times after missed messages or a stopped clock (C4), and act alone."""
@@ -148,7 +152,7 @@ class Members:
         """Return how often members left recently, by address or boot."""
         return dict(Counter(address for at, address in self.departed if now - at <= DEPARTED_S))
 
-    def hear(self, now: float, message: Member) -> bool:
+    def on_member(self, now: float, message: Member) -> bool:
         """Record a peer's message unless it is outdated; return whether the peer is new."""
         peer = self.peers.get(message.boot)
         if peer is None:
@@ -156,15 +160,15 @@ class Members:
                 return False
             self.refused.pop(message.boot, None)
             self.peers[message.boot] = Peer(boot=message.boot, member=message, heard_at=now)
-            self._before.clear()
+            self._ahead_cache.clear()
             return True
         if message.seq > peer.member.seq:
             if message.leaving is not peer.member.leaving:
-                self._before.clear()
+                self._ahead_cache.clear()
             peer.member, peer.heard_at, peer.timed = message, now, True
         return False
 
-    def hear_able(self, now: float, message: Able) -> list[str]:
+    def on_capacity(self, now: float, message: Able) -> list[str]:
         """Record a member's abilities; return the queues whose ability changed."""
         peer = self.peers.get(message.boot)
         if peer is None:
@@ -174,15 +178,15 @@ class Members:
             queues = {**dict.fromkeys(peer.abilities), **queues}
         changed = [queue for queue, ability in queues.items() if peer.abilities.get(queue) != ability]
         # Once per message: a member may leave ten thousand queues at once.
-        peer.left = {name: held for name, held in peer.left.items() if held[0] > now}
+        peer.possible_leases = {name: held for name, held in peer.possible_leases.items() if held[0] > now}
         for queue in changed:
             ability, previous = queues[queue], peer.abilities.pop(queue, None)
             if ability is not None:
                 if len(peer.abilities) < KNOWN_MAX:
                     peer.abilities[queue] = ability
-            elif previous is not None and len(peer.left) < KNOWN_MAX:
-                peer.left[queue] = (now + previous.visibility_ms / 1000, previous.visibility_ms)
-            self._before.pop(queue, None)
+            elif previous is not None and len(peer.possible_leases) < KNOWN_MAX:
+                peer.possible_leases[queue] = (now + previous.visibility_ms / 1000, previous.visibility_ms)
+            self._ahead_cache.pop(queue, None)
         return changed
 
     def silent_at(self) -> float | None:
@@ -198,7 +202,7 @@ class Members:
         for boot in [each.boot for each in self.refused.values() if now - each.heard_at >= SILENT_S]:
             del self.refused[boot]
         if gone:
-            self._before.clear()
+            self._ahead_cache.clear()
         return gone
 
     def heard(self, now: float) -> dict[str, tuple[int, int]]:
@@ -212,18 +216,18 @@ class Members:
 
     # -- order ---------------------------------------------------------------------------------------------------------
 
-    def before(
+    def bridges_ahead(
         self, queue: str, now: float, store: str | None = None, *, ready: bool = True, starts: bool = False
     ) -> int:
         """Return how many members that can wake a session for ``queue`` come before this one (C2, C3).
 
         0 means that this bridge acts immediately. A peer with another store than ``store`` cannot (B11). Without a
-        ``ready`` session this bridge comes after all that can. If it ``starts`` workers, it also comes after others
-        that would and precede it (Z5).
+        ``ready`` session this bridge comes after all that can. If it can only start a worker (``starts``), it also
+        comes after the peers that can and that rank higher (Z5).
         """
         if not self.peers or self.alone(now):
             return 0
-        known = self._before.get(queue)
+        known = self._ahead_cache.get(queue)
         if known is None or known[0] != (store, ready, starts):
             mine = rank(queue, self.boot) if not self.leaving else -1
             count = sum(
@@ -234,17 +238,17 @@ class Members:
             if starts:
                 others = (peer for peer in self.peers.values() if can_wake(peer, queue, store, starts=True))
                 count += sum(rank(queue, peer.boot) > mine for peer in others)
-            known = self._before[queue] = ((store, ready, starts), count)
+            known = self._ahead_cache[queue] = ((store, ready, starts), count)
         return known[1]
 
     def forget(self, queue: str) -> None:
         """Forget the cached order of a queue that is no longer known."""
-        self._before.pop(queue, None)
+        self._ahead_cache.pop(queue, None)
 
-    def left(self) -> None:
+    def leave(self) -> None:
         """Leave: put this bridge last in every order."""
         self.leaving = True
-        self._before.clear()
+        self._ahead_cache.clear()
 
 
 def can_wake(peer: Peer, queue: str, store: str | None, *, starts: bool = False) -> bool:
@@ -266,16 +270,19 @@ def rank(queue: str, boot: str) -> int:
 OTHER_NAME: Final = "its cluster has another name but uses the same subjects"
 OTHER_ENGINE: Final = "it uses a different store under this cluster's name"
 OTHER_MACHINE: Final = "its store has the same address as this bridge's, but it is a different store"
-OTHER_ADDRESS: Final = "it reaches this bridge's store, or a copy of it, by another address: give all the same --store"
+OTHER_ADDRESS: Final = (
+    "it reaches this bridge's store, or a copy of it, by another address: use the same --store on every bridge"
+)
 TOO_MANY: Final = f"a cluster has at most {MEMBERS_MAX} bridges"
 
 
 def refusal_reason(mine: Member, engine: str | None, other: Member) -> str | None:
     """Return why ``other`` is refused; None for a member of the same cluster, as far as is known.
 
-    Two stores under one name would each be checked in turn, and every other put be late. ``engine`` is the identity of
-    this bridge's store. A copy has its original's identity, so identities can prove two stores different but never the
-    same: the address must match too. Older versions report none and are judged by the address alone.
+    The bridges would check two stores under one name alternately, and every second put would be late. ``engine``
+    is the identity of this bridge's store. A copy has its original's identity, so identities can prove two stores
+    different but never the same: the address must match too. Older versions report none and are judged by the address
+    alone.
     """
     if other.cluster != mine.cluster:
         return OTHER_NAME

@@ -28,7 +28,7 @@ SKEW_S: Final = 0.1
 UNSURE_S: Final = 1.0
 """A report whose time is uncertain by more than this is ignored: it lay in a buffer."""
 SUBJECTS: Final = ""
-"""The way of the cluster's own wake subjects; others are names of webhooks."""
+"""The route of the cluster's own wake subjects; others are names of webhooks."""
 
 SUBSCRIBERS: Final[Timer] = ("subscribers", 0)
 
@@ -36,20 +36,20 @@ _Key = tuple[Literal["held", "report"], str, str]
 
 
 class _Held(msgspec.Struct):
-    """Hold a queue's held notices, by the clock that runs during sleep: a lower bound of the oldest, and the newest."""
+    """Hold the times of a queue's oldest (lower bound) and newest held notice, by the clock that runs during sleep."""
 
     first: float
     last: float
 
 
 class SubscriberCoordinator:
-    """Notify by this bridge's ``ways``, in turn with the members that have the same.
+    """Notify by this bridge's ``routes``, in turn with the members that have the same.
 
     ``webhooks`` identifies this bridge's set of webhooks: a member with another set sends its own.
     """
 
     def __init__(self, dispatch: Dispatch, members: Members, webhooks: str | None) -> None:
-        self.ways: dict[str, str | None] = {}
+        self.routes: dict[str, str | None] = {}
         """How this bridge notifies, and for which queue; None for any."""
         self._d = dispatch
         self._members = members
@@ -59,33 +59,33 @@ class SubscriberCoordinator:
         """Time of the newest notice not yet reported to the peers."""
         self._agenda: Agenda[_Key] = Agenda()
         self._again: list[tuple[str, str]] = []
-        """Held notices, by way and queue, that may no longer have to wait."""
+        """Held notices, by route and queue, that may no longer have to wait."""
         self._left: list[tuple[str, str, list[str]]] = []
-        """The ways of departed members, with their boots and the queues that may need another notice."""
+        """The routes of departed members, with their boots and the queues that may need another notice."""
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def offer(self, now: float, at: float, way: str, queue: str, *, shared: bool) -> bool:
+    def offer(self, now: float, at: float, route: str, queue: str, *, shared: bool) -> bool:
         """Return whether to notify now, including the queue's held notices; otherwise hold this one.
 
         ``at`` is ``now`` by the clock that runs during sleep. ``shared``: the peers would notify too; work that only
         this bridge knows is announced immediately.
         """
-        place = self._before(way, queue, at) if shared else 0
+        place = self._before(route, queue, at) if shared else 0
         if not place:
-            self._held.pop((way, queue), None)
-            self._report_later(now, at, way, queue)
+            self._held.pop((route, queue), None)
+            self._report_later(now, at, route, queue)
             return True
-        held = self._held.get((way, queue))
+        held = self._held.get((route, queue))
         if held is None:
-            self._held[way, queue] = _Held(at, at)
-            self._wait(now, at, way, queue, place)
+            self._held[route, queue] = _Held(at, at)
+            self._wait(now, at, route, queue, place)
         else:
             held.last = at
         return False
 
-    def hear(self, now: float, at: float, message: Sent, proven: float | None) -> None:
+    def on_peer_notified(self, now: float, at: float, message: Sent, proven: float | None) -> None:
         """Drop notices that a peer has sent, not before ``proven`` by this clock; None if that is unknown.
 
         The peer notified no later than the message's age before now. Its notice included all that this bridge learned
@@ -101,7 +101,8 @@ class SubscriberCoordinator:
             self._d.commands.append(AnnounceInTurn(*key, "drop"))
             self._arm()
         elif held.first < latest + SKEW_S:
-            # The rest is newer. Held from the oldest one on, a stream of wakes would be announced by every bridge.
+            # Only newer notices remain: restart the wait at the peer's report. Otherwise, in a stream of wakes, every
+            # bridge's wait would end and all would notify.
             held.first = latest + SKEW_S
             self._wait(now, at, *key, self._before(*key, at))
 
@@ -112,9 +113,9 @@ class SubscriberCoordinator:
 
     def _reconsider_some(self, now: float, at: float) -> None:
         some, self._again = self._again[:TURN_MAX], self._again[TURN_MAX:]
-        for way, queue in some:
-            if (way, queue) in self._held and not self._before(way, queue, at):
-                self._release(now, at, way, queue)
+        for route, queue in some:
+            if (route, queue) in self._held and not self._before(route, queue, at):
+                self._release(now, at, route, queue)
         self._arm()
 
     def take_over(self, now: float, at: float, peer: Peer) -> None:
@@ -122,25 +123,25 @@ class SubscriberCoordinator:
 
         The peer left, and a notice that it reported may be lost with it: a POST in progress, or one to be retried.
         """
-        for way, only in self.ways.items():
-            if self._has(peer, way):
-                self._left.append((way, peer.boot, list(self._d.pending.by_queue) if only is None else [only]))
+        for route, only in self.routes.items():
+            if self._has(peer, route):
+                self._left.append((route, peer.boot, list(self._d.pending.by_queue) if only is None else [only]))
         self._take_over_some(now, at)
 
     def _take_over_some(self, now: float, at: float) -> None:
         room = TURN_MAX
         while self._left and room > 0:
-            way, boot, queues = self._left.pop(0)
+            route, boot, queues = self._left.pop(0)
             if len(queues) > room:
-                self._left.insert(0, (way, boot, queues[room:]))
+                self._left.insert(0, (route, boot, queues[room:]))
             for queue in queues[:room]:
                 work = self._d.pending.find(queue)
                 if work is None or not work.waits or rank(queue, boot) < rank(queue, self._members.boot):
                     continue
-                if not self._before(way, queue, at):
-                    self._held.pop((way, queue), None)
-                    self._report_later(now, at, way, queue)
-                    self._d.commands.append(AnnounceInTurn(way, queue, "again"))
+                if not self._before(route, queue, at):
+                    self._held.pop((route, queue), None)
+                    self._report_later(now, at, route, queue)
+                    self._d.commands.append(AnnounceInTurn(route, queue, "again"))
             room -= len(queues)
         self._arm()
 
@@ -148,54 +149,54 @@ class SubscriberCoordinator:
         """Run due timers, and some of the work left by members that left or are leaving."""
         self._reconsider_some(now, at)
         self._take_over_some(now, at)
-        for kind, way, queue in self._agenda.pop_due(now, TURN_MAX):
-            if kind == "held" and (way, queue) in self._held:
-                self._release(now, at, way, queue)
-            elif kind == "report" and (notified_at := self._unreported.pop((way, queue), None)) is not None:
-                self._report(at, way, queue, notified_at)
+        for kind, route, queue in self._agenda.pop_due(now, TURN_MAX):
+            if kind == "held" and (route, queue) in self._held:
+                self._release(now, at, route, queue)
+            elif kind == "report" and (notified_at := self._unreported.pop((route, queue), None)) is not None:
+                self._report(at, route, queue, notified_at)
         self._arm()
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
-    def _before(self, way: str, queue: str, at: float) -> int:
+    def _before(self, route: str, queue: str, at: float) -> int:
         """Return how many eligible members come before this one; 0 without others."""
         if self._members.alone(at):
             return 0
         mine = -1 if self._members.leaving else rank(queue, self._members.boot)
-        others = (peer for peer in self._members.peers.values() if self._has(peer, way) and not peer.member.leaving)
+        others = (peer for peer in self._members.peers.values() if self._has(peer, route) and not peer.member.leaving)
         return sum(rank(queue, peer.boot) > mine for peer in others)
 
-    def _has(self, peer: Peer, way: str) -> bool:
-        return way == SUBJECTS or (self._webhooks is not None and peer.member.webhooks == self._webhooks)
+    def _has(self, peer: Peer, route: str) -> bool:
+        return route == SUBJECTS or (self._webhooks is not None and peer.member.webhooks == self._webhooks)
 
-    def _wait(self, now: float, at: float, way: str, queue: str, place: int) -> None:
+    def _wait(self, now: float, at: float, route: str, queue: str, place: int) -> None:
         waits = self._d.tuning.of(queue).start_ack_s + PLACE_S * place
-        self._agenda.set(("held", way, queue), now - (at - self._held[way, queue].first) + waits)
+        self._agenda.set(("held", route, queue), now - (at - self._held[route, queue].first) + waits)
         self._arm()
 
-    def _release(self, now: float, at: float, way: str, queue: str) -> None:
-        self._drop(way, queue)
-        self._report_later(now, at, way, queue)
-        self._d.commands.append(AnnounceInTurn(way, queue, "held"))
+    def _release(self, now: float, at: float, route: str, queue: str) -> None:
+        self._drop(route, queue)
+        self._report_later(now, at, route, queue)
+        self._d.commands.append(AnnounceInTurn(route, queue, "held"))
 
-    def _drop(self, way: str, queue: str) -> None:
-        del self._held[way, queue]
-        self._agenda.clear(("held", way, queue))
+    def _drop(self, route: str, queue: str) -> None:
+        del self._held[route, queue]
+        self._agenda.clear(("held", route, queue))
 
-    def _report_later(self, now: float, at: float, way: str, queue: str) -> None:
-        self._agenda.clear(("held", way, queue))
-        if any(self._has(peer, way) for peer in self._members.peers.values()):
-            self._unreported[way, queue] = at
-            self._agenda.set_earlier(("report", way, queue), now + MERGE_S)
+    def _report_later(self, now: float, at: float, route: str, queue: str) -> None:
+        self._agenda.clear(("held", route, queue))
+        if any(self._has(peer, route) for peer in self._members.peers.values()):
+            self._unreported[route, queue] = at
+            self._agenda.set_earlier(("report", route, queue), now + MERGE_S)
         self._arm()
 
-    def _report(self, at: float, way: str, queue: str, told: float) -> None:
+    def _report(self, at: float, route: str, queue: str, told: float) -> None:
         self._d.commands.append(
             Broadcast(
                 Sent(
                     boot=self._members.boot,
                     queue=queue,
-                    hook=None if way == SUBJECTS else way,
+                    hook=None if route == SUBJECTS else route,
                     age_ms=max(0, math.ceil((at - told) * 1000)),
                     heard=self._members.heard(at),
                 )

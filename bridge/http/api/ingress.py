@@ -66,7 +66,7 @@ class TriggerIngress:
         size = number(query_of(request), "size", 1, PAYLOAD_SIZE_MAX, 1)
         # Whoever sends a body here means the other route, and would wonder where its fields went.
         if has_body(request) and await read_body(request, 1024):
-            raise Refusal("bad_trigger", "this address takes no body: its path and ?size= say everything")
+            raise Refusal("bad_trigger", "this address takes no body: its path and ?size= contain everything")
         account, name = split_reference(queue)
         return self._accept(request, [CloudQueueWorkDetected(account, name, size)])
 

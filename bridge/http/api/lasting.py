@@ -56,7 +56,7 @@ class Lasting(abc.ABC):
         self._chunked = True
         self._connection: Connection | None = None
         self._transport: asyncio.Transport | None = None
-        self._leave: Permit | None = None
+        self._permit: Permit | None = None
         self._written_at = 0.0
         self._beat: asyncio.TimerHandle | None = None
 
@@ -78,9 +78,9 @@ class Lasting(abc.ABC):
         connection.hung_up = self.end
         self.opened_at = self._written_at
         self._kept.open[self] = None
-        self._leave = self._kept.authorizer.leave(request, self._verb, lambda _: self.end())
-        if self._leave is not None:
-            self._leave.queues = self.queues
+        self._permit = self._kept.authorizer.permit(request, self._verb, lambda _: self.end())
+        if self._permit is not None:
+            self._permit.queues = self.queues
         self._begin()
         self._arm(self._written_at)
 
@@ -100,8 +100,8 @@ class Lasting(abc.ABC):
         self._connection.hung_up = None
         if self._beat is not None:
             self._beat.cancel()
-        if self._leave is not None:
-            self._leave.close()
+        if self._permit is not None:
+            self._permit.close()
         self._kept.open.pop(self, None)
         self._finish()
         if self._chunked and not transport.is_closing():

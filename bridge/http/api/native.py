@@ -176,7 +176,7 @@ class NativeApi:
         """List references that are ``seen``, one page."""
         prefix, after = query.get("prefix", ""), query.get("after", "")
         if _list_prefix(prefix) is None or _list_prefix(after) is None:
-            raise BadInput("bad_parameter", "prefix and after are parts of a queue reference")
+            raise BadInput("bad_parameter", "prefix and after must be parts of a queue reference")
         limit = number(query, "limit", 1, PAGE_MAX, PAGE_MAX)
 
         async def read(prefix: str, after: str, limit: int) -> list[Row]:
@@ -204,7 +204,7 @@ def creates(query: Mapping[str, str]) -> bool:
     """Read whether a put makes a missing queue; raises `BadInput` for anything but ``true`` and ``false``."""
     text = query.get("create", "true")
     if text not in ("true", "false"):
-        raise BadInput("bad_parameter", "create is true or false")
+        raise BadInput("bad_parameter", "create must be true or false")
     return text == "true"
 
 
@@ -215,10 +215,10 @@ def number(query: Mapping[str, str], name: str, low: int, high: int, default: in
         return default
     # int() alone takes signs, blanks, underscores and the digits of every script.
     if _number(text) is None:
-        raise BadInput("bad_parameter", f"{name} is a number from {low} to {high}")
+        raise BadInput("bad_parameter", f"{name} must be a number from {low} to {high}")
     value = int(text)
     if not low <= value <= high:
-        raise BadInput("bad_parameter", f"{name} is from {low} to {high}")
+        raise BadInput("bad_parameter", f"{name} must be from {low} to {high}")
     return value
 
 
@@ -230,7 +230,7 @@ async def _read(share: Share, ask: Callable[[], Awaitable[T]]) -> T:
 
 
 def _unread() -> Unread:
-    return Unread("too many answers are not read by their clients; nothing was taken, try again")
+    return Unread("too many answers wait for slow clients; nothing was received, try again")
 
 
 def _decode(decoder: msgspec.json.Decoder[R], raw: bytes) -> R:
@@ -270,7 +270,7 @@ def _message(message: StoredMessage, *, seen: bool = False) -> Message:
 def _new_message(item: PutItem) -> NewMessage:
     body = _body(item.body, item.body_base64)
     if body is None:
-        raise BadInput("bad_parameter", "a message has either body or body_base64")
+        raise BadInput("bad_parameter", "a message must have either body or body_base64")
     return NewMessage(body, item.visible_after_ms, item.ttl_s, item.headers)
 
 
@@ -282,7 +282,7 @@ def _body(text: str | None, binary: bytes | None) -> bytes | None:
     if text is None:
         return binary
     if binary is not None:
-        raise BadInput("bad_parameter", "a message has either body or body_base64")
+        raise BadInput("bad_parameter", "a message must have either body or body_base64")
     return text.encode()
 
 

@@ -90,7 +90,7 @@ class Routes:
         methods, queue = self._known.get(request.raw_path) or self._find(request.raw_path)
         found = methods.get(request.method)
         if called and not any(call for _, _, call in methods.values()):
-            raise Refusal("not_found", "there is no call at this address; it is served over HTTP")
+            raise Refusal("not_found", "this call is not available on a WebSocket; send it over HTTP")
         if found is None or (called and not found[2]):
             allowed = sorted(method for method, (_, _, call) in methods.items() if call or not called)
             raise Refusal("method_not_allowed", "the method is not allowed here", allow=", ".join(allowed))
@@ -138,7 +138,7 @@ def refusal_of(error: Exception) -> Refusal | None:
     if isinstance(error, QueueNotFound):
         return Refusal("queue_not_found", "there is no such queue")
     if isinstance(error, StoreFull):
-        return Refusal("storage_full", "there is no room for more", retry_after=5)
+        return Refusal("storage_full", "the storage is full; acknowledged messages are safe", retry_after=5)
     if isinstance(error, UnknownOutcome):
         # Neither 503 nor a repeat: a client has to know that it may have been done.
         return Refusal("internal", "the outcome is unknown: it may have been carried out", status=500)
@@ -156,7 +156,7 @@ def refusal_of(error: Exception) -> Refusal | None:
         return Refusal("bad_parameter", "the body is malformed", close=True)
     if isinstance(error, HTTPException):
         # Only the WebSocket handshake of aiohttp raises these.
-        return Refusal(code_for_status(error.status), "the handshake is not acceptable", status=error.status)
+        return Refusal(code_for_status(error.status), "invalid handshake", status=error.status)
     return None
 
 
@@ -171,7 +171,7 @@ def only_query_of(request: Caller, *known: str) -> dict[str, str]:
     if not query.keys() <= set(known):
         # The stranger's own word is not repeated.
         names = f"only {' and '.join(known)}" if known else "none"
-        raise Refusal("bad_parameter", f"a parameter of the query string is not known: this call takes {names}")
+        raise Refusal("bad_parameter", f"unknown query parameter: this call takes {names}")
     return query
 
 

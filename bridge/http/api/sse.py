@@ -99,9 +99,12 @@ class EventStreams(LastingAnswers):
         named = [parse_reference(value) for name, value in pairs if name == "queue"]
         queues = frozenset(named)
         if not queues:
-            raise Refusal("bad_parameter", "?queue=account/queue says whose wakes to send, once or repeated")
+            raise Refusal(
+                "bad_parameter",
+                "?queue=account/queue is missing: it names the queue whose wakes to send; repeat it for several",
+            )
         if len(named) > QUEUES_MAX:
-            raise Refusal("too_many_items", f"at most {QUEUES_MAX} queues a stream")
+            raise Refusal("too_many_items", f"at most {QUEUES_MAX} queues per stream")
         self.authorizer.require(request, Verb.LOOK, queues)
         instead = self.instead(request)
         if instead is not None:

@@ -77,13 +77,13 @@ def read_accounts(
         where = f"azure_account {number}"
         if not is_token(table.name) or table.name.endswith(SECONDARY):
             raise ConfigurationError(
-                f"{where}: name: letters, digits, '_' and '-', at most 80, and not ending in {SECONDARY}"
+                f"{where}: name: must be letters, digits, '_' and '-', at most 80, and must not end in {SECONDARY}"
             )
         key = _read_key(table, f"{where} ({table.name})", environment)
         if secret and key == base64.b64decode(EMULATOR_KEY):
             raise ConfigurationError(
-                f"{where} ({table.name}): with auth, the emulator's key is no key: everybody knows it; make another:"
-                " openssl rand -base64 64"
+                f"{where} ({table.name}): with auth, the emulator's key is not accepted because it is "
+                "public; create another: openssl rand -base64 64"
             )
         found.setdefault(table.name, []).append(key)
     if emulator:
@@ -101,8 +101,9 @@ def principals_of(tables: Iterable[AccountSettings]) -> dict[str, str]:
         name = table.name if table.principal is None else table.principal
         if found.setdefault(table.name, name) != name:
             raise ConfigurationError(
-                f"azure_account {number} ({table.name}): principal: {name!r} here, and {found[table.name]!r} in another"
-                " table of this account; its keys are for one principal"
+                f"azure_account {number} ({table.name}): principal: {name!r} here, but "
+                f"{found[table.name]!r} in another table of this account; all its keys must have the same "
+                "principal"
             )
     return found
 
@@ -110,12 +111,12 @@ def principals_of(tables: Iterable[AccountSettings]) -> dict[str, str]:
 def _read_key(table: AccountSettings, where: str, environment: Mapping[str, str]) -> bytes:
     given = [name for name in ("key", "key_file", "key_env") if getattr(table, name) is not None]
     if len(given) != 1:
-        raise ConfigurationError(f"{where}: one of key, key_file and key_env is needed")
+        raise ConfigurationError(f"{where}: set exactly one of key, key_file and key_env")
     if table.key_file is not None:
         try:
             text = pathlib.Path(table.key_file).read_text(encoding="ascii")
         except UnicodeDecodeError:
-            raise ConfigurationError(f"{where}: key_file: {table.key_file} does not hold a key in base64") from None
+            raise ConfigurationError(f"{where}: key_file: {table.key_file} does not contain a key in base64") from None
         except (OSError, ValueError) as error:  # the latter for what cannot be a path
             reason = getattr(error, "strerror", None) or error
             raise ConfigurationError(f"{where}: key_file: cannot read {table.key_file!r}: {reason}") from None
@@ -131,7 +132,9 @@ def _read_key(table: AccountSettings, where: str, environment: Mapping[str, str]
     try:
         key = base64.b64decode(text.strip(), validate=True)
     except (binascii.Error, ValueError):
-        raise ConfigurationError(f"{where}: {given[0]}: a key is written in base64") from None
+        raise ConfigurationError(f"{where}: {given[0]}: a key must be base64") from None
     if len(key) < KEY_BYTES_MIN:
-        raise ConfigurationError(f"{where}: {given[0]}: a key has at least {KEY_BYTES_MIN} bytes; an account's has 64")
+        raise ConfigurationError(
+            f"{where}: {given[0]}: a key must have at least {KEY_BYTES_MIN} bytes; an account's has 64"
+        )
     return key

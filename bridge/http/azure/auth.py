@@ -72,7 +72,7 @@ class SignatureAuthorizer:
             raise AzureError("NoAuthenticationInformation", headers={"WWW-Authenticate": "SharedKey"})
         scheme, _, credential = header.partition(" ")
         if scheme == "Bearer":
-            raise failed("Bearer tokens are not known here; sign with an account key, or use a signature (SAS).")
+            raise failed("Bearer tokens are not supported; sign with an account key, or use a signature (SAS).")
         account, colon, signature = credential.strip().partition(":")
         if scheme not in ("SharedKey", "SharedKeyLite") or not colon or not account or not signature:
             raise AzureError("InvalidAuthenticationInfo")
@@ -86,7 +86,7 @@ class SignatureAuthorizer:
             first = first or string
             if matches(keys, string, signature):
                 return FULL
-        raise failed(f"The signature is not that of any key of the account over this text: '{shown(first)}'")
+        raise failed(f"The signature does not match any key of the account over this text: '{shown(first)}'")
 
 
 class FullGrant:
@@ -156,7 +156,7 @@ def _check_date(headers: Mapping[str, str], now: datetime.datetime) -> None:
         raise failed("The date of the request is not in the form of RFC 1123.")
     if abs(now - moment) > SKEW:
         raise failed(
-            f"The date of the request is more than 15 minutes from the clock of this server, which is {now:%c}."
+            f"The date of the request differs by more than 15 minutes from this server's clock, which is {now:%c}."
         )
 
 

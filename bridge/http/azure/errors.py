@@ -27,7 +27,7 @@ _BY_STATUS: Final[dict[int, dict[str, str]]] = {
         "InvalidHeaderValue": "The value for one of the HTTP headers is not in the correct format.",
         "InvalidHttpVerb": "The HTTP verb specified was not recognized by the server.",
         "InvalidInput": "One of the request inputs is not valid.",
-        "InvalidMarker": "The marker is not one that this service gave out.",
+        "InvalidMarker": "The marker was not issued by this service.",
         "InvalidMd5": (
             "The MD5 value specified in the request is invalid. MD5 value must be 128 bits and base64-encoded."
         ),
@@ -154,7 +154,7 @@ def busy(message: str, retry_after_s: int = 1, *, close: bool = False) -> AzureE
     return AzureError("ServerBusy", message, headers={"Retry-After": str(retry_after_s)}, close=close)
 
 
-UNREAD = "Too many answers are not read by their clients; nothing was taken. Try again."
+UNREAD = "Too many answers wait for slow clients; nothing was received. Try again."
 
 
 def translated(error: QueuebellError) -> AzureError:
@@ -165,11 +165,11 @@ def translated(error: QueuebellError) -> AzureError:
         return AzureError("OperationTimedOut", "The outcome is unknown: it may have been carried out.")
     if isinstance(error, Overloaded):
         seconds = math.ceil(error.retry_after or 1)
-        return busy("The server has more to do than it can; nothing was put. Try again.", seconds)
+        return busy("The server is overloaded; nothing was put. Try again.", seconds)
     if isinstance(error, NoRoom):
         return busy(UNREAD)
     if isinstance(error, StoreFull):
-        return busy("There is no room for more; what was acknowledged is safe. Messages can be received and deleted.")
+        return busy("The storage is full; acknowledged messages are safe. Messages can be received and deleted.")
     if isinstance(error, Unsupported):
         return AzureError("InternalError", f"{error}; nothing was done.", status=501)
     if isinstance(error, Closed):

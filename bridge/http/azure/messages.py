@@ -46,7 +46,7 @@ class MessageOperations:
                 details={
                     "QueryParameterName": "visibilitytimeout",
                     "QueryParameterValue": str(delay_s),
-                    "Reason": "The visibility timeout is not below the time to live of the message.",
+                    "Reason": "The visibility timeout must be less than the time to live of the message.",
                 },
             )
         body = _text(await _document(call))

@@ -20,7 +20,7 @@ from bridge.http.azure.operation import Operation
 from bridge.observe.facts import AccessRefused, Administered, Fact
 
 _AUDITED: Final = (Verb.MANAGE, Verb.OPERATE)
-_PAST_RATE: Final = "Slow down: this account's principal may not come so often; nothing was done. Try again."
+_PAST_RATE: Final = "Slow down: this account's principal exceeds its request rate; nothing was done. Try again."
 
 
 class AccountPrincipals:
@@ -37,9 +37,10 @@ class AccountPrincipals:
         for account, name in names.items():
             if access.principal(name) is None:
                 raise ConfigurationError(
-                    f"azure_account: with auth, {account} may do what its principal may, and the access file has none"
-                    f' called {name!r}: principal = "NAME" in its table says which, or make it:'
-                    f" queuebell key create {name} --access {access.path} --allow put={account}/*"
+                    f"azure_account: with auth, {account} has the permissions of its principal, but the "
+                    f'access file has no principal named {name!r}: set principal = "NAME" in its table, '
+                    f"or create it: queuebell key create {name} --access {access.path} --allow "
+                    f"put={account}/*"
                 )
 
     def admit(self, call: Request, operation: Operation) -> None:

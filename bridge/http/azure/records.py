@@ -117,11 +117,11 @@ class NoRecords(JsonRecords):
 
     async def change_properties(self, account: str, change: Callable[[ServiceProperties], ServiceProperties]) -> None:
         """Raise `Unsupported`."""
-        raise Unsupported("Service properties are not kept where several bridges share the queues")
+        raise Unsupported("Service properties cannot be stored if several bridges share the queues")
 
     async def set_policies(self, queue: str, policies: Sequence[Policy]) -> None:
         """Raise `Unsupported`."""
-        raise Unsupported("Stored access policies are not kept where several bridges share the queues")
+        raise Unsupported("Stored access policies cannot be stored if several bridges share the queues")
 
 
 def _read(path: pathlib.Path) -> _Content:
@@ -130,16 +130,17 @@ def _read(path: pathlib.Path) -> _Content:
     except FileNotFoundError:
         return _Content()
     except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}; the queues are not touched by this") from None
+        raise StoreError(f"cannot read {path}: {error.strerror or error}; the queues are not affected") from None
     try:
         content = msgspec.json.decode(raw, type=_Content)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise StoreDamaged(
-            f"{path} is not what the Azure Queue endpoint wrote; the queues are not touched by this. Put a copy of it "
-            "back, or move it away: service properties and access policies are then those of a new account"
+            f"{path} was not written by the Azure Queue endpoint; the queues are not affected. Restore a "
+            "copy of it, or move it away: service properties and access policies are then those of a new "
+            "account"
         ) from None
     if content.version > VERSION:
-        raise StoreDamaged(f"{path} was written by a newer release (version {content.version}); run that one")
+        raise StoreDamaged(f"{path} was written by a newer release (version {content.version}); use that one")
     return content
 
 
@@ -160,4 +161,4 @@ def _replace(path: pathlib.Path, content: _Content) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}; what was kept before is safe") from None
+        raise StoreError(f"cannot write {path}: {error.strerror or error}; existing data is safe") from None

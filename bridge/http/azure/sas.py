@@ -67,7 +67,7 @@ def authorize(signed: Request, keys: Sequence[bytes], policies: Policies, now: d
     """
     query = signed.query
     if any(name in query for name in _DELEGATED):
-        raise failed("Signatures by a user delegation key are not known here; use one by an account key.")
+        raise failed("User delegation signatures are not supported; use one signed with an account key.")
     if "ss" in query or "srt" in query:
         _check_signature(account_string(signed.account, query), query, keys)
         grant: Grant = AccountGrant(_required(query, "srt"), _required(query, "sp"))
@@ -79,10 +79,10 @@ def authorize(signed: Request, keys: Sequence[bytes], policies: Policies, now: d
         expiry = _either("se", _moment(query, "se"), None if policy is None else policy.expiry)
         permissions = _either("sp", query.get("sp") or None, None if policy is None else policy.permissions)
         if permissions is None:
-            raise failed("Neither the signature nor its stored access policy grants anything (sp).")
+            raise failed("Neither the signature nor its stored access policy grants a permission (sp).")
         grant = QueueGrant(signed.queue, permissions)
     if expiry is None:
-        raise failed("Neither the signature nor a stored access policy says when it expires (se).")
+        raise failed("Neither the signature nor a stored access policy has an expiry time (se).")
     if start is not None and now < start:
         raise failed("The signature is not valid yet (st).")
     if now >= expiry:
@@ -98,7 +98,7 @@ def account_string(account: str, query: Mapping[str, str]) -> str:
     """Return the text that a signature of an account covers; raises `AzureError` where ``sv`` has none."""
     version = query.get("sv", "")
     if version < _ACCOUNT_SINCE:
-        raise failed("A signature of an account has a version (sv) of 2015-04-05 or later.")
+        raise failed("A signature of an account needs a version (sv) of 2015-04-05 or later.")
     names = ["sp", "ss", "srt", "st", "se", "sip", "spr", "sv"]
     if version >= _SCOPE_SINCE:
         names.append("ses")
@@ -109,7 +109,7 @@ def queue_string(account: str, queue: str, query: Mapping[str, str]) -> str:
     """Return the text that a signature of a queue covers; raises `AzureError` where ``sv`` has none."""
     version = query.get("sv", "")
     if version < _QUEUE_SINCE:
-        raise failed("A signature of a queue has a version (sv) of 2012-02-12 or later.")
+        raise failed("A signature of a queue needs a version (sv) of 2012-02-12 or later.")
     service = "/queue" if version >= _SERVICE_IN_RESOURCE_SINCE else ""
     parts = [query.get("sp", ""), query.get("st", ""), query.get("se", ""), f"{service}/{account}/{queue}"]
     parts.append(query.get("si", ""))
@@ -120,7 +120,7 @@ def queue_string(account: str, queue: str, query: Mapping[str, str]) -> str:
 
 def _check_signature(text: str, query: Mapping[str, str], keys: Sequence[bytes]) -> None:
     if not matches(keys, text, query["sig"]):
-        raise failed(f"The signature is not that of any key of the account over this text: '{shown(text)}'")
+        raise failed(f"The signature does not match any key of the account over this text: '{shown(text)}'")
 
 
 def _policy(signed: Request, policies: Policies) -> Policy | None:
@@ -130,13 +130,13 @@ def _policy(signed: Request, policies: Policies) -> Policy | None:
     for policy in policies(f"{signed.account}/{signed.queue}"):
         if policy.id == name:
             return policy
-    raise failed("The queue has no stored access policy of that name (si); it may have been taken back.")
+    raise failed("The queue has no stored access policy of that name (si); it may have been removed.")
 
 
 def _either(name: str, own: T | None, stored: T | None) -> T | None:
     """Return what the signature says or what its policy says; both may not speak of the same."""
     if own is not None and stored is not None:
-        raise failed(f"The signature and its stored access policy both say {name}; only one may.")
+        raise failed(f"The signature and its stored access policy both set {name}; only one may.")
     return stored if own is None else own
 
 
@@ -153,7 +153,7 @@ def _moment(query: Mapping[str, str], name: str) -> datetime.datetime | None:
         return None
     moment = read_iso(text)
     if moment is None:
-        raise failed(f"The moment in {name} is not in a form of ISO 8601 that is known here.")
+        raise failed(f"The time in {name} is not in a supported form of ISO 8601.")
     return moment
 
 
@@ -179,6 +179,6 @@ def _check_address(allowed: str, address: str) -> None:
 
 def _check_protocol(allowed: str, secure: bool) -> None:
     if allowed not in ("", "https", "https,http"):
-        raise failed("The protocol of a signature (spr) is https or https,http.")
+        raise failed("The protocol of a signature (spr) must be https or https,http.")
     if allowed == "https" and not secure:
         raise AzureError("AuthorizationProtocolMismatch")

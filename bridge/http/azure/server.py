@@ -86,7 +86,7 @@ class AzureServer(HttpServer):
 
     name = "azure_queue"
     log = logging.getLogger("queuebell.azure")
-    fault = "a request at the Azure Queue endpoint failed"
+    fault = "unexpected error in a request to the Azure Queue endpoint"
     connection = AzureConnection
 
     def __init__(
@@ -179,7 +179,7 @@ def known_host(hosts: Hosts, authority: str) -> str:
     except Refusal as refusal:
         raise AzureError(
             "InvalidHeaderValue",
-            "This server is not known by that Host; allowed_hosts names further ones.",
+            "Unknown Host; allowed_hosts adds names of this server.",
             status=refusal.status,
             details={"HeaderName": "Host"},
             close=True,

@@ -92,7 +92,7 @@ class Watch(Lasting):
     @property
     def _principal(self) -> Principal | None:
         # By what is granted now, and not when it was opened.
-        return None if self._leave is None else self._leave.identity.principal
+        return None if self._permit is None else self._permit.identity.principal
 
     def _begin(self) -> None:
         self._feed.begin(self)

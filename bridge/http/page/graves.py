@@ -173,7 +173,7 @@ class GraveRoutes:
                 raise Refusal("bad_parameter", in_plain_words(error, Chosen)) from None
             # UnicodeDecodeError is not a DecodeError.
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                raise Refusal("bad_json", "the body is no JSON") from None
+                raise Refusal("bad_json", "the body is not JSON") from None
 
         async def count(store: ServedStore) -> Depth:
             if (depth := await store.depth(queue)) is None:
@@ -182,15 +182,15 @@ class GraveRoutes:
 
         store, depth = await self._first(queue, count)
         if queue in self._under_way:
-            raise Refusal("conflict", "messages of this queue are being put back or discarded already")
+            raise Refusal("conflict", "messages of this queue are already being replayed or discarded")
 
         def end(_: str) -> None:
             task.cancel()
 
         # A run lasts for minutes: it ends with the grant that began it, as sessions and streams do.
-        leave = self._authorizer.leave(request, Verb.TAKE, end)
-        if leave is not None:
-            leave.queues = frozenset({queue})
+        permit = self._authorizer.permit(request, Verb.TAKE, end)
+        if permit is not None:
+            permit.queues = frozenset({queue})
         replaying = Replaying(
             store,
             store,
@@ -199,11 +199,11 @@ class GraveRoutes:
             min(LOOKED_MAX, depth.visible + depth.invisible),
             clock=monotonic,
             # Nobody puts by a replay where it could not put by itself, now.
-            may=lambda target: leave is None or leave.identity.principal.may(Verb.PUT, target),
+            may=lambda target: permit is None or permit.identity.principal.may(Verb.PUT, target),
         )
         task = asyncio.create_task(self._run(queue, replaying), name=f"graves[{queue}]")
         # Not in the task: one that is cancelled before its first step would never get there.
-        task.add_done_callback(lambda ended: self._over(queue, ended, leave))
+        task.add_done_callback(lambda ended: self._over(queue, ended, permit))
         self._under_way[queue] = (task, replaying, discards)
         return Answer(202, msgspec.json.encode(_run(replaying, discards, running=True)))
 
@@ -240,17 +240,17 @@ class GraveRoutes:
         except QueuebellError as failed:
             return str(failed)
         except Exception:
-            log.exception("%s: what was buried could not be put back or discarded; it stays", queue)
-            return "it failed for a reason that stands in the bridge's log"
+            log.exception("%s: replaying or discarding dead letters failed; the remaining ones stay", queue)
+            return "unexpected error; the bridge's log has the cause"
         return ""
 
-    def _over(self, queue: str, task: asyncio.Task[str], leave: Permit | None) -> None:
+    def _over(self, queue: str, task: asyncio.Task[str], permit: Permit | None) -> None:
         """Show how a run ended; the next one may begin."""
-        if leave is not None:
-            leave.close()
+        if permit is not None:
+            permit.close()
         _, replaying, discards = self._under_way.pop(queue)
         error = (
-            "the bridge stopped, or who began it may not do this any more; what is left stays"
+            "the bridge stopped, or the permission was revoked; the remaining messages stay"
             if task.cancelled()
             else task.result()
         )

@@ -87,7 +87,7 @@ class LoginRoutes:
         access, login = self._found()
         wait = self._rates.take(sender_of(request.remote or ""), asyncio.get_running_loop().time())
         if wait:
-            raise Refusal("too_many_requests", "slow down: too many sign in from this address", retry_after=wait)
+            raise Refusal("too_many_requests", "slow down: too many sign-ins from this address", retry_after=wait)
         require_json(request)
         try:
             given = msgspec.json.decode(await read_body(request, _REQUEST_BYTES), type=SignIn)
@@ -108,7 +108,9 @@ class LoginRoutes:
 
     def _found(self) -> tuple[AccessWatch, Login]:
         if self._access is None or self._access.login is None:
-            raise Refusal("not_found", "nobody signs in here: no issuer of this bridge's configuration has a client_id")
+            raise Refusal(
+                "not_found", "sign-in is not available: no issuer in this bridge's configuration has a client_id"
+            )
         return self._access, self._access.login
 
     def _greet(self, access: AccessWatch, verified: Verified) -> None:
@@ -121,11 +123,12 @@ class LoginRoutes:
         if is_token(verified.principal):
             raise NotSignedIn(
                 "forbidden",
-                f"the issuer knows you as {verified.principal}, and nothing is granted to that name here: whoever runs"
-                f" this bridge can do so with: queuebell key create {verified.principal} --allow 'look=*'",
+                f"the issuer identifies you as {verified.principal}, but that name has no permissions "
+                "here; an administrator of this bridge can grant some with: queuebell key create "
+                f"{verified.principal} --allow 'look=*'",
             )
         raise NotSignedIn(
             "forbidden",
-            f"the issuer knows you by a name that nobody can have here: {NAME_FORM}; whoever runs this bridge can name"
-            " another claim of the token (claim)",
+            f"the issuer identifies you by a name that is not valid here: {NAME_FORM}; an administrator "
+            "of this bridge can choose another claim of the token (claim)",
         )

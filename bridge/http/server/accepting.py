@@ -91,7 +91,7 @@ class Acceptor:
             address = sender_of(str(peer[0])) if isinstance(peer, tuple) and peer else ""
             if self._tls is not None and self._crowded(address):
                 connected.close()
-                self._quiet.warn("connections were turned away: too many have not got through their TLS handshake")
+                self._quiet.warn("connections were rejected: too many have not finished their TLS handshake")
                 continue
             self._under_way[address] += 1
             task = self._loop.create_task(self._begin(connected), name="queuebell-accept")
@@ -115,7 +115,7 @@ class Acceptor:
         self._loop.remove_reader(self._sock.fileno())
         self._resuming = self._loop.call_later(self._pause_s, self._resume)
         self._quiet.warn(
-            f"no new connection can be taken ({error.strerror}): those that there are go on, new ones wait; "
+            f"no new connection can be accepted ({error.strerror}): open ones continue, new ones wait; "
             "raise the limit of open files (ulimit -n), or lower `connections`"
         )
 
@@ -128,7 +128,7 @@ class Acceptor:
                 ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S,
             )
         except (OSError, TimeoutError) as error:  # `ssl.SSLError` is the former
-            logger.debug("a connection did not get through its handshake: %s", error)
+            logger.debug("a connection failed in its handshake: %s", error)
         except asyncio.CancelledError:
             connected.close()
             raise

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 JSON_TYPE = "application/json"
 CLOSE = b"Connection: close\r\n"
 
-UNREAD = "too many answers are not read by their clients; try again"
+UNREAD = "too many answers wait for slow clients; try again"
 UNREAD_RETRY_S = 2
 
 _heads: dict[tuple[int, str], bytes] = {}

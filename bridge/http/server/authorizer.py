@@ -206,8 +206,8 @@ class Authorizer:
                 RequestPayloadError("the sender no longer has this permission")
             )
 
-        leave = self.access.leave(request[_IDENTITY], verb, end)
-        leave.queues = frozenset({queue} - {""})
+        permit = self.access.permit(request[_IDENTITY], verb, end)
+        permit.queues = frozenset({queue} - {""})
         try:
             return await route
         except RequestPayloadError:
@@ -219,7 +219,7 @@ class Authorizer:
                 raise _unknown(request, close=True) from None
             raise
         finally:
-            leave.close()
+            permit.close()
 
     def require(self, request: Caller, verb: Verb, queues: Iterable[str]) -> None:
         """Raise `Refusal` unless the sender, who was admitted, may ``verb`` each of these queues."""
@@ -240,9 +240,9 @@ class Authorizer:
         """Return the queues that the sender, who was admitted, may know of."""
         return EVERYTHING if self.access is None else request[_IDENTITY].principal.reach(Verb.LOOK)
 
-    def leave(self, request: BaseRequest, verb: Verb | None, end: End) -> Permit | None:
+    def permit(self, request: BaseRequest, verb: Verb | None, end: End) -> Permit | None:
         """Return what ends with the sender's grants; None where nothing does."""
-        return None if self.access is None else self.access.leave(request[_IDENTITY], verb, end)
+        return None if self.access is None else self.access.permit(request[_IDENTITY], verb, end)
 
     def _tell_limit(self, request: Caller, verb: Verb, queue: str) -> None:
         name = request[_IDENTITY].principal.name

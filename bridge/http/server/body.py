@@ -46,7 +46,7 @@ def require_json(request: Caller) -> None:
     """Refuse a body that does not claim to be JSON (S8)."""
     if not is_json(request):
         # Not read before it is refused, so the connection cannot be used again.
-        raise Refusal("unsupported_media_type", "the body has to be application/json", close=has_body(request))
+        raise Refusal("unsupported_media_type", "the body must be application/json", close=has_body(request))
 
 
 def has_body(request: Caller) -> bool:
@@ -127,13 +127,13 @@ async def read_body(request: Caller, limit: int, ticket: Ticket | None = None) -
     try:
         async with asyncio.timeout(connection.settings.body_timeout) as reading:
             if ticket is not None:
-                ticket.yields = functools.partial(reading.reschedule, 0.0)
+                ticket.on_give_way = functools.partial(reading.reschedule, 0.0)
             while chunk := await payload.readany():
                 body += chunk
                 if len(body) > limit:
                     raise _too_large(limit)
                 if ticket is not None:
-                    ticket.got = len(body)
+                    ticket.received = len(body)
                 elif outside and len(body) > SMALL_BYTES:
                     # Chunked: how much more will come nobody knows.
                     outside = False
@@ -143,15 +143,15 @@ async def read_body(request: Caller, limit: int, ticket: Ticket | None = None) -
                     reading.reschedule(None if ends is None else ends + waited)
     except TimeoutError:
         if ticket is None or not ticket.gave_way:
-            raise Refusal("request_timeout", "the body did not come in time", close=True) from None
+            raise Refusal("request_timeout", "the body did not arrive in time", close=True) from None
     finally:
         if ticket is not None:
-            ticket.yields = None
+            ticket.on_give_way = None
     if ticket is not None and ticket.gave_way:
         # Also where its end came at the last moment: its bytes have been given to another.
         raise Refusal(
             "too_many_requests",
-            "the body came too slowly while others waited for its room; nothing was put, try again",
+            "the body arrived too slowly while others needed its memory; nothing was put, try again",
             retry_after=1,
             close=True,
         )
@@ -168,7 +168,7 @@ async def _room(connection: Connection, size: int) -> float:
     except TimeoutError:
         raise Refusal(
             "too_many_requests",
-            "too many large bodies are on their way; nothing was done, try again",
+            "too many large bodies are arriving; nothing was done, try again",
             status=503,
             retry_after=5,
             close=True,
@@ -178,10 +178,10 @@ async def _room(connection: Connection, size: int) -> float:
 
 def _continue(request: BaseRequest, connection: Connection) -> None:
     if request.headers[hdrs.EXPECT].lower() != "100-continue":
-        raise Refusal("bad_parameter", "only 100-continue can be expected", status=417, close=True)
+        raise Refusal("bad_parameter", "only Expect: 100-continue is supported", status=417, close=True)
     if connection.transport is not None:
         connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def _too_large(limit: int) -> Refusal:
-    return Refusal("too_large", f"the body is at most {limit} bytes", close=True)
+    return Refusal("too_large", f"the body may have at most {limit} bytes", close=True)

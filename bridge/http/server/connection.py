@@ -174,7 +174,7 @@ class Connection(HttpProtocol):
         if self.server.turned_away > self.server.lingering_most:
             wire.abort()
             return
-        refusal = Refusal("too_many_requests", "there are too many connections", status=503, retry_after=5)
+        refusal = Refusal("too_many_requests", "too many connections", status=503, retry_after=5)
         wire.write(self.refuse_bare(refusal))
         if wire.can_write_eof():  # TLS has no half-close
             with contextlib.suppress(OSError):  # gone already
@@ -202,7 +202,7 @@ class Connection(HttpProtocol):
     def _break_body(self) -> None:
         """Tell whoever reads the newest body that its rest will not come; never its end, which would truncate it."""
         if not self._body.is_eof():
-            self._body.set_exception(RequestPayloadError("the body is not whole"))
+            self._body.set_exception(RequestPayloadError("the body is incomplete"))
 
     # Reading
 
@@ -316,7 +316,7 @@ class Connection(HttpProtocol):
             # It never said a word.
             self.force_close()
         else:
-            self._give_up(Refusal("request_timeout", "the headers did not come in time"))
+            self._give_up(Refusal("request_timeout", "the headers did not arrive in time"))
 
     def _give_up(self, refusal: Refusal) -> None:
         """Answer a request that was never complete, and close."""
@@ -428,14 +428,14 @@ class Connection(HttpProtocol):
         else:
             refusal = Refusal("internal", "the request could not be served", close=True)
             if exc is not None:
-                self.server.quiet.fault("a request failed", exc)
+                self.server.quiet.fault("unexpected error in a request", exc)
         return cast(StreamResponse, self.refuse(refusal))
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Replace aiohttp's traceback per connection that broke in the middle of a request by nothing."""
         error = kw.get("exc_info")
         if isinstance(error, Exception) and not isinstance(error, ConnectionError | RequestPayloadError):
-            self.server.quiet.fault("a request failed", error)
+            self.server.quiet.fault("unexpected error in a request", error)
 
 
 class ConnectionServer(Server):
@@ -476,11 +476,11 @@ class ConnectionServer(Server):
     def admit(self, address: str) -> bool:
         """Say whether one more connection from ``address`` is borne (S12)."""
         if len(self.open) >= self._limit:
-            self.quiet.warn("a connection was turned away: there are too many")
+            self.quiet.warn("a connection was rejected: too many are open")
             return False
         limit = self.settings.connections_per_address
         if limit and self._per_address.get(sender_of(address), 0) >= limit:
-            self.quiet.warn("a connection was turned away: there are too many from its address")
+            self.quiet.warn("a connection was rejected: too many are open from its address")
             return False
         return True
 

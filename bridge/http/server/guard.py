@@ -55,7 +55,7 @@ class Hosts:
             if not self._known(host.strip("[]")):
                 raise Refusal(
                     "unknown_host",
-                    "this server is not known by that Host; allowed_hosts names further ones",
+                    "unknown Host; allowed_hosts adds names of this server",
                     close=True,
                 )
             if len(self._passed) < _HOSTS_REMEMBERED:
@@ -112,7 +112,7 @@ class Guard:
         """Check the parts that cost nothing to check, in the order of how little an answer gives away."""
         target = request.raw_path
         if request.version not in _VERSIONS:
-            raise Refusal("bad_parameter", "only HTTP/1.0 and HTTP/1.1 are spoken here", close=True)
+            raise Refusal("bad_parameter", "only HTTP/1.0 and HTTP/1.1 are supported", close=True)
         # What an issuer sends a browser back with may be longer; the page alone reads it.
         if len(target) > self._settings.uri_bytes and not target.startswith("/?"):
             raise Refusal("uri_too_long", "the address of the request is too long", close=True)
@@ -128,14 +128,14 @@ class Guard:
             check_origin(headers.getall(hdrs.ORIGIN), f"{self._scheme}://{host}", *self._settings.origins)
         if _HOP in headers:
             # A bridge's webhook that puts on a queue, whose webhook puts on a queue ...: no loop begins (S32).
-            raise Refusal("forbidden_origin", "a bridge is no target for a webhook", close=True)
+            raise Refusal("forbidden_origin", "a bridge is not a target for webhooks", close=True)
         if hdrs.CONTENT_ENCODING in headers:
             # Never inflated (S7): the server's parser is told so too, see connection.py.
             raise Refusal("unsupported_media_type", "an encoded body is not accepted", close=True)
         if hdrs.TRANSFER_ENCODING in headers and is_coded(headers):
             # What remained after the chunks would be stored as it is, for a receiver that knows of no coding.
             raise Refusal(
-                "unsupported_media_type", "no transfer coding but chunked is accepted", status=501, close=True
+                "unsupported_media_type", "chunked is the only supported transfer coding", status=501, close=True
             )
 
     @property

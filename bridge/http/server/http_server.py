@@ -30,7 +30,7 @@ class HttpServer:
     name: ClassVar[str]
     """The setting that asks for it."""
     log: ClassVar[logging.Logger]
-    fault: ClassVar[str] = "a request failed"
+    fault: ClassVar[str] = "unexpected error in a request"
     """What the log says of a fault of our own."""
     connection: ClassVar[type[Connection]] = Connection
     _serve: Callable[[BaseRequest], Awaitable[Answer | StreamResponse]]
@@ -81,7 +81,7 @@ class HttpServer:
     async def start(self) -> None:
         """Listen; raises `OSError` where the address or port cannot be had."""
         if self._server is not None:
-            raise RuntimeError(f"{self.name}: this server was started already")
+            raise RuntimeError(f"{self.name}: this server was already started")
         loop = asyncio.get_running_loop()
         self._quiet = QuietLog(self.log, loop.time)
         limit = self.settings.connections or default_connections()

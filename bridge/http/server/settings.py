@@ -59,20 +59,22 @@ class WebSettings(msgspec.Struct, frozen=True, kw_only=True):
 def check_settings(settings: WebSettings) -> None:
     """Raise `ConfigurationError` that names the key for a setting that is not acceptable."""
     if not 0 <= settings.port <= 65535:
-        raise ConfigurationError("listen: a port is from 0 to 65535")
+        raise ConfigurationError("listen: a port must be from 0 to 65535")
     if not (settings.insecure_public or settings.guarded or is_loopback(settings.host)):
         raise ConfigurationError(
-            "listen: an address that others can reach is safe with authentication and TLS only (--auth, --tls-cert,"
-            " --tls-key); --insecure-public (insecure_public = true) listens there all the same"
+            "listen: an address that other machines can reach is safe only with authentication and TLS "
+            "(--auth, --tls-cert, --tls-key); --insecure-public (insecure_public = true) listens there "
+            "anyway"
         )
     for key in ("header_timeout", "body_timeout", "write_timeout", "keepalive_timeout", "stream_comment"):
         if not getattr(settings, key) > 0:
-            raise ConfigurationError(f"{key}: is more than 0 seconds")
+            raise ConfigurationError(f"{key}: must be more than 0 seconds")
     if settings.connections is not None and settings.connections < 1:
-        raise ConfigurationError("connections: is at least 1")
+        raise ConfigurationError("connections: must be at least 1")
     rate = settings.requests_per_second
     # Said by what is accepted: a NaN is neither too small nor too large.
     if rate is not None and not (RATE_MIN <= rate <= RATE_MAX and 1 <= settings.request_burst <= BURST_MAX):
         raise ConfigurationError(
-            f"requests_per_second: is from {RATE_MIN} to {RATE_MAX:.0f}, with a request_burst from 1 to {BURST_MAX}"
+            f"requests_per_second: must be from {RATE_MIN} to {RATE_MAX:.0f}, with a request_burst from 1 "
+            f"to {BURST_MAX}"
         )

@@ -65,7 +65,7 @@ class Certificates(FileWatch):
         """Return the context for a new connection: another one after a change where clients show certificates."""
         return self.context
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Serve the files anew where they have changed."""
         stamps = self._stamps()
         if stamps == self._seen:
@@ -83,9 +83,11 @@ class Certificates(FileWatch):
                 self.context = fresh
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            log.error("%s_cert: the files cannot be used, and what was served goes on: %s", self._name, reason)
+            log.error(
+                "%s_cert: the new files cannot be used; the previous certificate stays in use: %s", self._name, reason
+            )
         else:
-            log.info("certificates read again", extra={"file": self._cert})
+            log.info("certificates reloaded", extra={"file": self._cert})
             self._judge()
 
     def _judge(self) -> None:
@@ -121,4 +123,4 @@ def _check_regular(*files: str) -> None:
     """Raise `OSError` for a pipe: we would wait for its writer, and everybody with us."""
     for file in files:
         if pathlib.Path(file).exists() and not pathlib.Path(file).is_file():
-            raise OSError(f"{file} is no regular file")
+            raise OSError(f"{file} is not a regular file")

@@ -97,30 +97,30 @@ def check_url(url: str, *, allow_private: bool = False, allow_http: bool = False
     """
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
         # A name of other letters has to be written as it is looked up (IDNA): parsers disagree about how.
-        raise ValueError("a URL is printable ASCII; names of other letters are written as xn--...")
+        raise ValueError("a URL must be printable ASCII; other letters are written as xn--...")
     parts = urlsplit(url)
     if parts.scheme not in ("https", "http"):
-        raise ValueError("a URL begins with https://")
+        raise ValueError("a URL must begin with https://")
     if parts.scheme == "http" and not allow_http:
         raise ValueError("http is not encrypted; allow_http = true allows it")
     if "@" in parts.netloc:
-        raise ValueError("a URL holds no user or password")
+        raise ValueError("a URL must not contain a user or password")
     if parts.fragment or url.endswith("#"):
-        raise ValueError("a URL holds no fragment")
+        raise ValueError("a URL must not contain a fragment")
     host = (parts.hostname or "").rstrip(".")
     if "," in parts.netloc:
-        raise ValueError("a URL is one address; each endpoint has a [[webhook]] of its own")
+        raise ValueError("a URL must be one address; each endpoint has its own [[webhook]]")
     if not host or "%" in host:
-        raise ValueError("a URL names a host")
+        raise ValueError("a URL must name a host")
     port = parts.port if parts.port is not None else (443 if parts.scheme == "https" else 80)
     if not allow_private and port not in (PORTS | PLAIN_PORTS if allow_http else PORTS):
-        raise ValueError("the port is 443 or 8443; allow_private = true allows others")
+        raise ValueError("the port must be 443 or 8443; allow_private = true allows others")
     address = _literal(host)
     if address is None and _numeric(host):
         # 127.1, 0x7f000001 and their like are addresses to a resolver, and names to everybody else.
-        raise ValueError("an address is written in full")
+        raise ValueError("an address must be written in full")
     if address is not None and not allow_private:
-        raise ValueError("a URL names its host, not an address; allow_private = true allows addresses")
+        raise ValueError("a URL must name its host, not an address; allow_private = true allows addresses")
     return Target(url, host, port, address is not None)
 
 
@@ -128,10 +128,10 @@ def refusal(address: str, *, allow_private: bool = False) -> str | None:
     """Say why the bridge does not connect to an address (S26), None if it does."""
     found = _literal(address)
     if found is None:
-        return "it is no address"
+        return "it is not an address"
     for each in unwrap(found):
         if any(each in network for network in _FORBIDDEN if network.version == each.version):
-            return "it is never an endpoint"
+            return "it is never allowed as an endpoint"
         if not allow_private and any(each in network for network in _DENIED if network.version == each.version):
             return "it is not public; allow_private = true allows it"
     return None

@@ -165,8 +165,8 @@ class Courier:
             return Outcome(
                 # A good status is no consent either, and must not be taken for a delivery.
                 None if response.status < 300 else response.status,
-                "the target did not consent: it answers OPTIONS with WebHook-Allowed-Origin, or the entry in the "
-                "configuration says handshake = false",
+                "the target did not consent: it must answer OPTIONS with WebHook-Allowed-Origin, or its "
+                "entry in the configuration must have handshake = false",
                 retry_after(response.headers.get("Retry-After"), self._wall()),
             )
 
@@ -188,5 +188,5 @@ class Courier:
                 left -= len(chunk)
             status = response.status
             return Outcome(
-                status, f"it answered {status}", retry_after(response.headers.get("Retry-After"), self._wall())
+                status, f"it returned status {status}", retry_after(response.headers.get("Retry-After"), self._wall())
             )

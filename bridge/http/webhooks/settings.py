@@ -68,7 +68,7 @@ def _check(number: int, settings: WebhookSettings) -> Checked:
         secrets = (settings.secret,) if isinstance(settings.secret, str) else settings.secret
         keys = tuple(read_secret(secret) for secret in secrets)
         if not keys:
-            raise ValueError("there has to be one")
+            raise ValueError("at least one is required")
     except (BadQueueReference, ValueError) as error:
         raise ConfigurationError(f"webhook {number}: {key}: {error}") from None
     return Checked(settings, target, keys)

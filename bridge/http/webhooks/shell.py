@@ -72,8 +72,8 @@ class Endpoint:
             return await self._courier.deliver(wake)
         except Exception:
             # A fault of ours must not end the endpoint's task unseen: it counts as a failed attempt.
-            log.exception("webhook: an attempt failed by a fault of its own", extra={"endpoint": self.name})
-            return Outcome(None, "internal fault")
+            log.exception("webhook: unexpected error in an attempt", extra={"endpoint": self.name})
+            return Outcome(None, "internal error")
 
     def _ended(self, clock: Callable[[], float], outcome: Outcome) -> None:
         if self._courier.rate is not None:
@@ -87,11 +87,11 @@ class Endpoint:
         self._state = state
         extra = {"endpoint": self.name, "queue": self.queue}
         if state == "ok":
-            log.info("webhook: delivers again", extra=extra)
+            log.info("webhook: delivering again", extra=extra)
         elif state == "disabled":
-            log.warning("webhook: the endpoint answered 410 and is left alone from now on", extra=extra)
+            log.warning("webhook: the endpoint returned 410 and is disabled from now on", extra=extra)
         else:
-            log.warning("webhook: %s; it is tried again, at longer and longer intervals", outcome.detail, extra=extra)
+            log.warning("webhook: %s; it is retried at growing intervals", outcome.detail, extra=extra)
 
     def row(self) -> ListenerState:
         """Tell of it as ``GET /v1/listeners`` does of sessions."""
@@ -146,7 +146,7 @@ class Webhooks:
             self._endpoints.append(endpoint)
             self._tasks.append(asyncio.create_task(endpoint.run(), name=f"webhook {number}"))
             subscriber = self._announcer.subscribe(
-                [endpoint.queue], writable=_always, send=endpoint.offer, way=name_of(checked.settings)
+                [endpoint.queue], writable=_always, send=endpoint.offer, route=name_of(checked.settings)
             )
             self._announcer.catch_up(subscriber, 0)
 

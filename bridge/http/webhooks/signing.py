@@ -21,10 +21,10 @@ def read_secret(text: str) -> bytes:
     try:
         key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError("a secret is whsec_ and base64") from None
+        raise ValueError("a secret must be whsec_ and base64") from None
     low, high = KEY_BYTES
     if not low <= len(key) <= high:
-        raise ValueError(f"a secret is base64 of {low} to {high} random bytes")
+        raise ValueError(f"a secret must be base64 of {low} to {high} random bytes")
     return key
 
 
@@ -35,7 +35,7 @@ def sign(keys: Sequence[bytes], id_: str, timestamp: int, body: bytes) -> dict[s
     dot, or two different messages could have the same signed text.
     """
     if "." in id_:
-        raise ValueError("an id holds no dot")
+        raise ValueError("an id must not contain a dot")
     signed = f"{id_}.{timestamp}.".encode() + body
     signatures = (base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode() for key in keys)
     return {

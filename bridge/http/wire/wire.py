@@ -107,7 +107,7 @@ class WireHost(Protocol):
         """Count a session of its holder; returns what ends it. Raises `PastLimit`."""
         ...
 
-    def leave(self, identity: Identity, end: End) -> Permit | None:
+    def permit(self, identity: Identity, end: End) -> Permit | None:
         """Return what a session has, which ends with the grant to take."""
         ...
 
@@ -136,7 +136,7 @@ class Wire:
         "address",
         "connection",
         "had_session",
-        "leave",
+        "permit",
         "session",
     )
 
@@ -149,7 +149,7 @@ class Wire:
         self._loop = asyncio.get_running_loop()
         self.connection = connection
         self.address = address
-        self.leave: Permit | None = None
+        self.permit: Permit | None = None
         """What ends with the key of the wire; None where nobody is asked for one."""
         self.session: WireSession | None = None
         self.had_session = False
@@ -209,10 +209,10 @@ class Wire:
 
     def identity(self) -> Identity | None:
         """Return who holds the key of the wire, None once it is void."""
-        leave = self.leave
-        if self._gone or leave is None or self._wires.void(leave.identity):
+        permit = self.permit
+        if self._gone or permit is None or self._wires.void(permit.identity):
             return None
-        return leave.identity
+        return permit.identity
 
     # Reading
 
@@ -362,11 +362,11 @@ class Wire:
         session.feed(frame)
 
     def _begin(self) -> WireSession | None:
-        bridge, leave = self._wires.bridge, self.leave
+        bridge, permit = self._wires.bridge, self.permit
         counted: Callable[[], None] | None = None
         try:
-            if leave is not None:
-                counted = self._wires.connect(leave.identity.principal)
+            if permit is not None:
+                counted = self._wires.connect(permit.identity.principal)
             session = WireSession(self, counted)
             session.inner = bridge.connect(session)
         except PastLimit as error:
@@ -378,8 +378,8 @@ class Wire:
             self._refuse(_LATER, error.code, str(error), 1)
             return None
         self.session = session
-        if leave is not None:
-            session.leave = self._wires.leave(leave.identity, session.lose)
+        if permit is not None:
+            session.permit = self._wires.permit(permit.identity, session.lose)
         return session
 
     def _refuse(self, code: int, name: str, text: str, retry_after_s: int | None = None) -> None:
@@ -390,7 +390,7 @@ class Wire:
             self.send(Ended(code, name))
 
     def _count(self) -> None:
-        if self.leave is not None and (wait := self.leave.request_more()):
+        if self.permit is not None and (wait := self.permit.request_more()):
             self.connection.rest(wait)
 
     # Writing
@@ -456,8 +456,8 @@ class Wire:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
-        if self.leave is not None:
-            self.leave.close()
+        if self.permit is not None:
+            self.permit.close()
         if self.session is not None:
             self.session.over("connection closed")
         try:
@@ -482,7 +482,7 @@ class Wire:
 class WireSession:
     """The bridge's end of the session on a wire."""
 
-    __slots__ = ("_counted", "_wire", "inner", "leave")
+    __slots__ = ("_counted", "_wire", "inner", "permit")
 
     kind = "websocket"
 
@@ -490,25 +490,27 @@ class WireSession:
         self._wire = wire
         self._counted = counted
         self.inner: BridgeSession = cast("BridgeSession", None)
-        self.leave: Permit | None = None
+        self.permit: Permit | None = None
 
     def feed(self, frame: UpFrame) -> None:
         """Take a frame of the listener, within what its key grants."""
-        leave = self.leave
-        if leave is not None and isinstance(frame, Hello):
+        permit = self.permit
+        if permit is not None and isinstance(frame, Hello):
             # What else a session says is about the queues of its hello, or about none that it has a seat at.
-            queue = leave.refused(each.queue for each in frame.queues)
+            queue = permit.use_queues(each.queue for each in frame.queues)
             if queue is not None:
-                self._forbid(leave, frame, queue)
+                self._forbid(permit, frame, queue)
                 return
-            frame = msgspec.structs.replace(frame, instance=leave.instance(frame.instance))
+            frame = msgspec.structs.replace(frame, instance=permit.instance(frame.instance))
         self.inner.feed(frame)
 
-    def _forbid(self, leave: Permit, frame: Hello, queue: str) -> None:
+    def _forbid(self, permit: Permit, frame: Hello, queue: str) -> None:
         bridge = self._wire._wires.bridge
-        bridge.emit(AccessRefused(FORBIDDEN, leave.identity.principal.name, Verb.TAKE.value, queue, self._wire.address))
+        bridge.emit(
+            AccessRefused(FORBIDDEN, permit.identity.principal.name, Verb.TAKE.value, queue, self._wire.address)
+        )
         why = f"'take' is not granted on {queue}"
-        queues, instance = [each.queue for each in frame.queues], leave.instance(frame.instance)
+        queues, instance = [each.queue for each in frame.queues], permit.instance(frame.instance)
         bridge.scheduler.rejections.add(bridge.now(), queues, frame.listener, FORBIDDEN, why, instance=instance)
         self._wire.send(ErrorFrame(FORBIDDEN, why))
         self.end(OVER[FORBIDDEN].close_code, FORBIDDEN, FORBIDDEN)
@@ -531,8 +533,8 @@ class WireSession:
     def _let_go(self) -> None:
         self._wire.session = None
         self._wire.had_session = True
-        if self.leave is not None:
-            self.leave.close()
+        if self.permit is not None:
+            self.permit.close()
         if self._counted is not None:
             self._counted()
 

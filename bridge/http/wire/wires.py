@@ -64,7 +64,7 @@ class Wires:
         handshake = cast("Request", request)
         if SUBPROTOCOL not in offered or not ws.can_prepare(handshake).ok:
             older = ": this client is of an older version; upgrade it" if "queuebell.v1" in offered else ""
-            raise BadInput("bad_parameter", f"a WebSocket handshake has to offer the subprotocol {SUBPROTOCOL}{older}")
+            raise BadInput("bad_parameter", f"a WebSocket handshake must offer the subprotocol {SUBPROTOCOL}{older}")
         await ws.prepare(handshake)
         # Not asked for its class: uvloop's is no asyncio.Transport, and every session ended at once.
         transport = request.transport
@@ -73,7 +73,7 @@ class Wires:
             return ws
         wire = Wire(self, ws, transport, cast("Connection", request.protocol), request.remote or "")
         self.open.add(wire)
-        wire.leave = self._authorizer.leave(
+        wire.permit = self._authorizer.permit(
             request, None, lambda name: wire.close(OVER[name].close_code, OVER[name].why)
         )
         try:
@@ -101,7 +101,7 @@ class Wires:
         access = self._authorizer.access
         return None if access is None else access.connect(principal)
 
-    def leave(self, identity: Identity, end: End) -> Permit | None:
+    def permit(self, identity: Identity, end: End) -> Permit | None:
         """Return what a session has, which ends with the grant to take."""
         access = self._authorizer.access
-        return None if access is None else access.leave(identity, Verb.TAKE, end)
+        return None if access is None else access.permit(identity, Verb.TAKE, end)

@@ -75,7 +75,9 @@ class HttpBus:
         self._failover.tell(where, Outcome.ANSWERED, now)
         if (changed := self._failover.changed()) is not None:
             before, after = changed
-            log.warning("triggers go to the bridge at %s from now on; the one at %s takes none", after.url, before.url)
+            log.warning(
+                "triggers now go to the bridge at %s; the one at %s does not accept them", after.url, before.url
+            )
 
     async def _post(
         self, where: HttpAddress, events: Sequence[CloudQueueWorkDetected]
@@ -96,13 +98,13 @@ class HttpBus:
         retry_after = retry_after_s(answer.headers.get("retry-after"))
         if not problem.code and answer.status not in _BETWEEN:
             # Whoever it is has not refused the trigger: it is kept until there is a bridge.
-            strange = f"what answers at {where.url} is no bridge: it answers {answer.status}, and not as one does"
+            strange = f"the server at {where.url} is not a bridge: it returned status {answer.status}"
             return Outcome.NOT_DONE, BusUnavailable(strange), retry_after
         if answer.status in _REFUSALS:
-            raise BadInput(problem.code, problem.detail or f"the bridge refused it: {answer.status}")
+            raise BadInput(problem.code, problem.detail or f"the bridge rejected it: {answer.status}")
         why = f": {problem.detail}" if problem.detail else ""
         outcome = Outcome.UNKNOWN if answer.status in _BETWEEN or answer.status >= 500 else Outcome.REFUSED
-        refusal = f"the bridge at {where.url} answered {answer.status} {problem.code}".rstrip() + why
+        refusal = f"the bridge at {where.url} returned status {answer.status} {problem.code}".rstrip() + why
         return outcome, BusUnavailable(refusal, problem.code), retry_after
 
     async def close(self) -> None:

@@ -67,7 +67,7 @@ class MemoryBus:
             self._bridge.trigger(events, bus="memory")
         except BadInput as error:
             if error.code in _TRANSIENT:
-                raise BusUnavailable(f"the bridge did not take it: {error.code}") from error
+                raise BusUnavailable(f"the bridge did not accept it: {error.code}") from error
             raise
         except Closed as error:
             raise BusUnavailable(str(error)) from error

@@ -71,7 +71,7 @@ class PostgresBus(ConnectedBus[PostgresLine]):
         fields = msgspec.json.decode(encode_event(event))
         payload = msgspec.json.encode({**fields, "reply": self._inbox, "ask": number})
         if len(payload) > PAYLOAD_BYTES_MAX:
-            raise BadInput("too_large", f"a trigger on PostgreSQL is at most {PAYLOAD_BYTES_MAX} bytes")
+            raise BadInput("too_large", f"a trigger on PostgreSQL may have at most {PAYLOAD_BYTES_MAX} bytes")
         return payload.decode()
 
     async def _connect(self, made: PostgresLine) -> None:

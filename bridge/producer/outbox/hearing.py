@@ -33,7 +33,7 @@ async def hearing(driver: Any, ring: Callable[[], None]) -> AsyncIterator[asynci
         yield lost
         return
     if kind != "psycopg":
-        raise Unsupported(f"{kind}: this driver cannot be listened on; asyncpg and psycopg 3 can")
+        raise Unsupported(f"{kind}: this driver does not support LISTEN; asyncpg and psycopg 3 do")
     socket = driver.fileno()
 
     def readable() -> None:

@@ -37,7 +37,7 @@ TURN_S: Final = 5.0
 BEHIND_S: Final = 2 * TURN_S
 """After so long behind another relay the log says so."""
 _DATABASE: Final = "the outbox"
-_ANOTHER: Final = "behind another relay"
+_ANOTHER: Final = "this relay"
 _LISTENING: Final = "listening"
 
 
@@ -89,9 +89,9 @@ class Relay:
     ) -> None:
         for name, value in (("interval_s", interval_s), ("sweep_s", sweep_s)):
             if not (math.isfinite(value) and value > 0):
-                raise BadInput("bad_parameter", f"{name} is a number of seconds above 0")
+                raise BadInput("bad_parameter", f"{name} must be a number of seconds above 0")
         if not (math.isfinite(close_timeout) and close_timeout >= 0):
-            raise BadInput("bad_parameter", "close_timeout is a number of seconds, 0 or more")
+            raise BadInput("bad_parameter", "close_timeout must be a number of seconds, 0 or more")
         self._database = database
         self._place = database.place
         self._sink = _Sink(to)
@@ -116,13 +116,13 @@ class Relay:
             await self._database.close()
             raise
         except Exception as error:  # noqa: BLE001 - it is a driver's, and any
-            self._failed(_DATABASE, "it cannot be read, its rows are kept", error)
+            self._failed(_DATABASE, "cannot be read; its rows are kept", error)
         else:
             if refused:
-                log.warning("%s: %d rows were refused and are kept; see the column refused", self._place.name, refused)
+                log.warning("%s: %d rows were rejected and are kept; see the column refused", self._place.name, refused)
             if others:
                 log.error(
-                    "%s: %d rows are of another version of Queuebell and are left: run a relay of that version",
+                    "%s: %d rows are from another version of Queuebell and stay: run a relay of that version",
                     self._place.name,
                     others,
                 )
@@ -152,7 +152,7 @@ class Relay:
             await self._database.close()
         for task in self._tasks:
             if not task.cancelled() and (bug := task.exception()) is not None:
-                log.error("a task of the outbox failed", exc_info=bug)
+                log.error("unexpected error in a task of the outbox", exc_info=bug)
 
     async def run(self) -> None:
         """Relay until `stop` or a cancellation; what was committed before is brought out."""
@@ -205,7 +205,7 @@ class Relay:
                 all_asked = not found.rows or await self._bring(link, found.rows)
         except Exception as error:  # noqa: BLE001 - it is a driver's, and any
             self._trouble.failed(_DATABASE, now(), self._draw)
-            self._failed(_DATABASE, "it cannot be read, its rows are kept", error)
+            self._failed(_DATABASE, "cannot be read; its rows are kept", error)
             return _Outcome.FAILED
         self._worked(_DATABASE)
         self._trouble.worked(_DATABASE)
@@ -248,14 +248,14 @@ class Relay:
             except Exception as error:  # noqa: BLE001 - a store that fails in a way it does not promise is tried again
                 if not is_final(error):
                     self._pace.failed(queue, now(), self._draw, getattr(error, "retry_after", None))
-                    self._failed(queue, "a put failed, its rows are kept and tried again", error)
+                    self._failed(queue, "a put failed; its rows are kept and retried", error)
                     return
                 if len(some) > 1:  # which of them it is only the store knows
                     waiting.extendleft([row] for row in reversed(some))
                     continue
                 refused[some[0]] = reason = f"{getattr(error, 'code', 'internal')}: {named(error)}"
                 log.error(
-                    "%s: a message cannot be put and is not tried again; its row %d is kept with the reason: %s",
+                    "%s: a message cannot be put and is not retried; its row %d is kept with the reason: %s",
                     queue,
                     some[0].id,
                     reason,
@@ -276,8 +276,8 @@ class Relay:
         elif now - self._busy_since >= BEHIND_S and _ANOTHER not in self._away:
             self._away.add(_ANOTHER)
             log.warning(
-                "%s: another relay has had it for %g s; its rows are kept. If that relay stands still, the server "
-                "ends its transaction after %g s, and this one goes on",
+                "%s: another relay has used it for %g s; its rows are kept. If that relay hangs, the "
+                "server ends its transaction after %g s, and this relay continues",
                 self._place.name,
                 now - self._busy_since,
                 statements.HELD_S,
@@ -292,7 +292,7 @@ class Relay:
     def _worked(self, who: str) -> None:
         if who in self._away:
             self._away.discard(who)
-            log.info("%s: it works again", who)
+            log.info("%s: works again", who)
 
     async def _listen(self) -> None:
         """Hold a connection on which every commit is heard."""
@@ -308,12 +308,14 @@ class Relay:
                     await lost
                 if self._leaving.is_set():
                     return
-                log.warning("the connection that hears commits is lost; looking every %g s", self._interval_s)
+                log.warning("the connection that receives commits is lost; polling every %g s", self._interval_s)
             except Unsupported as error:
-                log.warning("no commit of another process is heard, looking every %g s: %s", self._interval_s, error)
+                log.warning(
+                    "commits of other processes are not received; polling every %g s: %s", self._interval_s, error
+                )
                 return
             except Exception as error:  # noqa: BLE001 - it is a driver's, and any
-                log.debug("no connection that hears commits: %s", named(error))
+                log.debug("no connection that receives commits: %s", named(error))
             finally:
                 self._listening = False
                 self._rung.set()
@@ -330,7 +332,7 @@ class _Sink:
         self._to = to
         store = to.store if isinstance(to, PublishingQueue) else to
         if not hasattr(store, "capabilities"):
-            raise ConfigurationError("an outbox is relayed to a store, as of open_store(), or to a PublishingQueue")
+            raise ConfigurationError("an outbox relays to a store from open_store(), or to a PublishingQueue")
         self._once = store.capabilities.put_once
         self.at_once = 1 if self._once else store.capabilities.batch_max
 

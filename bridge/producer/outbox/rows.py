@@ -59,7 +59,10 @@ def new_rows(
     if isinstance(given, Partitions):
         ref = given.of(key) if key is not None else given.reference(int(draw() * given.count))
     elif key is not None:
-        raise BadInput("bad_parameter", "key: it chooses a partition, and this queue has none: billing/orders:8 has")
+        raise BadInput(
+            "bad_parameter",
+            "key: chooses a partition, but this queue has none; a partitioned one is written billing/orders:8",
+        )
     else:
         ref = given
     check_put(ref, messages, PUT_MAX)
@@ -81,7 +84,9 @@ def message_of(row: OutboxRow, now_ms: int) -> NewMessage:
     # SQLite keeps text in a column of bytes or numbers.
     fields = (row.body, row.written_ms, row.visible_after_ms, row.ttl_s)
     if [type(field) for field in fields] != [bytes, int, int, int]:
-        raise BadInput("bad_parameter", "the row is damaged: its body is not bytes, or a time of it is not a number")
+        raise BadInput(
+            "bad_parameter", "the row is damaged: its body is not bytes, or one of its times is not a number"
+        )
     waited = max(0, now_ms - row.written_ms)
     delay_ms = max(0, row.visible_after_ms - waited)
     return NewMessage(row.body, delay_ms, row.ttl_s, {} if row.headers is None else _read(row.headers))
@@ -91,7 +96,7 @@ def _read(headers: str) -> dict[str, str]:
     try:
         return checked_headers(msgspec.json.decode(headers))
     except (msgspec.DecodeError, BadInput, UnicodeError, RecursionError, TypeError):
-        raise BadInput("bad_parameter", "the row is damaged: its headers are not names and values in JSON") from None
+        raise BadInput("bad_parameter", "the row is damaged: its headers are not JSON names and values") from None
 
 
 def by_queue(rows: Sequence[OutboxRow]) -> dict[str, list[OutboxRow]]:

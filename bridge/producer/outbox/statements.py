@@ -52,17 +52,17 @@ class Look(msgspec.Struct, frozen=True):
 def check_dialect(dialect: str) -> None:
     """Refuse a database that has no outbox; raises `BadInput`."""
     if dialect not in DIALECTS:
-        raise BadInput("wrong_database", f"an outbox is a table of PostgreSQL or SQLite, and this is {dialect}")
+        raise BadInput("wrong_database", f"an outbox must be a table of PostgreSQL or SQLite, not of {dialect}")
 
 
 def misfit(place: Place, found: set[str]) -> str | None:
     """Return why a table with these columns is no outbox of this version, and what to do; None where it is one."""
     if not found:
-        return f"there is no table {place.name} where this connection looks: create it (create_all, or your migrations)"
+        return f"this connection finds no table {place.name}: create it (create_all, or your migrations)"
     if missing := sorted(_NEEDED - found):
         return (
-            f"the table {place.name} is of another version of Queuebell: it has no column {', '.join(missing)}: "
-            "migrate it (makemigrations and migrate, or Alembic)"
+            f"the table {place.name} is from another version of Queuebell: it lacks the column "
+            f"{', '.join(missing)}: migrate it (makemigrations and migrate, or Alembic)"
         )
     return None
 
@@ -88,8 +88,8 @@ def insert(execute: Execute, place: Place, rows: Sequence[OutboxRow], in_transac
     if not in_transaction:
         raise BadInput(
             "no_transaction",
-            f"{queue}: nothing was put: no transaction is open on this connection (autocommit), so that the put would "
-            "be part of nothing: begin one and put within it, or put without an outbox",
+            f"{queue}: nothing was put: no transaction is open on this connection (autocommit): begin one "
+            "and put within it, or put without an outbox",
         )
     try:
         for start in range(0, len(rows), INSERT_ROWS):

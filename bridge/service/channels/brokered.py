@@ -51,8 +51,8 @@ CHECKS_MAX: Final = 1000
 """Token checks at the same time: each may wait for its issuer, and listeners repeat their hello."""
 FULL_RETRY_S: Final = 5
 _CONFIRMED: Final = 1000
-_NOT_GIVEN: Final = "this bridge asks for a key: set one for the worker (api_key, QUEUEBELL_API_KEY)"
-_NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
+_NOT_GIVEN: Final = "this bridge requires a key: set one for the worker (api_key, QUEUEBELL_API_KEY)"
+_NOT_KNOWN: Final = "the key is unknown, was revoked, or has expired"
 _NOT_ITS_OWN: Final = "each frame must show the ticket that its instance is derived from"
 _PAST_RATE: Final = "slow down: this principal sends too many frames; this one was dropped"
 
@@ -334,8 +334,8 @@ class BrokeredSessions:
         if current is not None and current.identity.principal.name != name:
             self._not_allowed(route, instance, name, "", "this instance belongs to another principal")
             return
-        permit = self._access.leave(identity, Verb.TAKE, lambda code: self._revoked(instance, permit, code))
-        queue = permit.refused(each.queue for each in frame.queues)
+        permit = self._access.permit(identity, Verb.TAKE, lambda code: self._revoked(instance, permit, code))
+        queue = permit.use_queues(each.queue for each in frame.queues)
         if queue is not None or not identity.principal.may(Verb.TAKE):
             permit.close()
             on = queue or "any queue"

@@ -89,7 +89,11 @@ def explain(
     places = {entry.session: entry for entry in order}
     picked = {entry.session for entry in chosen}
     summary = _QUEUES[outcome].format(what=what, count=len(chosen), all=_counted(len(work.sessions), "session"))
-    if scheduler.coordinator is not None and outcome == "wakes" and (before := scheduler.coordinator.before(work, now)):
+    if (
+        scheduler.coordinator is not None
+        and outcome == "wakes"
+        and (before := scheduler.coordinator.bridges_ahead(work, now))
+    ):
         first = "another bridge of the cluster comes first; if it reports no check within"
         summary = f"{first} {scheduler.coordinator.waits_s(work, before):g} s, {summary}"
     if outcome == "no_session" and (members := _members_with(scheduler, queue)):

@@ -171,7 +171,7 @@ def row(
     reported = (work.jobs or {}).values()
     waits = work.waits or bool(depth and depth.visible)
     oldest_ms = known.get("oldest_ms")
-    since = work.visible_since if work.visible else work.marked_at
+    since = work.visible_since if work.visible else work.requested_at
     return QueueRow(
         queue=work.queue,
         visible=None if depth is None else depth.visible + _held_back(work),

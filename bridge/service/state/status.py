@@ -68,7 +68,7 @@ def unattended(scheduler: WakeScheduler, work: PendingWork) -> str | None:
         ends += ", here or at another bridge of this store"
     if after_gap(work):
         return f"triggers may have been missed; {where}"
-    announced = "announced work is" if work.announced else "its last worker left before it received; work may be"
+    announced = "announced work is" if work.work_reported else "its last worker left before it received; work may be"
     what = announced if not waiting else "1 message is" if waiting == 1 else f"{waiting} messages are"
     return f"{where}; {what} waiting for one{ends}"
 
@@ -362,7 +362,7 @@ def rejected(each: Rejection, now: float) -> Rejected:
     )
 
 
-def told_by_webhooks(webhooks: Iterable[ListenerState]) -> set[str]:
+def webhook_queues(webhooks: Iterable[ListenerState]) -> set[str]:
     """Return the queues whose webhook endpoint is reachable."""
     return {each.queue for row in webhooks if row.state == "ok" for each in row.queues}
 
@@ -374,7 +374,7 @@ def with_webhooks(found: Findings, subscribers: Iterable[ListenerState]) -> Find
     ``disabled`` after a 410.
     """
     hooks = [(row, each.queue) for row in subscribers if row.channel == "webhook" for each in row.queues]
-    attended = told_by_webhooks(row for row, _ in hooks)
+    attended = webhook_queues(row for row, _ in hooks)
     troubled = [
         Troubled(
             listener=row.listener,
@@ -448,12 +448,12 @@ def hangs(entry: SessionQueue) -> str:
 
 def crowded(scheduler: WakeScheduler) -> str | None:
     """Report that there were more queue names than the bridge keeps; None if all fitted."""
-    ledger = scheduler.pending
-    if not ledger.unknown:
+    pending = scheduler.pending
+    if not pending.evicted_with_work:
         return None
     return (
-        f"{ledger.unknown} times since the start the name of a queue with announced work and no worker was dropped: "
-        f"the bridge keeps at most {ledger.limit} names; a worker that connects to such a queue receives once"
+        f"{pending.evicted_with_work} times since the start the name of a queue with announced work and no worker was "
+        f"dropped: the bridge keeps at most {pending.limit} names; a worker that connects to such a queue receives once"
     )
 
 

@@ -26,7 +26,9 @@ class AzureBlobs(CheckedBlobs):
     def __init__(self, url: str) -> None:
         account = AzureAccount(url, "claim_check", "container", CONTAINER)
         if not 3 <= len(account.place) <= 63 or not _container(account.place):
-            raise ConfigurationError("claim_check: a container's name is 3 to 63 small letters, digits and dashes")
+            raise ConfigurationError(
+                "claim_check: a container's name must be 3 to 63 lowercase letters, digits and dashes"
+            )
         opened = partial(account.client, _sdk, ANSWER_S, account.place)
         self._container: LazyClient[Any] = LazyClient(opened, "the blob store")
 

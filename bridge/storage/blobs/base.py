@@ -80,7 +80,7 @@ class CheckedBlobs(BlobStore):
         """Write a blob."""
         check_name(name)
         if not isinstance(data, bytes):
-            raise BadInput("bad_parameter", "a blob is bytes")
+            raise BadInput("bad_parameter", "a blob must be bytes")
         async with within(CALL_S, "the blob store"):
             await self._put(name, data)
 
@@ -124,15 +124,15 @@ def is_name(name: str) -> bool:
 def check_name(name: object) -> str:
     """Return a blob's name if it is one; raises `BadInput`."""
     if not isinstance(name, str) or _name(name) is None:
-        raise BadInput("bad_parameter", f"a blob's name is 1 to {SEGMENTS_MAX} tokens with slashes between them")
+        raise BadInput("bad_parameter", f"a blob's name must be 1 to {SEGMENTS_MAX} tokens separated by slashes")
     return name
 
 
 def check_listing(prefix: str, after: str, limit: object) -> None:
     """Refuse a listing that no store answers; raises `BadInput`."""
     if _prefix(prefix) is None:
-        raise BadInput("bad_parameter", "prefix is empty, or tokens that each end with a slash")
+        raise BadInput("bad_parameter", "prefix must be empty, or tokens that each end with a slash")
     if after:
         check_name(after)
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIST_MAX:
-        raise BadInput("bad_parameter", f"limit is from 1 to {LIST_MAX}")
+        raise BadInput("bad_parameter", f"limit must be from 1 to {LIST_MAX}")

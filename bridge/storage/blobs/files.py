@@ -65,11 +65,12 @@ class FileBlobs(CheckedBlobs):
         except OSError as error:
             detail = f"cannot {what} in {self.root}: {error.strerror or error}"
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StoreFull(f"{detail}; make room, what was written before is safe") from error
+                raise StoreFull(f"{detail}; free some space; blobs written before are safe") from error
             if isinstance(error, PermissionError):
                 raise ConfigurationError(
-                    f"claim_check: {detail}. Nothing was changed. Give this user the right to read and write there: "
-                    "producers and workers under other users share the folder by a group, or by their umask"
+                    f"claim_check: {detail}. Nothing was changed. Give this user read and write "
+                    "permission there: producers and workers under other users share the folder through "
+                    "a group, or their umask"
                 ) from error
             raise StoreUnavailable(detail) from error
 
@@ -133,11 +134,12 @@ class FileBlobs(CheckedBlobs):
     def _away(self) -> StoreUnavailable:
         if self._mark is None:
             return StoreUnavailable(
-                f"no body was ever put aside in {self.root}, or it is not mounted: mount it, or mend the address; if "
-                f"it is the right folder and its blobs are lost, make the file {MARKER} in it"
+                f"no body was ever stored in {self.root}, or it is not mounted: mount it, or fix the "
+                f"address; if it is the right folder and its blobs are lost, create the file {MARKER} in "
+                "it"
             )
         return StoreUnavailable(
-            f"{self.root} is not the folder that it was: mount it again; if it was replaced, start this process anew"
+            f"{self.root} is not the same folder as before: mount it again; if it was replaced, restart this process"
         )
 
     def _write(self, name: str, data: bytes) -> None:

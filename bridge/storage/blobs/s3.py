@@ -38,13 +38,13 @@ class S3Blobs(CheckedBlobs):
         prefix = parts.path.strip("/")
         if not _bucket(parts.netloc) or (prefix and not is_name(prefix)) or parts.fragment:
             raise ConfigurationError(
-                "claim_check: an address of S3 is s3://BUCKET[/PREFIX], as in s3://invoices/bodies"
+                "claim_check: an address of S3 must be s3://BUCKET[/PREFIX], such as s3://invoices/bodies"
             )
         if set(given) - set(OPTIONS):
             raise ConfigurationError(f"claim_check: options of s3:// are {' and '.join(OPTIONS)}")
         endpoint = given.get("endpoint")
         if endpoint is not None and not endpoint.startswith(("http://", "https://")):
-            raise ConfigurationError("claim_check: endpoint starts with http:// or https://")
+            raise ConfigurationError("claim_check: endpoint must start with http:// or https://")
         self._bucket = parts.netloc
         self._prefix = f"{prefix}/" if prefix else ""
         self._client: LazyClient[Any] = LazyClient(
@@ -103,7 +103,7 @@ class S3Blobs(CheckedBlobs):
                 raise BlobNotFound(f"there is no blob {name}") from error
             found = meaning(error, "s3")
             if type(found) is StoreError:
-                found = StoreError(f"{found}. Check that the bucket is there, and its policy")
+                found = StoreError(f"{found}. Check that the bucket exists, and its policy")
             raise found from error
         except OSError as error:  # also of a body that breaks off
             raise UnknownOutcome(f"s3: no answer: {type(error).__name__}") from error

@@ -28,10 +28,10 @@ def open_table(url: str) -> TableStore:
     hold a secret.
     """
     if url.partition(":")[0].lower() in ("nats", "tls"):
-        raise ConfigurationError("ledger: NATS cannot hold a ledger; use one in postgres://, azure: or sqlite:")
+        raise ConfigurationError("ledger: NATS cannot store a ledger; use postgres://, azure: or sqlite:")
     kind = class_for(url, TABLES, "ledger")
     argument = argument_of(url, "ledger", "sqlite", "/var/lib/queuebell/ledger.db")
     if url.lower().startswith("sqlite:") and not Path(argument).absolute().parent.is_dir():
-        raise ConfigurationError("ledger: the directory of its file is not there; make it, or name another file")
+        raise ConfigurationError("ledger: the directory of its file does not exist; create it, or name another file")
     table: TableStore = kind(argument)
     return table

@@ -35,7 +35,9 @@ class AzureTable(CheckedTable):
         account = AzureAccount(url, "ledger", "table", TABLE)
         self._name = account.place
         if not _table(self._name):
-            raise ConfigurationError("ledger: a table's name is 3 to 63 letters and digits, and starts with a letter")
+            raise ConfigurationError(
+                "ledger: a table's name must be 3 to 63 letters and digits, starting with a letter"
+            )
         self._table: LazyClient[Any] = LazyClient(
             partial(account.client, _sdk, ANSWER_S, self._name), "the table store"
         )
@@ -105,8 +107,8 @@ class AzureTable(CheckedTable):
                 raise conflict from error
             if code == "TableNotFound":
                 raise StoreError(
-                    f"azure: the table '{self._name}' is not there; make it, as with: "
-                    f"az storage table create --name {self._name}"
+                    f"azure: the table '{self._name}' does not exist; create it, for example: az storage "
+                    f"table create --name {self._name}"
                 ) from error
             raise meaning(error) from error
 

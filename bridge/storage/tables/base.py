@@ -139,34 +139,34 @@ class CheckedTable(TableStore):
 
 def exists(partition: str, row: str) -> Conflict:
     """Return what to raise for an insert of what is there."""
-    return Conflict(f"entity {partition}/{row} exists already")
+    return Conflict(f"entity {partition}/{row} already exists")
 
 
 def changed(partition: str, row: str) -> Conflict:
     """Return what to raise for an ETag that is no longer the entity's."""
-    return Conflict(f"entity {partition}/{row} was changed or removed by somebody else")
+    return Conflict(f"entity {partition}/{row} was changed or removed by another writer")
 
 
 def check_key(partition: object, row: object) -> None:
     """Refuse keys that are none; raises `BadInput`."""
     if not isinstance(partition, str) or _partition(partition) is None:
-        raise BadInput("bad_parameter", "a partition key is 1 to 200 letters, digits, '_', '-' and '.'")
+        raise BadInput("bad_parameter", "a partition key must be 1 to 200 letters, digits, '_', '-' and '.'")
     if not isinstance(row, str) or _row(row) is None:
-        raise BadInput("bad_parameter", "a row key is 1 to 200 letters, digits, '_' and '-'")
+        raise BadInput("bad_parameter", "a row key must be 1 to 200 letters, digits, '_' and '-'")
 
 
 def check_data(data: object) -> None:
     """Refuse data that is no bytes or too long; raises `BadInput`."""
     if not isinstance(data, bytes):
-        raise BadInput("bad_parameter", "an entity's data is bytes")
+        raise BadInput("bad_parameter", "an entity's data must be bytes")
     if len(data) > DATA_BYTES_MAX:
-        raise BadInput("too_large", f"an entity's data is at most {DATA_BYTES_MAX} bytes")
+        raise BadInput("too_large", f"an entity's data may have at most {DATA_BYTES_MAX} bytes")
 
 
 def check_listing(partition: str, older_than_s: float, after: str, limit: object) -> None:
     """Refuse a listing that no store answers; raises `BadInput`."""
     check_key(partition, after or "0")
     if not older_than_s >= 0:
-        raise BadInput("bad_parameter", "older_than_s is 0 seconds or more")
+        raise BadInput("bad_parameter", "older_than_s must be 0 seconds or more")
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIST_MAX:
-        raise BadInput("bad_parameter", f"limit is from 1 to {LIST_MAX}")
+        raise BadInput("bad_parameter", f"limit must be from 1 to {LIST_MAX}")

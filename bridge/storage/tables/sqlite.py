@@ -148,8 +148,8 @@ class SqliteTable(CheckedTable):
                     results = [error] * len(calls)
                 except Exception as error:
                     # Whoever asked meanwhile waits for the next round: it must come.
-                    log.exception("%s: an unexpected error while writing", self.path)
-                    results = [UnknownOutcome(f"{self.path}: an unexpected error ({named(error)})")] * len(calls)
+                    log.exception("%s: unexpected error while writing", self.path)
+                    results = [UnknownOutcome(f"{self.path}: unexpected error ({named(error)})")] * len(calls)
                 except BaseException:
                     results = [UnknownOutcome(f"{self.path}: the writer was stopped")] * len(calls)
                     raise
@@ -214,9 +214,9 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         for statement in _SCHEMA:
             connection.execute(statement)
     elif application != _APPLICATION:
-        raise StoreDamaged(f"{path} is no table of Queuebell's; nothing was changed. Name another file")
+        raise StoreDamaged(f"{path} is not a Queuebell table; nothing was changed. Name another file")
     elif version > _VERSION:
-        raise StoreDamaged(f"{path} was written by a newer Queuebell (version {version}, known here: {_VERSION})")
+        raise StoreDamaged(f"{path} was written by a newer Queuebell (version {version}; this one reads {_VERSION})")
     connection.execute("COMMIT")
 
 
@@ -229,9 +229,9 @@ def _entity(partition: str, found: tuple[str, bytes, str, float], now: float) ->
 def _translate(error: sqlite3.Error, path: Path, ending: bool) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
-        return StoreFull(f"{path}: no room to write; make room, what was acknowledged before is safe")
+        return StoreFull(f"{path}: no space left to write; free some; acknowledged data is safe")
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return StoreDamaged(f"{path} is damaged or no SQLite file: {error}")
+        return StoreDamaged(f"{path} is damaged or not an SQLite file: {error}")
     if ending and code != sqlite3.SQLITE_BUSY:
         return UnknownOutcome(f"{path}: a commit failed: {error}")
     return StoreUnavailable(f"{path}: {error}")

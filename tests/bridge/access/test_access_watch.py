@@ -28,7 +28,7 @@ def revoke(path: pathlib.Path, name: str) -> None:
 
 def trouble(watch: AccessWatch) -> str | None:
     """Return why the file cannot be used now."""
-    return watch.trouble
+    return watch.invalid_reason
 
 
 @pytest.mark.parametrize("way", ["gone", "empty", "pipe", "folder", "broken link", "loop of links", "huge"])
@@ -51,8 +51,8 @@ def test_what_the_file_is_replaced_by(way: str, tmp_path: pathlib.Path) -> None:
     elif way == "huge":
         path.touch(0o600)
         os.truncate(path, 1 << 40)
-    watch.look()
-    assert watch.trouble is not None
+    watch.check()
+    assert watch.invalid_reason is not None
     assert watch.identify(secrets["one"]) is not None
     with pytest.raises(ConfigurationError):
         AccessWatch(path)
@@ -64,7 +64,7 @@ def test_what_the_file_is_replaced_by(way: str, tmp_path: pathlib.Path) -> None:
     access_file.change(good, lambda found: without(found, "one")[0])
     path.unlink(missing_ok=True)
     path.symlink_to(good)
-    watch.look()
+    watch.check()
     assert trouble(watch) is None
     assert watch.identify(secrets["one"]) is None
 
@@ -73,11 +73,11 @@ async def test_a_look_that_fails_is_not_the_last(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever looks no more would go on letting in whom somebody has revoked."""
-    monkeypatch.setattr("bridge.access.access_file.LOOK_S", 0.001)
+    monkeypatch.setattr("bridge.access.access_file.CHECK_EVERY_S", 0.001)
     looked = asyncio.Semaphore(0)
 
     class Failing(FileWatch):
-        def look(self) -> None:
+        def check(self) -> None:
             looked.release()
             raise ValueError("a fault of our own")
 
@@ -100,15 +100,15 @@ def test_an_end_that_closes_others(tmp_path: pathlib.Path) -> None:
         for leave in leaves:
             leave.close()
 
-    leaves += [watch.leave(identity, Verb.TAKE, close) for _ in range(2)]
-    stays = watch.leave(identity, Verb.TAKE, lambda _: None)
+    leaves += [watch.permit(identity, Verb.TAKE, close) for _ in range(2)]
+    stays = watch.permit(identity, Verb.TAKE, lambda _: None)
     leaves[0].close()
     leaves[0].close()
-    assert list(watch.leaves) == [leaves[1], stays]
-    leaves[0] = watch.leave(identity, Verb.TAKE, close)
+    assert list(watch.permits) == [leaves[1], stays]
+    leaves[0] = watch.permit(identity, Verb.TAKE, close)
     revoke(path, "one")
-    watch.look()
-    assert list(watch.leaves) == []
+    watch.check()
+    assert list(watch.permits) == []
 
 
 def test_tokens_without_what_checks_them(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ class World:
         elif action == "broke" and self.coming:
             self.rule.drop(self.coming.pop(number % len(self.coming)))
         elif action == "got" and self.coming:
-            self.coming[number % len(self.coming)].got += 100 * number
+            self.coming[number % len(self.coming)].received += 100 * number
         elif action == "make room":
             for ticket in self.rule.give_way(self.now, number):
                 self.coming.remove(ticket)
@@ -139,7 +139,7 @@ def test_slow_bodies_give_way_where_there_is_no_room() -> None:
     fast, slow, slower = (arriving(rule, now, size) for now in (1.0, 1.25, 1.5))
     assert rule.give_way(100.0, SMALL_BYTES) == [], "there is room, and they may be slow"
     pace = int(SLOW_AFTER_S * SLOW_BYTES_S)
-    fast.got, slow.got = 2 * pace, pace - 1
+    fast.received, slow.received = 2 * pace, pace - 1
     assert rule.give_way(1.75, size) == [], "it is too early to tell"
     assert rule.give_way(1.0 + SLOW_AFTER_S, size) == [], "the first keeps its pace, for the others it is too early"
     before = rule.bytes

@@ -342,10 +342,10 @@ async def test_a_principal_by_its_token(tmp_path: pathlib.Path) -> None:
         assert raw.status == 401
         refused = await served.ask("DELETE", "/v1/queues/a/x", Authorization=f"Bearer {token()}")
         assert refused.code == "forbidden"
-        leave = watch.leave(*_of(await watch.identify_token(token())))
+        leave = watch.permit(*_of(await watch.identify_token(token())))
         access_file.change(path, lambda before: type(before)(principals={"other": {"look": ["*"]}}))
-        watch.look()
-        assert leave not in watch.leaves
+        watch.check()
+        assert leave not in watch.permits
 
 
 def _of(identity: Any) -> Any:

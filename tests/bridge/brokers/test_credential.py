@@ -56,7 +56,7 @@ def test_nothing_shows_a_key() -> None:
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1,bell.example", "http://bell.example,localhost:1"])
 def test_of_equal_bridges_all_may_be_shown_the_key(url: str) -> None:
     """Where one of them would hear it in the clear, none is given it; without a key nothing is said of it."""
-    with pytest.raises(ConfigurationError, match=r"bell\.example would carry the key"):
+    with pytest.raises(ConfigurationError, match=r"bell\.example would send the key unencrypted"):
         Credential.of(http_addresses(url, "bridge"), "k")
     assert not Credential.of(http_addresses(url, "bridge"))
     assert Credential.of(http_addresses(url.replace("http", "https"), "bridge"), "k").headers() == carried("k")
@@ -77,7 +77,7 @@ def test_files_that_cannot_be_used_are_refused(tmp_path: pathlib.Path) -> None:
     for wrong in (named(tmp_path / "none", key), named(cert), named(cert, cert), named("\0", key)):
         with pytest.raises(ConfigurationError, match="QUEUEBELL_CLIENT_CERT: cannot use"):
             Credential(HTTPS, None, wrong)
-    with pytest.raises(ConfigurationError, match="of no use without QUEUEBELL_CLIENT_CERT"):
+    with pytest.raises(ConfigurationError, match="has no effect without QUEUEBELL_CLIENT_CERT"):
         Credential(HTTPS, None, named("", key))
 
 
@@ -106,7 +106,7 @@ def test_they_are_read_anew(tmp_path: pathlib.Path) -> None:
     ("hours", "said"),
     [
         (24 * 60.0, ""),
-        (-1.0, "has expired: bridges refuse it; put a new one in its place"),
+        (-1.0, "has expired: bridges reject it; replace it"),
         (240.0, ""),
         (24.0, "expires in 24 hours"),
     ],

@@ -123,7 +123,7 @@ def test_what_cannot_be_one_cluster_is_refused(url: str) -> None:
 @pytest.mark.parametrize("url", ["mqtt://a,b", "mqtts://a,mqtts://b", "redis://a,b"])
 def test_lists_are_for_nats(url: str) -> None:
     """Others take one server, and say so."""
-    with pytest.raises(ConfigurationError, match="list of them is for nats"):
+    with pytest.raises(ConfigurationError, match="only nats:// takes a list"):
         (open_store if url.startswith("redis") else open_broker)(url)
 
 
@@ -173,5 +173,5 @@ async def test_a_certificate_that_is_not_trusted_is_no_missing_permission(tmp_pa
     """OpenSSL's number for it is 1, which the system reads as "Operation not permitted"."""
     async with standing(self_signed(tmp_path)[0]) as port:
         assert await told(f"https://127.0.0.1:{port}") == {
-            "its certificate is refused: self-signed certificate (SSL_CERT_FILE names one to trust)"
+            "its certificate is rejected: self-signed certificate (set SSL_CERT_FILE to a certificate to trust)"
         }

@@ -145,12 +145,12 @@ def test_who_counts_as_one_sender(address: str, sender: str) -> None:
     assert sender_of(address) == sender
 
 
-TAIL = "; an address is http://HOST:PORT or https://HOST:PORT, and no more"
-NO_HTTP = "the address does not begin with http:// or https:// and a host"
-NO_HOST = "the address names no host"
-NO_PORT = "a port is a number from 1 to 65535"
-EMPTY = "a list of addresses has an empty place"
-MIXED = "all addresses of a list begin with the same scheme"
+TAIL = "; an address is http://HOST:PORT or https://HOST:PORT and nothing else"
+NO_HTTP = "the address must begin with http:// or https:// and a host"
+NO_HOST = "the address has no host"
+NO_PORT = "a port must be a number from 1 to 65535"
+EMPTY = "a list of addresses has an empty entry"
+MIXED = "all addresses of a list must have the same scheme"
 
 
 @pytest.mark.parametrize(
@@ -173,37 +173,37 @@ MIXED = "all addresses of a list begin with the same scheme"
         ("http://,a", EMPTY, "http://,a"),
         ("http://a,,b", EMPTY, "http://a,,b"),
         ("http://a,http://", EMPTY, "http://a,http:"),
-        ("http://a, b", "a list of addresses holds a space", "http://a, b"),
+        ("http://a, b", "a list of addresses contains a space", "http://a, b"),
         ("http://a:1,b:0", NO_PORT, "http://a:1,b:0"),
         ("http://a:1,::1", NO_HOST, "http://a:1,::1"),
-        ("http://a/x,b", "the address holds a path, and no bridge is at one", "http://a/x,b"),
-        ("http://a,b?k=hush", "the address holds a query or a fragment", "http://a,b"),
-        ("http://a,me:hush@b", "the address holds a user or a password, and a bridge asks for none", "http://b"),
+        ("http://a/x,b", "the address contains a path, which bridges do not have", "http://a/x,b"),
+        ("http://a,b?k=hush", "the address contains a query or a fragment", "http://a,b"),
+        ("http://a,me:hush@b", "the address contains a user or a password, which bridges do not use", "http://b"),
         (
             "http://me:hush@a,http://b",
-            "the address holds a user or a password, and a bridge asks for none",
+            "the address contains a user or a password, which bridges do not use",
             "http://a,http://b",
         ),
         (
             f"http://{','.join(f'a{n}' for n in range(33))}",
-            "a list has at most 32 addresses",
+            "a list may have at most 32 addresses",
             f"http://{','.join(f'a{n}' for n in range(33))}",
         ),
-        ("http://me:x,y@a", "the address holds a user or a password, and a bridge asks for none", "http://a"),
-        ("http://me:hush@a:1", "the address holds a user or a password, and a bridge asks for none", "http://a:1"),
-        ("http://@a", "the address holds a user or a password, and a bridge asks for none", "http://a"),
+        ("http://me:x,y@a", "the address contains a user or a password, which bridges do not use", "http://a"),
+        ("http://me:hush@a:1", "the address contains a user or a password, which bridges do not use", "http://a:1"),
+        ("http://@a", "the address contains a user or a password, which bridges do not use", "http://a"),
         ("http://a..b", NO_HOST, "http://a..b"),
         ("http://:1", NO_HOST, "http://:1"),
         ("http://a:", NO_PORT, "http://a:"),
         ("http://a:65536", NO_PORT, "http://a:65536"),
         ("http://a:0", NO_PORT, "http://a:0"),
-        ("http://a/x", "the address holds a path, and no bridge is at one", "http://a/x"),
-        ("http://a//", "the address holds a path, and no bridge is at one", "http://a"),
-        ("http://a/x?y", "the address holds a path, and no bridge is at one", "http://a/x"),
-        ("http://a/?y", "the address holds a query or a fragment", "http://a"),
-        ("http://a?", "the address holds a query or a fragment", "http://a"),
-        ("http://a?k=hush", "the address holds a query or a fragment", "http://a"),
-        ("http://a#y\nz", "the address holds a query or a fragment", "http://a"),
+        ("http://a/x", "the address contains a path, which bridges do not have", "http://a/x"),
+        ("http://a//", "the address contains a path, which bridges do not have", "http://a"),
+        ("http://a/x?y", "the address contains a path, which bridges do not have", "http://a/x"),
+        ("http://a/?y", "the address contains a query or a fragment", "http://a"),
+        ("http://a?", "the address contains a query or a fragment", "http://a"),
+        ("http://a?k=hush", "the address contains a query or a fragment", "http://a"),
+        ("http://a#y\nz", "the address contains a query or a fragment", "http://a"),
     ],
 )
 def test_each_fault_of_an_address_has_its_words(url: str, why: str, given: str | None) -> None:

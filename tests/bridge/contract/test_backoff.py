@@ -52,4 +52,4 @@ def test_without_sweeps_each_listener_may_look_before_it_hears_of_the_first() ->
     assert bound(sweep_s=0, listeners=5).receives_mean == pytest.approx(3600 / (30 + 10 / 6) * 2.245, rel=0.001)
     assert bound(sweep_s=0, listeners=50, spread_s=0, latency_s=0).receives_mean == 50 * 120
     assert bound(sweep_s=0, listeners=50, heartbeat_s=1e9).receives_mean == pytest.approx(50 * 3600 / (30 + 10 / 51))
-    assert "each of its listeners up to 120 receives an hour" in in_words(bound(sweep_s=0), sweeps=False)
+    assert "each of its workers up to 120 receives an hour" in in_words(bound(sweep_s=0), sweeps=False)

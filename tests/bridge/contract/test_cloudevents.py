@@ -225,17 +225,17 @@ def test_sizes_at_their_limits() -> None:
     ]
     for decode in alone:
         assert decode(EVENT_BYTES_MAX) == [EVENT]
-        with pytest.raises(BadInput, match=r"^one event is at most 65536 bytes$") as refusal:
+        with pytest.raises(BadInput, match=r"^one event may have at most 65536 bytes$") as refusal:
             decode(EVENT_BYTES_MAX + 1)
         assert refusal.value.code == "too_large"
     for before in (b"\x0b", b"X"):
-        with pytest.raises(BadInput, match=r"^one event is at most 65536 bytes$"):
+        with pytest.raises(BadInput, match=r"^one event may have at most 65536 bytes$"):
             decode_http({}, before + b"[" + whole().ljust(EVENT_BYTES_MAX))
     many = b"[" + b",".join([whole()] * 1000) + b"]"
     assert http(BATCH_TYPE, many.ljust(REQUEST_BYTES_MAX)) == [EVENT] * 1000
     for body, code, words in (
-        (many.ljust(REQUEST_BYTES_MAX + 1), "too_large", "a batch of events is at most 1048576 bytes"),
-        (many[:-1] + b"," + whole() + b"]", "too_many_items", "at most 1000 triggers a request"),
+        (many.ljust(REQUEST_BYTES_MAX + 1), "too_large", "a batch of events may have at most 1048576 bytes"),
+        (many[:-1] + b"," + whole() + b"]", "too_many_items", "at most 1000 triggers per request"),
     ):
         with pytest.raises(BadInput, match=f"^{re.escape(words)}$") as refusal:
             http(BATCH_TYPE, body)
@@ -277,18 +277,20 @@ def test_what_is_encoded_in_a_header(text: str, encoded: str) -> None:
 EVENT_EVENT = CloudQueueWorkDetected("billing", "orders")
 SAYS_LEAST = b'{"storage_account":"billing","queue_name":"orders"}'
 TEXTS = ("id", "source", "time", "traceparent")
+DEEP = "JSON may be nested at most 64 levels deep"
 
 
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        *(({"payload_size": n}, f"payload_size is a number of messages from 1 to {PAYLOAD_SIZE_MAX}")
+        *(({"payload_size": n}, f"payload_size must be a number of messages from 1 to {PAYLOAD_SIZE_MAX}")
           for n in (0, PAYLOAD_SIZE_MAX + 1, True, 1.5)),
-        *(({"not_before_ms": n}, f"not_before_ms is from 0 to {NOT_BEFORE_MS_MAX}")
+        *(({"not_before_ms": n}, f"not_before_ms must be from 0 to {NOT_BEFORE_MS_MAX}")
           for n in (-1, NOT_BEFORE_MS_MAX + 1, False, 1.5)),
-        *(({name: text}, f"{name} is text of at most {TEXT_MAX} characters")
+        *(({name: text}, f"{name} must be text of at most {TEXT_MAX} characters")
           for name in TEXTS for text in ("x" * (TEXT_MAX + 1), 7)),
-        *(({name: text}, f"{name} holds a control character") for name in TEXTS for text in ("a\nb", "\x1b[2J", "\0")),
+        *(({name: text}, f"{name} contains a control character")
+          for name in TEXTS for text in ("a\nb", "\x1b[2J", "\0")),
     ],
 )  # fmt: skip
 def test_what_is_beyond_is_refused_by_name(said: dict[str, Any], words: str) -> None:
@@ -309,8 +311,8 @@ def test_a_request_holds_a_thousand_triggers_and_a_mib() -> None:
     assert decode_events(whole.ljust(REQUEST_BYTES_MAX)) == [EVENT_EVENT] * 1000
     assert decode_events(b"[]") == []
     for data, code, words in (
-        (whole[:-1] + b"," + SAYS_LEAST + b"]", "too_many_items", "at most 1000 triggers a request"),
-        (whole.ljust(REQUEST_BYTES_MAX + 1), "too_large", "a trigger request is at most 1048576 bytes"),
+        (whole[:-1] + b"," + SAYS_LEAST + b"]", "too_many_items", "at most 1000 triggers per request"),
+        (whole.ljust(REQUEST_BYTES_MAX + 1), "too_large", "a trigger request may have at most 1048576 bytes"),
     ):
         with pytest.raises(BadInput, match=f"^{re.escape(words)}$") as refusal:
             decode_events(data)
@@ -328,8 +330,8 @@ def test_a_request_holds_a_thousand_triggers_and_a_mib() -> None:
         (b"[" + SAYS_LEAST, "bad_json", "the body is not one JSON document in UTF-8"),
         (b"", "bad_json", "the body is not one JSON document in UTF-8"),
         (SAYS_LEAST[:-1] + b',"x":"\xff"}', "bad_json", "the body is not one JSON document in UTF-8"),
-        (SAYS_LEAST[:-1] + b',"x":' + b"[" * 80 + b"]" * 80 + b"}", "bad_json", "JSON nests at most 64 deep"),
-        (b"[" + SAYS_LEAST[:-1] + b',"x":' + b"[" * 80 + b"]" * 80 + b"}]", "bad_json", "JSON nests at most 64 deep"),
+        (SAYS_LEAST[:-1] + b',"x":' + b"[" * 80 + b"]" * 80 + b"}", "bad_json", DEEP),
+        (b"[" + SAYS_LEAST[:-1] + b',"x":' + b"[" * 80 + b"]" * 80 + b"}]", "bad_json", DEEP),
     ],
 )  # fmt: skip
 def test_a_fault_of_form_is_told_from_one_of_content(data: bytes, code: str, words: str) -> None:
@@ -342,7 +344,7 @@ def test_a_fault_of_form_is_told_from_one_of_content(data: bytes, code: str, wor
 @pytest.mark.parametrize("before", [b"\x0b", b"X"])
 def test_only_blanks_of_json_stand_before_an_array(before: bytes) -> None:
     """What comes after anything else is held to the size of one trigger."""
-    with pytest.raises(BadInput, match=r"^one trigger is at most 65536 bytes$"):
+    with pytest.raises(BadInput, match=r"^one trigger may have at most 65536 bytes$"):
         decode_events(before + b"[" + b" " * EVENT_BYTES_MAX)
 
 

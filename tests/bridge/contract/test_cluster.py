@@ -17,8 +17,8 @@ from bridge.contract.cluster import (
     Covered,
     Member,
     Sent,
-    decode_word,
-    encode_word,
+    decode_cluster_message,
+    encode_cluster_message,
 )
 from bridge.contract.errors import BadInput, BadQueueReference
 from bridge.contract.wire import MS_MAX
@@ -46,31 +46,31 @@ WHOLE: list[ClusterMessage] = [
 @pytest.mark.parametrize("word", WHOLE)
 def test_a_word_comes_back_as_it_was_said(word: ClusterMessage) -> None:
     """Encoded and decoded."""
-    assert decode_word(encode_word(word)) == word
+    assert decode_cluster_message(encode_cluster_message(word)) == word
 
 
 def test_what_is_not_known_is_ignored() -> None:
     """Either side may be newer."""
-    assert decode_word(b'{"type": "tomorrow", "boot": 7}') is None
-    more = json.loads(encode_word(WHOLE[0])) | {"tomorrow": 1}
-    assert decode_word(json.dumps(more).encode()) == WHOLE[0]
+    assert decode_cluster_message(b'{"type": "tomorrow", "boot": 7}') is None
+    more = json.loads(encode_cluster_message(WHOLE[0])) | {"tomorrow": 1}
+    assert decode_cluster_message(json.dumps(more).encode()) == WHOLE[0]
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"boot": "B" * 32}, "boot is 32 hexadecimal digits"),
-        ({"boot": "b" * 31}, "boot is 32 hexadecimal digits"),
-        ({"heard": {"x": [1, 1]}}, "heard names boots, which are 32 hexadecimal digits"),
-        ({"heard": {BOOT: [-1, 1]}}, f"heard is from 0 to {MS_MAX}"),
-        ({"heard": {BOOT: [1, MS_MAX + 1]}}, f"heard is from 0 to {MS_MAX}"),
-        ({"heard": {f"{n:032x}": [1, 1] for n in range(MEMBERS_MAX + 1)}}, "heard has at most 32 entries"),
-        ({"ids": [["s", "i"]] * (NAMES_MAX + 1)}, "ids has at most 32 entries"),
-        ({"ids": [["", "i"]]}, "ids are pairs of source and id, each of 1 to 1024 characters"),
-        ({"ids": [["s", "i" * 1025]]}, "ids are pairs of source and id, each of 1 to 1024 characters"),
-        ({"begun_age_ms": -1}, f"begun_age_ms is from 0 to {MS_MAX}"),
-        ({"next_visible_in_ms": MS_MAX + 1}, f"next_visible_in_ms is from 0 to {MS_MAX}"),
-        ({"store": "xyz"}, "store is a fingerprint of 1 to 128 hexadecimal digits"),
+        ({"boot": "B" * 32}, "boot must be 32 hexadecimal digits"),
+        ({"boot": "b" * 31}, "boot must be 32 hexadecimal digits"),
+        ({"heard": {"x": [1, 1]}}, "heard must contain boots of 32 hexadecimal digits"),
+        ({"heard": {BOOT: [-1, 1]}}, f"heard must be from 0 to {MS_MAX}"),
+        ({"heard": {BOOT: [1, MS_MAX + 1]}}, f"heard must be from 0 to {MS_MAX}"),
+        ({"heard": {f"{n:032x}": [1, 1] for n in range(MEMBERS_MAX + 1)}}, "heard may have at most 32 entries"),
+        ({"ids": [["s", "i"]] * (NAMES_MAX + 1)}, "ids may have at most 32 entries"),
+        ({"ids": [["", "i"]]}, "ids must be pairs of source and id, each of 1 to 1024 characters"),
+        ({"ids": [["s", "i" * 1025]]}, "ids must be pairs of source and id, each of 1 to 1024 characters"),
+        ({"begun_age_ms": -1}, f"begun_age_ms must be from 0 to {MS_MAX}"),
+        ({"next_visible_in_ms": MS_MAX + 1}, f"next_visible_in_ms must be from 0 to {MS_MAX}"),
+        ({"store": "xyz"}, "store must be a fingerprint of 1 to 128 hexadecimal digits"),
         ({"begun_age_ms": "1"}, "Expected 'int | null', got 'str' - at '$.begun_age_ms'"),
     ],
 )
@@ -78,7 +78,7 @@ def test_a_cover_that_says_what_cannot_be_is_refused(change: dict[str, object], 
     """With a stable code, naming the field."""
     whole = {"type": "covered", "boot": BOOT, "queue": QUEUE} | change
     with pytest.raises(BadInput) as caught:
-        decode_word(json.dumps(whole).encode())
+        decode_cluster_message(json.dumps(whole).encode())
     assert caught.value.code == "bad_parameter"
     assert said in str(caught.value)
 
@@ -86,9 +86,9 @@ def test_a_cover_that_says_what_cannot_be_is_refused(change: dict[str, object], 
 @pytest.mark.parametrize(
     ("queues", "said"),
     [
-        ({QUEUE: {"room": True, "visibility_ms": -1}}, f"visibility_ms is from 0 to {MS_MAX}"),
-        ({QUEUE: {"room": True, "visibility_ms": 1, "store": "-"}}, "store is a fingerprint"),
-        ({f"a/q{n}": None for n in range(QUEUES_MAX + 1)}, "queues has at most 1000 entries"),
+        ({QUEUE: {"room": True, "visibility_ms": -1}}, f"visibility_ms must be from 0 to {MS_MAX}"),
+        ({QUEUE: {"room": True, "visibility_ms": 1, "store": "-"}}, "store must be a fingerprint"),
+        ({f"a/q{n}": None for n in range(QUEUES_MAX + 1)}, "queues may have at most 1000 entries"),
         ({QUEUE: {"visibility_ms": 1}}, "missing required field 'room'"),
     ],
 )
@@ -96,7 +96,7 @@ def test_an_ability_that_cannot_be_is_refused(queues: dict[str, object], said: s
     """Naming the field."""
     whole = {"type": "able", "boot": BOOT, "seq": 1, "queues": queues}
     with pytest.raises(BadInput, match=said):
-        decode_word(json.dumps(whole).encode())
+        decode_cluster_message(json.dumps(whole).encode())
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_an_ability_that_cannot_be_is_refused(queues: dict[str, object], said: s
 def test_a_queue_that_is_none_is_refused(word: dict[str, object]) -> None:
     """As everywhere else."""
     with pytest.raises(BadQueueReference):
-        decode_word(json.dumps(word).encode())
+        decode_cluster_message(json.dumps(word).encode())
 
 
 @settings(max_examples=200)
@@ -120,11 +120,11 @@ def test_whatever_comes_is_a_word_or_refused(data: bytes) -> None:
     """S42: with one of four codes and a short reason that repeats nothing long; a word comes back as it was."""
     word: ClusterMessage | BadInput | None
     try:
-        word = decode_word(data)
+        word = decode_cluster_message(data)
     except BadInput as error:
         word = error
     if isinstance(word, BadInput):
         assert word.code in {"bad_json", "bad_parameter", "too_large", "bad_queue_reference"}
         assert len(str(word)) < 300
     elif word is not None:
-        assert decode_word(encode_word(word)) == word
+        assert decode_cluster_message(encode_cluster_message(word)) == word

@@ -55,7 +55,7 @@ class Silent(Exception):
         (ValueError("no"), "no", "ValueError: no"),
         (ValueError(), "", "ValueError"),
         (KeyError("a"), "'a'", "KeyError: 'a'"),
-        (Silent(), "(its text cannot be made: KeyError)", "Silent: (its text cannot be made: KeyError)"),
+        (Silent(), "(no error text: KeyError)", "Silent: (no error text: KeyError)"),
         (BadInput("bad_json", "what is wrong"), "what is wrong", "BadInput: what is wrong"),
         (Overloaded("full", 3.0), "full", "Overloaded: full"),
     ],
@@ -121,7 +121,7 @@ def short(value: object) -> str:
 @pytest.mark.parametrize("name", NO_NAMES, ids=short)
 def test_what_is_no_name_is_refused_and_not_read(name: object) -> None:
     """A name is a conservative token of ASCII, and none that a server may obey; what was given is not echoed."""
-    with pytest.raises(BadInput, match="the name of a header is 1 to 128 of") as refused:
+    with pytest.raises(BadInput, match="the name of a header must be 1 to 128 of") as refused:
         checked_headers({name: "value", "b": "c"})
     assert refused.value.code == "bad_parameter"
     assert readable_headers([(name, "value"), ("b", "c")]) == {"b": "c"}  # type: ignore[list-item]
@@ -130,7 +130,7 @@ def test_what_is_no_name_is_refused_and_not_read(name: object) -> None:
 @pytest.mark.parametrize("value", NO_VALUES, ids=short)
 def test_what_is_no_value_is_refused_and_not_read(value: object) -> None:
     """A value is text of UTF-8 in which nothing controls anything."""
-    with pytest.raises(BadInput, match="the value of a header is text without control characters") as refused:
+    with pytest.raises(BadInput, match="the value of a header must be text without control characters") as refused:
         checked_headers({"a": value, "b": "c"})
     assert refused.value.code == "bad_parameter"
     assert readable_headers([("a", value), ("b", "c")]) == {"b": "c"}  # type: ignore[list-item]
@@ -142,7 +142,7 @@ def test_names_are_kept_in_lower_case() -> None:
     assert checked_headers({"Trace-Parent": "A", name: "", "0.a_b-c": "Z"}) == {
         "trace-parent": "A", name.lower(): "", "0.a_b-c": "Z",
     }  # fmt: skip
-    with pytest.raises(BadInput, match="the name of a header stands twice") as refused:
+    with pytest.raises(BadInput, match="duplicate header name") as refused:
         checked_headers({"a": "1", "A": "2"})
     assert refused.value.code == "bad_parameter"
     assert readable_headers([("a", "1"), ("A", "2"), ("B", "3")]) == {"a": "1", "b": "3"}

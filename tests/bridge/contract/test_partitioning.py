@@ -49,7 +49,7 @@ def test_refusals_of_expand_have_their_code() -> None:
         with pytest.raises(BadInput) as refusal:
             expand(queues)
         assert refusal.value.code == "bad_parameter"
-        assert str(refusal.value) == "queue: at least one reference, and none twice"
+        assert str(refusal.value) == "queue: at least one reference, and no duplicates"
     with pytest.raises(BadInput) as refusal:
         partition("", 3)
     assert refusal.value.code == "bad_parameter"

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.access.limits import BYTES_MIN
-from bridge.access.put_gate import (
-    PUT_BYTES,
-    SLOW_AFTER_S,
-    SLOW_BYTES_S,
-    SMALL_BYTES,
-    Admission,
-    Reason,
-    Refused,
-    Ticket,
-)
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.wire import ListenerHeartbeat, Wake
 from bridge.core.commands import Reclaim
-from bridge.core.embedded_queues import CARRY_BYTES_MAX, CarriedBatch, CarriedBatches
-from bridge.core.listener_counts import STEP_MAX, ReceiveCounts
-from bridge.core.pending_work import PendingQueues, PendingWork
-from bridge.core.sessions import QueueSessions
+from bridge.core.embedded_queues import CARRY_BYTES_MAX
 from bridge.core.settings import (
     RULES_MAX,
     Numbers,
@@ -36,29 +22,6 @@ from bridge.core.settings import (
 from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMoved, ReceivesTold, Triggered, Woken
 from tests.bridge.core.test_embedded_queues import hand, message
 from tests.support.bells import BOOT, QUEUE, Rig
-
-# Private: `_lanes`, `_waiting`: released memory, visible nowhere else.
-
-
-def ledger(limit: int = 9) -> tuple[PendingQueues, list[str]]:
-    """Return a ledger, and the names that it forgets."""
-    gone: list[str] = []
-    return PendingQueues(limit, Tuning(Periods()), gone.append), gone
-
-
-def test_the_ledger_forgets_what_is_gone_and_says_so() -> None:
-    """`forget` only where nothing is owed, `drop` whatever is; each name is told once."""
-    book, gone = ledger()
-    for name in ("a/clean", "a/owed", "a/stands"):
-        book.open(name, 0.0)
-    book.by_queue["a/owed"].dirty = book.by_queue["a/stands"].exists = True
-    for name in ("a/clean", "a/owed", "a/stands", "a/never", "a/clean"):
-        book.forget(name)
-    assert (gone, sorted(book.by_queue)) == (["a/clean"], ["a/owed", "a/stands"])
-    book.drop("a/owed"), book.drop("a/owed")
-    assert gone == ["a/clean", "a/owed"]
-    assert book.find("a/owed") is None
-    assert all("a/owed" not in lane and "a/clean" not in lane for lane in book._lanes)
 
 
 def test_a_commit_is_told_and_counted_whole() -> None:
@@ -137,59 +100,6 @@ def test_a_wake_that_carries_is_told_with_all_that_it_carries() -> None:
     assert rig.facts == [], "said twice, it is taken up once"
 
 
-def test_a_look_is_on_its_way_from_its_wake_until_it_is_counted() -> None:
-    """O7: from the wake that asks for one; `started` for an older generation, or of no look, is not its beginning."""
-    rig = Rig()
-    number = rig.join(own=True, capacity=8)
-    entry = rig.work().sessions.get(number)
-    rig.level(1, rose=True, put=1)
-    assert (entry.receive_due, entry.began) == (True, False)
-    rig.started(number, 0)
-    assert entry.began is False
-    rig.started(number, 1)
-    assert entry.began is True
-    rig.started(number, 0)
-    assert entry.began is True
-    rig.beat(number, free=7, gen=1)
-    assert (entry.receive_due, entry.began) == (False, False)
-    rig.started(number, 1)
-    assert entry.began is False
-    rig.level(0), rig.level(1, rose=True, put=1)
-    for seconds, looking in ((14.875, True), (15.0, False)):
-        entry.woken_at = rig.now - seconds
-        rig.beat(number, free=7, gen=1)
-        assert entry.receive_due is looking, "after D its wake, or its `started`, was lost"
-    foreign = rig.join("a/x", capacity=8)
-    assert rig.work("a/x").sessions.get(foreign).receive_due is False, "only own queues are handed messages"
-
-
-def batch(gen: int, queue: str = "a/x", due_at: float = 2.0) -> CarriedBatch:
-    """Return a handful of one message."""
-    return CarriedBatch(1, queue, gen, ((f"m{gen}", "r"),), 0.0, due_at, alone=True)
-
-
-def test_handfuls_whose_time_is_over_are_taken_out_first() -> None:
-    """In the order of their times, at the very time; what left with its queue is passed."""
-    held = CarriedBatches()
-    for gen, queue, due_at in ((1, "a/x", 3.0), (2, "a/y", 2.0), (3, "a/x", 2.5), (4, "a/z", 1.0)):
-        held.add(batch(gen, queue, due_at))
-    assert held.next() == 1.0
-    assert [one.gen for one in held.leave("a/z")] == [4]
-    assert "a/z" not in held._waiting
-    assert (held.next(), held.due(1.875)) == (2.0, [])
-    assert [one.gen for one in held.due(2.0)] == [2]
-    assert not held._waiting.get("a/y")
-    assert [one.gen for one in held.due(9.0)] == [3, 1]
-    assert (held.next(), held.due(9.0), held.mark_started("a/x", 9)) == (None, [], [])
-    held.add(batch(6)), held.add(batch(7, "a/y"))
-    assert [one.gen for one in held.leave(None)] == [6, 7]
-    assert (held.by_gen, held.next()) == ({}, None)
-    assert held.leave("a/x") == held.leave(None) == []
-    held.add(batch(8)), held.add(batch(9, "a/y"))
-    assert [one.gen for one in held.leave("a/never")] == []
-    assert [one.gen for one in held.mark_started("a/x", 9)] == [8]
-
-
 def test_what_is_not_taken_up_goes_back_and_is_told() -> None:
     """With its count of messages; a session that left one queue keeps what it was handed of another."""
     rig = Rig()
@@ -215,23 +125,6 @@ def test_what_is_not_taken_up_goes_back_and_is_told() -> None:
     hand(rig, number, "m4")
     rig.lose(number)
     assert rig.scheduler.dispatch.agenda.when(("batch", number)) is None
-
-
-def test_a_handful_of_a_queue_that_was_left_bars_nobody() -> None:
-    """Its time is over after the queue was forgotten, or after its session left it: there is no seat to bar."""
-    rig = Rig()
-    number = rig.join(own=True, accept=True)
-    hand(rig, number, "m1")
-    rig.work().sessions.remove(number)
-    rig.wait(2.0)
-    assert len(rig.reclaims) == 1
-    rig = Rig()
-    number = rig.join(own=True, accept=True)
-    hand(rig, number, "m1")
-    rig.scheduler.pending.drop(QUEUE)
-    rig.scheduler.embedded.batches_due(number, 102.0)
-    rig.drive()
-    assert len(rig.reclaims) == 1
 
 
 @pytest.mark.parametrize("dirty", [True, False])
@@ -279,50 +172,6 @@ def test_all_are_woken_for_work_and_the_owner_is_used_once() -> None:
     assert rig.work().owner == numbers[1]
 
 
-def test_b15_what_is_known_ages_by_the_sleep_and_what_is_due_comes_nearer() -> None:
-    """By all of it, or by a tenth of a second less where it must not be early; own queues slept as well."""
-    rig = Rig()
-    number, mine = rig.join(visibility_ms=9000), rig.join("a/own", own=True)
-    rig.cover(number, 1)
-    rig.trigger(not_before_ms=50_000), rig.trigger("a/unheard", not_before_ms=1000)
-    rig.level(1, queue="a/own", put=1, rose=True)
-    rig.beat(number, leases=[60_000]), rig.beat(mine, "a/own", leases=[60_000])
-    before = {queue: work.due["due"].next() for queue, work in rig.scheduler.pending.by_queue.items() if work.due}
-    rig.scheduler.suspended(rig.now, 20.5)
-    work, own_debt = rig.work(), rig.work("a/own")
-    assert (work.found_empty_at, work.born_at, rig.work("a/unheard").found_empty_at) == (79.5, 79.5, None)
-    assert (own_debt.visible_since, own_debt.born_at) == (79.5, 79.5)
-    assert work.sessions.get(number).leases == [pytest.approx(160.0 - 20.4)]
-    assert own_debt.sessions.get(mine).leases == [160.0]
-    assert work.due["due"].next() == pytest.approx(before[QUEUE] - 20.4)
-    assert rig.scheduler.dispatch.agenda.when(("due", QUEUE)) == work.due["due"].next()
-    assert rig.scheduler.dispatch.agenda.when(("due", "a/unheard")) == 100.0, "over, and looked at now"
-    rig.scheduler.suspended(rig.now, 0.05)
-    assert work.sessions.get(number).leases == [pytest.approx(160.0 - 20.4)], "too short to bring anything nearer"
-
-
-def test_b9_a_sweep_is_a_mark_of_elsewhere() -> None:
-    """Which only a cover settles; nobody there, or the level known, there is none."""
-    rig = Rig(sweep_s=16.0)
-    number = rig.join()
-    rig.cover(number, 1)
-    work = rig.work()
-    rig.scheduler.timers.sweep(work, rig.now)
-    assert (work.dirty, work.reason, work.foreign, work.gen) == (True, "sweep", True, 2)
-    assert rig.scheduler.dispatch.agenda.when(("sweep", QUEUE)) == 104.0
-    rig.level(0)
-    rig.lose(number)
-    rig.scheduler.dispatch.settle(work)
-    rig.scheduler.dispatch.agenda.clear(("sweep", QUEUE))
-    work.exists = False
-    rig.scheduler.timers.sweep(work, rig.now)
-    assert (work.dirty, rig.scheduler.dispatch.agenda.when(("sweep", QUEUE))) == (False, None)
-    mine = rig.join(own=True)
-    rig.scheduler.timers.sweep(work, rig.now)
-    assert (work.dirty, rig.scheduler.dispatch.agenda.when(("sweep", QUEUE))) == (False, None)
-    assert mine
-
-
 def test_reminders_are_asked_about_four_times_a_period() -> None:
     """At the very period since the last that was told, with the level or the debt, and since when that stands."""
     rig = Rig(again_s=40.0)
@@ -331,6 +180,7 @@ def test_reminders_are_asked_about_four_times_a_period() -> None:
     assert rig.scheduler.deadline() == 110.0, "said again, it begins no new round"
     rig.level(2, rose=True, put=2, queue="a/own")
     rig.level(3, put=1, queue="a/own")
+    rig.level(1, rose=True, put=1, queue="a/single")
     number = rig.join(capacity=0)
     rig.trigger(size=5)
     rig.rung.clear()
@@ -340,8 +190,8 @@ def test_reminders_are_asked_about_four_times_a_period() -> None:
         rig.drive()
     assert rig.rung == []
     rig.wait(10.0)
-    assert [(ring.queue, ring.reason, ring.size, ring.marked_at) for ring in rig.rung] == [
-        ("a/own", "resync", 3, 100.0), (QUEUE, "resync", 6, 100.0),
+    assert [(ring.queue, ring.reason, ring.size, ring.requested_at, ring.shared) for ring in rig.rung] == [
+        ("a/own", "resync", 3, 100.0, True), ("a/single", "resync", 1, 100.0, True), (QUEUE, "resync", 6, 100.0, True),
     ]  # fmt: skip
 
 
@@ -381,69 +231,6 @@ def test_each_refusal_names_its_table_and_its_key(says: str, check: object) -> N
         check()  # type: ignore[operator]
 
 
-def test_what_is_refused_says_for_how_long_and_by_what() -> None:
-    """Bytes to the very byte; a refusal while nobody waits asks for one second."""
-    rule = Admission(10 * PUT_BYTES, 4.0, group=8)
-    assert (rule.bytes, rule.waiting, rule.limit, rule.refused_at, rule.wait_s) == (0, 0, 8.0, None, 4.0)
-    assert rule.ask(5.0, 9 * PUT_BYTES + 1) == Refused(Reason.BYTES, 1, 0.0)
-    assert rule.refused_at == 5.0
-    first = rule.ask(7.0, 6 * PUT_BYTES)
-    assert isinstance(first, Ticket)
-    assert (first.size, first.arriving, first.began, first.looked) == (7 * PUT_BYTES, False, -1.0, 0.0)
-    rule.begin(first, 7.0, 6 * PUT_BYTES + 5)
-    assert rule.bytes == 7 * PUT_BYTES, "more than was announced is never counted"
-    assert (rule.expected_s(7.0), rule.expected_s(8.5)) == (2 / 8 * 4.0 * 0.5, 1.5)
-    second = rule.ask(8.0, PUT_BYTES)
-    assert isinstance(second, Ticket)
-    rule.begin(second, 8.0, 5)
-    assert (rule.bytes, second.size, second.began, second.among) == (8 * PUT_BYTES + 5, PUT_BYTES + 5, 8.0, 2)
-    rule.limit = 2.0
-    assert rule.ask(9.0, 0) == Refused(Reason.WAIT, 3, 3.0)
-    assert rule.refused_at == 9.0
-
-
-def test_how_much_room_bodies_on_their_way_leave() -> None:
-    """Half of the bytes for all, seven eighths of that for large ones: to the very byte, also where some give way."""
-    bytes_max = BYTES_MIN + 2  # whose share has no whole eighth
-    share = bytes_max // 2
-    large = share - share // 8
-    for size, most in ((SMALL_BYTES, share), (SMALL_BYTES + 1, large)):
-        for excess in (0, 1):
-            rule = Admission(bytes_max, 1.0)
-            fill(rule, most - size - PUT_BYTES + excess)
-            assert len(rule.give_way(1e6, size)) == excess
-            rule = Admission(bytes_max, 1.0)
-            fill(rule, most - size - PUT_BYTES + excess)
-            asked = rule.ask(1.0, size, arriving=True)
-            assert (isinstance(asked, Refused) and asked.reason is Reason.BYTES) is bool(excess)
-    rule = Admission(bytes_max, 1.0)
-    slow = let_in(rule, large - PUT_BYTES)
-    slow.got = int(SLOW_AFTER_S * SLOW_BYTES_S)
-    assert rule.give_way(1.0 + SLOW_AFTER_S, SMALL_BYTES + 1) == [], "exactly its pace is fast enough"
-    assert rule.give_way(1.0 + 2 * SLOW_AFTER_S, SMALL_BYTES + 1) == [slow]
-    assert (rule.bytes, slow.size, slow.gave_way) == (0, 0, True)
-    assert rule.give_way(1e6, bytes_max) == [], "it gives way once"
-    rule.drop(slow)
-    assert (rule.bytes, rule.waiting) == (0, 0)
-    assert let_in(rule, large - PUT_BYTES).arriving, "all of the share is free"
-
-
-def fill(rule: Admission, taken: int) -> None:
-    """Have small bodies on their way take so many bytes."""
-    small = SMALL_BYTES + PUT_BYTES
-    while taken >= 2 * small:
-        let_in(rule, SMALL_BYTES)
-        taken -= small
-    let_in(rule, taken // 2 - PUT_BYTES), let_in(rule, taken - taken // 2 - PUT_BYTES)
-
-
-def let_in(rule: Admission, size: int) -> Ticket:
-    """Let in a body that is on its way."""
-    asked = rule.ask(1.0, size, arriving=True)
-    assert isinstance(asked, Ticket)
-    return asked
-
-
 def test_o7_what_did_not_fit_weighs_nothing() -> None:
     """O7: what is left of a frame is filled by the next put, to the very byte."""
     rig = Rig()
@@ -476,30 +263,6 @@ def test_a_look_for_a_gap_is_spread_and_comes_as_a_mark() -> None:
     assert (rig.work("a/quick").dirty, rig.work("a/quick").due, rig.work("a/late").dirty) == (True, {}, False)
 
 
-def test_a_pair_that_is_known_goes_on_counting_where_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found and empty apart; and of a level that begins anew each source only says where it begins."""
-    monkeypatch.setattr("bridge.core.listener_counts.REPORTERS_MAX", 2)
-    work = PendingWork(queue="a/b", sessions=QueueSessions(), numbers=Tuning(Periods()).common)
-    receives = ReceiveCounts()
-    receives.record("old", work, {})
-    assert receives.record("i", work, {"sweep": (2, 7), "trigger": (1, 0)}) == [
-        ReceivesTold("a/b", "trigger", 1, 0), ReceivesTold("a/b", "sweep", 2, 7),
-    ]  # fmt: skip
-    assert receives.record("i", work, {"sweep": (3, 9)}) == [ReceivesTold("a/b", "sweep", 1, 2)]
-    assert receives.record("i", work, {"sweep": (9, 8)}) == [ReceivesTold("a/b", "sweep", 6, 0)]
-    assert receives.record("i", work, {"sweep": (9, 9)}) == [], "a level that went back is no base for new ones"
-    assert (work.receives, work.empty, work.wake_sources) == (19, 9, {"trigger": 1, "sweep": 9})
-    # There is no room for three: the oldest is forgotten.
-    receives.record("other", work, {}), receives.record("i", work, {})
-    assert receives.record("j", work, {"sweep": (4, 4), "trigger": (4, 4)}) == []
-    assert receives.record("j", work, {"sweep": (5, 4), "trigger": (4, 6)}) == [
-        ReceivesTold("a/b", "trigger", 0, 2), ReceivesTold("a/b", "sweep", 1, 0),
-    ]  # fmt: skip
-    assert receives.record("i", work, {"poll": (STEP_MAX + 1, 0)}) == [ReceivesTold("a/b", "poll", STEP_MAX, 0)]
-    work.count_found("poll", 0), work.count_found("lease", 0)
-    assert "lease" not in work.wake_sources
-
-
 def test_b3_a_mark_keeps_what_is_unsent_with_its_messages_its_size_and_its_age() -> None:
     """B3, O7: the wake that is written again carries the same, and still fits a frame with what comes after it."""
     rig = Rig()
@@ -510,7 +273,7 @@ def test_b3_a_mark_keeps_what_is_unsent_with_its_messages_its_size_and_its_age()
     rig.wait(1.0)
     rig.level(2, rose=True, put=2)
     slot = rig.work().sessions.get(number).slot
-    assert (slot.gen, slot.size, slot.marked_at, slot.weight) == (rig.work().gen, 3, 100.0, 20_000)
+    assert (slot.gen, slot.size, slot.requested_at, slot.weight) == (rig.work().gen, 3, 100.0, 20_000)
     rig.wait(0.5)
     rig.scheduler.embedded.handed(rig.now, QUEUE, number, 2, [message("m2"), message("m3")], 2, weigh * 2)
     rig.drive()
@@ -518,20 +281,6 @@ def test_b3_a_mark_keeps_what_is_unsent_with_its_messages_its_size_and_its_age()
     (wake,) = rig.scheduler.take(rig.now, number)
     assert [one.id for one in wake.messages or ()] == ["m1", "m2"]
     assert wake.age_ms == 1500
-
-
-def test_each_look_for_a_gap_asks_for_one_session() -> None:
-    """B1: nobody knows of any message, so one looks at each queue, at the first as at those that are spread."""
-    rig = Rig()
-    number = rig.join("a/x", "a/y")
-    for queue in ("a/x", "a/y"):
-        rig.cover(number, rig.work(queue).gen, queue)
-    rig.wakes(number)
-    rig.scheduler.gap(rig.now)
-    rig.drive()
-    rig.wait(6.0)
-    heard = {(wake.queue, wake.reason, wake.size) for wake in rig.wakes(number)}
-    assert heard == {("a/x", "resync", 1), ("a/y", "resync", 1)}
 
 
 def test_b12_plain_subscribers_are_reminded_from_when_they_were_told_last() -> None:
@@ -549,3 +298,78 @@ def test_b12_plain_subscribers_are_reminded_from_when_they_were_told_last() -> N
     number = rig.join("a/y", own=True, accept=True)
     rig.scheduler.embedded.handed(rig.now, "a/y", number, 1, [message("m1")], 1)
     assert rig.work("a/y").notified_at == rig.now
+
+
+def test_a_look_is_on_its_way_from_its_wake_until_it_is_counted() -> None:
+    """O7: from the wake that asks for one; `started` for an older generation, or of no look, is not its beginning."""
+    rig = Rig()
+    number = rig.join(own=True, capacity=8)
+    entry = rig.work().sessions.get(number)
+    rig.level(1, rose=True, put=1)
+    assert (entry.receive_due, entry.began) == (True, False)
+    rig.started(number, 0)
+    assert entry.began is False
+    rig.started(number, 1)
+    assert entry.began is True
+    rig.started(number, 0)
+    assert entry.began is True
+    rig.beat(number, free=7, gen=1)
+    assert (entry.receive_due, entry.began) == (False, False)
+    rig.started(number, 1)
+    assert entry.began is False
+    rig.level(0), rig.level(1, rose=True, put=1)
+    for seconds, looking in ((14.875, True), (15.0, False)):
+        entry.woken_at = rig.now - seconds
+        rig.beat(number, free=7, gen=1)
+        assert entry.receive_due is looking, "after D its wake, or its `started`, was lost"
+    foreign = rig.join("a/x", capacity=8)
+    assert rig.work("a/x").sessions.get(foreign).receive_due is False, "only own queues are handed messages"
+
+
+def test_b15_what_is_known_ages_by_the_sleep_and_what_is_due_comes_nearer() -> None:
+    """By all of it, or by a tenth of a second less where it must not be early; own queues slept as well."""
+    rig = Rig()
+    number, mine = rig.join(visibility_ms=9000), rig.join("a/own", own=True)
+    rig.cover(number, 1)
+    rig.trigger(not_before_ms=50_000), rig.trigger("a/unheard", not_before_ms=1000)
+    rig.level(1, queue="a/own", put=1, rose=True)
+    rig.beat(number, leases=[60_000]), rig.beat(mine, "a/own", leases=[60_000])
+    before = {queue: work.due["due"].next() for queue, work in rig.scheduler.pending.by_queue.items() if work.due}
+    rig.scheduler.suspended(rig.now, 20.5)
+    work, own_debt = rig.work(), rig.work("a/own")
+    assert (work.found_empty_at, work.born_at, rig.work("a/unheard").found_empty_at) == (79.5, 79.5, None)
+    assert (own_debt.visible_since, own_debt.born_at) == (79.5, 79.5)
+    assert work.sessions.get(number).leases == [pytest.approx(160.0 - 20.4)]
+    assert own_debt.sessions.get(mine).leases == [160.0]
+    assert work.due["due"].next() == pytest.approx(before[QUEUE] - 20.4)
+    assert rig.scheduler.dispatch.agenda.when(("due", QUEUE)) == work.due["due"].next()
+    assert rig.scheduler.dispatch.agenda.when(("due", "a/unheard")) == 100.0, "over, and looked at now"
+    rig.scheduler.suspended(rig.now, 0.05)
+    assert work.sessions.get(number).leases == [pytest.approx(160.0 - 20.4)], "too short to bring anything nearer"
+
+
+def test_o7_nothing_is_carried_past_a_backlog() -> None:
+    """O7: a put's messages go with the wake only where nothing else waits."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True)
+    assert rig.scheduler.embedded.grant(rig.now, QUEUE, 1) == (number, 1, 2.0)
+    rig.level(1, rose=True, put=1)
+    rig.cover(number, rig.work().gen)
+    assert rig.work().visible and rig.scheduler.embedded.grant(rig.now, QUEUE, 1) is None
+    rig = Rig()
+    rig.join(own=True, accept=True)
+    rig.scheduler.dispatch.request_wake(rig.work(), rig.now, "more", foreign=True)
+    assert rig.work().dirty and not rig.work().visible
+    assert rig.scheduler.embedded.grant(rig.now, QUEUE, 1) is None
+
+
+@pytest.mark.parametrize(("own", "foreign", "checked"), [(True, False, 0), (True, True, 1), (False, True, 1)])
+def test_b15_a_suspend_checks_what_an_external_store_holds(own: bool, foreign: bool, checked: int) -> None:
+    """B15: also where workers of both stores listen to one name; an embedded queue slept as well."""
+    rig = Rig()
+    numbers = [rig.join(own=mine) for mine, there in ((True, own), (False, foreign)) if there]
+    for number in numbers:
+        rig.cover(number, rig.work().gen), rig.wakes(number)
+    rig.scheduler.dispatch.settle(rig.work())
+    assert rig.scheduler.suspended(rig.now, 20.0) == checked
+    assert rig.work().dirty is bool(checked)

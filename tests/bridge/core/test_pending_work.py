@@ -85,7 +85,7 @@ def test_nobody_who_listens_is_refused_or_forgotten() -> None:
     assert rig.announced == ["trigger"]
     assert sorted(rig.scheduler.pending.by_queue) == ["a/1", "a/2", "a/3", "a/late", "a/own"]
     assert ("due", "a/stranger") not in rig.scheduler.dispatch.agenda
-    assert rig.scheduler.pending.unknown == 2
+    assert rig.scheduler.pending.evicted_with_work == 2
     rig.wait(6.0)
     assert rig.wakes(rig.join("a/stranger"))
 
@@ -173,28 +173,28 @@ def test_a_copy_is_known_for_its_period_and_no_longer() -> None:
              bus: str = "nats", redelivered: bool = False) -> bool:  # fmt: skip
         return seen.is_copy(now, None if id_ is None else (source, id_), queue, due, bus, redelivered)
 
-    seen.marked(100.0, ("p", "1"), "a/b", 0, "http")
+    seen.remember(100.0, ("p", "1"), "a/b", 0, "http")
     assert copy(100.0) and copy(110.0) and not copy(110.125)
     assert (
         not copy(100.0, queue="a/c") and not copy(100.0, due=1) and not copy(100.0, "2") and not copy(100.0, "1", "q")
     )
     assert not copy(100.0, bus="http") and copy(100.0, bus="http", redelivered=True)
-    seen.marked(100.0, None, "a/b", 0, "http")
+    seen.remember(100.0, None, "a/b", 0, "http")
     assert not copy(100.0, None) and len(seen) == 1, "what has no name is not kept"
-    seen.marked(105.0, ("p", "1"), "a/b", 0, "nats")
+    seen.remember(105.0, ("p", "1"), "a/b", 0, "nats")
     assert copy(105.0) and not copy(105.0, bus="http"), "the first mark counts, not its copies"
-    seen.marked(110.0, ("p", "2"), "a/b", 7, "http")
+    seen.remember(110.0, ("p", "2"), "a/b", 7, "http")
     assert len(seen) == 2
     assert copy(110.0, "2", due=7) and copy(110.0)
-    seen.marked(110.0, ("p", "3"), "a/b", 0, "http")
+    seen.remember(110.0, ("p", "3"), "a/b", 0, "http")
     assert (len(seen), copy(110.0)) == (2, False), "one too many: the oldest goes"
-    seen.marked(120.0, ("p", "4"), "a/b", 0, "http")
+    seen.remember(120.0, ("p", "4"), "a/b", 0, "http")
     assert copy(120.0, "3") and copy(120.0, "4") and len(seen) == 2
-    seen.marked(120.125, ("p", "5"), "a/b", 0, "http")
+    seen.remember(120.125, ("p", "5"), "a/b", 0, "http")
     assert len(seen) == 2 and copy(120.125, "5")
-    seen.marked(130.125, ("p", "6"), "a/b", 0, "http")
+    seen.remember(130.125, ("p", "6"), "a/b", 0, "http")
     assert (len(seen), copy(130.125, "5"), copy(130.125, "4")) == (2, True, False)
-    seen.marked(150.0, ("p", "7"), "a/b", 0, "http")
+    seen.remember(150.0, ("p", "7"), "a/b", 0, "http")
     assert len(seen) == 1, "all that are too old go at once"
 
 

@@ -80,7 +80,7 @@ def test_a_level_that_stays_up_is_told_again(sessions: str | None) -> None:
     for _ in range(5 * round(LATEST_S)):
         live(rig)
         for announced in rig.rung:
-            assert (announced.reason, announced.size, announced.marked_at) == ("resync", 3, risen)
+            assert (announced.reason, announced.size, announced.requested_at) == ("resync", 3, risen)
             assert AGAIN_S <= rig.now - told_at <= LATEST_S + 1
             told_at = rig.now
         rig.rung.clear()

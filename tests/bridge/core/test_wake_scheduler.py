@@ -352,6 +352,23 @@ def test_b9_a_sweep_comes_a_period_after_the_last_cover() -> None:
     assert set(looks) == {"sweep"} and 55 <= len(looks) <= 67
 
 
+@pytest.mark.parametrize("draw", [0.0, 0.5, 1.0])
+def test_b9_the_sweep_is_due_to_the_second(draw: float) -> None:
+    """T after the last empty receive, less or more by a tenth of it."""
+    rig = Rig(sweep_s=60.0)
+    rig.scheduler.dispatch.draw = lambda: draw
+    number = rig.join()
+    rig.settle_hello(number)
+    rig.wakes(number)
+    due_at = rig.now + 54.0 + 12.0 * draw
+    while rig.now < due_at - 0.01:
+        rig.wait(min(4.0, due_at - 0.01 - rig.now))
+        rig.beat(number)
+        assert rig.wakes(number) == []
+    rig.wait(0.02)
+    assert [wake.reason for wake in rig.wakes(number)] == ["sweep"]
+
+
 def test_i5_a_reader_that_is_stuck_costs_one_slot() -> None:
     """100,000 triggers for a session that does not read are one slot per queue."""
     rig, first, second = two()

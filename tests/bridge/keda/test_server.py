@@ -149,7 +149,7 @@ async def test_a_web_page_is_told_nothing(asked: bytes) -> None:
 
 async def test_what_is_unforeseen_tells_nothing_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of ours is in the log, and no stranger reads its words."""
-    monkeypatch.setattr(keda_server, "work", lambda *_: 1 / 0)
+    monkeypatch.setattr(keda_server, "demand", lambda *_: 1 / 0)
     async with scaling() as (_, server), Keda.to(server) as keda:
         with pytest.raises(grpc.RpcError) as caught:
             await keda.active()
@@ -299,7 +299,7 @@ async def test_a_stream_ends_with_its_certificate(tmp_path: pathlib.Path) -> Non
             stream = Keda(channel).stream()
             await read(stream, False)
             clock.append(49 * 3600.0)
-            watch.look()
+            watch.check()
             assert await status(stream.read()) == "UNAUTHENTICATED"
 
 

@@ -15,16 +15,16 @@ from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import Bye, EmptyReceive, Hello, ListenerHeartbeat, QueueBeat, Started, Subscription
 from bridge.core.settings import Periods
 from bridge.keda.counts import FRESH_S, KedaCounts
-from bridge.keda.demand import counted_at, look, work
+from bridge.keda.demand import count_key, demand, known_state
 from bridge.keda.scaled_object import Target
-from bridge.keda.streams import Stream, Watching
+from bridge.keda.streams import KedaStreams, Stream
 from bridge.queues.base import Claim, Counts, NewMessage, QueueStore, Settlement
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.service.sessions import BridgeSession
 from bridge.service.shared_store import NoStore
 from bridge.triggers.attachment import Attachment
-from bridge.triggers.cluster import ClusterLine
+from bridge.triggers.cluster import BrokerClusterLink
 from tests.listeners.rig import Store
 from tests.support.ear import Ear
 from tests.support.memory_broker import MemoryServer
@@ -142,7 +142,7 @@ class World:
         counted: dict[str | None, QueueStore] = {None: bridge.store}
         counted.update(stores)
         self.counts = KedaCounts(counted, bridge.now, lambda queue: self.watching.queues_changed((queue,)))
-        self.watching = Watching(bridge, self.counts)
+        self.watching = KedaStreams(bridge, self.counts)
         self._told: list[Told | Worker] = []
         self._instances = iter(range(1, 1000))
 
@@ -174,9 +174,9 @@ class World:
 
     def work(self, target: Target = TARGET) -> int | None:
         """What a poll would be answered now, with the newest count."""
-        key = counted_at(self.bridge, target)
+        key = count_key(self.bridge, target)
         count = None if key is None else self.counts.newest(key)
-        return work(look(self.bridge, target, count), target.per_process, target.start_s)
+        return demand(known_state(self.bridge, target, count), target.per_process, target.start_s)
 
     def worker(self, *, own: bool = False, kind: str = "listener") -> Worker:
         """Say hello."""
@@ -524,7 +524,7 @@ async def test_a_stream_that_is_not_read_holds_one_answer() -> None:
 async def clustered(server: MemoryServer, number: int, store: QueueStore) -> AsyncIterator[World]:
     """Run one bridge of a cluster on this broker."""
     bridge = Bridge(boot=f"{number:032x}", settings=BridgeSettings(periods=Periods(sweep_s=0.0)), store=store)
-    line = ClusterLine(bridge, "queuebell", ["bus"], name="shop")
+    line = BrokerClusterLink(bridge, "queuebell", ["bus"], name="shop")
     async with bridge:
         bus = Attachment(
             bridge, server.broker, "bus", server.kind,

@@ -345,7 +345,7 @@ def test_a_program_that_ends_tells_what_it_could_not_publish() -> None:
     """A thread that is merely cut off with its program would say nothing."""
     command = [sys.executable, "-c", LEFT_OPEN, "memory:left", "http://127.0.0.1:1"]
     done = subprocess.run(command, env=environment(), capture_output=True, timeout=PATIENCE_S, check=True)
-    assert b"closed with 1 triggers unsent" in done.stderr
+    assert b"closed with 1 unsent triggers" in done.stderr
 
 
 def test_a_program_ends_although_a_call_hangs(silent: socket.socket) -> None:

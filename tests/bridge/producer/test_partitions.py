@@ -70,7 +70,7 @@ async def test_a_long_put_says_which_batches_stand() -> None:
     async with Store() as store:
         queue = PartitionedQueue(store, ORDERS, draw=drawn())
         store.faults[ORDERS.reference(1)] = UnknownOutcome("no answer")
-        with pytest.raises(PartlyPut, match="of 70 messages 32 were put, 6 were not, of 32 it is not known") as caught:
+        with pytest.raises(PartlyPut, match="of 70 messages 32 were put, 6 were not, and 32 are unknown") as caught:
             await queue.put([b"x"] * 70)
         assert [isinstance(outcome, Placed) for outcome in caught.value.outcomes] == [True] * 32 + [False] * 38
         assert len(store.asked) == 2

@@ -31,7 +31,7 @@ async def test_publish_returns_at_once(caplog: pytest.LogCaptureFixture) -> None
     assert await publisher.close() == unsent
     assert publisher.state().unsent == 1
     (record,) = caplog.records
-    assert record.getMessage() == "closed with 1 triggers unsent"
+    assert record.getMessage() == "closed with 1 unsent triggers"
     assert [record.__dict__[name] for name in ("unsent", "source")] == [1, "shop"]
 
 
@@ -41,7 +41,7 @@ async def test_a_bus_that_breaks_its_promise_is_survived(caplog: pytest.LogCaptu
     async with Publisher(bus) as publisher:
         await publisher.publish("a", "q")
         await bus.until(lambda bus: len(bus.taken) == 1)
-    assert caplog.messages[0] == "a bus failed in a way it does not promise"
+    assert caplog.messages[0] == "unexpected error from a bus"
     assert publisher.state().failures == 1
 
 
@@ -59,8 +59,8 @@ async def test_faults_at_the_end_are_logged(caplog: pytest.LogCaptureFixture) ->
         await asyncio.sleep(0)
     await publisher.close()
     assert caplog.messages == [
-        "the publisher's task failed",
-        "a bus failed when it was closed; its connection may be left open",
+        "unexpected error in the publisher's task",
+        "unexpected error while closing a bus; its connection may stay open",
     ]
     assert [type(record.exc_info[1]) for record in caplog.records if record.exc_info] == [TypeError, OSError]
 
@@ -73,7 +73,7 @@ async def test_a_refused_event_is_dropped_and_counted(caplog: pytest.LogCaptureF
     assert bus.taken == []
     assert publisher.state().refused == 1
     (record,) = caplog.records
-    assert record.getMessage() == "the bridge refused a trigger: no"
+    assert record.getMessage() == "the bridge rejected a trigger: no"
     ((refused,),) = bus.batches
     assert [record.__dict__[name] for name in ("queue", "id", "code")] == ["a/q", refused.id, "bad_trigger"]
 
@@ -108,7 +108,7 @@ def test_a_wrong_close_timeout_is_refused() -> None:
     """A time-out is a finite number of seconds."""
     Publisher("http://127.0.0.1:1", close_timeout=0)
     for wrong in (-1.0, float("inf"), float("nan")):
-        with pytest.raises(BadInput, match="close_timeout is a number of seconds, 0 or more") as refused:
+        with pytest.raises(BadInput, match="close_timeout must be a number of seconds, 0 or more") as refused:
             Publisher("http://127.0.0.1:1", close_timeout=wrong)
         assert refused.value.code == "bad_parameter"
 

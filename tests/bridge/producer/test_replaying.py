@@ -65,7 +65,7 @@ async def test_a_put_without_an_answer_leaves_everything_and_says_so() -> None:
         await store.put(POISON, [buried("price", 1), buried("price", 2)])
         with pytest.raises(UnknownOutcome) as raised:
             await run(store, Choice())
-        assert f"2 messages stay, and may have been put on {QUEUE} too" in raised.value.__notes__
+        assert f"2 messages stay, and may also have been put on {QUEUE}" in raised.value.__notes__
         assert await bodies(store, POISON) == [b"order 1", b"order 2"]
 
 

@@ -265,7 +265,7 @@ def test_the_commands_say_what_is_wrong_and_take_both_addresses(pooler: Pgbounce
     assert b"order 1" in perform("queue", "peek", through, QUEUE).stdout
     env = {"QUEUEBELL_DATA": str(tmp_path), "QUEUEBELL_LISTEN": f"127.0.0.1:{free_port()}", "QUEUEBELL_STORE": through}
     told = perform("check", "--live", env={**env, "QUEUEBELL_POSTGRES": through}, code=1).stdout.decode()
-    assert "leads to a connection pooler" in told and "?direct=HOST:5432" in told
+    assert "is a connection pooler" in told and "?direct=HOST:5432" in told
     env |= {"QUEUEBELL_STORE": both, "QUEUEBELL_POSTGRES": both}
     told = perform("check", "--live", env=env).stdout.decode()
     assert f"127.0.0.1:{pooler.port}/postgres: it answers" in told and "a notification to ourselves took" in told

@@ -88,7 +88,7 @@ def test_names_have_a_limit() -> None:
             (f"sqs://eu-central-1?wait={wait}", "wait is the seconds of a long poll, 1 to 20")
             for wait in ("0", "21", "²", "")
         ),
-        ("sqs://eu-central-1?endpoint=ftp://s3cret", "endpoint starts with http:// or https://"),
+        ("sqs://eu-central-1?endpoint=ftp://s3cret", "endpoint must start with http:// or https://"),
         ("sqs://eu-central-1?account=a.b", "account is that of a queue reference"),
     ],
 )

@@ -520,8 +520,8 @@ def test_rough_counts_cost_starts_or_trust() -> None:
         ("slow/d", 6.0, 6.0, pytest.approx(0.1), False),
         ("a/e", 60.0, 60.0, 0.0, False),
     ]
-    assert "6 workers are started an hour to look, 10% of" in found[2].in_words()
-    assert "with trust_count 6 counts an hour and none started" in found[2].in_words()
+    assert "6 workers an hour are started to check, 10% of" in found[2].in_words()
+    assert "with trust_count 6 counts an hour and no starts" in found[2].in_words()
     assert [each.in_words().rpartition("; ")[2] for each in found[:2]] == [
         "trust_count is not set",
         "trust_count is set",

@@ -104,7 +104,7 @@ async def test_a_body_beyond_all_bounds_is_refused() -> None:
         await aside(check_of(Blobs(), body_max=1000, limit=0), b"x" * 1001)
     blobs = Blobs()
     travels = await aside(check_of(blobs), LARGE)
-    with pytest.raises(BadClaim, match="above the 1000"):
+    with pytest.raises(BadClaim, match="limit of 1000"):
         await check_of(blobs, body_max=1000).fetch(travels)
 
 

@@ -82,7 +82,7 @@ async def test_what_is_owed_beyond_its_bound_is_counted_and_said(
     assert told.owed == 2
     assert facts == [OwedDropped(f"billing/{name}") for name in ("aaa", "bbb", "ccc")]
     (line,) = caplog.records
-    assert "given up" in line.getMessage() and vars(line)["queue"] == "billing/aaa"
+    assert "is dropped" in line.getMessage() and vars(line)["queue"] == "billing/aaa"
     metrics = Metrics()
     for fact in facts:
         metrics(fact)

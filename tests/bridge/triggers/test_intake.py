@@ -15,7 +15,7 @@ from bridge.contract.errors import BadInput, BusUnavailable
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.observe.facts import AccessRefused, Fact, TriggerRefused
 from bridge.triggers.intake import BATCH_MAX, Intake
-from bridge.triggers.postgres import LOOK_S, ROOM, Voices
+from bridge.triggers.postgres import CHECK_EVERY_S, ROOM, Voices
 from tests.support.memory_broker import MemoryServer
 from tests.support.sim_loop import elapse, simulated
 
@@ -188,7 +188,7 @@ async def test_a_connection_that_breaks_is_not_asked_again() -> None:
     await voices.attach(as_line(line))
     seen = voices.check()
     line.broken = True
-    await elapse(20 * LOOK_S)
+    await elapse(20 * CHECK_EVERY_S)
     assert len(line.asked) == 2 and voices.check() == seen
     other = Line()
     await voices.attach(as_line(other))

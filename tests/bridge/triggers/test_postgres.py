@@ -182,7 +182,7 @@ async def test_puts_that_ring_nobody_are_told_and_heal(
     server_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Absent, dropped, disabled, half, of another version or another channel, and made later: each is seen and said."""
-    monkeypatch.setattr("bridge.triggers.postgres.LOOK_S", 0.02)
+    monkeypatch.setattr("bridge.triggers.postgres.CHECK_EVERY_S", 0.02)
     caplog.set_level(logging.INFO, "queuebell.bridge")
     url = server_postgres.url(search_path="told")
     await init(url)
@@ -225,7 +225,7 @@ async def test_a_server_that_runs_out_of_connections_is_told(
     server_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Before the last one is taken the bridge warns once, and says so as long as it is true."""
-    monkeypatch.setattr("bridge.triggers.postgres.LOOK_S", 0.02)
+    monkeypatch.setattr("bridge.triggers.postgres.CHECK_EVERY_S", 0.02)
     caplog.set_level(logging.INFO, "queuebell.bridge")
     many: list[Any] = []
     async with Bridge() as bridge, Attachments(bridge, postgres=[server_postgres.url()]):

@@ -22,8 +22,8 @@ from bridge.core.sessions import Session, SessionQueue
 from tests.exploration.cluster.world import ANYWHERE, QUEUE, SILENT, World
 from tests.exploration.key import Keys
 
-# Private: `_due_at`, `_duplicates`, `_early`, `_full_since`, `_newest_returned`, `_needs`, `_queues`, `_reported_at`,
-# `_sent_at`, `_seen`, `_turns`: two states are equal only if all fields of the rules are.
+# Private: `_due_at`, `_duplicates`, `_full_since`, `_min_returned_seq`, `_newest_returned`, `_queues`, `_reported_at`,
+# `_seen`, `_sent_at`, `_settled_early`, `_turns`: two states are equal only if all fields of the rules are.
 
 START_ACK_S = SILENT.start_ack_s
 OLD_S = -12.0
@@ -98,7 +98,7 @@ class _BridgeKeys(Keys):
             self._moment(thing.begun_at)
         elif isinstance(thing, _Queue):
             self._since(thing.full_at, -coordinator.FULL_AGAIN * START_ACK_S)
-            self._since(thing.told_at, -REPORT_EVERY_S)
+            self._since(thing.reported_at, -REPORT_EVERY_S)
         elif isinstance(thing, WakeRequests):
             for name, at in sorted(thing.named.items()):
                 self._out.append(name)
@@ -111,13 +111,13 @@ class _BridgeKeys(Keys):
                 self._gen(gen)
         elif isinstance(thing, Members):
             heard = thing._newest_returned
-            self._out.append(heard is None or heard[0] < thing._needs)
+            self._out.append(heard is None or heard[0] < thing._min_returned_seq)
             self._out.append(None if heard is None else round(max(heard[1] - now, -SILENT_S - 0.5), 3))
         elif isinstance(thing, Peer):
             origin = next((b for b in range(2) if self._world.bells[b].boot == thing.boot), None)
             sent = None if origin is None else self._world._turns(origin).members.sent_at(thing.member.seq)
             self._out += [thing.member.leaving, None if sent is None else round(max(sent - now, -SILENT_S), 3)]
-            for queue, (until, v) in sorted(thing.left.items()):
+            for queue, (until, v) in sorted(thing.possible_leases.items()):
                 if until > now:
                     self._out += [queue, round(until - now, 3), v]
         elif isinstance(thing, CapacityReports):
@@ -131,7 +131,7 @@ class _BridgeKeys(Keys):
                 None if thing._due_at is None else round(thing._due_at - self._world.clock(self._place), 3)
             )
             for name in self._names():
-                known = thing._early.get(name)
+                known = thing._settled_early.get(name)
                 self._out.append(known is not None and now - self._world._real(self._place, known[1]) <= EARLY_S)
                 self._out.append(name in self._bell._duplicates._seen)
 

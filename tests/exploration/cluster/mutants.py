@@ -118,8 +118,8 @@ class CoversFromArrival(Coordinator):
 
 
 class _Unmoved(Members):
-    def hear(self, now: float, word: Member) -> bool:
-        return super().hear(now, msgspec.structs.replace(word, leaving=False))
+    def on_member(self, now: float, word: Member) -> bool:
+        return super().on_member(now, msgspec.structs.replace(word, leaving=False))
 
 
 class OrdersWhoLeaves(_Planted):
@@ -129,7 +129,7 @@ class OrdersWhoLeaves(_Planted):
 
 
 class _Trusting(Members):
-    def before(
+    def bridges_ahead(
         self, queue: str, now: float, store: str | None = None, *, ready: bool = True, starts: bool = False
     ) -> int:
         if self.alone(now):
@@ -140,7 +140,7 @@ class _Trusting(Members):
             for peer in self.peers.values()
             if queue not in peer.abilities and not peer.member.leaving
         )
-        return super().before(queue, now, store, ready=ready, starts=starts) + unknown
+        return super().bridges_ahead(queue, now, store, ready=ready, starts=starts) + unknown
 
 
 class TakesUnknownForAble(_Planted):
@@ -194,10 +194,10 @@ class BeganWhenItCame(Coordinator):
 
 
 class _AnyStore(Members):
-    def before(
+    def bridges_ahead(
         self, queue: str, now: float, store: str | None = None, *, ready: bool = True, starts: bool = False
     ) -> int:
-        return super().before(queue, now, None, ready=ready, starts=starts)
+        return super().bridges_ahead(queue, now, None, ready=ready, starts=starts)
 
 
 class MixesStores(_Planted):
@@ -242,7 +242,7 @@ class LooksWhereItWasAble(Coordinator):
     """W17: of a member that went only what it was able for when it was last heard is looked at."""
 
     def _lost(self, now: float, peer: Peer) -> None:
-        peer.left = {}
+        peer.possible_leases = {}
         timers = self._timers
         self._timers = _Only(timers, set(peer.abilities))  # type: ignore[assignment]
         super()._lost(now, peer)

@@ -197,7 +197,7 @@ class Bridges:
         if isinstance(what, CloudQueueWorkDetected):
             scheduler.trigger(now, what, "nats", shared=True)
         else:
-            self._turns(entry).hear(now, what)
+            self._turns(entry).on_message(now, what)
         self.drive(entry)
 
     def lost(self) -> list[int]:

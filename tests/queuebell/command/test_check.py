@@ -361,7 +361,7 @@ def test_rough_counts_are_said_with_both_prices(strange: Strange, capsys: pytest
     assert main(["check", "--bridge", strange.url]) == 0
     said = capsys.readouterr().out
     assert "  a/b: scaler x: the store's counts are rough" in said
-    assert "40 workers are started an hour" in said and "with trust_count 60 counts an hour" in said
+    assert "40 workers an hour are started" in said and "with trust_count 60 counts an hour" in said
     assert main(["check", "--json", "--bridge", strange.url]) == 0
     (rough,) = json.loads(capsys.readouterr().out)["bridges"][0]["rough_counts"]
     assert (rough["queue"], rough["starts"], rough["counts"], rough["trusted"]) == ("a/b", 40.0, 60.0, False)

@@ -91,7 +91,10 @@ def test_from_the_first_key_to_its_end(tmp_path: pathlib.Path) -> None:
         code, log = bridge.stop()
     assert code == 0
     assert "administered principal=person verb=manage queue=billing/orders" in log
-    assert "refused: not known here, not granted, or past a limit reason=forbidden principal=producer verb=put" in log
+    assert (
+        "access refused: unknown key, missing permission or exceeded limit reason=forbidden principal=producer verb=put"
+        in log
+    )
     assert not any(secret in log for secret in (worker, producer, person))
 
 

@@ -177,7 +177,7 @@ def test_a_delete_of_nothing_says_so(bridge: Serving) -> None:
 def test_commands_of_one_queue_name_a_partition(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """A partitioned queue's own name is never put to, so there is nothing to show of it."""
     assert main([*command, "billing/part:8"]) == 2
-    assert "name a partition, as in billing/part-p0" in capsys.readouterr().err
+    assert "name a partition, such as billing/part-p0" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

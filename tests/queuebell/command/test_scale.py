@@ -42,9 +42,9 @@ def test_a_file_has_a_table_for_each_queue(tmp_path: pathlib.Path) -> None:
         ('[[scale]]\nstore = "s"\nqueue = "a/b"', "command is missing"),
         ('[[scale]]\nqueue = "a/b"\ncommand = "w"', "store is missing"),
         ("[[scale]]\nmaxx = 3", "unknown key 'maxx'; did you mean 'max'"),
-        ('[[scale]]\nmax = "many"', r"\]\] 1: max: has to be a whole number, and this is a text"),
-        ("[[scale]]\ncommand = [1]", r"\]\] 1: command 1: has to be a text, and this is a whole number"),
-        ('[[scale]]\nactuator = "k8s"', "'k8s' is none of its values, which are process, exec, systemd"),
+        ('[[scale]]\nmax = "many"', r"\]\] 1: max: must be a whole number, not text"),
+        ("[[scale]]\ncommand = [1]", r"\]\] 1: command 1: must be text, not a whole number"),
+        ('[[scale]]\nactuator = "k8s"', "'k8s' is not a valid value; valid are process, exec, systemd"),
         (
             '[[scale]]\nactuator = "kubernetes"\ndeployment = "a"',
             r"\]\] 1: actuator: kubernetes was removed, .*: use KEDA, or the actuator exec with kubectl scale",

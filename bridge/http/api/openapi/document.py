@@ -24,26 +24,26 @@ from bridge.http.server.settings import WebSettings
 VERSION: Final = "1"
 """Of the interface, as in ``/v1`` and in the sessions' subprotocol; not of a release."""
 _DESCRIPTION: Final = """\
-Queues of a bridge, triggers for queues in other stores, and who listens.
+Queues of a bridge, triggers for queues in external stores, and the state of workers.
 
-Times are milliseconds from now, unless a name says otherwise. Whole numbers are written without a fraction. A body with
-an unknown field is refused; those of triggers and events are ignored. So are unknown parameters, except in a put.
-Errors are `application/problem+json` with a stable `code`. Every GET may be asked as HEAD. An address that is not
-listed here is answered 404 `not_found`; another method 405 `method_not_allowed` with the header Allow. The endpoint for
-Azure's SDKs is another server, with Azure's interface.
+Times are milliseconds from now, unless a name shows another unit. Whole numbers have no fraction. A body with an
+unknown field is refused; unknown fields of triggers and events are ignored. So are unknown parameters, except in a put.
+Errors are `application/problem+json` with a stable `code`. Every GET is also available as HEAD. An address that is not
+listed here returns 404 `not_found`; another method returns 405 `method_not_allowed` with the header Allow. The endpoint
+for Azure's SDKs is a separate server with Azure's interface.
 
-A bridge listens on loopback, where everybody may do everything, unless it is told otherwise. With `--auth` each call
-but the probes and this description asks for a key or a token, and for the verb that its description names. A bridge
-answers only to its own names (Host), and refuses web pages of another origin (Origin). An address is at most
-{uri_bytes} bytes, the headers of a request are at most {headers} and {header_bytes} bytes.
+By default a bridge listens on loopback only, where everything is permitted without a key. With `--auth` each call
+except the probes and this description requires a key or a token, and the permission that its description names. A
+bridge accepts only its own names (Host), and rejects web pages of another origin (Origin). An address may have at most
+{uri_bytes} bytes; the headers of a request at most {headers} in number and {header_bytes} bytes.
 """
 _TAGS: Final = {
     "queues": "Messages in the bridge's own queues.",
-    "triggers": "Work that was put on queues in other stores.",
-    "channels": "Ways to hear of work.",
-    "state": "Who listens, and what is wrong.",
+    "triggers": "Work that was put on queues in external stores.",
+    "channels": "Ways to receive wakes.",
+    "state": "Workers, subscribers and problems.",
     "health": "For supervisors and scrapers.",
-    "page": "What a browser shows at the address of the bridge.",
+    "page": "The files and views of the page in the browser.",
 }
 _TOKENS: Final = {"account": "billing", "queue": "orders"}
 _LINKS: Final[dict[tuple[str, str], tuple[str, Json]]] = {
@@ -111,27 +111,27 @@ def described() -> Json:
             },
             "headers": {
                 BOOT_HEADER: {
-                    "description": "Which run of the bridge answers: drawn anew at each start. It is absent where the "
-                    "queues are in an engine, which other bridges may serve as well.",
+                    "description": "Identifies the run of the bridge that answers: generated at each start. It is "
+                    "absent if the queues are in a shared store, which other bridges may serve too.",
                     "required": False,
                     "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
                 },
                 SERVICE_ABLE_HEADER: {
-                    "description": "What this bridge can do and older ones cannot, as names between commas. "
-                    f"`{CARRIES}`: it keeps the headers of messages, which an older bridge drops. Clients ignore names "
-                    "that they do not know.",
+                    "description": "What this bridge supports and older ones do not, as names separated by commas. "
+                    f"`{CARRIES}`: it stores the headers of messages, which an older bridge drops. "
+                    "Clients ignore unknown names.",
                     "required": False,
                     "schema": {"type": "string", "pattern": "^[a-z-]+(, ?[a-z-]+)*$"},
                 },
                 STORE_HEADER: {
-                    "description": "What names the queue in its engine, by whichever bridge it is reached; only where "
-                    "it is in one.",
+                    "description": "Identifies the queue in its shared store, the same from every bridge; absent "
+                    "without a shared store.",
                     "required": False,
                     "schema": {"type": "string", "pattern": "^[0-9a-f]{1,128}$"},
                 },
                 ABLE_HEADER: {
-                    "description": "In what that engine can do less than a queue service otherwise, as a JSON object; "
-                    "absent where it can do the same.",
+                    "description": "Limits of that store compared with the queue service, as a JSON object; absent if "
+                    "there are none.",
                     "required": False,
                     "schema": {"type": "string", "pattern": r"^\{.*\}$"},
                 },
@@ -141,7 +141,7 @@ def described() -> Json:
                     "schema": {"type": "integer", "minimum": 1},
                 },
                 "WWW-Authenticate": {
-                    "description": "What is asked for (RFC 6750).",
+                    "description": "The required authentication (RFC 6750).",
                     "required": True,
                     "schema": {"type": "string", "pattern": "^Bearer "},
                 },
@@ -179,7 +179,7 @@ def _operation(each: Operation, responses: dict[str, Json]) -> Json:
             answers[str(status)] = {"$ref": f"#/components/responses/{name(status, *refused)}"}
             responses[name(status, *refused)] = refusal(status, refused)
     operation: Json = {"operationId": each.id, "tags": [each.tag], "summary": each.summary}
-    granted = f"With `--auth` it has to be granted `{each.verb.value}`." if each.verb else ""
+    granted = f"With `--auth` it requires the permission `{each.verb.value}`." if each.verb else ""
     if text := f"{each.description} {granted}".strip():
         operation["description"] = text
     if each.verb or each.keyed:

@@ -119,12 +119,12 @@ def _json(text: str, struct: type[msgspec.Struct], example: object = None) -> Js
 
 _CREATE: Final = _query(
     "create",
-    "Whether to make the queue where there is none; false answers 404 instead.",
+    "Whether to create the queue if it does not exist; false returns 404 instead.",
     {"type": "string", "enum": ["true", "false"], "default": "true"},
 )
 _LIST: Final = (
-    _query("filter", "A text that the names have in them.", {"type": "string", "maxLength": 200}),
-    _query("sort", "What stands first.", {"type": "string", "enum": list(get_args(Sort)), "default": "trouble"}),
+    _query("filter", "Text that the names must contain.", {"type": "string", "maxLength": 200}),
+    _query("sort", "What is shown first.", {"type": "string", "enum": list(get_args(Sort)), "default": "trouble"}),
     _query("first", "The number of the first row, from 0.", _whole(0, 10_000_000, 0)),
 )
 _PLACE: Final = "^([0-9]{1,18}[.][0-9]{1,18})?$"
@@ -146,13 +146,13 @@ _EVENT: Final[Json] = {
     "properties": {
         "specversion": said("The version of CloudEvents.", const=SPEC_VERSION),
         "type": said("Events of other types are refused.", const=EVENT_TYPE),
-        "id": said("With source: the same two are the same trigger, on whatever bus.", type="string", minLength=1),
-        "source": said("Who tells, for the id.", type="string", minLength=1),
+        "id": said("Identifies the trigger together with source, on every bus.", type="string", minLength=1),
+        "source": said("The sender, which makes the id unique.", type="string", minLength=1),
         "subject": said("The queue, as account/queue.", type=["string", "null"], pattern=REFERENCE),
-        "time": said("When it happened; passed on.", type=["string", "null"]),
-        "traceparent": said("W3C Trace Context; passed on.", type=["string", "null"]),
-        "datacontenttype": said("What the data is; JSON where nothing is said.", type=["string", "null"]),
-        "data": said("Anything; as JSON it may be a trigger, whose payload_size and not_before_ms are used."),
+        "time": said("When it happened; forwarded.", type=["string", "null"]),
+        "traceparent": said("W3C Trace Context; forwarded.", type=["string", "null"]),
+        "datacontenttype": said("The media type of the data; JSON if absent.", type=["string", "null"]),
+        "data": said("Any data; as JSON it may be a trigger, whose payload_size and not_before_ms are used."),
         "data_base64": said("The data as bytes, in place of data.", type=["string", "null"], format="byte"),
     },
 }
@@ -160,7 +160,7 @@ EVENT_SCHEMAS: Final[dict[str, Json]] = {
     "CloudEvent": _EVENT,
     "Accepted": {
         "type": "object",
-        "description": "How many triggers were taken; a repeated one counts as taken.",
+        "description": "How many triggers were accepted, including repeated ones.",
         "required": ["accepted"],
         "properties": {"accepted": {"type": "integer", "minimum": 0, "maximum": EVENTS_MAX}},
     },
@@ -177,7 +177,7 @@ _EVENT_EXAMPLE: Final = {
 }  # fmt: skip
 _TRIGGER_EXAMPLE: Final = {"storage_account": "billing", "queue_name": "orders", "payload_size": 3}
 _ACCEPTED: Final = {
-    "description": "Taken; workers are woken.",
+    "description": "Accepted; workers are woken.",
     "content": {JSON_TYPE: {"schema": reference("Accepted"), "example": {"accepted": 1}}},
 }
 _TRIGGER_CODES: Final = ("bad_trigger", "bad_queue_reference", "too_many_requests", "draining", "417 bad_parameter")
@@ -189,12 +189,13 @@ _TRIGGERS: Final = (
         id="publishTriggers",
         verb=Verb.RING,
         tag="triggers",
-        summary="Say that work was put on queues in other stores",
+        summary="Report work on queues in external stores",
         description=(
-            "One trigger, a list of them, or CloudEvents; all are taken or none. A put to this bridge's own queues "
-            f"needs no trigger. At most {REQUEST_BYTES_MAX} bytes, and {EVENT_BYTES_MAX} for one trigger. With the "
-            "header ce-specversion the request is one CloudEvent in binary mode, whatever its Content-Type: its "
-            "attributes are the headers ce-*, its data is the body."
+            "One trigger, a list of them, or CloudEvents; all are accepted or none. A put to this "
+            f"bridge's own queues needs no trigger. At most {REQUEST_BYTES_MAX} bytes, and "
+            f"{EVENT_BYTES_MAX} for one trigger. With the header ce-specversion the request is one "
+            "CloudEvent in binary mode, whatever its Content-Type: its attributes are the headers ce-*, "
+            "its data is the body."
         ),
         parameters=tuple(
             _header(f"ce-{name}", text, {"type": "string"})
@@ -202,7 +203,7 @@ _TRIGGERS: Final = (
                 ("specversion", f"CloudEvents in binary mode: {SPEC_VERSION}."),
                 ("type", f"In binary mode: {EVENT_TYPE}."),
                 ("id", "In binary mode: the event's id."),
-                ("source", "In binary mode: who tells."),
+                ("source", "In binary mode: the sender."),
                 ("subject", "In binary mode: the queue, as account/queue."),
                 ("time", "In binary mode: when it happened."),
                 ("traceparent", "In binary mode: W3C Trace Context."),
@@ -236,8 +237,8 @@ _TRIGGERS: Final = (
         id="publishTrigger",
         verb=Verb.RING,
         tag="triggers",
-        summary="Say that work was put on one queue in another store",
-        description="For use by hand: the address says everything, and a body is refused.",
+        summary="Report work on one queue in an external store",
+        description="For use by hand: the address contains everything, and a body is refused.",
         parameters=(_query("size", "How many messages were put.", _whole(1, PAYLOAD_SIZE_MAX, 1)),),
         answers={202: _ACCEPTED},
         codes=("not_found", "too_large", *_TRIGGER_CODES),
@@ -253,9 +254,9 @@ _PUTS: Final = (
         tag="queues",
         summary="Put messages on a queue",
         description=(
-            f"As JSON 1 to {BATCH_MAX} messages, all or none; with any other Content-Type, or none, one message: the "
-            f"body as it is. Makes the queue where there is none, and wakes its workers. At most {BULK_BYTES_MAX} "
-            "bytes. Unknown parameters of the address are refused."
+            f"As JSON 1 to {BATCH_MAX} messages, all or none; with any other Content-Type, or none, the "
+            "body is one message. Creates the queue if it does not exist, and wakes its workers. At most "
+            f"{BULK_BYTES_MAX} bytes. Unknown parameters of the address are refused."
         ),
         parameters=(_CREATE,),
         body={
@@ -264,7 +265,7 @@ _PUTS: Final = (
                 **_AS_IT_IS,
             }
         },
-        answers={201: _json("Put: on disk, where the bridge has one.", PutAnswer, _PUT_ANSWER)},
+        answers={201: _json("Put: on disk if the bridge has a data file.", PutAnswer, _PUT_ANSWER)},
         codes=("queue_not_found", "too_many_items", "message_too_large", "too_many_queues", *_CHANGES, *_BODY),
     ),
     Operation(
@@ -273,12 +274,12 @@ _PUTS: Final = (
         id="putMessageOnce",
         verb=Verb.PUT,
         tag="queues",
-        summary="Put one message under an id of yours, once",
+        summary="Put one message under your own id, once",
         description=(
-            "Send it as often as you like: the same body under the same id is put once, as long as the message is "
-            "there and for a while after it. The body is the message as it is, whatever its Content-Type, but for "
-            f"{MESSAGE_TYPE}: that is a message in JSON as a put of several has it, with headers. Unknown "
-            "parameters of the address are refused."
+            "Safe to repeat: the same body under the same id is put once, as long as the message exists "
+            "and for a while after it. The body is the message itself, whatever its Content-Type, except "
+            f"for {MESSAGE_TYPE}: that is one message in JSON, as in a put of several, with headers. "
+            "Unknown parameters of the address are refused."
         ),
         parameters=(
             {
@@ -290,10 +291,10 @@ _PUTS: Final = (
                 "example": "order-17",
             },
             _CREATE,
-            _query("visible_after_ms", "For how long nobody can receive it.", _whole(0, DELAY_MS_MAX, 0)),
+            _query("visible_after_ms", "For how long it cannot be received.", _whole(0, DELAY_MS_MAX, 0)),
             _query(
                 "ttl_s",
-                "After how many seconds it expires; -1 is never.",
+                "After how many seconds it expires; -1 means never.",
                 {"type": "integer", "anyOf": [{"const": -1}, {"minimum": 1, "maximum": TTL_S_MAX}], "default": -1},
             ),
         ),
@@ -309,10 +310,10 @@ _PUTS: Final = (
         },
         answers={
             201: {
-                **_json("Put: on disk, where the bridge has one.", PutAnswer, _PUT_ANSWER),
+                **_json("Put: on disk if the bridge has a data file.", PutAnswer, _PUT_ANSWER),
                 "headers": {"Location": {"$ref": "#/components/headers/Location"}},
             },
-            204: {"description": "It was put before; nothing was changed."},
+            204: {"description": "It was already put; nothing was changed."},
         },
         codes=(
             "queue_not_found", "message_conflict", "message_too_large", "too_many_queues", *_CHANGES, *_BODY,
@@ -327,15 +328,16 @@ _HANDLING: Final = (
         id="receiveMessages",
         verb=Verb.TAKE,
         tag="queues",
-        summary="Take messages from a queue",
+        summary="Receive messages from a queue",
         description=(
-            "Returns at once, with what there is. Each message is yours until its visibility timeout ends: delete it "
-            "when it is done. Without a body one message is taken for 30 seconds."
+            "Returns immediately with the available messages. Each message is yours until its visibility "
+            "timeout ends: delete it when it is done. Without a body, one message is received for 30 "
+            "seconds."
         ),
         body={"content": {JSON_TYPE: {"schema": reference(ReceiveRequest), "example": {"max": 10}}}},
         answers={
             200: _json(
-                "What was taken; none where nothing waits.",
+                "The received messages; empty if the queue has none.",
                 ReceiveAnswer,
                 {
                     "messages": [{**_CLAIM, **_MESSAGE}],
@@ -353,7 +355,7 @@ _HANDLING: Final = (
         id="settleMessages",
         verb=Verb.TAKE,
         tag="queues",
-        summary="Delete messages, give them back, or keep them longer",
+        summary="Delete messages, return them, or extend their timeouts",
         description=f"At most {BATCH_MAX} in each list, and {BULK_BYTES_MAX} bytes. Each item has its own outcome.",
         body={
             "required": True,
@@ -372,17 +374,17 @@ _HANDLING: Final = (
         id="peekMessages",
         verb=Verb.LOOK,
         tag="queues",
-        summary="Look at messages without taking them",
+        summary="Show messages without receiving them",
         parameters=(
             _query(
                 "max",
-                f"The most to show; fewer where the answer would be over {PEEK_BYTES_MAX} bytes.",
+                f"The maximum number to show; fewer if the answer would exceed {PEEK_BYTES_MAX} bytes.",
                 _whole(1, BATCH_MAX, BATCH_MAX),
             ),
         ),
         answers={
             200: _json(
-                "What could be received now.", PeekAnswer, {"messages": [{"id": _CLAIM["id"], **_MESSAGE}]}
+                "Messages that could be received now.", PeekAnswer, {"messages": [{"id": _CLAIM["id"], **_MESSAGE}]}
             )
         },
         codes=("queue_not_found", *_STORE),
@@ -408,9 +410,11 @@ _QUEUES: Final = (
         tag="queues",
         summary="List the queues of this bridge's queue service",
         parameters=(
-            _query("prefix", "What their names begin with.", {"type": "string", "pattern": "^[A-Za-z0-9_/-]{0,161}$"}),
-            _query("after", "The `next` of the page before.", {"type": "string", "pattern": "^[A-Za-z0-9_/-]{0,161}$"}),
-            _query("limit", "The most to list; a page may be shorter.", _whole(1, PAGE_MAX, PAGE_MAX)),
+            _query("prefix", "The beginning of their names.", {"type": "string", "pattern": "^[A-Za-z0-9_/-]{0,161}$"}),
+            _query(
+                "after", "The `next` of the previous page.", {"type": "string", "pattern": "^[A-Za-z0-9_/-]{0,161}$"}
+            ),
+            _query("limit", "The maximum number to list; a page may be shorter.", _whole(1, PAGE_MAX, PAGE_MAX)),
         ),
         answers={200: _json("One page.", QueueNames, {"queues": ["billing/orders"], "next": None})},
         codes=("too_many_requests", *_STORE),
@@ -421,9 +425,9 @@ _QUEUES: Final = (
         id="describeQueue",
         verb=Verb.LOOK,
         tag="queues",
-        summary="Say how a queue stands",
-        description="Also for a queue in another store that was heard of.",
-        answers={200: _json("How it stands.", QueueState)},
+        summary="Show the state of a queue",
+        description="Also for a known queue in an external store.",
+        answers={200: _json("Its state.", QueueState)},
         codes=("queue_not_found",),
     ),
     Operation(
@@ -432,12 +436,12 @@ _QUEUES: Final = (
         id="createQueue",
         verb=Verb.MANAGE,
         tag="queues",
-        summary="Make a queue, or replace its metadata",
-        description="Not needed before a put, which makes it.",
+        summary="Create a queue, or replace its metadata",
+        description="Optional: the first put creates the queue.",
         body={
             "content": {JSON_TYPE: {"schema": reference(CreateRequest), "example": {"metadata": {"team": "billing"}}}}
         },
-        answers={201: _MADE, 204: {"description": "It is there already; metadata given was replaced."}},
+        answers={201: _MADE, 204: {"description": "It already exists; given metadata was replaced."}},
         codes=("too_many_queues", *_CHANGES, *_BODY),
     ),
     Operation(
@@ -447,7 +451,7 @@ _QUEUES: Final = (
         verb=Verb.MANAGE,
         tag="queues",
         summary="Remove a queue and its messages",
-        answers={204: {"description": "It is gone, or was not there."}},
+        answers={204: {"description": "It no longer exists, or did not exist."}},
         codes=_CHANGES,
     ),
     *(
@@ -458,14 +462,14 @@ _QUEUES: Final = (
             verb=Verb.MANAGE,
             tag="queues",
             summary=summary,
-            description="Doing it again changes nothing; it outlives a restart.",
+            description="Repeating it changes nothing; it persists across restarts.",
             body={"content": {JSON_TYPE: {"schema": reference(PauseRequest)}}},
             answers={204: _DONE},
             codes=("queue_not_found", *_CHANGES, *_BODY),
         )
         for action, summary in (
-            ("pause", "Give nothing out; puts are still taken"),
-            ("resume", "Give messages out again, and wake workers"),
+            ("pause", "Deliver no messages; puts are still accepted"),
+            ("resume", "Deliver messages again, and wake workers"),
         )
     ),
     Operation(
@@ -474,7 +478,7 @@ _QUEUES: Final = (
         id="forgetQueue",
         verb=Verb.OPERATE,
         tag="state",
-        summary="Forget a queue of another store that is gone",
+        summary="Forget a queue of an external store that no longer exists",
         answers={204: _DONE},
         codes=("queue_not_found", "conflict"),
     ),
@@ -487,18 +491,18 @@ _GRAVES: Final = (
         id="showBuried",
         verb=Verb.LOOK,
         tag="queues",
-        summary="Show what was buried, and why",
+        summary="Show dead letters with their reasons",
         description=(
-            f"Visible messages of a poison queue with the facts of their burials, {BATCH_MAX} at a time. With `reason` "
-            "an answer may have fewer, or none, and tell where to go on. Only the bridge's own queue service knows "
-            "places: of an engine's queue the first are shown."
+            f"Visible messages of a poison queue with the facts about their failures, {BATCH_MAX} at a "
+            "time. With `reason` an answer may have fewer or none, and `next` continues. Positions exist "
+            "only for embedded queues: of a queue in a shared store, the first messages are shown."
         ),
         parameters=(
-            _query("after", "What an earlier answer gave as `next`.", {"type": "string", "pattern": _PLACE}),
-            _query("reason", "Only those with this text in their reason.", {"type": "string", "maxLength": 1000}),
+            _query("after", "The `next` of an earlier answer.", {"type": "string", "pattern": _PLACE}),
+            _query("reason", "Only messages with this text in their reason.", {"type": "string", "maxLength": 1000}),
             _query("newest", "The newest first.", {"type": "boolean", "default": False}),
         ),
-        answers={200: _json("The messages; nothing is taken.", Graves)},
+        answers={200: _json("The messages; none is received.", Graves)},
         codes=(*_STORE, "queue_not_found"),
     ),
     *(
@@ -511,17 +515,17 @@ _GRAVES: Final = (
             summary=summary,
             description=text,
             body={"content": {JSON_TYPE: {"schema": reference(Chosen), "example": {"reason": "ValueError"}}}},
-            answers={202: _json("It has begun; the page shows how far it is.", Run)},
+            answers={202: _json("It has started; the page shows its progress.", Run)},
             codes=(*_STORE, *_BODY, "queue_not_found", "conflict"),
         )
         for path, name, summary, text in (
             (
                 "replay",
                 "replayBuried",
-                "Put buried messages back to where they failed",
-                "Each is put before it is deleted here. One whose queue is not granted for `put`, or not known, stays.",
+                "Replay dead letters to the queues where they failed",
+                "Each is put before it is deleted here. It stays if its queue is unknown or `put` is not granted.",
             ),
-            ("discard", "discardBuried", "Delete buried messages", "They are gone for good."),
+            ("discard", "discardBuried", "Delete dead letters", "They are deleted permanently."),
         )
     ),
 )
@@ -533,7 +537,7 @@ _PAGE: Final = (
             path=path,
             id=name.replace(".", "_"),
             tag="page",
-            summary=f"Give the page's {name}",
+            summary=f"Return the page's {name}",
             answers={200: {"description": "The file.", "content": {media: {"schema": {"type": "string"}}}}},
         )
         for path, (name, media) in FILES.items()
@@ -547,13 +551,13 @@ _PAGE: Final = (
             tag="page",
             summary=summary,
             description=(
-                "Server-sent events without a name; each is a whole view as the page shows it, once a second at most. "
-                "What is in a view belongs to the page, and changes with it."
+                "Server-sent events without a name; each is a complete view as the page shows it, at "
+                "most once a second. The content of a view belongs to the page, and changes with it."
             ),
             parameters=parameters,
             answers={
                 200: {
-                    "description": "The stream; while the bridge stops, or has too many, one that ends at once.",
+                    "description": "The stream; it ends immediately if the bridge is stopping or has too many.",
                     "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
                 }
             },
@@ -573,9 +577,9 @@ _LOGIN: Final = (
         path="/v1/login",
         id="beginSignIn",
         tag="page",
-        summary="Begin to sign in at the issuer of this bridge's configuration",
-        description="404 where there is none. Nothing is kept here of it.",
-        answers={200: _json("What the tab needs to go there.", Begun)},
+        summary="Start a sign-in at the issuer of this bridge's configuration",
+        description="404 without such an issuer. The bridge stores nothing.",
+        answers={200: _json("What the tab needs for the sign-in.", Begun)},
         codes=("not_found", "issuer_unavailable"),
     ),
     Operation(
@@ -583,9 +587,9 @@ _LOGIN: Final = (
         path="/v1/login",
         id="endSignIn",
         tag="page",
-        summary="Exchange what the issuer sent the browser back with for a token",
+        summary="Exchange the issuer's code for a token",
         body={"required": True, "content": {JSON_TYPE: {"schema": reference(SignIn)}}},
-        answers={200: _json("Who signed in.", SignedIn)},
+        answers={200: _json("The user who signed in.", SignedIn)},
         codes=("not_found", "issuer_unavailable", "forbidden", "too_many_requests", *_BODY),
     ),
 )
@@ -597,8 +601,8 @@ _STATE: Final = (
         id="explainQueue",
         verb=Verb.LOOK,
         tag="state",
-        summary="Say who would get a trigger now, and why another would not",
-        answers={200: _json("For each listener, whether and why.", Explained)},
+        summary="Explain which workers a trigger would wake now",
+        answers={200: _json("For each worker, whether it would be woken and why.", Explained)},
         codes=("queue_not_found",),
     ),
     Operation(
@@ -609,7 +613,7 @@ _STATE: Final = (
         tag="state",
         summary="List workers, event streams and webhooks",
         description="Webhooks are added in the configuration file only, never over HTTP.",
-        answers={200: _json("Who listens.", Listeners)},
+        answers={200: _json("The workers, event streams and webhooks.", Listeners)},
     ),
     Operation(
         method="GET",
@@ -617,7 +621,7 @@ _STATE: Final = (
         id="describeCluster",
         verb=Verb.OPERATE,
         tag="state",
-        summary="Show the bridges that take turns with this one",
+        summary="Show the bridges of this cluster",
         answers={200: _json("The cluster as this bridge sees it.", Cluster)},
     ),
     Operation(
@@ -626,8 +630,8 @@ _STATE: Final = (
         id="listFindings",
         verb=Verb.OPERATE,
         tag="state",
-        summary="Say what a person should know of this bridge",
-        answers={200: _json("Work that nobody looks at, and listeners in trouble.", Findings)},
+        summary="Show findings that need attention",
+        answers={200: _json("Work that no worker will check, and workers in trouble.", Findings)},
     ),
 )
 
@@ -638,11 +642,11 @@ _CHANNELS: Final = (
         id="streamWakes",
         verb=Verb.LOOK,
         tag="channels",
-        summary="Hear when queues have work, as server-sent events",
+        summary="Receive wakes of queues, as server-sent events",
         description=(
-            "The stream stays open; each event `wake` says that a queue has work. Its id, sent back in Last-Event-ID, "
-            "has the bridge tell what was missed; an event `gap` says that it cannot know. The events are described "
-            "in asyncapi.yaml."
+            "The stream stays open; each event `wake` reports that a queue has work. If you send its id "
+            "back in Last-Event-ID, the bridge sends what was missed; an event `gap` means that it "
+            "cannot know. The events are described in asyncapi.yaml."
         ),
         parameters=(
             _query(
@@ -659,13 +663,13 @@ _CHANNELS: Final = (
                 explode=True,
                 example=["billing/orders"],
             ),
-            _query("last_event_id", "As Last-Event-ID, for clients that cannot send it.", {"type": "string"}),
-            _query("lastEventId", "The same by the name that browsers' polyfills use.", {"type": "string"}),
-            _header("Last-Event-ID", "The id of the last event that was heard.", {"type": "string"}),
+            _query("last_event_id", "Like Last-Event-ID, for clients that cannot send it.", {"type": "string"}),
+            _query("lastEventId", "The same under the name that browsers' polyfills use.", {"type": "string"}),
+            _header("Last-Event-ID", "The id of the last received event.", {"type": "string"}),
         ),
         answers={
             200: {
-                "description": "The stream; while the bridge stops, or has too many, one that ends at once.",
+                "description": "The stream; it ends immediately if the bridge is stopping or has too many.",
                 "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
             }
         },
@@ -677,19 +681,22 @@ _CHANNELS: Final = (
         id="openSession",
         keyed=True,
         tag="channels",
-        summary="Open a wire, as a WebSocket",
+        summary="Open a WebSocket connection for calls and sessions",
         description=(
-            f"A WebSocket handshake (RFC 6455) that offers the subprotocol {SUBPROTOCOL}; any other request is "
-            "refused. Binary messages are calls, with the paths and bodies of this document (docs/channels.md). Text "
-            f"messages are the frames of a worker's session, JSON of at most {FRAME_BYTES_MAX} bytes, described in "
-            "asyncapi.yaml. With `--auth` it asks for a key; each call and each session has to be granted its own."
+            f"A WebSocket handshake (RFC 6455) that offers the subprotocol {SUBPROTOCOL}; any other "
+            "request is refused. Binary messages are calls, with the paths and bodies of this document "
+            "(docs/channels.md). Text messages are the frames of a worker's session, JSON of at most "
+            f"{FRAME_BYTES_MAX} bytes, described in asyncapi.yaml. With `--auth` it requires a key; each "
+            "call and each session needs its own permission."
         ),
         parameters=(
             _header(
-                "Sec-WebSocket-Protocol", f"Has {SUBPROTOCOL} in its list.", {"type": "string", "const": SUBPROTOCOL}
+                "Sec-WebSocket-Protocol",
+                f"Contains {SUBPROTOCOL} in its list.",
+                {"type": "string", "const": SUBPROTOCOL},
             ),
         ),
-        answers={101: {"description": "The wire is open."}},
+        answers={101: {"description": "The connection is open."}},
         codes=("draining", "unauthenticated", "too_many_requests"),
     ),
 )
@@ -701,7 +708,7 @@ _HEALTH: Final = (
             path=path,
             id=name,
             tag="health",
-            summary="Say that the bridge answers",
+            summary="Check that the bridge answers",
             answers={
                 200: {
                     "description": "It does.",
@@ -716,14 +723,16 @@ _HEALTH: Final = (
         path="/readyz",
         id="readyz",
         tag="health",
-        summary="Say whether all that is required works",
-        description="The data file and each configured bus; which of them are required is a setting.",
+        summary="Check that all required parts work",
+        description="The data file and each configured bus; a setting decides which of them are required.",
         answers={
             200: _json(
-                "All of it works.", Readiness, {"ready": True, "checks": {"store": {"ok": True, "detail": "ok"}}}
+                "All required parts work.",
+                Readiness,
+                {"ready": True, "checks": {"store": {"ok": True, "detail": "ok"}}},
             ),
             503: {
-                **_json("Something does not; all other calls go on.", Readiness),
+                **_json("Some part does not work; all other calls still do.", Readiness),
                 "headers": {"Retry-After": {"$ref": "#/components/headers/Retry-After"}},
             },
         },
@@ -734,7 +743,7 @@ _HEALTH: Final = (
         id="metrics",
         verb=Verb.OPERATE,
         tag="health",
-        summary="Give the metrics",
+        summary="Return the metrics",
         answers={
             200: {
                 "description": "In Prometheus's text format.",
@@ -747,7 +756,7 @@ _HEALTH: Final = (
         path="/openapi.json",
         id="openapi",
         tag="health",
-        summary="Give this description",
+        summary="Return this description",
         answers={
             200: {
                 "description": "The description, as OpenAPI 3.1.",

@@ -21,7 +21,7 @@ MOMENT: Final = "An RFC 3339 time in UTC with milliseconds."
 
 _TEXT: Final = {"type": "string"}
 _NONE: Final = {"type": "null"}
-_RECEIPT: Final = "The receipt of the receive or the extension that was answered last."
+_RECEIPT: Final = "The receipt of the latest receive or extension."
 _BODY: Final = said(f"The message as text; at most {BODY_BYTES_MAX} bytes in UTF-8.", maxLength=BODY_BYTES_MAX)
 _BYTES: Final = said(
     f"The message as bytes, in base64; at most {BODY_BYTES_MAX} of them.",
@@ -34,10 +34,10 @@ _ONE_BODY: Final[list[Json]] = [
     {"required": ["body_base64"], "properties": {"body_base64": _TEXT, "body": _NONE}},
 ]
 _NO_BODY: Final[Json] = {"properties": {"body": _NONE, "body_base64": _NONE}}
-HEADERS: Final = "Names and values that were put with it; names are in lower case."
+HEADERS: Final = "Names and values that were put with it; names are in lowercase."
 _CASELESS: Final = "|".join("".join(f"[{c.upper()}{c}]" if c.isalpha() else c for c in name) for name in RESERVED)
 _HEADERS: Final = said(
-    f"Names and values beside the body, at most {HEADERS_BYTES_MAX} bytes in all; names are kept in lower case.",
+    f"Names and values next to the body, at most {HEADERS_BYTES_MAX} bytes in total; names are stored in lowercase.",
     maxProperties=HEADERS_MAX,
     propertyNames={"pattern": f"^(?!{_CASELESS})[A-Za-z0-9][A-Za-z0-9._-]{{0,127}}$"},
     additionalProperties={
@@ -47,173 +47,186 @@ _HEADERS: Final = said(
     },
 )
 _QUEUE: Final = said("The queue, as account/queue.")
-_GEN: Final = said("The number of the newest reason to look at this queue; it grows with each.")
-_DIRTY: Final = said("Whether there is a reason to look that no worker has answered yet.")
-_UNATTENDED: Final = said("In words, that work waits and nobody will look at it; null where all is well.")
-_FREE: Final = said("Messages that it could take now.")
-_FAILING: Final = said("For how many seconds its receives have failed; null where the last was answered.")
+_GEN: Final = said("The number of the newest reason to check this queue; it grows with each.")
+_DIRTY: Final = said("Whether the queue needs a check that no worker has answered yet.")
+_UNATTENDED: Final = said("A sentence if work waits and nothing will check it; null if all is well.")
+_FREE: Final = said("How many more messages it could receive now.")
+_FAILING: Final = said("For how many seconds its receives have failed; null if the last one succeeded.")
 _CHANNEL: Final = said("How it is connected: websocket, nats, mqtt, local, sse or webhook.")
-_INSTANCE: Final = said("The worker process, 32 hexadecimal digits drawn at its start.")
-_LISTENER: Final = said("The name that it gave itself.")
-_EXISTS: Final = said("Whether the queue exists; null while nobody has told (a queue in another store).")
-_DEPTH: Final = said("What is in the queue; null while nobody has told (a queue in another store).")
-_AGE: Final = said("How old the depth is, where it was told by a worker; null where it is of now.")
-_OLDEST: Final = said("For how long the message that has been visible longest has waited; null where none is.")
+_INSTANCE: Final = said("The worker process: 32 hexadecimal digits, generated at its start.")
+_LISTENER: Final = said("The name that the worker gave itself.")
+_EXISTS: Final = said(
+    "Whether the queue exists; null if unknown (a queue in an external store that no worker has reported)."
+)
+_DEPTH: Final = said(
+    "The messages in the queue; null if unknown (a queue in an external store that no worker has reported)."
+)
+_AGE: Final = said("The age of the depth if a worker reported it; null if it is current.")
+_OLDEST: Final = said("For how long the oldest visible message has waited; null if there is none.")
 _COUNT: Final = {"minimum": 0, "maximum": COUNT_MAX}
-_LEASED: Final = said("How many of those invisible a worker holds; null where the store does not tell it apart.")
-_DELAYED: Final = said("How many of those invisible were put, or given back, for later; null likewise.")
-_BURIED: Final = said("How many messages lie in its poison queue; null where nobody has counted it.")
-_BURIED_AGE: Final = said("How old that number is; null where it is of now.")
-_UNTOLD: Final = said("By field, why a number is null, or less than it seems.")
-_AT_LEAST: Final = said("Whether there may be more than the depth says.")
+_LEASED: Final = said("How many of the invisible messages are in flight; null if the store does not report it.")
+_DELAYED: Final = said(
+    "How many of the invisible messages were put or returned with a delay; null if the store does not report it."
+)
+_BURIED: Final = said("How many messages are in its poison queue; null if unknown.")
+_BURIED_AGE: Final = said("The age of that number; null if it is current.")
+_UNTOLD: Final = said("By field, why a number is null or lower than expected.")
+_AT_LEAST: Final = said("Whether there may be more messages than the depth shows.")
 
 WORDS: Final[Words] = {
     "PutRequest": {
-        "messages": said("They go in together or not at all.", minItems=1, maxItems=BATCH_MAX),
+        "messages": said("All of them are put, or none.", minItems=1, maxItems=BATCH_MAX),
     },
     "PutItem": {
         "": said("One message, with exactly one of the two bodies.", oneOf=_ONE_BODY),
         "body": _BODY,
         "body_base64": _BYTES,
-        "visible_after_ms": said("For how long nobody can receive it.", minimum=0, maximum=DELAY_MS_MAX),
+        "visible_after_ms": said("For how long it cannot be received.", minimum=0, maximum=DELAY_MS_MAX),
         "ttl_s": said(
-            "After how many seconds it expires; -1 is never.",
+            "After how many seconds it expires; -1 means never.",
             anyOf=[{"const": -1}, {"minimum": 1, "maximum": TTL_S_MAX}],
         ),
         "headers": _HEADERS,
     },
-    "PutAnswer": {"messages": said("One for each message, in the order given.")},
+    "PutAnswer": {"messages": said("One for each message, in the order of the request.")},
     "PutReceipt": {
-        "": said("What a put gives for each message."),
-        "id": said("The message's name, made by the service."),
-        "pop_receipt": said("Settles the message, as long as nobody has received it."),
+        "": said("The result of a put for each message."),
+        "id": said("The message's id, assigned by the service."),
+        "pop_receipt": said("Settles the message until it is received."),
         "visible_in_ms": said("When it can be received.", minimum=0),
     },
     "ReceiveRequest": {
-        "": said("How much to take, and for how long."),
-        "max": said("The most messages to take.", minimum=1, maximum=BATCH_MAX),
+        "": said("How many messages to receive, and for how long."),
+        "max": said("The maximum number of messages to receive.", minimum=1, maximum=BATCH_MAX),
         "visibility_timeout_s": said(
-            "For how long nobody else receives them; settle or extend each before that.",
+            "For how long no other receive returns them; settle or extend each before that.",
             minimum=1,
             maximum=VISIBILITY_S_MAX,
         ),
-        "wake_source": said("Why this receive is made, for the metrics.", enum=list(WAKE_SOURCES)),
+        "wake_source": said("The reason for this receive, for the metrics.", enum=list(WAKE_SOURCES)),
     },
     "ReceiveAnswer": {
-        "messages": said("The messages taken, those that have waited longest first; none where nothing waits."),
+        "messages": said("The received messages, longest-waiting first; empty if the queue has none."),
         "depth": said("What is in the queue after this receive."),
-        "next_visible_in_ms": said("When the next message can be received; null where there is none to come."),
-        "next_delayed_in_ms": said("The same without those that somebody has received: delays only."),
-        "blocked": said("Something else than emptiness limited this answer, so that it proves nothing; said where so."),
-        "depth_is_least": said("There may be more than depth says; said where it is so."),
-        "counts": said("What else the store told beside this receive; said where it did."),
+        "next_visible_in_ms": said("When the next message can be received; null if there is none."),
+        "next_delayed_in_ms": said("The same without messages in flight: delays only."),
+        "blocked": said(
+            "Present if something other than an empty queue limited this answer, so that it does not prove "
+            "the queue empty."
+        ),
+        "depth_is_least": said("Present if there may be more messages than depth shows."),
+        "counts": said("Other counts that the store returned with this receive, if any."),
     },
     "PeekAnswer": {
         "messages": {
-            "description": "The first messages that could be received; fewer than asked for where they are long.",
+            "description": "The first messages that could be received; fewer than requested if they are large.",
             "items": reference("Message"),
         }
     },
     "Message": {
-        "": said("A message. Its body is text where it is UTF-8, else base64; a peek gives no receipt."),
-        "id": said("The message's name."),
-        "pop_receipt": said("What settles it; each receive and each extension gives a new one."),
+        "": said("A message. Its body is text if it is UTF-8, else base64; a peek returns no receipt."),
+        "id": said("The message's id."),
+        "pop_receipt": said("Settles the message; each receive and each extension returns a new one."),
         "body": said("The message as text."),
         "body_base64": said("The message as bytes, in base64."),
-        "dequeue_count": said("How often it was received, this time included.", minimum=0),
+        "dequeue_count": said("How often it was received, including this time.", minimum=0),
         "inserted_at": said(f"When it was put. {MOMENT}", format="date-time"),
-        "expires_at": said(f"When it expires; null is never. {MOMENT}", format="date-time"),
-        "key": said("The id that it was put under, where it was."),
-        "headers": said(f"{HEADERS} Absent where there are none."),
+        "expires_at": said(f"When it expires; null means never. {MOMENT}", format="date-time"),
+        "key": said("The id under which it was put, if any."),
+        "headers": said(f"{HEADERS} Absent if there are none."),
     },
     "Depth": {
         "": said("How many messages there are."),
-        "visible": said("Those that a receive could take now.", minimum=0),
-        "invisible": said("Those that somebody has received, or that are put for later.", minimum=0),
+        "visible": said("Messages that a receive could return now.", minimum=0),
+        "invisible": said("Messages that are in flight or delayed.", minimum=0),
     },
     "Counts": {
-        "": said("All that a store tells of a queue; null is not told."),
-        "visible": said("Those that a receive could take now.", minimum=0),
+        "": said("All counts that a store reports for a queue; null means not reported."),
+        "visible": said("Messages that a receive could return now.", minimum=0),
         "invisible": said("The others.", minimum=0),
-        "at_least": said("Whether there may be more, and the oldest have waited longer."),
-        "leased": said("How many of those invisible a worker holds."),
-        "delayed": said("How many of those invisible were put, or given back, for later."),
-        "oldest_ms": said("For how long the message that has been visible longest has waited."),
+        "at_least": said("Whether there may be more messages, and older ones."),
+        "leased": said("How many of the invisible messages are in flight."),
+        "delayed": said("How many of the invisible messages were put or returned with a delay."),
+        "oldest_ms": said("For how long the oldest visible message has waited."),
     },
     "SettleRequest": {
-        "": said("What to do with messages received; each list is optional."),
+        "": said("What to do with received messages; each list is optional."),
         "delete": said("Done: remove them.", maxItems=BATCH_MAX),
-        "release": said("Give them back.", maxItems=BATCH_MAX),
-        "extend": said("Keep them longer.", maxItems=BATCH_MAX),
+        "release": said("Return them to the queue.", maxItems=BATCH_MAX),
+        "extend": said("Extend their visibility timeouts.", maxItems=BATCH_MAX),
     },
     "Claim": {
-        "": said("A message and the receipt that shows it is yours."),
-        "id": said("The message's name."),
+        "": said("A message and the receipt of your receive."),
+        "id": said("The message's id."),
         "pop_receipt": said(_RECEIPT),
     },
     "ReleaseItem": {
-        "": said("A message to give back."),
-        "id": said("The message's name."),
+        "": said("A message to return to the queue."),
+        "id": said("The message's id."),
         "pop_receipt": said(_RECEIPT),
-        "after_ms": said("For how long nobody can receive it.", minimum=0, maximum=DELAY_MS_MAX),
-        "uncounted": said("Nobody has worked on it: this receive is taken off its dequeue_count."),
+        "after_ms": said("For how long it cannot be received.", minimum=0, maximum=DELAY_MS_MAX),
+        "uncounted": said("The attempt does not count: this receive is subtracted from its dequeue_count."),
     },
     "ExtendItem": {
-        "": said("A message to keep longer, perhaps with another body.", oneOf=[*_ONE_BODY, _NO_BODY]),
-        "id": said("The message's name."),
+        "": said("A message to extend, optionally with a new body.", oneOf=[*_ONE_BODY, _NO_BODY]),
+        "id": said("The message's id."),
         "pop_receipt": said(_RECEIPT),
         "visibility_timeout_s": said(
-            "For how long from now nobody else receives it.", minimum=1, maximum=VISIBILITY_S_MAX
+            "For how long from now no other receive returns it.", minimum=1, maximum=VISIBILITY_S_MAX
         ),
         "body": _BODY,
         "body_base64": _BYTES,
     },
     "SettleAnswer": {
-        "": said("An outcome for each item, list by list in the order given."),
-        "delete": said("Of those to delete."),
-        "release": said("Of those to give back."),
-        "extend": said("Of those to keep longer."),
+        "": said("An outcome for each item, list by list in the order of the request."),
+        "delete": said("Outcomes of the messages to delete."),
+        "release": said("Outcomes of the messages to return."),
+        "extend": said("Outcomes of the messages to extend."),
     },
     "Outcome": {
-        "": said("What became of one item."),
-        "ok": said("Whether it was done."),
-        "pop_receipt": said("The new receipt, of an extension or a release."),
+        "": said("The outcome of one item."),
+        "ok": said("Whether it succeeded."),
+        "pop_receipt": said("The new receipt after an extension or a release."),
         "code": said(
-            "Why not: the message is gone, or somebody else has received it.",
+            "Why it failed: the message no longer exists, or it was received again by another worker.",
             enum=["message_not_found", "pop_receipt_mismatch"],
         ),
     },
     "CreateRequest": {
-        "": said("What may be said of a queue when it is made."),
-        "metadata": said(f"Text by name, at most {METADATA_BYTES_MAX} bytes; replaces what is there."),
+        "": said("Options for a new queue."),
+        "metadata": said(f"Text by name, at most {METADATA_BYTES_MAX} bytes; replaces existing metadata."),
     },
-    "PauseRequest": {"": said("Has no fields.")},
+    "PauseRequest": {"": said("It has no fields.")},
     "CloudQueueWorkDetected": {
-        "": said("Says that work was put on a queue in another store."),
+        "": said("Reports that work was put on a queue in an external store."),
         "storage_account": said("The first part of the queue's name.", pattern=f"^{TOKEN}$"),
         "queue_name": said("The second part of the queue's name.", pattern=f"^{TOKEN}$"),
-        "payload_size": said("How many messages were put, not their bytes.", minimum=1, maximum=PAYLOAD_SIZE_MAX),
-        "id": said("With source: the same two are the same trigger, on whatever bus.", maxLength=TEXT_MAX),
-        "source": said("Who tells, for the id.", maxLength=TEXT_MAX),
-        "time": said("When it happened; passed on.", maxLength=TEXT_MAX),
-        "not_before_ms": said(
-            "In how long the work can be received, counted from now.", minimum=0, maximum=NOT_BEFORE_MS_MAX
+        "payload_size": said(
+            "How many messages were put, not their size in bytes.", minimum=1, maximum=PAYLOAD_SIZE_MAX
         ),
-        "traceparent": said("W3C Trace Context; passed on.", maxLength=TEXT_MAX),
-        "traces": said("Where several publishes were merged into this one: the trace contexts of all of them."),
+        "id": said("Identifies the trigger together with source, on every bus.", maxLength=TEXT_MAX),
+        "source": said("The sender, which makes the id unique.", maxLength=TEXT_MAX),
+        "time": said("When it happened; forwarded.", maxLength=TEXT_MAX),
+        "not_before_ms": said(
+            "After how many milliseconds the work can be received, counted from now.",
+            minimum=0,
+            maximum=NOT_BEFORE_MS_MAX,
+        ),
+        "traceparent": said("W3C Trace Context; forwarded.", maxLength=TEXT_MAX),
+        "traces": said("The trace contexts of all publishes that were merged into this one."),
     },
     "Traces": {
-        "": said("The trace contexts of triggers that were merged into one."),
-        "parents": said(f"Each as W3C Trace Context has its traceparent: the newest {TRACES_MAX}, oldest first."),
-        "dropped": said("How many more there were, before those."),
+        "": said("The trace contexts of triggers that were merged into one trigger."),
+        "parents": said(f"Each as a traceparent of W3C Trace Context: the newest {TRACES_MAX}, oldest first."),
+        "dropped": said("How many earlier ones were dropped."),
     },
     "QueueNames": {
         "": said("One page of queues."),
         "queues": said("Queues as account/queue, in ascending order."),
-        "next": said("What to pass as after for the next page; null on the last."),
+        "next": said("The value of after for the next page; null on the last one."),
     },
     "QueueState": {
-        "": said("How a queue stands; counters since the bridge started."),
+        "": said("The state of a queue; its counters start with the bridge."),
         "queue": _QUEUE,
         "exists": _EXISTS,
         "depth": _DEPTH,
@@ -225,168 +238,173 @@ WORDS: Final[Words] = {
         "buried": _BURIED,
         "buried_age_ms": _BURIED_AGE,
         "untold": _UNTOLD,
-        "paused": said("Whether it gives nothing out."),
+        "paused": said("Whether the queue is paused, so that no messages are delivered."),
         "gen": _GEN,
         "dirty": _DIRTY,
-        "sessions": said("Workers that listen to it."),
+        "sessions": said("Workers of this queue."),
         "unattended": _UNATTENDED,
         "wakes": said("Wakes sent, by reason."),
-        "receives": said("Receives answered, those of workers on another store included."),
-        "wake_sources": said("Receives answered, by why they were made."),
-        "triggers": said("Triggers taken."),
-        "jobs": said("By handler: what became of its messages, as workers of this bridge told."),
-        "unannounced": said("Receives that found new work that nobody had announced: a publish was lost."),
+        "receives": said("Answered receives, including those of workers with an external store."),
+        "wake_sources": said("Answered receives, by their reason."),
+        "triggers": said("Accepted triggers."),
+        "jobs": said("By handler: the outcomes of its messages, as workers of this bridge reported them."),
+        "unannounced": said("Receives that found new messages without a trigger: a publish was lost."),
     },
     "Jobs": {
-        "": said("What became of the messages that one handler was given; a number that is absent is 0."),
+        "": said("The outcomes of one handler's messages; an absent number is 0."),
         "outcomes": said(
-            f"Ended attempts, each in one: {', '.join(OUTCOMES)}.",
+            f"Ended attempts, each counted once: {', '.join(OUTCOMES)}.",
             additionalProperties={"type": "integer", **_COUNT},
         ),
         "failures": said(
-            f"Attempts that failed, by class: the type of the exception, or a word such as timeout; {CLASSES_MAX} of "
-            f"them, then {OTHER}.",
+            "Failed attempts by class: the type of the exception, or a word such as timeout; "
+            f"{CLASSES_MAX} of them, then {OTHER}.",
             maxProperties=CLASSES_MAX + 1,
             additionalProperties={"type": "integer", **_COUNT},
         ),
-        "in_flight": said("Calls that run.", **_COUNT),
+        "in_flight": said("Calls in progress.", **_COUNT),
         "leases_lost": said("Messages whose lease ended before they were settled.", **_COUNT),
-        "handling": said("The time of the handler; in a batch that of all, for each."),
-        "waiting": said("From the put of a message to the start of its first attempt."),
-        "resumed": said("In a heartbeat: this run of the bridge has heard of earlier ones."),
+        "handling": said("The duration of the handler's calls; in a batch, each message counts the whole call."),
+        "waiting": said("The time from the put of a message to the start of its first attempt."),
+        "resumed": said("In a heartbeat: this run of the bridge already has the earlier attempts."),
     },
     "Spread": {
-        "": said("How long something took."),
+        "": said("A distribution of durations."),
         "counts": said(
-            f"How many took up to {', '.join(f'{bound:g}' for bound in BOUNDS_S)} seconds, and longer; those "
-            "at the end that are 0 may be absent.",
+            f"How many took up to {', '.join(f'{bound:g}' for bound in BOUNDS_S)} seconds, and longer; "
+            "trailing zeros may be absent.",
             maxItems=len(BOUNDS_S) + 1,
             items={"type": "integer", **_COUNT},
         ),
-        "total_ms": said("All together, in milliseconds.", **_COUNT),
+        "total_ms": said("The sum, in milliseconds.", **_COUNT),
     },
     "Receives": {
-        "": said("Receives answered since the bridge started."),
+        "": said("Answered receives since the bridge started."),
         "total": said("All of them."),
-        "empty": said("Those that found nothing."),
+        "empty": said("Receives that found nothing."),
     },
     "Cluster": {
-        "": said("The bridges that take turns, as one of them sees it."),
-        "name": said("The cluster's name; null for a bridge that takes turns with nobody."),
-        "alone": said("Acts as if there were no other: it hears nobody, or not even itself."),
-        "members": said("The bridges that are heard, the one that answers first."),
-        "refused": said("Bridges on the cluster's subjects that are none of its members."),
-        "went": said("By address or boot, how often a member went within the last five minutes."),
-        "deferred": said("Queues that wait for the look of another bridge."),
-        "left_out": said("Waiting queues beyond 1000."),
+        "": said("The bridges of the cluster, as seen by one of them."),
+        "name": said("The cluster's name; null for a bridge without a cluster."),
+        "alone": said("Whether it acts alone: it receives nothing from other bridges, or not even its own messages."),
+        "members": said("The reachable bridges, starting with the one that answers."),
+        "refused": said("Bridges on the cluster's subjects that are not members."),
+        "went": said("By address or boot, how often a member left within the last five minutes."),
+        "deferred": said("Queues that wait for another bridge's check."),
+        "left_out": said("How many more waiting queues there are, beyond 1000."),
     },
     "ClusterMember": {
         "": said("One bridge of a cluster."),
-        "boot": said("Which start of which bridge."),
-        "address": said("Where it listens, as it says."),
+        "boot": said("Identifies one start of one bridge."),
+        "address": said("The address where it listens, as it reports it."),
         "version": said("Its version."),
-        "me": said("The one that answers."),
-        "leaving": said("It is stopping, and the last in every order."),
-        "silent_ms": said("Since when nothing was heard of it."),
+        "me": said("Whether it is the bridge that answers."),
+        "leaving": said("Whether it is stopping, and therefore last in every order."),
+        "silent_ms": said("For how long nothing was received from it."),
         "queues": said("For how many queues it has sessions."),
-        "able": said("For how many of them one has room."),
+        "able": said("For how many of them a session has free capacity."),
     },
     "RefusedMember": {
-        "": said("A bridge that speaks on the cluster's subjects and is none of its members."),
-        "boot": said("Which start of which bridge."),
-        "address": said("Where it listens, as it says."),
-        "why": said("Why it is none."),
+        "": said("A bridge that sends on the cluster's subjects but is not a member."),
+        "boot": said("Identifies one start of one bridge."),
+        "address": said("The address where it listens, as it reports it."),
+        "why": said("Why it is not a member."),
     },
     "Deferred": {
-        "": said("A queue that waits for the look of another bridge."),
+        "": said("A queue that waits for another bridge's check."),
         "queue": said("The queue."),
-        "acts_in_ms": said("In how long this bridge looks itself, if it hears nothing."),
+        "acts_in_ms": said("After how long this bridge checks the queue itself if the other one stays silent."),
     },
-    "Listeners": {"": said("Who listens."), "listeners": said("Workers first, plain subscribers after them.")},
+    "Listeners": {
+        "": said("Workers and subscribers."),
+        "listeners": said("Workers first, plain subscribers after them."),
+    },
     "ListenerState": {
-        "": said("A worker's session, an event stream or a webhook; fields that it cannot have are left out."),
+        "": said("A worker's session, an event stream or a webhook; fields that do not apply are absent."),
         "listener": _LISTENER,
         "channel": _CHANNEL,
-        "queues": said("What it listens to."),
+        "queues": said("Its queues."),
         "kind": said("Of a session: whether it handles messages or starts workers.", enum=["listener", "scaler"]),
         "instance": _INSTANCE,
-        "connected_s": said("Since when it is connected."),
-        "silent_s": said("Since when nothing came from it."),
+        "connected_s": said("For how long it has been connected."),
+        "silent_s": said("For how long nothing was received from it."),
         "state": said("Of a webhook.", enum=["ok", "failing", "disabled"]),
-        "detail": said("Of a webhook: its state in words."),
-        "delivered": said("Of a webhook: wakes delivered."),
-        "failures": said("Of a webhook: failures in a row."),
-        "dropped": said("Of a webhook: wakes given up."),
-        "pending": said("Of a webhook: whether a wake is on its way."),
+        "detail": said("Of a webhook: a description of its state."),
+        "delivered": said("Of a webhook: delivered wakes."),
+        "failures": said("Of a webhook: consecutive failures."),
+        "dropped": said("Of a webhook: dropped wakes."),
+        "pending": said("Of a webhook: whether a wake is being delivered."),
     },
     "Subscribed": {
-        "": said("A queue of a listener; all but its name is of workers only."),
+        "": said("A queue of a worker or subscriber; all fields but its name apply to workers only."),
         "queue": _QUEUE,
-        "capacity": said("Messages that it handles at once."),
+        "capacity": said("How many messages it handles concurrently."),
         "free": _FREE,
         "has_room": said("Whether a wake may be sent to it now."),
-        "owns": said("Whether it is the one that was told of the queue's work."),
+        "owns": said("Whether it is the worker that was woken for the queue's work."),
         "failing_s": _FAILING,
-        "hung": said("Of its slots, those held by handlers that ran past their time-out and have not returned."),
-        "processes": said("Of a scaler: its workers, as its newest heartbeat said."),
+        "hung": said("How many of its slots are held by handlers that exceeded their time-out and have not returned."),
+        "processes": said("Of a scaler: its workers, as reported in its latest heartbeat."),
     },
     "Processes": {
         "": said("The workers that a scaler has started for one queue."),
-        "wanted": said("How many the queue is worth, on all machines."),
-        "ready": said("Those whose listener has a session."),
-        "starting": said("Those that are asked for, and not ready."),
-        "failure": said("Why the newest count, or else the newest worker, failed; null where neither did."),
-        "running": said("All that live, those that start or end among them."),
+        "wanted": said("How many workers the queue needs, on all machines."),
+        "ready": said("Workers with a session."),
+        "starting": said("Workers that were requested but are not ready."),
+        "failure": said("Why the latest count or, failing that, the latest worker failed; null if neither did."),
+        "running": said("All live workers, including those that are starting or stopping."),
         "held": said(
-            "Why no more are started now: starting, maximum, backoff, uncounted, elsewhere or stopping; null where "
-            "none is missing."
+            "Why no more are started now: starting, maximum, backoff, uncounted, elsewhere or stopping; "
+            "null if none is missing."
         ),
-        "pause_ms": said("How much of a back-off after a failure was left."),
-        "counts": said("Whether a count of 0 proves the queue empty: exact, rough, or trusted where somebody says so."),
-        "idle_ms": said("For how long a worker is idle before it ends."),
+        "pause_ms": said("The remaining back-off after a failure."),
+        "counts": said(
+            "Whether a count of 0 proves the queue empty: exact, rough, or trusted if the configuration says so."
+        ),
+        "idle_ms": said("For how long a worker is idle before it stops."),
         "tally": said(
-            "Workers that were started, have failed, and have ended by reason (idle, stopping, late, left, broke), "
-            "since the scaler met this bridge."
+            "How many workers were started, failed, and ended by reason (idle, stopping, late, left, "
+            "broke), since the scaler connected to this bridge."
         ),
     },
     "Findings": {
-        "": said("What a person should know of this bridge; all empty where all is well."),
-        "unattended": said("Queues with work and nobody to look."),
-        "buried": said("Poison queues with messages and no listener: what was buried waits for a person."),
-        "sessions": said("Listeners in trouble."),
+        "": said("Findings that need attention; all empty if all is well."),
+        "unattended": said("Queues with work that no worker will check."),
+        "buried": said("Poison queues with messages and no worker: dead letters that need a decision."),
+        "sessions": said("Workers and subscribers in trouble."),
         "rejected": said("Workers that the bridge rejected within the last 90 s."),
-        "audit_found": said("How often work was found that nobody had been told of, since the start."),
-        "notices_suspend": said("Whether a suspend of the machine would be noticed."),
-        "crowded": said("In words, that there were more queue names than are kept; else null."),
-        "left_out": said("Rows left out beyond 1000 of a kind."),
-        "numbers": said("The numbers the bridge goes by, one row a rule of the configuration."),
+        "audit_found": said("How often visible messages without a wake were found since the start."),
+        "notices_suspend": said("Whether the bridge would notice a suspend of the machine."),
+        "crowded": said("A sentence if there were more queue names than the bridge stores; else null."),
+        "left_out": said("Rows omitted beyond 1000 of a kind."),
+        "numbers": said("The bridge's timing values, one row per rule of the configuration."),
     },
     "Unattended": {
-        "": said("A queue with work and nobody to look."),
+        "": said("A queue with work that no worker will check."),
         "queue": _QUEUE,
-        "detail": said("The same in words."),
-        "exists": said("Whether it stands in the bridge's own queue service."),
-        "visible": said("Messages that a receive could take now."),
-        "invisible": said("Messages received by somebody, or put for later."),
+        "detail": said("A description."),
+        "exists": said("Whether it is an embedded queue of the bridge."),
+        "visible": said("Messages that a receive could return now."),
+        "invisible": said("Messages that are in flight or delayed."),
         "dirty": _DIRTY,
-        "stranded": said("Whether its workers take from another store."),
-        "after_gap": said("Nothing is known to wait; triggers may have been missed while a bus was away."),
+        "stranded": said("Whether its workers use a different store."),
+        "after_gap": said("No work is known; triggers may have been missed while a bus was disconnected."),
     },
     "Troubled": {
-        "": said("A listener in trouble."),
+        "": said("A worker or subscriber in trouble."),
         "state": said(
-            "silent, failing, hung, starved, stuck, deaf or behind of a worker; workers of a scaler whose newest "
-            "worker failed; unreached or disabled of a webhook."
+            "silent, failing, hung, starved, stuck, deaf or behind for a worker; workers for a scaler "
+            "whose newest worker failed; unreached or disabled for a webhook."
         ),
-        "detail": said("The same in words."),
+        "detail": said("A description."),
         "listener": _LISTENER,
         "instance": _INSTANCE,
         "channel": _CHANNEL,
-        "queue": said("The queue it is in trouble with; null where it is all of them."),
+        "queue": said("The affected queue; null if all are affected."),
     },
     "Rejected": {
-        "": said("A worker that the bridge rejected; it polls its store, and tries again by itself."),
-        "queue": said("The queue; empty where the bridge could not read which queues the worker asked for."),
+        "": said("A worker that the bridge rejected; it polls its store and retries by itself."),
+        "queue": said("The queue; empty if the bridge could not read the worker's queues."),
         "listener": _LISTENER,
         "code": said("store_mismatch, forbidden, or the code of a frame that cannot be read."),
         "detail": said("The reason as a sentence."),
@@ -395,18 +413,18 @@ WORDS: Final[Words] = {
         "last_ms": said("How many milliseconds ago it was rejected last."),
     },
     "RuleNumbers": {
-        "": said("The numbers for the queues that match; seconds. They are explained in configuration.md."),
+        "": said("The timing values, in seconds, for the queues that match. See configuration.md."),
         "match": said("The queues: account/queue, where a token may end in *."),
-        "heartbeat_s": said("How often workers and bridge tell each other that they live, at the least."),
-        "start_ack_s": said("How long a worker has to say that it started, before another is woken."),
+        "heartbeat_s": said("The minimum interval of heartbeats between workers and bridge."),
+        "start_ack_s": said("How long a worker has to report a start before another one is woken."),
         "store_call_s": said("How long one call of a store may take."),
-        "sweep_s": said("How often a queue in another store is looked at unasked; 0 is never."),
-        "slack_s": said("How much longer than that a worker waits before it looks by itself."),
-        "spread_s": said("Over how long the workers' own looks are spread, at the least."),
-        "wake": said("Whether a wake goes to as many workers as its work needs, or to all."),
+        "sweep_s": said("How often a queue in an external store is checked without a trigger; 0 means never."),
+        "slack_s": said("How much longer a worker waits before it checks by itself."),
+        "spread_s": said("The minimum period over which the workers' own checks are spread."),
+        "wake": said("Whether a wake goes to as many workers as the work needs, or to all of them."),
     },
     "Explained": {
-        "": said("Who would get a trigger now, and why another would not."),
+        "": said("Which workers a trigger would wake now, and why it would not wake the others."),
         "queue": _QUEUE,
         "exists": _EXISTS,
         "depth": _DEPTH,
@@ -418,29 +436,31 @@ WORDS: Final[Words] = {
         "buried": _BURIED,
         "buried_age_ms": _BURIED_AGE,
         "untold": _UNTOLD,
-        "asked": said("What is explained; a put where that is what tells of work.", enum=["trigger", "put"]),
+        "asked": said(
+            "The explained event: a put for the bridge's own queues, otherwise a trigger.", enum=["trigger", "put"]
+        ),
         "outcome": said(
-            "What would happen.",
+            "The expected result.",
             enum=["wakes", "joins", "waits", "no_session", "told", "paused", "draining"],
         ),
-        "summary": said("The same in words."),
-        "paused": said("Whether the queue gives nothing out."),
+        "summary": said("A summary."),
+        "paused": said("Whether the queue is paused, so that no messages are delivered."),
         "dirty": _DIRTY,
         "gen": _GEN,
         "unattended": _UNATTENDED,
-        "trigger_adds": said("Whether a trigger that is no put changes anything."),
+        "trigger_adds": said("Whether a trigger without a put changes anything."),
         "sessions": said("Workers, in the order in which they would be woken."),
         "subscribers": said("Plain subscribers."),
-        "waits_for_a_person": said("In words, that messages were buried here and wait for a person; else null."),
+        "waits_for_a_person": said("A sentence if the queue has dead letters that need a decision; else null."),
         "rejected": said("Workers of this queue that the bridge rejected within the last 90 s."),
     },
     "ExplainedSession": {
-        "processes": said("Of a scaler: its workers, as its newest heartbeat said."),
-        "": said("A worker that a trigger may reach."),
+        "processes": said("Of a scaler: its workers, as reported in its latest heartbeat."),
+        "": said("A worker that a trigger may wake."),
         "listener": _LISTENER,
         "instance": _INSTANCE,
         "channel": _CHANNEL,
-        "gets": said("Whether a wake would leave for it."),
+        "gets": said("Whether it would be woken."),
         "why": said(
             "The reason.",
             enum=[
@@ -459,110 +479,112 @@ WORDS: Final[Words] = {
                 "hears",
             ],
         ),
-        "detail": said("The same in words."),
+        "detail": said("A description."),
         "free": _FREE,
-        "capacity": said("Messages that it handles at once."),
-        "owns": said("Whether it is the one that was told of the queue's work."),
-        "delayed": said("Whether its connection takes nothing just now."),
+        "capacity": said("How many messages it handles concurrently."),
+        "owns": said("Whether it is the worker that was woken for the queue's work."),
+        "delayed": said("Whether its connection is not accepting data now."),
         "failing_s": _FAILING,
     },
     "ExplainedSubscriber": {
-        "": said("A plain subscriber that a trigger may reach, or a subject on which wakes are published."),
+        "": said("A plain subscriber that a trigger may notify, or a subject on which wakes are published."),
         "listener": _LISTENER,
         "channel": _CHANNEL,
-        "hears": said("Whether it would be told."),
-        "detail": said("The same in words."),
+        "hears": said("Whether it would be notified."),
+        "detail": said("A description."),
         "topic": said("The subject or topic."),
     },
     "Readiness": {
-        "": said("Whether all that is required works."),
-        "ready": said("All of it does."),
-        "checks": said("By name: the data file, each bus, and more."),
+        "": said("Whether all required parts work."),
+        "ready": said("Whether all of them work."),
+        "checks": said("By name: the data file, each bus and other parts."),
     },
     "Check": {
         "": said("One check."),
         "ok": said("Whether it works."),
-        "detail": said("How it stands, in words."),
+        "detail": said("A description of its state."),
     },
     "Problem": {
-        "": said("A refusal (RFC 9457). Nothing of the request is repeated in it."),
-        "title": said("The status in words."),
+        "": said("An error (RFC 9457). It does not repeat any part of the request."),
+        "title": said("The status as text."),
         "status": said("The status."),
-        "detail": said("What is wrong, for a person; the text may change."),
+        "detail": said("An explanation for people; the text may change."),
         "code": reference("ErrorCode"),
     },
     "Chosen": {
-        "ids": said("Only these messages; empty is all.", maxItems=1000),
-        "reason": said("Only those in whose reason this text stands.", maxLength=1000),
-        "max": said("At most so many."),
+        "ids": said("Only these messages; empty means all.", maxItems=1000),
+        "reason": said("Only messages with this text in their reason.", maxLength=1000),
+        "max": said("The maximum number of messages."),
     },
     "Graves": {
-        "messages": said("Some of them, of those that are visible."),
-        "looked": said("How many were looked at for it."),
-        "next": said("What to pass as `after` for those that follow; null where none do."),
-        "whole": said("False where there may be more that this store cannot show here."),
+        "messages": said("Some of the visible messages."),
+        "looked": said("How many messages were checked to find these."),
+        "next": said("The value of `after` for the following messages; null if there are none."),
+        "whole": said("False if there may be more that this store cannot show here."),
     },
     "SignIn": {
-        "code": said("What the issuer sent the browser back with; good once."),
-        "verifier": said("That of the sign-in, which the tab kept."),
-        "iss": said("Which issuer sent the browser back, where it says so (RFC 9207)."),
+        "code": said("The code with which the issuer sent the browser back; valid once."),
+        "verifier": said("The verifier of this sign-in, kept by the tab."),
+        "iss": said("The issuer that sent the browser back, if it identifies itself (RFC 9207)."),
     },
     "Begun": {
-        "issuer": said("Where one signs in."),
+        "issuer": said("The issuer for the sign-in."),
         "page": said("The page's address that the issuer sends the browser back to."),
-        "address": said("Where the browser goes."),
-        "state": said("What it has to come back with; drawn anew for each answer."),
-        "verifier": said("What ends the sign-in, for the tab that began it alone."),
+        "address": said("The address to which the browser goes."),
+        "state": said("The value that must come back; generated for each answer."),
+        "verifier": said("The secret that completes the sign-in, for this tab only."),
     },
     "SignedIn": {
-        "token": said("What to send as `Authorization: Bearer` from now on."),
-        "principal": said("Whose grants it has."),
+        "token": said("The token to send as `Authorization: Bearer` from now on."),
+        "principal": said("The principal whose permissions apply."),
     },
     "Grave": {
         "id": said("The message in this queue."),
-        "age_ms": said("How long ago it was buried, or put where nothing is known of a burial."),
-        "dequeue_count": said("How often it was handed out here."),
-        "burial": said("The facts that it carries; null where it says nothing of itself."),
-        "body": said("The beginning of the body that was buried, as text."),
-        "size": said("All bytes of that body."),
+        "age_ms": said("How long ago it was dead-lettered, or put if nothing is known about that."),
+        "dequeue_count": said("How often it was received from this queue."),
+        "burial": said("The facts stored with it; null if it has none."),
+        "body": said("The beginning of the dead letter's body, as text."),
+        "size": said("The size of that body in bytes."),
         "headers": said(HEADERS),
     },
     "Burial": {
-        "queue": said("Where it failed, as account/queue."),
-        "id": said("The message there."),
-        "inserted_at": said("When it was put there."),
-        "buried_at": said("When a worker buried it, by that worker's clock."),
-        "reason": said("What was wrong, as the last attempt said."),
-        "attempts": said("How often it was handed out there."),
-        "failure": said("Why it was buried: poisoned, permanent, exhausted, undecodable, body-lost or no-outcome."),
-        "error": said("The type of what the handler raised."),
+        "queue": said("The queue where it failed, as account/queue."),
+        "id": said("The id of the message in that queue."),
+        "inserted_at": said("When it was put in that queue."),
+        "buried_at": said("When a worker dead-lettered it, by that worker's clock."),
+        "reason": said("The error of the last attempt."),
+        "attempts": said("How often it was received from that queue."),
+        "failure": said(
+            "Why it was dead-lettered: poisoned, permanent, exhausted, undecodable, body-lost or no-outcome."
+        ),
+        "error": said("The type of the exception that the handler raised."),
         "trace": said("The newest frames of its traceback."),
-        "traceparent": said("Its own trace context, else that of the wake that brought it."),
-        "listener": said("The worker that buried it."),
-        "burials": said("How often it was buried in all."),
+        "traceparent": said("Its own trace context, or that of the wake that delivered it."),
+        "listener": said("The worker that dead-lettered it."),
+        "burials": said("How often it was dead-lettered in total."),
         "history": said("The failed attempts that this worker saw."),
-        "earlier": said("The burials before this one, oldest first."),
+        "earlier": said("The earlier dead-letterings, oldest first."),
     },
     "Attempt": {
         "attempt": said("Its number, from 1."),
         "at": said("When it failed."),
-        "reason": said("What was wrong."),
+        "reason": said("The error."),
     },
     "Earlier": {
-        "queue": said("Where it had failed."),
-        "id": said("The message there."),
-        "inserted_at": said("When it was put there."),
-        "buried_at": said("When it was buried."),
-        "reason": said("What was wrong."),
-        "attempts": said("How often it was handed out."),
-        "failure": said("Why it was buried."),
+        "queue": said("The queue where it failed."),
+        "id": said("The id of the message in that queue."),
+        "inserted_at": said("When it was put in that queue."),
+        "buried_at": said("When it was dead-lettered."),
+        "reason": said("The error."),
+        "attempts": said("How often it was received."),
+        "failure": said("Why it was dead-lettered."),
     },
     "Run": {
         "what": said("What is done with the messages.", enum=["replayed", "discarded"]),
-        "running": said("Whether it goes on."),
-        "moved": said("Messages that were put back or deleted."),
-        "stay": said("Messages that were chosen and stay: where they go is not known, or not granted."),
-        "twice": said("Messages that were put and could not be deleted here: they may be handled twice."),
-        "error": said("In words, why it ended early; empty where it did not."),
+        "running": said("Whether it is still running."),
+        "moved": said("Messages that were replayed or deleted."),
+        "stay": said("Selected messages that stay: their target is unknown, or its permission is missing."),
+        "twice": said("Messages that were put but could not be deleted here: they may be handled twice."),
+        "error": said("Why it ended early; empty if it did not."),
     },
 }

@@ -55,8 +55,8 @@ def read_endpoint(url: str) -> Endpoint:
         or parts.username is not None
     ):
         raise ConfigurationError(
-            "azure_relay: an endpoint is http://HOST[:PORT] or https://HOST[:PORT], without a path: the account of "
-            "the emulator's style stays in the path of each request"
+            "azure_relay: an endpoint must be http://HOST[:PORT] or https://HOST[:PORT], without a path: "
+            "an account in the emulator's style stays in the path of each request"
         )
     authority = host if port in (None, _DEFAULT_PORTS[parts.scheme]) else f"{host}:{port}"
     return Endpoint(parts.scheme, authority, account_in(host))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bridge.access.access_watch import AccessWatch
     from bridge.http.server.connection import Connection
 
-_PAST_RATE = "Slow down: this account's principal may not come so often; nothing was passed on. Try again."
+_PAST_RATE = "Slow down: this account's principal exceeds its request rate; nothing was relayed. Try again."
 
 
 class AccountLimits:

@@ -62,7 +62,7 @@ class RelayServer(HttpServer):
 
     name = "azure_relay"
     log = logging.getLogger("queuebell.relay")
-    fault = "a request could not be relayed"
+    fault = "unexpected error while relaying a request"
     connection = AzureConnection
 
     def __init__(
@@ -77,8 +77,8 @@ class RelayServer(HttpServer):
     ) -> None:
         if not settings.insecure_public and not is_loopback(settings.host):
             raise ConfigurationError(
-                "azure_relay: only a loopback address is safe, for what passes is not encrypted; --insecure-public "
-                "(insecure_public = true) listens there all the same"
+                "azure_relay: only a loopback address is safe, because the traffic is not encrypted; "
+                "--insecure-public (insecure_public = true) listens there anyway"
             )
         super().__init__(settings, boot=bridge.boot)
         self.endpoint = endpoint
@@ -214,12 +214,14 @@ class RelayServer(HttpServer):
             self._bridge.trigger(events, bus=BUS)
         except (BadInput, Closed) as error:
             # A bell never fails a put (P4); the next sweep, or the next start, finds the message.
-            self.quiet.warn(f"a put was relayed and its trigger not taken, a sweep will find the message: {error}")
+            self.quiet.warn(
+                f"a put was relayed but its trigger was not accepted; a sweep will find the message: {error}"
+            )
 
     def _down(self, error: Exception, *, sent: bool) -> AzureError:
         late = isinstance(error, TimeoutError)
         did = "it may have been carried out" if sent else "nothing was carried out"
-        why = "did not answer in time" if late else ("broke the connection off" if sent else "cannot be reached")
+        why = "did not answer in time" if late else ("closed the connection" if sent else "cannot be reached")
         self.quiet.warn(f"the endpoint {self.endpoint.url} {why}; {did}")
         return AzureError(
             "OperationTimedOut" if late else "InternalError",
@@ -258,7 +260,7 @@ class _Upload:
             while chunk := await self._piece(deadline):
                 yield chunk
         except TimeoutError:
-            self.failed = AzureError("OperationTimedOut", "The body did not come in time.", status=408, close=True)
+            self.failed = AzureError("OperationTimedOut", "The body did not arrive in time.", status=408, close=True)
             raise
         except RequestPayloadError:
             self.failed = AzureError("InvalidInput", "The body is malformed.", close=True)
@@ -326,5 +328,5 @@ class Relayed:
 
 
 def _stopping() -> AzureError:
-    message = "The relay is stopping; nothing was passed on. Try again."
+    message = "The relay is stopping; nothing was relayed. Try again."
     return AzureError("ServerBusy", message, headers={"Retry-After": "1"}, close=True)

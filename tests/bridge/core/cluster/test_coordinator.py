@@ -326,7 +326,7 @@ class TellingRig(MemberRig):
     def __init__(self, way: str = SUBJECTS, *, alone: bool = False, webhooks: str | None = OURS) -> None:
         super().__init__(alone=alone, webhooks=webhooks)
         self.way = way
-        self.turns.subscribers.ways[way] = None if way == SUBJECTS else QUEUE
+        self.turns.subscribers.routes[way] = None if way == SUBJECTS else QUEUE
         self.scheduler.reminders.announcing(self.now, True)
         self.told: list[tuple[str, float]] = []
         self._rung = len(self.rung)
@@ -334,7 +334,7 @@ class TellingRig(MemberRig):
     def drive(self) -> None:
         commands = self.scheduler.dispatch.commands
         for command in [each for each in commands if isinstance(each, AnnounceInTurn)]:
-            assert command.way == self.way
+            assert command.route == self.way
             self.told.append((command.what, self.now))
             commands.remove(command)
         super().drive()
@@ -428,10 +428,10 @@ def held(*moments: float) -> TellingRig:
 def test_what_is_left_is_held_from_when_it_was_told_whenever_it_was_heard_of() -> None:
     """Also what was heard of just after: with it was told what the other heard of a moment before."""
     rig = held(102.05, 102.5)
-    rig.turns.subscribers.hear(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
+    rig.turns.subscribers.on_peer_notified(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
     assert rig.turns.subscribers._held[SUBJECTS, QUEUE].first == 102.0 + SKEW_S
     rig = held(102.2, 102.5)
-    rig.turns.subscribers.hear(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
+    rig.turns.subscribers.on_peer_notified(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
     assert rig.turns.subscribers._held[SUBJECTS, QUEUE].first == 102.2, "nor nearer than it was"
 
 
@@ -456,14 +456,14 @@ class Ways:
     def __init__(self, **ways: str | None) -> None:
         self.rig = MemberRig()
         self.subscribers = SubscriberCoordinator(self.rig.scheduler.dispatch, self.rig.turns.members, OURS)
-        self.subscribers.ways.update({SUBJECTS if way == "subjects" else way: only for way, only in ways.items()})
+        self.subscribers.routes.update({SUBJECTS if way == "subjects" else way: only for way, only in ways.items()})
         self.at = self.now = self.rig.now
 
     def there(self, *names: str, webhooks: str | None = OURS) -> list[Peer]:
         """Have others be there, and return them."""
         members = self.rig.turns.members
         for name in names:
-            members.hear(self.at, Member(boot=name, seq=1, webhooks=webhooks))
+            members.on_member(self.at, Member(boot=name, seq=1, webhooks=webhooks))
         return [members.peers[name] for name in names]
 
     def go(self, peer: Peer) -> None:
@@ -492,7 +492,7 @@ class Ways:
     def done(self) -> list[tuple[str, str, str] | Sent]:
         """Return and forget what is to be done."""
         commands, self.rig.scheduler.dispatch.commands = self.rig.scheduler.dispatch.commands, []
-        told = [(each.way, each.queue, each.what) for each in commands if isinstance(each, AnnounceInTurn)]
+        told = [(each.route, each.queue, each.what) for each in commands if isinstance(each, AnnounceInTurn)]
         return [
             *told,
             *(each.message for each in commands if isinstance(each, Broadcast) and isinstance(each.message, Sent)),
@@ -653,8 +653,8 @@ def test_names_take_so_many_bytes_and_not_one_more() -> None:
 def test_a_bridge_too_many_is_no_newcomer() -> None:
     """C1."""
     members = Members("a" * 32)
-    assert all(members.hear(0.0, Member(boot=f"{number:032x}", seq=1)) for number in range(31))
-    assert not members.hear(0.0, Member(boot="f" * 32, seq=1))
+    assert all(members.on_member(0.0, Member(boot=f"{number:032x}", seq=1)) for number in range(31))
+    assert not members.on_member(0.0, Member(boot="f" * 32, seq=1))
 
 
 def test_a_pair_of_clocks_is_their_difference() -> None:
@@ -839,7 +839,7 @@ def test_the_bounds_of_what_a_word_drops_belong_to_them() -> None:
         (102.0, math.nextafter(102.0 + SKEW_S, math.inf), 102.0, []),
     ):
         rig = held(100.5, last)
-        rig.turns.subscribers.hear(rig.now, at, told, proven)
+        rig.turns.subscribers.on_peer_notified(rig.now, at, told, proven)
         rig.drive()
         assert rig.how() == how
 
@@ -948,7 +948,7 @@ def test_c1_a_word_of_its_own_boot_that_it_never_said_is_refused() -> None:
 def test_how_long_a_word_is_known_is_rounded_down() -> None:
     """C4: what is told too much would prove too much."""
     members = Members("a" * 32)
-    members.hear(0.0, Member(boot=FIRST, seq=1))
+    members.on_member(0.0, Member(boot=FIRST, seq=1))
     assert members.heard(0.9999) == {FIRST: (1, 999)}
 
 
@@ -967,11 +967,11 @@ def test_a_bequest_says_at_least_one_message_and_how_many_are_due() -> None:
 def test_what_sessions_left_is_kept_for_as_long_as_their_leases_may_last() -> None:
     """C5."""
     members = Members("a" * 32)
-    members.hear(0.0, Member(boot=FIRST, seq=1))
+    members.on_member(0.0, Member(boot=FIRST, seq=1))
     for now, queue in ((0.0, QUEUE), (3.0, OTHER), (5.0, "a/bcd")):
-        members.hear_able(now, Able(boot=FIRST, seq=1, queues={queue: Ability(True, 5_000)}))
-        members.hear_able(now, Able(boot=FIRST, seq=1, queues={queue: None}))
-    assert members.peers[FIRST].left == {OTHER: (8.0, 5_000), "a/bcd": (10.0, 5_000)}
+        members.on_capacity(now, Able(boot=FIRST, seq=1, queues={queue: Ability(True, 5_000)}))
+        members.on_capacity(now, Able(boot=FIRST, seq=1, queues={queue: None}))
+    assert members.peers[FIRST].possible_leases == {OTHER: (8.0, 5_000), "a/bcd": (10.0, 5_000)}
 
 
 def test_c3_who_asks_is_answered_no_sooner_than_words_may_follow_each_other() -> None:
@@ -1006,16 +1006,16 @@ def test_the_order_is_a_hash_that_all_versions_have_to_share() -> None:
     """C2: two that reckon it in different ways would both wait, or both act."""
     assert rank("billing/orders", "0" * 32) == 0xC77761CF3BAE8BFB
     members = Members(LAST)
-    members.hear(0.0, Member(boot=FIRST, seq=1))
-    members.hear_able(0.0, Able(boot=FIRST, seq=1, queues={QUEUE: Ability(True, 1)}))
+    members.on_member(0.0, Member(boot=FIRST, seq=1))
+    members.on_capacity(0.0, Able(boot=FIRST, seq=1, queues={QUEUE: Ability(True, 1)}))
     members.next_seq(0.0)
     members.own_message_returned(1)
-    assert members.before(QUEUE, 0.0) == 1
-    assert members.before(QUEUE, 0.0) == 1
-    assert members.before(QUEUE, 0.0, "aa") == 1
-    members.hear_able(0.0, Able(boot=FIRST, seq=1, queues={QUEUE: Ability(True, 1, "bb")}))
-    assert members.before(QUEUE, 0.0, "aa") == 0
-    assert members.before(QUEUE, 0.0, "bb") == 1
+    assert members.bridges_ahead(QUEUE, 0.0) == 1
+    assert members.bridges_ahead(QUEUE, 0.0) == 1
+    assert members.bridges_ahead(QUEUE, 0.0, "aa") == 1
+    members.on_capacity(0.0, Able(boot=FIRST, seq=1, queues={QUEUE: Ability(True, 1, "bb")}))
+    assert members.bridges_ahead(QUEUE, 0.0, "aa") == 0
+    assert members.bridges_ahead(QUEUE, 0.0, "bb") == 1
 
 
 @WAYS
@@ -1050,8 +1050,8 @@ def test_who_tells_late_says_so_too(way: str) -> None:
 def test_an_old_word_of_a_member_changes_nothing() -> None:
     """C1: they come in any order."""
     members = Members("a" * 32)
-    assert members.hear(1.0, Member(boot=FIRST, seq=5))
-    assert not members.hear(2.0, Member(boot=FIRST, seq=5, leaving=True))
+    assert members.on_member(1.0, Member(boot=FIRST, seq=5))
+    assert not members.on_member(2.0, Member(boot=FIRST, seq=5, leaving=True))
     assert members.peers[FIRST].heard_at == 1.0
     assert members.heard(1.0 + SINCE_MAX_MS / 1000) == {FIRST: (5, SINCE_MAX_MS)}
     assert members.heard(1.0 + SINCE_MAX_MS / 1000 + 0.0011) == {}
@@ -1144,10 +1144,10 @@ def test_of_a_name_that_is_gone_nothing_is_kept() -> None:
 def test_who_has_no_room_comes_after_every_able_one() -> None:
     """C3: the last in the order is before it, too."""
     members = Members(FIRST)
-    members.hear(0.0, Member(boot=LAST, seq=1))
-    members.hear_able(0.0, Able(boot=LAST, seq=1, queues={QUEUE: Ability(True, 1)}))
+    members.on_member(0.0, Member(boot=LAST, seq=1))
+    members.on_capacity(0.0, Able(boot=LAST, seq=1, queues={QUEUE: Ability(True, 1)}))
     members.next_seq(0.0)
     members.own_message_returned(1)
-    assert members.before(QUEUE, 0.0) == 0
-    assert members.before(QUEUE, 0.0, ready=False) == 1
-    assert members.before(QUEUE, 0.0) == 0
+    assert members.bridges_ahead(QUEUE, 0.0) == 0
+    assert members.bridges_ahead(QUEUE, 0.0, ready=False) == 1
+    assert members.bridges_ahead(QUEUE, 0.0) == 0

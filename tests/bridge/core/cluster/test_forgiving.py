@@ -11,7 +11,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bridge.contract.cluster import MEMBERS_MAX, QUEUES_MAX, Ability, Able, ClusterMessage, Covered, decode_word
+from bridge.contract.cluster import (
+    MEMBERS_MAX,
+    QUEUES_MAX,
+    Ability,
+    Able,
+    ClusterMessage,
+    Covered,
+    decode_cluster_message,
+)
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import EmptyReceive
 from bridge.core.cluster import members
@@ -23,7 +31,8 @@ from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig
 from tests.support.words import words
 
-# Private: `_before`, `_early`, `_queues`, `_unreported`, `_waiting`: a bound on memory, visible nowhere else.
+# Private: `_ahead_cache`, `_queues`, `_settled_early`, `_unreported`, `_without_room`: a bound on memory, visible nowhere
+# else.
 
 ONE, TWO = ("producer", "1"), ("producer", "2")
 PRODUCTION, STAGING = "aa", "bb"
@@ -88,7 +97,7 @@ def test_c4_without_a_clock_that_goes_on_only_names_prove() -> None:
     rig.turns.watch(None, there=False)
     rig.covered(seq=newest(rig), since_ms=1_000)
     assert rig.work().dirty
-    rig, session = telling()
+    rig, session = report()
     rig.turns.watch(None, there=False)
     rig.trigger_all(source="producer", id="1")
     rig.wakes(session)
@@ -115,7 +124,7 @@ def test_c4_while_the_clocks_cannot_be_read_nothing_is_proven_by_time() -> None:
 def test_c4_what_was_shown_while_the_clocks_could_not_be_read_proves_nothing() -> None:
     """C4: the moment is of another clock once they can be; with one behind ours the receive would begin too late."""
     for readable in (True, False):
-        rig, session = telling()
+        rig, session = report()
         rig.turns.watch((0.0, 0.0) if readable else None, there=True)
         rig.trigger_all()
         gen = rig.work().gen
@@ -182,7 +191,7 @@ def test_c5_w6_a_peers_cover_counts_for_the_sweep_from_when_it_surely_began() ->
 
 
 # -- what is told ------------------------------------------------------------------------------------------------------
-def telling() -> tuple[MemberRig, int]:
+def report() -> tuple[MemberRig, int]:
     rig = MemberRig()
     session = rig.session()
     rig.peer(LAST)
@@ -192,7 +201,7 @@ def telling() -> tuple[MemberRig, int]:
 
 def test_c4_w13_the_receive_began_after_its_wake_was_sent_and_that_is_all_that_is_known() -> None:
     """C4, W13."""
-    rig, session = telling()
+    rig, session = report()
     rig.trigger_all()
     gen = rig.work().gen
     rig.wait(5.0)
@@ -207,7 +216,7 @@ def test_c4_w13_the_receive_began_after_its_wake_was_sent_and_that_is_all_that_i
 
 def test_c4_the_newest_generation_told_before_bounds_one_that_is_not_known() -> None:
     """C4."""
-    rig, session = telling()
+    rig, session = report()
     rig.trigger_all()
     gen = rig.work().gen
     rig.cover(session, gen)
@@ -318,7 +327,7 @@ def test_names_that_are_forgotten_leave_no_order_behind() -> None:
     rig.peer()
     for number in range(4 * NAMES):
         rig.trigger_all(queue=f"billing/queue-{number}")
-    assert len(rig.turns.members._before) <= NAMES
+    assert len(rig.turns.members._ahead_cache) <= NAMES
     assert len(rig.turns._queues) <= NAMES
 
 
@@ -335,7 +344,7 @@ def test_names_without_room_are_not_kept_for_a_turn() -> None:
     assert len(rig.scheduler.pending.by_queue) == NAMES
     assert rig.turns.deferred == {}
     assert len(rig.turns._queues) <= NAMES
-    assert len(rig.turns.members._before) <= NAMES
+    assert len(rig.turns.members._ahead_cache) <= NAMES
 
 
 def test_of_a_member_that_names_queues_without_end_so_many_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,13 +359,13 @@ def test_of_a_member_that_names_queues_without_end_so_many_are_known(monkeypatch
         assert len(peer.abilities) == NAMES
         rig.hear(Able(boot=FIRST, seq=1, queues=dict.fromkeys(queues)))
         assert len(peer.abilities) == 0
-        assert len(peer.left) == NAMES
+        assert len(peer.possible_leases) == NAMES
 
 
 def word_of(data: bytes) -> ClusterMessage | None:
     """Return what it says, where it is a word."""
     with contextlib.suppress(BadInput):
-        return decode_word(data)
+        return decode_cluster_message(data)
     return None
 
 
@@ -378,8 +387,8 @@ def holds(rig: MemberRig) -> tuple[int, ...]:
     turns, ledger = rig.turns, rig.scheduler.pending
     work = rig.work()
     return (
-        len(ledger.by_queue), len(turns._queues), len(turns.deferred), len(turns._waiting), len(turns.subscribers),
-        len(turns.subscribers._unreported), len(work.due_to_all), len(turns.members._before),
+        len(ledger.by_queue), len(turns._queues), len(turns.deferred), len(turns._without_room), len(turns.subscribers),
+        len(turns.subscribers._unreported), len(work.due_to_all), len(turns.members._ahead_cache),
     )  # fmt: skip
 
 
@@ -415,8 +424,10 @@ def test_what_is_held_has_an_end(said: list[dict[str, Any]], number: int) -> Non
     assert max(holds(rig)) <= 4 + len(able)
     members = rig.turns.members
     assert len(members.peers) < MEMBERS_MAX and len(members.refused) <= MEMBERS_MAX
-    assert all(len(peer.abilities) <= KNOWN_MAX and len(peer.left) <= KNOWN_MAX for peer in members.peers.values())
-    assert len(rig.turns._early) <= EARLY_MAX
+    assert all(
+        len(peer.abilities) <= KNOWN_MAX and len(peer.possible_leases) <= KNOWN_MAX for peer in members.peers.values()
+    )
+    assert len(rig.turns._settled_early) <= EARLY_MAX
 
 
 def test_members_refused_and_names_are_held_up_to_their_bounds() -> None:
@@ -433,7 +444,7 @@ def test_members_refused_and_names_are_held_up_to_their_bounds() -> None:
     for first in range(0, EARLY_MAX + 640, 32):
         ids = [["producer", str(number)] for number in range(first, first + 32)]
         say(rig, json.dumps({"type": "covered", "boot": peer, "queue": "billing/orders", "ids": ids}).encode())
-    assert len(rig.turns._early) == EARLY_MAX
+    assert len(rig.turns._settled_early) == EARLY_MAX
 
 
 def test_c4_a_seq_never_sent_and_one_of_another_boot_prove_nothing() -> None:
@@ -482,7 +493,7 @@ def test_c4_a_mark_is_forgiven_by_its_name() -> None:
 
 def test_c4_a_generation_is_known_from_when_it_was_first_told_to_anybody() -> None:
     """C4."""
-    rig, session = telling()
+    rig, session = report()
     rig.trigger_all()
     gen = rig.work().gen
     rig.wait(1.0)
@@ -495,7 +506,7 @@ def test_c4_a_generation_is_known_from_when_it_was_first_told_to_anybody() -> No
 
 def test_c4_covers_are_told_merged_and_after_a_twentieth_of_a_second() -> None:
     """C4."""
-    rig, session = telling()
+    rig, session = report()
     rig.trigger_all(source="producer", id="1")
     rig.trigger_all(source="producer", id="2")
     rig.wakes(session)

@@ -78,7 +78,7 @@ def held(rig: MemberRig, queues: list[str]) -> None:
 
 def succeeded(rig: MemberRig, queues: list[str]) -> None:
     """Have work wait everywhere, for nobody."""
-    rig.turns.subscribers.ways[SUBJECTS] = None
+    rig.turns.subscribers.routes[SUBJECTS] = None
     for queue in queues:
         rig.trigger_all(queue)
 
@@ -120,7 +120,7 @@ def test_no_event_takes_over_all_queues_in_one_go(fill: Callable[[MemberRig, lis
     scheduler = rig.scheduler
     rig.drive()
     counts = [done(rig, fill)]
-    rig.turns.hear(rig.now, Member(boot=FIRST, seq=9, version="1.0", leaving=True))
+    rig.turns.on_message(rig.now, Member(boot=FIRST, seq=9, version="1.0", leaving=True))
     counts.append(done(rig, fill))
     while (deadline := scheduler.deadline()) is not None and deadline <= rig.now + 0.05:
         rig.now = max(rig.now, deadline)
@@ -139,7 +139,7 @@ def test_who_went_is_told_for_so_long_and_no_more_of_them_than_are_kept() -> Non
     """C1."""
     members = Members(BOOT)
     for number in range(300):
-        members.hear(AT, Member(boot=f"{number:032x}", seq=1, address="a:8470"))
+        members.on_member(AT, Member(boot=f"{number:032x}", seq=1, address="a:8470"))
         assert len(members.gone(AT + SILENT_S)) == 1
     assert len(members.departed) == 256
     went_at = AT + SILENT_S

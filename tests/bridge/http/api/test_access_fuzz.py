@@ -207,7 +207,7 @@ def test_any_host(authority: str) -> None:
             assert name == "bridge.internal" or name.endswith("localhost") or is_loopback(name.strip("[]"))
         else:
             assert (refused.code, refused.close) == ("unknown_host", True)
-            assert refused.detail == "this server is not known by that Host; allowed_hosts names further ones"
+            assert refused.detail == "unknown Host; allowed_hosts adds names of this server"
 
 
 _origins = st.sampled_from(

@@ -62,7 +62,7 @@ async def test_a_fault_of_our_own_is_told_without_detail(
         (BadInput("of our own", "said"), "of our own", 400, None, "said"),
         (BadQueueReference("said"), "bad_queue_reference", 400, None, "said"),
         (QueueNotFound("hidden"), "queue_not_found", 404, None, "no such queue"),
-        (StoreFull("hidden"), "storage_full", 507, 5, "no room"),
+        (StoreFull("hidden"), "storage_full", 507, 5, "storage is full"),
         (UnknownOutcome("hidden"), "internal", 500, None, "may have been carried out"),
         (Unsupported("said"), "unsupported", 501, None, "said"),
         (Closed("hidden"), "draining", 503, 1, "stopping"),

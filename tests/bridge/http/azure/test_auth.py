@@ -147,17 +147,17 @@ FIFTEEN = base64.b64encode(b"x" * 15).decode()
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ({"name": "a/b", "key": KEY}, ": name: letters, digits"),
-        ({"name": "a" * 81, "key": KEY}, ": name: letters, digits"),
-        ({"name": "acme-secondary", "key": KEY}, ": name: .* not ending in -secondary"),
-        ({"name": "acme"}, " (acme): one of key, key_file and key_env is needed"),
-        ({"name": "acme", "key": KEY, "key_env": "X"}, " (acme): one of key, key_file and key_env is needed"),
-        ({"name": "acme", "key": KEY, "key_file": "X"}, " (acme): one of key, key_file and key_env is needed"),
-        ({"name": "acme", "key_file": "X", "key_env": "X"}, " (acme): one of key, key_file and key_env is needed"),
-        ({"name": "acme", "key": "not base64!"}, " (acme): key: a key is written in base64"),
-        ({"name": "acme", "key": "!!!!" + KEY}, " (acme): key: a key is written in base64"),
-        ({"name": "acme", "key": FIFTEEN}, " (acme): key: a key has at least 16 bytes"),
-        ({"name": "acme", "key_env": "SHORT"}, " (acme): key_env: a key has at least 16 bytes"),
+        ({"name": "a/b", "key": KEY}, ": name: must be letters, digits"),
+        ({"name": "a" * 81, "key": KEY}, ": name: must be letters, digits"),
+        ({"name": "acme-secondary", "key": KEY}, ": name: .* must not end in -secondary"),
+        ({"name": "acme"}, " (acme): set exactly one of key, key_file and key_env"),
+        ({"name": "acme", "key": KEY, "key_env": "X"}, " (acme): set exactly one of key, key_file and key_env"),
+        ({"name": "acme", "key": KEY, "key_file": "X"}, " (acme): set exactly one of key, key_file and key_env"),
+        ({"name": "acme", "key_file": "X", "key_env": "X"}, " (acme): set exactly one of key, key_file and key_env"),
+        ({"name": "acme", "key": "not base64!"}, " (acme): key: a key must be base64"),
+        ({"name": "acme", "key": "!!!!" + KEY}, " (acme): key: a key must be base64"),
+        ({"name": "acme", "key": FIFTEEN}, " (acme): key: a key must have at least 16 bytes"),
+        ({"name": "acme", "key_env": "SHORT"}, " (acme): key_env: a key must have at least 16 bytes"),
         ({"name": "acme", "key_env": "MISSING"}, " (acme): key_env: MISSING is not set in the environment"),
         ({"name": "acme", "key_file": "/nowhere/key"}, " (acme): key_file: cannot read '/nowhere/key': No such file"),
         ({"name": "acme", "key_file": "/nowhere\0"}, " (acme): key_file: cannot read .*: .*null"),
@@ -174,7 +174,7 @@ def test_a_table_that_is_wrong_is_named(table: dict[str, str], says: str, before
 
 
 @pytest.mark.parametrize(
-    ("held", "says"), [("\u00e9", "does not hold a key in base64"), ("?", "a key is written in base64")]
+    ("held", "says"), [("\u00e9", "does not contain a key in base64"), ("?", "a key must be base64")]
 )
 def test_a_file_that_holds_no_key_is_named(held: str, says: str, tmp_path: pathlib.Path) -> None:
     """Other letters, or such as no key has."""
@@ -231,11 +231,11 @@ def test_a_query_is_read_as_the_standard_library_reads_it(text: str) -> None:
     [
         (QueueNotFound("hidden"), "QueueNotFound", 404, None, "does not exist"),
         (UnknownOutcome("hidden"), "OperationTimedOut", 500, None, "may have been carried out"),
-        (Overloaded("hidden"), "ServerBusy", 503, "1", "more to do than it can"),
-        (Overloaded("hidden", 0.0), "ServerBusy", 503, "1", "more to do than it can"),
+        (Overloaded("hidden"), "ServerBusy", 503, "1", "overloaded"),
+        (Overloaded("hidden", 0.0), "ServerBusy", 503, "1", "overloaded"),
         (Overloaded("hidden", 2.1), "ServerBusy", 503, "3", "nothing was put"),
-        (NoRoom(5), "ServerBusy", 503, "1", "nothing was taken"),
-        (StoreFull("hidden"), "ServerBusy", 503, "1", "what was acknowledged is safe"),
+        (NoRoom(5), "ServerBusy", 503, "1", "nothing was received"),
+        (StoreFull("hidden"), "ServerBusy", 503, "1", "acknowledged messages are safe"),
         (Unsupported("said"), "InternalError", 501, None, "said; nothing was done."),
         (Closed("hidden"), "ServerBusy", 503, "1", "stopping"),
         (BadInput("too_many_queues", "hidden"), "ServerBusy", 503, "1", "too many queues"),
@@ -266,7 +266,7 @@ async def test_a_failed_write_changes_nothing(tmp_path: pathlib.Path) -> None:
     records = JsonRecords(path, STANDING.get)
     await records.set_policies("acme/a", [POLICY])
     (tmp_path / "azure.json.new").mkdir()
-    with pytest.raises(StoreError, match="what was kept before is safe"):
+    with pytest.raises(StoreError, match="existing data is safe"):
         await records.set_policies("acme/b", [POLICY])
     assert records.policies("acme/b") == ()
     assert tuple(JsonRecords(path, STANDING.get).policies("acme/a")) == (POLICY,)

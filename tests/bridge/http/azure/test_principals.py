@@ -124,11 +124,11 @@ def settings_of(tmp_path: pathlib.Path, *accounts: AccountSettings, **more: Any)
         ((TABLE,), ""),
         ((AccountSettings(name="acme", key=OWN_KEY, principal="billing"),), ""),
         ((TABLE, AccountSettings(name="billing", key=OWN_KEY, principal="billing")), ""),
-        ((AccountSettings(name="acme", key=OWN_KEY),), "has none called 'acme': .*queuebell key create acme"),
-        ((AccountSettings(name="billing", key=OWN_KEY, principal="biling"),), "has none called 'biling'"),
-        ((AccountSettings(name="billing", key=OWN_KEY, principal=""),), "has none called ''"),
-        ((TABLE, AccountSettings(name="billing", key=OWN_KEY, principal="other")), "keys are for one principal"),
-        ((AccountSettings(name="billing", key=EMULATOR_KEY),), "everybody knows it; make another: openssl rand"),
+        ((AccountSettings(name="acme", key=OWN_KEY),), "has no principal named 'acme': .*queuebell key create acme"),
+        ((AccountSettings(name="billing", key=OWN_KEY, principal="biling"),), "has no principal named 'biling'"),
+        ((AccountSettings(name="billing", key=OWN_KEY, principal=""),), "has no principal named ''"),
+        ((TABLE, AccountSettings(name="billing", key=OWN_KEY, principal="other")), "keys must have the same principal"),
+        ((AccountSettings(name="billing", key=EMULATOR_KEY),), "because it is public; create another: openssl rand"),
     ],
 )
 def test_the_principal_of_an_account(accounts: tuple[AccountSettings, ...], why: str, tmp_path: pathlib.Path) -> None:
@@ -164,7 +164,7 @@ class Limited:
         """Write these limits into the file, and have the bridge see it."""
         given = {name: str(value) for name, value in limits.items()}
         access_file.change(self._path, lambda found: with_terms(found, "p", {}, limits=given))
-        self.watch.look()
+        self.watch.check()
 
     async def put(self, queue: str = "que") -> Reply:
         """Put a message here."""

@@ -133,7 +133,7 @@ def words(token: str, **more: Any) -> str:
 )
 def test_what_both_say_is_named(name: str, token: str) -> None:
     """A signature and its policy may not speak of the same; the refusal says of what."""
-    assert f"both say {name};" in words(token)
+    assert f"both set {name};" in words(token)
 
 
 FIELDS = {

@@ -114,11 +114,11 @@ async def test_each_sees_what_is_granted(tmp_path: pathlib.Path) -> None:
             assert told["totals"]["queues"] == 1
             assert "bridge" not in told
             access_file.change(path, lambda found: type(found)())
-            watch.look()
+            watch.check()
             while await view.next() is not None:
                 pass
         secrets = written(path, grants)
-        watch.look()
+        watch.check()
         operator = {"Authorization": f"Bearer {secrets['operator']}"}
         async with watching(served, "/v1/watch", **operator) as view:
             told = await view.next()

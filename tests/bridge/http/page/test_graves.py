@@ -61,7 +61,7 @@ async def test_those_in_a_store_that_the_bridge_reads_are_shown_and_go_back_ther
 ) -> None:
     """The workers' store comes first, and a put there marks its queue; one that fails says so, and is not asked on."""
     theirs = MemoryStore(served.bridge.boot)
-    served.server.beside.append(served.bridge.beside(theirs))
+    served.server.beside.append(served.bridge.serve_alongside(theirs))
     burial = Burial("pay/orders", "7", NOW, NOW, "no such customer", 5)
     body = write_burial(burial, b"order 7", 65_536)
     assert body is not None
@@ -153,7 +153,7 @@ async def test_a_run_ends_with_the_grant_that_began_it(
         await reached.wait()
         kept = {} if grants is None else {"chief": grants}
         access_file.change(path, lambda old: type(old)(principals=kept, keys=old.keys if kept else ()))
-        watch.look()
+        watch.check()
         go.set()
         run = await ended(served)
         assert (run.moved, run.running) == (moved, False)

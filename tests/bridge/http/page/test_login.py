@@ -116,7 +116,7 @@ async def test_who_is_granted_nothing(real: BackgroundServer, tmp_path: pathlib.
         tab = await begun(served)
         reply = await ended(served, code=(await went(tab["address"], "clerk"))["code"], verifier=tab["verifier"])
         assert (reply.status, reply.code) == (403, "forbidden")
-        assert "by a name that nobody can have here" in reply.json["detail"]
+        assert "by a name that is not valid here" in reply.json["detail"]
         assert real.url not in reply.json["detail"]
 
 

@@ -174,7 +174,7 @@ async def test_s12_connections_of_one_address_have_a_limit(caplog: pytest.LogCap
         wires[0].abort()
         await pass_time(0)
         assert not (await door.connect(addresses[0]))[1].written
-    assert "there are too many from its address" in caplog.text
+    assert "too many are open from its address" in caplog.text
     assert door.server.turned_away == 0
     everybody = Door(connections=4, connections_per_address=0)
     wires = [(await everybody.connect())[1] for _ in range(10)]

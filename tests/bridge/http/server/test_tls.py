@@ -67,11 +67,11 @@ def test_it_is_judged_again_while_it_serves(tmp_path: pathlib.Path, caplog: pyte
     certificates = Certificates(str(cert), str(key), "tls", wall=lambda: moment)
     for days, lines in ((1, 0), (17, 1)):
         moment = now + days * 86_400
-        certificates.look()
-        certificates.look()
+        certificates.check()
+        certificates.check()
         assert len(caplog.records) == lines
     moment += JUDGED_EVERY_S
-    certificates.look()
+    certificates.check()
     assert len(caplog.records) == 2
 
 
@@ -172,7 +172,7 @@ def test_the_own_one_is_judged_all_the_same(
     folder.mkdir()
     Authority(folder).file.replace(ca)
     before = certificates.current()
-    certificates.look()
+    certificates.check()
     assert certificates.current() is not before
     assert caplog.text.count("expires in 240 hours") == 2
 
@@ -185,8 +185,8 @@ def test_a_pipe_is_no_authority(tmp_path: pathlib.Path, caplog: pytest.LogCaptur
     before = certificates.current()
     ca.unlink()
     os.mkfifo(ca)
-    with pytest.raises(ConfigurationError, match=r"tls_client_ca: .*no regular file"):
+    with pytest.raises(ConfigurationError, match=r"tls_client_ca: .*not a regular file"):
         Certificates(str(cert), str(key), "tls", str(ca))
-    certificates.look()
+    certificates.check()
     assert certificates.current() is before
-    assert "no regular file" in caplog.text
+    assert "not a regular file" in caplog.text

@@ -92,7 +92,7 @@ async def test_s29_what_refuses_consent_is_told_and_its_wait_is_kept() -> None:
         target.consent = {"Retry-After": "9"}
         told = await courier.deliver(WAKE)
         assert (told.status, told.retry_after_s, courier.rate) == (None, 9.0, None)
-        assert told.detail.startswith("the target did not consent: it answers OPTIONS with WebHook-Allowed-Origin")
+        assert told.detail.startswith("the target did not consent: it must answer OPTIONS with WebHook-Allowed-Origin")
         target.consent_status = 403
         assert (await courier.deliver(WAKE)).status == 403
         target.consent, target.consent_status = {"WebHook-Allowed-Origin": "*", "WebHook-Allowed-Rate": "60"}, 200
@@ -124,7 +124,7 @@ async def test_what_was_checked_is_what_is_connected_to() -> None:
     assert set(await resolve_by_system("localhost", 80)) <= {"127.0.0.1", "::1"}
 
 
-GOOD, BUSY, GONE = Outcome(204), Outcome(503, "it answered 503"), Outcome(410, "it answered 410")
+GOOD, BUSY, GONE = Outcome(204), Outcome(503, "it returned status 503"), Outcome(410, "it returned status 410")
 
 
 async def test_s30_what_failed_is_tried_again_with_the_newest_wake(caplog: pytest.LogCaptureFixture) -> None:

@@ -113,16 +113,16 @@ _REASONS = {
         "https://example.com/\r\nX: y",
         "https://example.com/\x7f",
     ),
-    "begins with https://": ("ftp://example.com/", "file:///etc/passwd", "//example.com/", "example.com", ""),
+    "must begin with https://": ("ftp://example.com/", "file:///etc/passwd", "//example.com/", "example.com", ""),
     "allow_http = true": ("http://example.com/", "http://example.com:443/"),
-    "no user or password": (
+    "must not contain a user or password": (
         "https://user@example.com/",
         "https://user:pass@example.com/",
         "https://example.com@evil.example/",
     ),
-    "no fragment": ("https://example.com/#x", "https://example.com/#", "https://example.com#x"),
+    "must not contain a fragment": ("https://example.com/#x", "https://example.com/#", "https://example.com#x"),
     "one address": ("https://one.example,two.example/", "https://one.example:443,https://two.example/"),
-    "names a host": ("https://", "https:///x", "https://./", "https://exa%6dple.com/", "https://[fe80::1%25eth0]/"),
+    "must name a host": ("https://", "https:///x", "https://./", "https://exa%6dple.com/", "https://[fe80::1%25eth0]/"),
     "443 or 8443": tuple(f"https://example.com:{port}/" for port in (0, 22, 80, 442, 444, 8080, 8442, 8444, 65535)),
     "(?i)port": ("https://example.com:99999/", "https://example.com:x/"),
     "not an address": (
@@ -154,7 +154,7 @@ def test_s24_what_cannot_stand_in_the_file(reason: str, url: str) -> None:
 @pytest.mark.parametrize("address", ["", "nonsense", "1.2.3", "%eth0"])
 def test_s26_what_is_no_address_is_refused(address: str) -> None:
     """Whatever a resolver gave back."""
-    assert refusal(address) == refusal(address, allow_private=True) == "it is no address"
+    assert refusal(address) == refusal(address, allow_private=True) == "it is not an address"
 
 
 def test_s25_one_bad_answer_refuses_them_all() -> None:

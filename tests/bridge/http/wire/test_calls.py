@@ -441,15 +441,15 @@ async def test_a_key_is_judged_for_each_call(tmp_path: pathlib.Path) -> None:
             await one.socket.send_json(HELLO)
             await one.frame("welcome")
             access_file.change(path, lambda found: with_terms(found, "one", LESS, limits={}))
-            watch.look()
+            watch.check()
             assert (await one.frame("ended"))["code"] == 4403
             assert (await one.call("POST", f"{QUEUE}/receive"))[0] == 403
             assert (await one.call("POST", f"{QUEUE}/messages", PUT))[0] == 201
             access_file.change(path, lambda found: with_terms(found, "one", ALL, limits={}))
-            watch.look()
+            watch.check()
             assert (await one.call("POST", f"{QUEUE}/receive"))[0] == 200
             access_file.change(path, lambda found: without(found, "one")[0])
-            watch.look()
+            watch.check()
             assert await one.closed() == 4401
             assert (await two.call("POST", f"{QUEUE}/messages", PUT))[0] == 201
 

@@ -55,7 +55,7 @@ async def test_what_answers_and_is_no_bridge_is_named() -> None:
     """With its address and what it said; a key that cannot be had is told in its own words, and nothing is sent."""
     async with answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as url:
         bus = HttpBus(url)
-        with pytest.raises(BusUnavailable, match=f"{url} is no bridge: it answers 404"):
+        with pytest.raises(BusUnavailable, match=f"{url} is not a bridge: it returned status 404"):
             await bus.publish([EVENT])
         await bus.close()
 
@@ -72,17 +72,17 @@ async def test_what_answers_and_is_no_bridge_is_named() -> None:
     ("status", "said", "error", "text", "code"),
     [
         (400, '{"code":"bad_trigger","detail":"no queue"}', BadInput, "no queue", "bad_trigger"),
-        (413, '{"code":"too_large"}', BadInput, "the bridge refused it: 413", "too_large"),
+        (413, '{"code":"too_large"}', BadInput, "the bridge rejected it: 413", "too_large"),
         (415, '{"code":"bad_json","detail":"not JSON"}', BadInput, "not JSON", "bad_json"),
-        (503, '{"code":"draining"}', BusUnavailable, "the bridge at URL answered 503 draining", "draining"),
-        (502, "", BusUnavailable, "the bridge at URL answered 502", "internal"),
+        (503, '{"code":"draining"}', BusUnavailable, "the bridge at URL returned status 503 draining", "draining"),
+        (502, "", BusUnavailable, "the bridge at URL returned status 502", "internal"),
         (
             403, '{"code":"forbidden","detail":"x"}',
-            BusUnavailable, "the bridge at URL answered 403 forbidden: x", "forbidden",
+            BusUnavailable, "the bridge at URL returned status 403 forbidden: x", "forbidden",
         ),
         (
             418, "[1]",
-            BusUnavailable, "what answers at URL is no bridge: it answers 418, and not as one does", "internal",
+            BusUnavailable, "the server at URL is not a bridge: it returned status 418", "internal",
         ),
     ],
 )  # fmt: skip
@@ -244,5 +244,5 @@ async def test_a_stopped_bridge_is_away() -> None:
     bridge = Bridge()
     async with bridge:
         bus = MemoryBus(bridge)
-    with pytest.raises(BusUnavailable, match=r"^the bridge did not take it: draining$"):
+    with pytest.raises(BusUnavailable, match=r"^the bridge did not accept it: draining$"):
         await bus.publish([EVENT])

@@ -161,7 +161,7 @@ async def test_what_cannot_be_relayed_from_or_to() -> None:
         with pytest.raises(ConfigurationError, match="in memory"):
             outbox.relay(engine, FakeStore())  # type: ignore[arg-type]
     other = sqlalchemy.create_mock_engine("mysql://", lambda *_: None)
-    with pytest.raises(BadInput, match="this is mysql") as failure:
+    with pytest.raises(BadInput, match="not of mysql") as failure:
         outbox.relay(other, FakeStore())  # type: ignore[arg-type]
     assert failure.value.code == "wrong_database"
 
@@ -284,7 +284,7 @@ async def test_a_driver_that_cannot_be_listened_on_is_not_asked_again(caplog: py
         assert since(began, database.looks)[-3:] == [2, 4, 6]
         assert len(database.heard) == 1
         assert not relay.state().listening
-    assert caplog.messages == ["no commit of another process is heard, looking every 2 s: pg8000: cannot"]
+    assert caplog.messages == ["commits of other processes are not received; polling every 2 s: pg8000: cannot"]
 
 
 @simulated
@@ -295,7 +295,7 @@ async def test_a_fault_of_the_relay_itself_is_logged(caplog: pytest.LogCaptureFi
         relay._behind = None  # type: ignore[assignment, method-assign]
         await relay.ended()
     (record,) = caplog.records
-    assert record.getMessage() == "a task of the outbox failed"
+    assert record.getMessage() == "unexpected error in a task of the outbox"
     assert record.exc_info is not None and isinstance(record.exc_info[1], TypeError)
 
 

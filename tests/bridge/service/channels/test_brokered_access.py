@@ -141,7 +141,7 @@ async def site(path: pathlib.Path, kind: str = "nats", *, trusted: bool = False,
             await bus.stop()
             await sessions.stop()
             announcer.close()
-            assert not watch.leaves, "what has ended is not watched any more"
+            assert not watch.permits, "what has ended is not watched any more"
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ async def test_who_shows_no_ticket_is_told_what_is_missing(path: pathlib.Path, k
     async with site(path) as place:
         peer = await place.peer(secrets["worker"] if known else None, None)
         assert await peer.hello() == ["unauthenticated"]
-        assert ("show the ticket" if known else "asks for a key") in peer.frames[-1]["message"]
+        assert ("show the ticket" if known else "requires a key") in peer.frames[-1]["message"]
         assert place.listeners() == []
 
 
@@ -200,7 +200,7 @@ async def limited(path: pathlib.Path, place: Site, **limits: float) -> None:
     """Write these limits of ``worker``, and have the bridge see them."""
     given = {name: str(value) for name, value in limits.items()}
     access_file.change(path, lambda found: with_terms(found, "worker", {}, limits=given))
-    place.watch.look()
+    place.watch.check()
 
 
 async def test_hellos_and_frames_are_requests_of_their_principal(path: pathlib.Path) -> None:

@@ -38,7 +38,7 @@ async def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreFull, match="make room"):
+    with pytest.raises(StoreFull, match="free some space"):
         await FileBlobs(tmp_path).put("a", b"x")
 
 
@@ -56,7 +56,7 @@ async def test_a_folder_without_the_right_is_a_wrong_setting(
     for owner, name in ((Path, "open"), (Path, "read_bytes"), (Path, "unlink"), (os, "walk")):
         monkeypatch.setattr(owner, name, refuse)
     for call in (store.get("a/b"), store.delete("a/b"), store.put("a/d", b"y"), store.blobs()):
-        with pytest.raises(ConfigurationError, match=r"not permitted.*the right to read and write") as refused:
+        with pytest.raises(ConfigurationError, match=r"not permitted.*read and write permission") as refused:
             await call
         assert str(tmp_path) in str(refused.value)
         assert type(refused.value) is ConfigurationError  # a listener waits for this one, and buries nothing
@@ -84,7 +84,7 @@ async def test_a_folder_that_was_never_used_says_what_to_do(tmp_path: Path, made
         root.mkdir()
     store = FileBlobs(root)
     assert await store.blobs() == []
-    with pytest.raises(StoreUnavailable, match=f"mount it, .* make the file {MARKER}"):
+    with pytest.raises(StoreUnavailable, match=f"mount it, .* create the file {MARKER}"):
         await store.get("a/b")
     assert list(tmp_path.rglob("*")) == [root] * made
     root.mkdir(exist_ok=True)

@@ -31,8 +31,8 @@ from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig
 from tests.support.words import words
 
-# Private: `_ahead_cache`, `_queues`, `_settled_early`, `_unreported`, `_without_room`: a bound on memory, visible nowhere
-# else.
+# Private: `_ahead_cache`, `_queues`, `_settled_early`, `_unreported`, `_without_room`: a bound on memory, visible
+# nowhere else.
 
 ONE, TWO = ("producer", "1"), ("producer", "2")
 PRODUCTION, STAGING = "aa", "bb"

@@ -42,7 +42,7 @@ class SqsAddress:
         if not (wait.isascii() and wait.isdigit() and 1 <= int(wait) <= WAIT_S_MAX):
             raise ConfigurationError(f"store: wait is the seconds of a long poll, 1 to {WAIT_S_MAX}")
         if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
-            raise ConfigurationError("store: endpoint starts with http:// or https://")
+            raise ConfigurationError("store: endpoint must start with http:// or https://")
         if self.account is not None and not is_token(self.account):
             raise ConfigurationError("store: account is that of a queue reference")
         self.region = parts.netloc

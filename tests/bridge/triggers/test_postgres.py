@@ -212,7 +212,7 @@ async def test_puts_that_ring_nobody_are_told_and_heal(
             await init(url, notify=True)
             await until(lambda: puts(bridge)[0], f"healed: {fault}")
             assert bridge.newest("a/orders") != before, "what was put meanwhile is looked for"
-            assert "mended" in "".join(record.getMessage() for record in caplog.records[lines:])
+            assert "fixed: plain puts" in "".join(record.getMessage() for record in caplog.records[lines:])
         await execute(url, "SELECT queuebell_put('a/ringing', 'x')")
         await until(lambda: bridge.describe("a/ringing"), "and a plain put rings")
         await init(url, notify=False)

@@ -484,7 +484,7 @@ class Bridge:
         return status.describe(self.scheduler, queue, self.now(), can_read)
 
     def cluster(self) -> Cluster:
-        """Return the cluster as this bridge can_read it."""
+        """Return the cluster as this bridge sees it."""
         return status.cluster(self.scheduler, self.coordinator, self.now())
 
     def listeners(self) -> list[ListenerState]:

@@ -521,9 +521,15 @@ async def test_a_stream_that_is_not_read_holds_one_answer() -> None:
 
 
 @contextlib.asynccontextmanager
-async def clustered(server: MemoryServer, number: int, store: QueueStore) -> AsyncIterator[World]:
+async def clustered(
+    server: MemoryServer, number: int, store: QueueStore, *, slept_s: float = 0.0
+) -> AsyncIterator[World]:
     """Run one bridge of a cluster on this broker."""
-    bridge = Bridge(boot=f"{number:032x}", settings=BridgeSettings(periods=Periods(sweep_s=0.0)), store=store)
+    loop = asyncio.get_running_loop()
+    bridge = Bridge(
+        boot=f"{number:032x}", settings=BridgeSettings(periods=Periods(sweep_s=0.0)), store=store,
+        boottime=lambda: loop.time() + slept_s,
+    )  # fmt: skip
     line = BrokerClusterLink(bridge, "queuebell", ["bus"], name="shop")
     async with bridge:
         bus = Attachment(
@@ -589,3 +595,16 @@ async def test_a_bridge_that_cannot_know_says_so_rather_than_end_anybody() -> No
         await worker.end()
         await pass_time(2.0)
         assert one.work() == 0, "nobody is there to be busy"
+
+
+@simulated
+async def test_a_bridge_that_is_cut_off_knows_nothing_of_other_workers_after_a_suspend() -> None:
+    """Its messages no longer return; how long ago the last one did counts by the clock that runs during sleep."""
+    server = MemoryServer()
+    async with clustered(server, 1, NoStore(), slept_s=3600.0) as one, clustered(server, 2, NoStore()):
+        await pass_time(5.0)
+        assert one.work() == 0
+        assert one.bridge.member is not None
+        one.bridge.member.on_message = lambda message: None  # type: ignore[method-assign]
+        await pass_time(5.0)
+        assert one.work() is None

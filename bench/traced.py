@@ -42,7 +42,7 @@ def service(marks: Marks) -> None:
     from bridge.http.api.native import NativeApi
     from bridge.http.server.connection import Connection
     from bridge.http.wire.wire import Wire
-    from bridge.queues.embedded.calls import Committer
+    from bridge.queues.embedded.committer import Committer
     from bridge.queues.embedded.sqlite import SqliteStore
     from bridge.queues.embedded.state import State
 
@@ -66,7 +66,7 @@ def worker(marks: Marks) -> None:
 
 def producer(marks: Marks) -> None:
     """The producer's process: from the call to the request's bytes."""
-    from bridge.queues.http import HttpStore
+    from bridge.queues.http.store import HttpStore
 
     wrap(HttpStore, "put", marks, "called")
     wrap(asyncio.selector_events._SelectorSocketTransport, "write", marks, "sent")  # type: ignore[attr-defined]

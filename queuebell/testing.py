@@ -17,7 +17,7 @@ from bridge.contract.burial import Burial, opened
 from bridge.contract.errors import BadInput, QueueNotFound
 from bridge.contract.names import POISON_SUFFIX
 from bridge.queues.base import Body, Depth, StoredMessage, new_messages
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from bridge.service.bridge import Bridge
 from listeners.handler import Kind, kind_of
 from listeners.listener import Listener

@@ -27,7 +27,7 @@ from bridge.queues.base import (
     new_messages,
     once,
 )
-from bridge.queues.missing import missing_from
+from bridge.queues.checked import missing_from
 from bridge.queues.side_by_side import side_by_side
 
 log = logging.getLogger("queuebell.partitions")

@@ -34,7 +34,7 @@ from bridge.queues.base import (
     new_messages,
     once,
 )
-from bridge.queues.sending import sent
+from bridge.queues.checked import sent
 from bridge.storage.claim_check import ClaimCheck, drop_all, put_aside_all
 
 log = logging.getLogger("queuebell.publisher")

@@ -10,10 +10,10 @@ from bridge.contract.address import one_text
 from bridge.queues.base import QueueStore
 
 STORES: Final[dict[str, tuple[str, str]]] = {
-    "memory": ("bridge.queues.embedded.memory", "MemoryStore"),
+    "memory": ("bridge.queues.embedded.store", "MemoryStore"),
     "sqlite": ("bridge.queues.embedded.sqlite", "SqliteStore"),
-    "http": ("bridge.queues.http", "HttpStore"),
-    "https": ("bridge.queues.http", "HttpStore"),
+    "http": ("bridge.queues.http.store", "HttpStore"),
+    "https": ("bridge.queues.http.store", "HttpStore"),
     "postgres": ("bridge.queues.postgres.store", "PostgresStore"),
     "postgresql": ("bridge.queues.postgres.store", "PostgresStore"),
     "sqs": ("bridge.queues.sqs.store", "SqsStore"),

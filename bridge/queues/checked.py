@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import difflib
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
-from bridge.contract.errors import Closed, QueueNotFound, Unsupported
+import msgspec
+
+from bridge.contract.errors import BadInput, Closed, QueuebellError, QueueNotFound, Unsupported
+from bridge.contract.headers import checked_headers
 from bridge.contract.names import parse_reference
+from bridge.contract.trace_context import TRACEPARENT, is_traceparent
+from bridge.observe import tracing
+from bridge.observe.tracing import TRACESTATE, Cause
 from bridge.queues import limits
 from bridge.queues.base import (
     NEVER,
@@ -13,6 +23,7 @@ from bridge.queues.base import (
     Body,
     Capabilities,
     NewMessage,
+    PutOnceStore,
     PutReceipt,
     QueueStore,
     Received,
@@ -23,8 +34,6 @@ from bridge.queues.base import (
     refuse_connection,
     refuse_headers,
 )
-from bridge.queues.missing import missing_from
-from bridge.queues.sending import sent
 
 
 class CheckedStore(QueueStore):
@@ -160,3 +169,139 @@ class CheckedStore(QueueStore):
 
     async def _queues(self, prefix: str, after: str, limit: int) -> list[str]:
         raise NotImplementedError
+
+
+CONFLICT = "another body was put under this id; nothing was changed"
+
+
+class CheckedOnceStore(CheckedStore, PutOnceStore):
+    """A `CheckedStore` with puts under keys; the requests are a subclass's."""
+
+    async def put_once(
+        self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
+    ) -> PutReceipt | None:
+        """Put a message under a key unless this very one was before."""
+        limits.check_key(key)
+        messages = new_messages([body])
+        self._check_put(queue, messages, connection)
+
+        async def put(messages: list[NewMessage]) -> PutReceipt | None:
+            (message,) = messages
+            return receipt(await self._put_once(queue, key, message, digest(message), create, connection))
+
+        try:
+            return await sent(self, queue, messages, put)
+        except QueueNotFound:
+            if create:
+                raise
+            raise await self._missing(queue) from None
+
+    async def _put_once(
+        self,
+        queue: str,
+        key: str,
+        message: NewMessage,
+        digest: str,
+        create: bool,
+        connection: AsyncConnection | None,
+    ) -> PutReceipt | bool:
+        """Return the receipt where it was put, else whether what was put before has this digest."""
+        raise NotImplementedError
+
+
+def digest(message: NewMessage) -> str:
+    """Return what tells one body from another, as hex digits."""
+    return hashlib.sha256(message.body).hexdigest()
+
+
+def receipt(put: PutReceipt | bool) -> PutReceipt | None:
+    """Return what `put_once` does; raises `BadInput` (``message_conflict``) where another body was put before."""
+    if put is False:
+        raise BadInput("message_conflict", CONFLICT)
+    return None if put is True else put
+
+
+LISTED_MAX = 1000
+NAMED_MAX = 3
+ALIKE = 0.8
+"""How much of two names must be the same: one letter in five may differ."""
+
+
+def near(queue: str, names: Iterable[str]) -> list[str]:
+    """Return up to three names that ``queue`` may have been meant to be, the nearest first."""
+    return difflib.get_close_matches(queue, names, NAMED_MAX, ALIKE)
+
+
+def missing(queue: str, names: Iterable[str]) -> QueueNotFound:
+    """Return the error for a put with ``create=False`` on a queue that is not there."""
+    found = near(queue, names)
+    meant = f" Did you mean {' or '.join(found)}?" if found else ""
+    return QueueNotFound(
+        f"there is no queue {queue}, and nothing was put.{meant} Make it (queuebell queue create), or let the put make "
+        "it: leave out create=False, or --existing on the command line"
+    )
+
+
+async def missing_from(store: QueueStore, queue: str) -> QueueNotFound:
+    """Return that error with the near ones of up to 1000 names of the same account, or of all where it has none."""
+    names: list[str] = []
+    try:
+        names = await store.queues(queue.partition("/")[0] + "/", limit=LISTED_MAX)
+        names = names or await store.queues(limit=LISTED_MAX)
+    except QueuebellError:
+        pass  # they are a courtesy: what matters is that nothing was put
+    return missing(queue, names)
+
+
+T = TypeVar("T")
+
+
+async def sent(
+    store: QueueStore, queue: str, messages: list[NewMessage], put: Callable[[list[NewMessage]], Awaitable[T]]
+) -> T:
+    """Carry out ``put`` of ``messages`` to ``store``, within the span of a send where spans are asked for."""
+    if tracing.on is None:
+        return await put(messages)
+    with sending(queue, messages, str(store), carries=store.capabilities.headers) as (carrying, told):
+        try:
+            receipts = await put(carrying)
+        except Unsupported:
+            # An engine behind a bridge that carries none, which only its first answer tells: nothing was put.
+            receipts = await put(messages)
+        told(receipts)
+        return receipts
+
+
+@contextlib.contextmanager
+def sending(
+    queue: str, messages: list[NewMessage], store: str = "", *, carries: bool
+) -> Iterator[tuple[list[NewMessage], Callable[[object], None]]]:
+    """Make the span of a send current; give the messages to put, and what is told their receipts.
+
+    One that is part of another put is no span of its own.
+    """
+    on = tracing.on
+    if on is None or on.within_send:
+        yield messages, lambda receipts: None
+        return
+    own = [Cause(message.headers) for message in messages if is_traceparent(message.headers.get(TRACEPARENT))]
+    with on.send(queue, own, len(messages), store) as span:
+
+        def told(receipts: object) -> None:
+            one = receipts[0] if isinstance(receipts, list) and len(receipts) == 1 else receipts
+            if isinstance(one, PutReceipt):
+                tracing.note(span, "messaging.message.id", one.id)
+
+        context = on.carried()
+        yield [_with(message, context) for message in messages] if carries else messages, told
+
+
+def _with(message: NewMessage, context: dict[str, str]) -> NewMessage:
+    if is_traceparent(message.headers.get(TRACEPARENT)):
+        return message
+    kept = {name: value for name, value in message.headers.items() if name not in (TRACEPARENT, TRACESTATE)}
+    try:
+        return msgspec.structs.replace(message, headers=checked_headers({**kept, **context}))
+    except BadInput:
+        # As large as headers may be: the message goes as it was given, without a context.
+        return message

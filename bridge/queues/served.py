@@ -1,15 +1,15 @@
 """What the doors of a bridge (its HTTP API, the Azure endpoint) ask of the queues behind them: this, and nothing else.
 
-Two keep it: the bridge's own store (`bridge.queues.embedded.own_store`), and an engine that several bridges share
+Two keep it: the bridge's own store (`bridge.queues.embedded.store`), and an engine that several bridges share
 (`bridge.service.shared_store`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
-from bridge.contract.errors import QueueNotFound
+from bridge.contract.errors import QueueNotFound, StoreUnavailable
 from bridge.contract.names import parse_reference
 from bridge.queues import limits
 from bridge.queues.base import (
@@ -29,11 +29,48 @@ from bridge.queues.base import (
     new_messages,
     refuse_connection,
 )
-from bridge.queues.embedded.terms import Browsed, ReadRoom, Stamped
-from bridge.queues.missing import missing_from
+from bridge.queues.checked import missing_from
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Stamped(NamedTuple, Generic[T]):
+    """An answer and the store's time when it was made: ``now_ms`` rounded down, ``up_ms`` rounded up (B2).
+
+    What was put is inserted at ``now_ms``; delays, leases and times to live count from ``up_ms``.
+    """
+
+    answer: T
+    now_ms: int
+    up_ms: int
+
+
+class Browsed(NamedTuple):
+    """Some messages, and the place that the following ones begin after; None where there are none."""
+
+    messages: list[StoredMessage]
+    following: str | None
+
+
+class NoRoom(StoreUnavailable):
+    """There is no room for the bodies that a call would read, ``size`` bytes; it did nothing."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__("there is no room for what would be read; nothing was done, try again")
+        self.size = size
+
+
+class ReadRoom(Protocol):
+    """Room for the bodies that one call reads; the store asks for it, in any thread, before it reads a body."""
+
+    def take(self, size: int) -> bool:
+        """Take so many bytes instead of what this call has; where there is no room it has none."""
+        ...
+
+    def keep(self, size: int) -> None:
+        """Give back all but so many bytes."""
+        ...
 
 
 @runtime_checkable
@@ -248,10 +285,10 @@ class ServedStore(PutOnceStore, Protocol):
         parse_reference(queue)
         await self._do(ServedStore.remove, queue)
 
-    async def standing(self, queue: str) -> tuple[dict[str, str], Depth]:
+    async def metadata_and_depth(self, queue: str) -> tuple[dict[str, str], Depth]:
         """Return metadata and depth of a queue that exists."""
         parse_reference(queue)
-        return await self._do(ServedStore.standing, queue)
+        return await self._do(ServedStore.metadata_and_depth, queue)
 
     async def listing(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[tuple[str, dict[str, str]]]:
         """List up to ``limit`` (1 to 10,000) references with their metadata."""

@@ -43,7 +43,7 @@ from bridge.observe.metrics import Metrics
 from bridge.observe.slices import sliced
 from bridge.observe.swallowed import swallow, swallowing
 from bridge.queues.base import PUT_WINDOW_S, QueueStore
-from bridge.queues.embedded.own_store import EmbeddedStore
+from bridge.queues.embedded.store import EmbeddedStore
 from bridge.queues.served import ServedStore
 from bridge.service.channels.base import Outlet
 from bridge.service.clocks import Suspends, paired, system_clocks

@@ -1,4 +1,4 @@
-"""Pass the embedded store's commits to the scheduler (`bridge.queues.embedded.terms.StoreObserver`)."""
+"""Pass the embedded store's commits to the scheduler (`bridge.queues.embedded.state.StoreObserver`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bridge.core.commands import Reclaim, Refresh
 from bridge.core.embedded_queues import CARRY_BYTES_MAX
 from bridge.observe.swallowed import swallow
 from bridge.queues.base import Claim, StoredMessage
-from bridge.queues.embedded.own_store import EmbeddedStore
-from bridge.queues.embedded.terms import Grant, Handed, Level
+from bridge.queues.embedded.state import Grant, Handed, Level
+from bridge.queues.embedded.store import EmbeddedStore
 from bridge.service.runner import Runner
 
 # Size of id, receipt, times and names around a body in a frame.
@@ -27,7 +27,7 @@ def open_embedded_store(
 ) -> EmbeddedStore:
     """Create the embedded store, in the directory ``data`` or in memory."""
     if data is None:
-        from bridge.queues.embedded.memory import MemoryStore
+        from bridge.queues.embedded.store import MemoryStore
 
         return MemoryStore(f"bridge-{boot}", boot=boot, put_window_s=put_window_s)
     from bridge.queues.embedded.sqlite import SqliteStore

@@ -54,8 +54,7 @@ from bridge.queues.base import (
     once,
 )
 from bridge.queues.checked import CheckedStore
-from bridge.queues.embedded.terms import Browsed, NoRoom, ReadRoom, Stamped
-from bridge.queues.served import Described, Identified, Naming, ServedStore
+from bridge.queues.served import Browsed, Described, Identified, Naming, NoRoom, ReadRoom, ServedStore, Stamped
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -70,7 +69,7 @@ AGAIN_S: Final = 2.0
 SERVER_TIMEOUT_MS: Final = 60_000
 """Time in which a store may still carry out a put whose answer was lost (P2)."""
 CHECKS_PER_PERIOD: Final = frozenset(
-    ("peek", "depth", "counts", "exists", "oldest_ms", "paused", "queues", "listing", "standing")
+    ("peek", "depth", "counts", "exists", "oldest_ms", "paused", "queues", "listing", "metadata_and_depth")
 )
 """Read-only operations: cancelling the caller cancels them."""
 OF_DESCRIBED: Final = frozenset(("create_alike", "listing"))
@@ -326,7 +325,7 @@ class SharedStore(ServedStore):
         await self._require(queue)
         await self._delete(queue)
 
-    async def _standing(self, queue: str) -> tuple[dict[str, str], Depth]:
+    async def _metadata_and_depth(self, queue: str) -> tuple[dict[str, str], Depth]:
         metadata = await self._call(self._described().metadata(queue))
         return metadata, await self._call(self._engine.depth(queue)) or Depth(0, 0)
 

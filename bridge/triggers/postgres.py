@@ -24,7 +24,7 @@ from bridge.contract.backoff import Draw
 from bridge.contract.errors import BusUnavailable, ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX, is_token
 from bridge.observe.facts import Fact
-from bridge.queues.postgres.voice import LOOK, ROOM, Hearing, Voice, hearing, room
+from bridge.queues.postgres.schema import LOOK, ROOM, Hearing, Voice, hearing, room
 from bridge.triggers.intake import Intake
 from bridge.triggers.promises import Promises
 from bridge.triggers.supervisor import Supervised

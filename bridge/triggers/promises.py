@@ -2,9 +2,9 @@
 
 A commit that notifies waits for all others in the database that do. A bridge that hears many puts of a queue, of
 transactions beside each other, promises to look, and has all bridges look every 10 ms; meanwhile its puts notify nobody
-(`bridge.queues.postgres.voice`). After half a second, or up to five while there is a crowd, it withdraws the promise to
-hear whose puts those are. Transactions that relied on it may be open then: the
-queue is looked after until the last of them is over.
+(`bridge.queues.postgres.schema`). After half a second, or up to five while there is a crowd, it withdraws the promise
+to hear whose puts those are. Transactions that relied on it may be open then: the queue is looked after until the last
+of them is over.
 
 A promise lapses after two seconds of the server's clock unless it is given again. Each bridge tells the others which
 queues it looks after. Where they hear nothing more of it, they look themselves once the promise has lapsed.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Final, Protocol
 
-from bridge.queues.postgres.voice import OPEN, PROMISE, PROMISED_S, WITHDRAW
+from bridge.queues.postgres.schema import OPEN, PROMISE, PROMISED_S, WITHDRAW
 
 TICK_S: Final = 0.01
 """How long a put that says nothing waits at most, while a promise stands."""

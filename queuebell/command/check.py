@@ -191,7 +191,7 @@ def _doubtful_grants(settings: Settings, queues: list[str] | None) -> list[Probl
     if queues is None:
         return []
     from bridge.access import access_file
-    from bridge.queues.missing import near
+    from bridge.queues.checked import near
 
     try:
         principals = access_file.read(settings.access_file()).principals

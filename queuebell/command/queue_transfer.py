@@ -291,7 +291,7 @@ def _must_tell(store: QueueStore, bridge: str | None) -> bool:
     """Say whether there is a bridge to tell: its own queue service tells it of each put by itself."""
     if bridge is None or not is_http(bridge):
         return bridge is not None
-    from bridge.queues.http import normalised
+    from bridge.queues.http.store import normalised
 
     return str(store) != normalised(bridge)
 

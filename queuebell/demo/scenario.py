@@ -21,7 +21,7 @@ import msgspec
 from bridge.brokers.embedded import die_with_parent
 from bridge.contract.names import poison_reference
 from bridge.queues.base import QueueStore
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from bridge.service.state.answers import QueueState
 from listeners.handler import Message
 from listeners.listener import Listener

@@ -113,7 +113,7 @@ COMPARED = {
     ("bridge.http.server.authorizer", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
     ("bridge.keda.server", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
     ("bridge.keda.server", "len(caller.authorization) == 1"): "how many there are",
-    ("bridge.queues.embedded.once", "known == digest"): "of a body, so as to know it again",
+    ("bridge.queues.embedded.engine", "known == digest"): "of a body, so as to know it again",
     ("bridge.service.channels.brokered", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
     ("bridge.storage.claim_check", "hashlib.sha256(body).hexdigest() != claim.sha256"): "of a body that was fetched",
 }

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from bridge.contract.errors import StoreError
 from bridge.observe.logs import configure
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from listeners import Done, Listener, Message, Retry
 from tests.chaos.tally import TotalQueue
 

@@ -12,7 +12,7 @@ from typing import Self
 import aiohttp
 
 from bridge.core.cluster.members import rank
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from bridge.queues.postgres.schema import init
 from tests.chaos.site import INSIDE
 from tests.support.brokers import NatsCluster

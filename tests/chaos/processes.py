@@ -136,7 +136,7 @@ async def bridge_starved(site: Site) -> None:
 async def listener_killed_before_receive(site: Site) -> None:
     """F14."""
     await site.elsewhere(sweep_s="0")
-    launcher = (*INSIDE, "exit", "bridge.queues.http:HttpStore.receive/1")
+    launcher = (*INSIDE, "exit", "bridge.queues.http.store:HttpStore.receive/1")
     victim = await site.worker(launcher=launcher)
     await site.worker()
     victim.signal(signal.SIGUSR1)

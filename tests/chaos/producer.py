@@ -17,7 +17,7 @@ from typing import Any
 
 from bridge import Publisher, PublishingQueue
 from bridge.contract.errors import QueuebellError, UnknownOutcome
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 
 
 @dataclass

@@ -33,7 +33,7 @@ MAX: Final = 2
 KILLS: Final = 6
 SCALER_STEPS: Final = {
     "wake": "listeners.scaling.scaled:Scaled.wake/1",
-    "count": "bridge.queues.http:HttpStore.depth/1",
+    "count": "bridge.queues.http.store:HttpStore.depth/1",
     "start": "listeners.scaling.actuators.process:ProcessActuator._start/1",
     "hello": "listeners.core.scaled_queue:ScaledQueue.ready/1",
     "busy": "listeners.core.scaled_queue:ScaledQueue.says/1",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.contract.backoff import RandomExponential
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from listeners import Listener, Message
 from listeners.session.session import Session
 

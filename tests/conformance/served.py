@@ -10,7 +10,7 @@ from bridge.contract.errors import Closed
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.queues.base import QueueStore
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from bridge.service.bridge import Bridge
 
 # Private: `_engines`: what each store learned from its bridge.

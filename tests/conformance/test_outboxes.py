@@ -19,8 +19,8 @@ import pytest_asyncio
 from bridge.contract.errors import BadInput, ConfigurationError, NotPrepared
 from bridge.contract.partitioning import Partitions
 from bridge.queues.base import NewMessage, QueueStore, Settlement
-from bridge.queues.embedded.memory import MemoryStore
-from bridge.queues.http import HttpStore
+from bridge.queues.embedded.store import MemoryStore
+from bridge.queues.http.store import HttpStore
 from queuebell.assembly import assemble
 from queuebell.settings import Settings
 from tests.conformance.headers import HOSTILE, LARGEST

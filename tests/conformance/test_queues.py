@@ -20,9 +20,9 @@ from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.queues.azure.store import AzureStore
 from bridge.queues.base import QueueStore
-from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.embedded.sqlite import SqliteStore
-from bridge.queues.http import HttpStore
+from bridge.queues.embedded.store import MemoryStore
+from bridge.queues.http.store import HttpStore
 from bridge.queues.jetstream.store import JetStreamStore
 from bridge.queues.jetstream.wire import Wire
 from bridge.queues.sqs.store import SqsStore

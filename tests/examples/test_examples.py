@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from bridge.queues.postgres.schema import init
 from tests.support.postgres import running
 

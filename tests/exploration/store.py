@@ -65,7 +65,7 @@ class Call(msgspec.Struct, eq=False):
 
 
 class Level(msgspec.Struct, eq=False):
-    """How a queue stands after a commit, as `bridge.queues.embedded.terms.Level`."""
+    """How a queue stands after a commit, as `bridge.queues.embedded.state.Level`."""
 
     queue: str
     visible: int

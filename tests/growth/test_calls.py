@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from tests.support.processes import PATIENCE_S, ROOT, environment, free_port
 
 RECORDED = {"producer": 292, "bridge": 1097, "worker": 780}

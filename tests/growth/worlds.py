@@ -16,7 +16,7 @@ from bridge.contract.burial import Burial, write_burial
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.producer.replaying import Choice, Replaying
 from bridge.queues.base import Claim, NewMessage, Release, Settlement
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from bridge.service.announcing import Announcer
 from bridge.service.bridge import Bridge
 from listeners.session.sessions import shares

@@ -10,7 +10,7 @@ from typing import Any
 
 from bridge.contract.burial import Burial, opened, read_burial
 from bridge.queues.base import NewMessage, Received, Settlement, Settling
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from listeners import PULL_ONLY, Listener
 from tests.support.sim_loop import pass_time
 

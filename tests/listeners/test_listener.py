@@ -15,7 +15,7 @@ from bridge.contract.errors import BadInput, BadQueueReference, ConfigurationErr
 from bridge.contract.wire import Bye, Hello, ListenerHeartbeat, More
 from bridge.queues import open_store
 from bridge.queues.base import Depth, NewMessage
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from listeners import PULL_ONLY, Listener, Message
 from tests.listeners.rig import QUEUE, Store, listening, settled
 from tests.support.fake_bridge import FakeBridge

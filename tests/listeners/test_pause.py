@@ -6,7 +6,7 @@ import asyncio
 import uuid
 
 from bridge.queues.base import Depth, NewMessage
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from bridge.service.bridge import Bridge
 from bridge.service.state.answers import QueueState
 from listeners import Message

@@ -105,7 +105,12 @@ ROOMS: Final = (
         "bridge/core/cluster exploration/cluster bridge/contract/test_cluster.py",
         marks=AT_LENGTH,
     ),
-    _room("access", "bridge/access/*.py", "bridge/access"),
+    _room(
+        "access",
+        "bridge/access/*.py",
+        "bridge/access bridge/http/page/test_login.py bridge/http/api/test_access.py bridge/http/api/test_limits.py "
+        "bridge/http/azure/test_auth.py bridge/http/server/overload",
+    ),
     _room(
         "holding",
         "listeners/work/holding.py listeners/work/settlements.py",
@@ -115,11 +120,11 @@ ROOMS: Final = (
     _room("ledger", "listeners/work/ledger.py", "listeners/test_ledger.py", marks=AT_LENGTH),
     _room(
         "own_store",
-        "bridge/queues/embedded/own_store.py",
+        "bridge/queues/embedded/store.py",
         "bridge/queues/test_own_store.py bridge/queues/test_put_once.py bridge/queues/test_sqlite.py",
         marks=AT_LENGTH,
     ),
-    _room("once", "bridge/queues/missing.py bridge/queues/checked_once.py", "bridge/queues/test_put_once.py"),
+    _room("once", "bridge/queues/checked.py", "bridge/queues/test_put_once.py"),
     _room(
         "commits",
         "bridge/producer/outbox/pace.py bridge/producer/outbox/rows.py bridge/triggers/promises.py",
@@ -184,7 +189,7 @@ ROOMS: Final = (
     _room(
         "queues_azure", "bridge/queues/azure/*.py", "bridge/queues/test_azure.py bridge/queues/test_open.py", _QUEUES
     ),
-    _room("queues", "bridge/queues/*.py bridge/__init__.py", "bridge/queues", _QUEUES),
+    _room("queues", "bridge/queues/*.py bridge/queues/http/*.py bridge/__init__.py", "bridge/queues", _QUEUES),
     _room(
         "producer",
         "bridge/producer/**/*.py",

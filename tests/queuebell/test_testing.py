@@ -14,7 +14,7 @@ import pytest
 
 from bridge import BadInput, Publisher
 from bridge.queues.base import Depth
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from listeners import Bury, Message, Retry
 from queuebell.testing import Rehearsal
 from tests.support.command import ROOT, environment

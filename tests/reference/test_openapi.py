@@ -18,7 +18,7 @@ from bridge.http.api.app import WebServer
 from bridge.http.api.openapi.refusals import MEANINGS
 from bridge.http.api.routes import Routes
 from bridge.http.server.settings import WebSettings
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from bridge.service.bridge import Bridge
 from tests.reference.__main__ import FILES, OPENAPI
 from tests.reference.exchange import DOCUMENT, Exchange, watch

@@ -17,7 +17,7 @@ from aiohttp import web
 from bridge import Bridge, NewMessage
 from bridge.observe.logs import configure
 from bridge.queues.base import Received
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from listeners import PULL_ONLY, Listener, Message, Pool, run
 
 SECOND = "billing/parcels"

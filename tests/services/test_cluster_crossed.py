@@ -45,7 +45,7 @@ from bridge.http.webhooks.shell import Webhooks
 from bridge.producer.partitions import PartitionedQueue
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import NewMessage
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from bridge.queues.postgres.schema import init
 from bridge.queues.postgres.store import PostgresStore
 from bridge.service.bridge import Bridge

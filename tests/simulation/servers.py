@@ -22,8 +22,8 @@ from bridge.observe.facts import (
     StartMissed,
 )
 from bridge.queues.base import Depth, NewMessage, PutReceipt, QueueStore, Received, Settlement, Settling
-from bridge.queues.embedded import memory
-from bridge.queues.embedded.calls import Commit
+from bridge.queues.embedded import store as embedded
+from bridge.queues.embedded.committer import Commit
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import open_memory
 from bridge.queues.limits import lease_ms
@@ -72,7 +72,7 @@ class Disk:
         self.connection.close()
 
 
-class DiskStore(memory.MemoryStore):
+class DiskStore(embedded.MemoryStore):
     """The own store of one bridge's process, on the disk of its host."""
 
     def __init__(self, world: World, process: Process, disk: Disk, boot: str) -> None:
@@ -94,7 +94,7 @@ class DiskStore(memory.MemoryStore):
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         engine = Engine(self._connection, clock=self._clock, wall=self._wall, receipts=self._receipts, boot=self.boot)
-        self._share = memory.Shared(self.name, engine)
+        self._share = embedded.Shared(self.name, engine)
         if self._observer is not None:
             self._share.observers.append((self, self._observer))
 
@@ -106,7 +106,7 @@ class DiskStore(memory.MemoryStore):
             self._turn.cancel()
             self._run(shared)
 
-    def _told(self, shared: memory.Shared, commit: Commit) -> None:
+    def _told(self, shared: embedded.Shared, commit: Commit) -> None:
         for level in commit.levels:
             self._world.level(level.queue, level.visible)
             if level.next_visible_in_ms is not None:

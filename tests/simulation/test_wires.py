@@ -21,8 +21,8 @@ from bridge.http.api.app import WebServer
 from bridge.http.api.native import NativeApi
 from bridge.http.server import http_server
 from bridge.http.server.settings import WebSettings
-from bridge.queues.http import HttpStore
-from bridge.queues.http_session import Fallback
+from bridge.queues.http.session import Fallback
+from bridge.queues.http.store import HttpStore
 from bridge.service.bridge import Bridge
 from tests.support.sim_loop import pass_time, simulate
 

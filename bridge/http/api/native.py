@@ -33,8 +33,7 @@ from bridge.queues.base import (
     Settlement,
     StoredMessage,
 )
-from bridge.queues.embedded.terms import NoRoom
-from bridge.queues.http_shapes import (
+from bridge.queues.http.shapes import (
     CreateRequest,
     ExtendItem,
     Message,
@@ -49,7 +48,7 @@ from bridge.queues.http_shapes import (
     SettleAnswer,
     SettleRequest,
 )
-from bridge.queues.served import ServedStore
+from bridge.queues.served import NoRoom, ServedStore
 from bridge.service.state.answers import QueueNames
 
 T = TypeVar("T")

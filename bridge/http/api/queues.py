@@ -21,7 +21,7 @@ from bridge.http.server.guard import Guard
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.problem import Refusal
 from bridge.queues.base import BODY_BYTES_MAX, NewMessage
-from bridge.queues.http import MESSAGE_TYPE, differences
+from bridge.queues.http.store import MESSAGE_TYPE, differences
 from bridge.service.state.answers import QueueState
 from bridge.service.state.content import now_counted
 

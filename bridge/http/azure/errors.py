@@ -16,7 +16,7 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.queues.embedded.terms import NoRoom
+from bridge.queues.served import NoRoom
 
 _BY_STATUS: Final[dict[int, dict[str, str]]] = {
     400: {

@@ -98,7 +98,7 @@ class QueueOperations:
 
     async def get_metadata(self, call: Request) -> Reply:
         """Return metadata and the number of messages, visible or not."""
-        metadata, depth = await self._store.standing(call.reference)
+        metadata, depth = await self._store.metadata_and_depth(call.reference)
         headers = {f"x-ms-meta-{name}": value for name, value in metadata_shown(metadata).items()}
         headers["x-ms-approximate-messages-count"] = str(depth.visible + depth.invisible)
         headers["Cache-Control"] = "no-cache"
@@ -111,13 +111,13 @@ class QueueOperations:
 
     async def get_acl(self, call: Request) -> Reply:
         """Return the stored access policies."""
-        await self._store.standing(call.reference)
+        await self._store.metadata_and_depth(call.reference)
         return Reply(200, policies.render(self._records.policies(call.reference)), {"Cache-Control": "no-cache"})
 
     async def set_acl(self, call: Request) -> Reply:
         """Replace the stored access policies by those of the body."""
         given = policies.parse(await call.body(SETTINGS_BYTES_MAX))
-        await self._store.standing(call.reference)
+        await self._store.metadata_and_depth(call.reference)
         await self._records.set_policies(call.reference, given)
         return Reply(204)
 

@@ -29,8 +29,7 @@ from bridge.http.server.body import has_body, read_body, require_json
 from bridge.http.server.problem import Refusal
 from bridge.producer.replaying import Choice, Replaying
 from bridge.queues.base import BATCH_MAX, Depth, StoredMessage
-from bridge.queues.embedded.terms import Browsed
-from bridge.queues.served import ServedStore
+from bridge.queues.served import Browsed, ServedStore
 from bridge.service.state.check import ask_their_store
 from bridge.service.state.overview import Run
 

@@ -16,8 +16,8 @@ from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, BusUnavailable, Closed, KeyUnavailable
 from bridge.contract.event import CloudQueueWorkDetected, encode_events
 from bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
-from bridge.queues.http_answers import problem_in
-from bridge.queues.http_requests import Limits, Requests
+from bridge.queues.http.requests import Limits, Requests
+from bridge.queues.http.store import problem_in
 
 log = logging.getLogger("queuebell.publisher")
 

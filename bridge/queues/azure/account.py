@@ -73,12 +73,12 @@ class AzureUrl:
     async def client(self, load: Callable[[], Any], answer_s: float, *place: str) -> AsyncIterator[Any]:
         """Give what the class that ``load`` imports makes of the connection string; it tries each request once (L6).
 
-        So does aiohttp below it (`bridge.queues.http_session`): a receive is a GET.
+        So does aiohttp below it (`bridge.queues.http.session`): a receive is a GET.
         """
         made_by = self.sdk(load)
         from azure.core.pipeline.transport import AioHttpTransport
 
-        from bridge.queues.http_session import open_session
+        from bridge.queues.http.session import open_session
 
         async with open_session(KEEPALIVE_S) as session:
             transport = AioHttpTransport(

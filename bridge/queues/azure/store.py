@@ -6,16 +6,30 @@ connection that was dropped before the answer: a receive is a GET (L6).
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
 import datetime
+import logging
+import os
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
-from bridge.contract.errors import BadInput, Closed, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
-from bridge.queues.azure.address import AzureAddress
-from bridge.queues.azure.text import Encoding
+from bridge.contract.errors import (
+    BadInput,
+    BadQueueReference,
+    Closed,
+    ConfigurationError,
+    QueueNotFound,
+    StoreError,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+from bridge.contract.names import is_token, parse_reference, split_reference
+from bridge.queues.azure.account import AzureUrl
 from bridge.queues.base import (
     NEVER,
     Capabilities,
@@ -34,7 +48,7 @@ from bridge.queues.base import (
     digest_of,
 )
 from bridge.queues.checked import CheckedStore
-from bridge.queues.lazy_client import LazyClient
+from bridge.queues.connections import LazyClient
 from bridge.queues.recount import Recount
 from bridge.queues.side_by_side import apart, outcomes
 
@@ -332,3 +346,106 @@ def _sdk() -> Any:
     from azure.storage.queue.aio import QueueServiceClient
 
     return QueueServiceClient
+
+
+OPTIONS: Final = ("account", "api_version", "encoding")
+ENCODINGS: Final = ("base64", "text", "auto")
+_queue = re.compile(r"[a-z0-9](-?[a-z0-9]+)*").fullmatch
+
+
+class AzureAddress(AzureUrl):
+    """A storage account for queues.
+
+    The account of a queue reference is the storage account's name, or what ``account`` says instead. ``encoding`` is
+    how bodies are written and read (`bridge.queues.azure.store`), ``api_version`` what the service is asked to speak.
+    Raises `ConfigurationError`.
+    """
+
+    def __init__(self, url: str, environment: Mapping[str, str] = os.environ) -> None:
+        super().__init__(url, "store", OPTIONS, environment)
+        self.encoding = self.given.get("encoding", "base64")
+        if self.encoding not in ENCODINGS:
+            raise ConfigurationError(f"store: encoding is one of {', '.join(ENCODINGS)}")
+        self.endpoint = _endpoint(self.fields, self.variable)
+        self.account = self.given.get("account") or self.fields.get("accountname") or _account_in(self.endpoint)
+        if not is_token(self.account):
+            raise ConfigurationError(f"store: {self.variable} tells no AccountName; say ?account=NAME in the address")
+
+    def name(self, reference: str) -> str:
+        """Return the name of the queue. Raises `BadQueueReference` for another account, and for what Azure refuses."""
+        account, queue = split_reference(parse_reference(reference))
+        if account != self.account:
+            raise BadQueueReference(
+                "the reference names another account than the store's address; azure:?account=NAME would call it so"
+            )
+        if not 3 <= len(queue) <= 63 or not _queue(queue):
+            raise BadQueueReference(
+                "an Azure queue's name is 3 to 63 small letters, digits and single dashes between them"
+            )
+        return queue
+
+
+def _endpoint(fields: Mapping[str, str], variable: str) -> str:
+    if given := fields.get("queueendpoint"):
+        return given.rstrip("/")
+    account = fields.get("accountname")
+    if not account:
+        raise ConfigurationError(f"store: {variable} has neither AccountName nor QueueEndpoint")
+    scheme = fields.get("defaultendpointsprotocol", "https")
+    return f"{scheme}://{account}.queue.{fields.get('endpointsuffix', 'core.windows.net')}"
+
+
+def _account_in(endpoint: str) -> str:
+    return (urlsplit(endpoint).hostname or "").partition(".")[0]
+
+
+TEXT_BYTES_MAX: Final = 64 * 1024
+BYTES_MAX: Final = {"base64": TEXT_BYTES_MAX // 4 * 3, "auto": TEXT_BYTES_MAX // 4 * 3, "text": TEXT_BYTES_MAX}
+"""The longest body by encoding: the service counts what is written."""
+_strange = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]").search
+
+log = logging.getLogger("queuebell.store")
+
+
+class Encoding:
+    """How bodies become text and back: ``base64``, ``text``, or ``auto``.
+
+    ``base64`` and ``auto`` write base64. Both read as text what is none: a message of a stranger must reach a handler,
+    which can refuse it. ``base64`` logs that; ``auto`` is for queues where producers of both kinds are expected.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self.bytes_max = BYTES_MAX[kind]
+
+    def check(self, body: bytes) -> None:
+        """Raise `BadInput` for a body that is too long, or that text cannot hold."""
+        if len(body) > self.bytes_max:
+            raise BadInput("message_too_large", f"a message body is at most {self.bytes_max} bytes here")
+        if self._kind == "text" and _plain(body) is None:
+            raise BadInput("bad_parameter", "with encoding=text a body is UTF-8 that XML can hold; use base64")
+
+    def written(self, body: bytes) -> str:
+        """Return the text of a body that was checked."""
+        if self._kind == "text":
+            return _plain(body) or ""
+        return base64.b64encode(body).decode("ascii")
+
+    def read(self, text: str, message_id: str) -> bytes:
+        """Return the body that a text stands for."""
+        if self._kind == "text":
+            return text.encode()
+        try:
+            return base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            if self._kind == "base64":
+                log.warning("message %s is not base64 and is taken as text: see encoding= of the store", message_id)
+            return text.encode()
+
+
+def _plain(body: bytes) -> str | None:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if _strange(text) is None else None

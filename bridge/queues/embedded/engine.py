@@ -9,15 +9,18 @@ commit.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import logging
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from bridge.contract.errors import QueueNotFound
+from bridge.contract.errors import BadInput, QueueNotFound
 from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX
 from bridge.queues.base import (
     BODY_BYTES_MAX,
@@ -26,19 +29,20 @@ from bridge.queues.base import (
     Claim,
     Counts,
     Depth,
+    Extend,
     NewMessage,
     PutReceipt,
     Received,
+    Release,
     Settled,
     Settlement,
     Settling,
     StoredMessage,
 )
-from bridge.queues.embedded.rows import INTEGER_MAX, hex16, hexes, message_of, number_of
-from bridge.queues.embedded.state import Queue, State, Value
-from bridge.queues.embedded.tally import EMPTY
-from bridge.queues.embedded.terms import Browsed, Grant, Handed, NoRoom, ReadRoom
+from bridge.queues.checked import CONFLICT
+from bridge.queues.embedded.state import EMPTY, Grant, Handed, Queue, State, Value
 from bridge.queues.limits import lease_ms
+from bridge.queues.served import Browsed, NoRoom, ReadRoom, Stamped
 
 _log = logging.getLogger("queuebell.store")
 
@@ -71,6 +75,10 @@ _NAMES_AND_METADATA = _NAMES.replace("name", "name, metadata", 1)
 
 # Below this, one statement for each is as quick.
 _FEW = 3
+# More than one for each that is put, so that expired keys go faster than new ones come.
+_FORGOTTEN_PER_PUT = 4
+
+T = TypeVar("T")
 
 # Its body, and its headers with all that JSON may escape in them.
 _MESSAGE_BYTES = BODY_BYTES_MAX + 2 * HEADERS_BYTES_MAX + 6 * HEADERS_MAX
@@ -181,6 +189,49 @@ class Engine:
             state.handed.append(Handed(name, grant.session, leased, before))
         return receipts
 
+    def put_existing(self, name: str, messages: Sequence[NewMessage], grant: Grant | None) -> Stamped[list[PutReceipt]]:
+        """Put on a queue that exists, and return the time of the put. Raises `QueueNotFound`."""
+        self._find(name)
+        return self._stamped(self.put(name, messages, grant))
+
+    def put_once(
+        self, name: str, key: str, digest: bytes, message: NewMessage, grant: Grant | None, create: bool
+    ) -> PutReceipt | None:
+        """Put a message under a key; return None where this very one was put before.
+
+        Raises `BadInput` where another body was put under the key, and `QueueNotFound` where the queue is missing and
+        not to be made (``create``).
+        """
+        state, keys = self.state, self.state.keys
+        queue = state.look(name)
+        if queue is not None:
+            known = keys.find(queue.id, key, state.now)
+            if known == digest:
+                if grant is not None:
+                    state.handed.append(Handed(name, grant.session, [], queue.visible))
+                return None
+            if known is not None:
+                raise BadInput("message_conflict", CONFLICT)
+        elif not create:
+            raise QueueNotFound("there is no such queue")
+        number = state.ensure(name).id
+        state.begin()
+        due = keys.due
+        state.note(setattr, keys, "count", keys.count)
+        state.note(setattr, keys, "due", due)
+        # Before the message, so that one that is handed over by this very put has its key as well.
+        keys.insert(state.seq + 1, number, state.up + keys.window_ms, digest, key)
+        (receipt,) = self.put(name, (message,), grant)
+        if grant is not None and state.handed[-1].messages:
+            # Leased as it was written: only this call knows its key.
+            handed = state.handed[-1]
+            messages = [replace(each, key=key) if each.id == receipt.id else each for each in handed.messages]
+            state.handed[-1] = replace(handed, messages=messages)
+        if due is not None and due <= state.now:
+            # Without a flush: what is due is older than the window, so its message was written by an earlier commit.
+            state.forget_keys(_FORGOTTEN_PER_PUT)
+        return receipt
+
     def receive(
         self, name: str, limit: int, lease: int, source: str | None = None, room: ReadRoom | None = None
     ) -> Received:
@@ -206,6 +257,12 @@ class Engine:
             self.boot,
             next_delayed_in_ms=state.due_in(queue.next_delayed(state.now)),
         )
+
+    def receive_stamped(
+        self, name: str, limit: int, lease: int, source: str | None, room: ReadRoom | None = None
+    ) -> Stamped[Received]:
+        """Receive, and return the time of the receive."""
+        return self._stamped(self.receive(name, limit, lease, source, room))
 
     def finds_nothing(self, name: object) -> bool:
         """Say whether a receive at this moment would find nothing, and run no statement to know it."""
@@ -246,6 +303,17 @@ class Engine:
             for item in settlement.extend
         ]
         return Settling(deleted, released, extended)
+
+    def update(self, name: str, claim: Claim, visibility_s: float, body: bytes | None) -> Stamped[Settled]:
+        """Change when a message becomes visible (now where it is 0), and its body where one is given."""
+        if visibility_s > 0 or body is not None:
+            # With a body and 0 seconds these are two steps of one commit: no other call sees the state between them.
+            extend = Extend(claim.id, claim.pop_receipt, visibility_s or 1.0, body)
+            settled = self.settle(name, Settlement(extend=(extend,))).extend[0]
+            if visibility_s > 0 or settled.pop_receipt is None:
+                return self._stamped(settled)
+            claim = Claim(claim.id, settled.pop_receipt)
+        return self._stamped(self.settle(name, Settlement(release=(Release(claim.id, claim.pop_receipt),))).release[0])
 
     def reclaim(self, name: str, claims: Sequence[Claim], uncount: bool = True) -> None:
         """Take handed messages back that are still under exactly these receipts (O7)."""
@@ -386,6 +454,22 @@ class Engine:
         found: dict[str, str] = json.loads(text)
         return found
 
+    def create_alike(self, name: str, metadata: dict[str, str]) -> bool | None:
+        """Make a queue; return False where it exists with the same metadata, None where it has other metadata."""
+        if name not in self.state.queues:
+            return self.create(name, metadata)
+        return False if self.metadata(name) == metadata else None
+
+    def replace_metadata(self, name: str, metadata: dict[str, str]) -> None:
+        """Set the metadata of a queue that exists. Raises `QueueNotFound`."""
+        self._find(name)
+        self.create(name, metadata)
+
+    def metadata_and_depth(self, name: str) -> tuple[dict[str, str], Depth]:
+        """Return metadata and depth of a queue that exists. Raises `QueueNotFound`."""
+        queue = self._find(name)
+        return self.metadata(name), Depth(queue.visible, queue.invisible)
+
     def delete(self, name: str) -> None:
         """Remove a queue and its messages; nothing happens where it does not exist."""
         state = self.state
@@ -400,6 +484,11 @@ class Engine:
         self._forget_all(queue.id)
         state.discard(queue.id, queue.tally.total)
         state.touch(name)
+
+    def remove(self, name: str) -> None:
+        """Delete a queue that exists. Raises `QueueNotFound`."""
+        self._find(name)
+        self.delete(name)
 
     def queues(self, prefix: str, after: str, limit: int) -> list[str]:
         """List names in ascending order."""
@@ -428,6 +517,9 @@ class Engine:
         if queue is None:
             raise QueueNotFound("there is no such queue")
         return queue
+
+    def _stamped(self, answer: T) -> Stamped[T]:
+        return Stamped(answer, self.state.now, self.state.up)
 
     def _read(self, queue: Queue, count: int, room: ReadRoom | None) -> list[_Row]:
         """Read visible messages, the longest visible first, once there is room for them."""
@@ -583,3 +675,46 @@ class Engine:
 def _page(prefix: str, after: str, limit: int) -> tuple[str, str, str, int]:
     # Names are ASCII; this is above every name that starts with the prefix.
     return after, prefix, prefix + "\x7f", limit
+
+
+INTEGER_MAX: Final = 2**63 - 1
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_PAIRS: Final = [f"{number:02x}" for number in range(256)]
+_headers = msgspec.json.Decoder(dict[str, str]).decode
+_is_hex16 = re.compile("[0-9a-f]{16}").fullmatch
+
+
+def message_of(
+    seq: int, receipt: str, body: bytes, n: int, ins: int, exp: int | None, headers: bytes | None
+) -> StoredMessage:
+    """Return the message that a row holds."""
+    expires = None if exp is None else _date(exp)
+    if headers is None:
+        return StoredMessage(hex16(seq), receipt, body, n, _date(ins), expires)
+    return StoredMessage(hex16(seq), receipt, body, n, _date(ins), expires, None, _headers(headers))
+
+
+def hex16(number: int) -> str:
+    """Write an id or a receipt."""
+    return f"{number:016x}"
+
+
+def hexes(first: int, count: int) -> list[str]:
+    """Return ``count`` numbers in a row as `hex16` writes them; most batches differ in their last two digits only."""
+    low = first & 0xFF
+    if low + count > len(_PAIRS):
+        return [hex16(first + step) for step in range(count)]
+    high = f"{first >> 8:014x}"
+    return [high + pair for pair in _PAIRS[low : low + count]]
+
+
+def number_of(text: object) -> int | None:
+    """Return the number of an id or a receipt, or None for what this store cannot have given out."""
+    if not isinstance(text, str) or _is_hex16(text) is None:
+        return None
+    number = int(text, 16)
+    return number if number <= INTEGER_MAX else None
+
+
+def _date(ms: int) -> datetime.datetime:
+    return _EPOCH + datetime.timedelta(milliseconds=ms)

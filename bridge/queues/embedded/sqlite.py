@@ -16,12 +16,11 @@ from typing import Any
 
 from bridge.contract.errors import Closed, StoreDamaged, StoreFull, StoreUnavailable
 from bridge.queues.base import PUT_WINDOW_S
-from bridge.queues.embedded.calls import Call, Commit, Committer
+from bridge.queues.embedded.committer import Call, Commit, Committer
 from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.file import FileLock, open_file, translate
-from bridge.queues.embedded.own_store import EmbeddedStore, deliver
-from bridge.queues.embedded.reserve import Reserve
-from bridge.queues.embedded.terms import Level, StoreObserver
+from bridge.queues.embedded.file import FileLock, Reserve, open_file, translate
+from bridge.queues.embedded.state import Level, StoreObserver
+from bridge.queues.embedded.store import EmbeddedStore, deliver, random_receipt
 
 _log = logging.getLogger("queuebell.store")
 
@@ -41,11 +40,6 @@ _pause = threading.Event()
 _COMMITS_PER_STEP = 64
 # While puts wait for room, making it is not to wait for the end of what makes it possible.
 _COMMITS_PER_STEP_TIGHT = 4
-
-
-def random_receipt() -> int:
-    """Return 63 random bits: a receipt is not to be guessed."""
-    return int.from_bytes(secrets.token_bytes(8)) >> 1
 
 
 class SqliteStore(EmbeddedStore):

@@ -6,14 +6,15 @@ that fails takes its counts back with it.
 
 from __future__ import annotations
 
+import heapq
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol
+
+import msgspec
 
 from bridge.contract.errors import BadInput
-from bridge.queues.embedded.clock import StoreClock
-from bridge.queues.embedded.keys import Keys
-from bridge.queues.embedded.tally import EMPTY, Calendar, Tally
-from bridge.queues.embedded.terms import Handed, Level
+from bridge.queues.base import StoredMessage
 from bridge.queues.limits import QUEUES_MAX
 
 Value = int | bytes | None
@@ -39,6 +40,73 @@ _PAGES_PER_COMMIT = 3
 
 # Of the number that a queue keeps for ever so many are a count, and those above the time; both fit into 63.
 _MADE_BITS = 20
+
+
+class Level(msgspec.Struct, frozen=True):
+    """How one queue stands after one commit, in the writer's order (O1).
+
+    ``rose``: ``visible`` went from 0 to more at some point within this commit, even if it is 0 again now; delays and
+    leases that came due since the last look count. ``put``, ``receives`` and ``empty`` count messages put, receives
+    answered, and those of them that found nothing (a peek is no receive). ``next_visible_in_ms``: when the next
+    invisible message becomes visible or a message expires, whichever changes the level first. ``paused``: nothing is
+    given out, and all messages count as invisible. ``sources``: (found, empty) by wake source, of the receives that
+    said one. ``leased`` and ``delayed``: what a pause or none has them be. ``oldest_ms``: for how long the message that
+    has been visible longest has waited, None where none is.
+    """
+
+    queue: str
+    exists: bool
+    visible: int
+    invisible: int
+    rose: bool
+    put: int
+    receives: int
+    empty: int
+    next_visible_in_ms: int | None
+    paused: bool = False
+    sources: dict[str, tuple[int, int]] = {}
+    leased: int = 0
+    delayed: int = 0
+    oldest_ms: int | None = None
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Leave to hand up to ``limit`` messages to one session within the put's own commit, leased for ``lease_s`` (O7).
+
+    ``session`` means nothing to the store.
+    """
+
+    session: str
+    limit: int
+    lease_s: float
+
+
+class Handed(msgspec.Struct, frozen=True):
+    """The outcome of a grant.
+
+    ``messages`` are leased and their dequeue count is raised; there may be none, as when the put failed. ``visible``
+    counts the visible messages at that point of the writer's order, ``messages`` among them.
+    """
+
+    queue: str
+    session: str
+    messages: list[StoredMessage]
+    visible: int
+
+
+class StoreObserver(Protocol):
+    """Who is told of commits: the bridge. Every call comes on the event loop's thread."""
+
+    def grant(self, queue: str, count: int) -> Grant | None:
+        """Say whether a session may be handed messages; asked when a put of ``count`` visible messages is submitted.
+
+        Every grant given is answered by one `Handed`.
+        """
+        ...
+
+    def committed(self, levels: list[Level], handed: list[Handed]) -> None:
+        """Hear of one commit, before the callers of its calls do (mark before acknowledgement, B1)."""
+        ...
 
 
 class Queue:
@@ -431,3 +499,266 @@ class State:
             if number in by_number:
                 by_number[number].tally.expire_at(exp, count)
         self.garbage.extend(sorted(orphans))
+
+
+# Stale heap entries are dropped when their time comes; leases that are extended over and over with a long timeout
+# would pile them up until then, so the heap is rebuilt when most of it is stale.
+_SLACK = 64
+
+
+class Calendar:
+    """A multiset of times in milliseconds that knows its earliest."""
+
+    __slots__ = ("_counts", "_heap", "total")
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._heap: list[int] = []
+        self.total = 0
+
+    def add(self, at: int, count: int) -> None:
+        """Note ``count`` more at this time."""
+        self.total += count
+        known = self._counts.get(at)
+        if known is not None:
+            self._counts[at] = known + count
+            return
+        self._counts[at] = count
+        heapq.heappush(self._heap, at)
+        if len(self._heap) > 2 * len(self._counts) + _SLACK:
+            self._heap = list(self._counts)
+            heapq.heapify(self._heap)
+
+    def remove(self, at: int, count: int) -> None:
+        """Forget ``count`` at this time; they must have been added before."""
+        left = self._counts[at] - count
+        self.total -= count
+        if left:
+            self._counts[at] = left
+        else:
+            del self._counts[at]
+
+    def earliest(self) -> int | None:
+        """Return the earliest time, or None."""
+        heap = self._heap
+        while heap:
+            if heap[0] in self._counts:
+                return heap[0]
+            heapq.heappop(heap)
+        return None
+
+    def take_until(self, now: int) -> int:
+        """Forget everything up to and including ``now`` and return how many that were."""
+        taken = 0
+        heap = self._heap
+        while heap and heap[0] <= now:
+            taken += self._counts.pop(heapq.heappop(heap), 0)
+        self.total -= taken
+        return taken
+
+    def __contains__(self, at: int) -> bool:
+        return at in self._counts
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        """Yield (time, count) in no particular order."""
+        return iter(self._counts.items())
+
+
+EMPTY: Final = Calendar()
+"""Without times: most queues have none and share it, and replace it before they add one."""
+
+
+class Tally:
+    """The counts of one queue as of ``now``, the time it was last advanced to.
+
+    ``rose`` is set whenever ``visible`` goes from 0 to more, and is for the owner to clear.
+    """
+
+    __slots__ = ("_due", "_expiring", "now", "rose", "visible")
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+        self.visible = 0
+        self.rose = False
+        self._due = EMPTY
+        self._expiring = EMPTY
+
+    @property
+    def invisible(self) -> int:
+        """Messages that are leased or delayed."""
+        return self._due.total
+
+    @property
+    def total(self) -> int:
+        """All messages."""
+        return self.visible + self._due.total
+
+    def add(self, vis: int, exp: int | None, count: int = 1) -> None:
+        """Count messages in that are visible from ``vis`` and expire at ``exp``."""
+        if vis <= self.now:
+            self._raise(count)
+        else:
+            self._add_due(vis, count)
+        if exp is not None:
+            self.expire_at(exp, count)
+
+    def remove(self, vis: int, exp: int | None, count: int = 1) -> None:
+        """Count messages out that were counted in with this ``vis`` (or have come due since) and ``exp``."""
+        if vis <= self.now:
+            self.visible -= count
+        else:
+            self._due.remove(vis, count)
+        if exp is not None:
+            self._expiring.remove(exp, count)
+
+    def move(self, old: int, new: int, count: int = 1) -> None:
+        """Change from when messages are visible; their expiry stays."""
+        if old <= self.now and new <= self.now:
+            return
+        if old <= self.now:
+            self.visible -= count
+        else:
+            self._due.remove(old, count)
+        if new <= self.now:
+            self._raise(count)
+        else:
+            self._add_due(new, count)
+
+    def expire_at(self, exp: int, count: int) -> None:
+        """Note that ``count`` of the messages counted in expire at ``exp``."""
+        if self._expiring is EMPTY:
+            self._expiring = Calendar()
+        self._expiring.add(exp, count)
+
+    def advance(self, now: int) -> None:
+        """Let time pass: what came due is visible. Time that goes back is ignored."""
+        if now <= self.now:
+            return
+        self.now = now
+        came_due = self._due.take_until(now)
+        if came_due:
+            self._raise(came_due)
+
+    def has_expired(self) -> bool:
+        """Say whether messages counted here have expired: they are to be removed before any count is believed."""
+        earliest = self._expiring.earliest()
+        return earliest is not None and earliest <= self.now
+
+    def next_visible(self) -> int | None:
+        """Return when the next invisible message becomes visible, or None."""
+        return self._due.earliest()
+
+    def next_expiry(self) -> int | None:
+        """Return when a message expires next, or None."""
+        return self._expiring.earliest()
+
+    def next_change(self) -> int | None:
+        """Return when time alone changes the counts next, by a message becoming visible or expiring, or None."""
+        due = self._due.earliest()
+        expiry = self._expiring.earliest()
+        if due is None:
+            return expiry
+        return due if expiry is None else min(due, expiry)
+
+    def _add_due(self, at: int, count: int) -> None:
+        if self._due is EMPTY:
+            self._due = Calendar()
+        self._due.add(at, count)
+
+    def _raise(self, count: int) -> None:
+        if not self.visible:
+            self.rose = True
+        self.visible += count
+
+
+_FIND = "SELECT seq, until, digest FROM once WHERE q=? AND key=?"
+_INSERT = "INSERT INTO once VALUES (?,?,?,?,?)"
+_DUE = "SELECT seq FROM once WHERE until<=? ORDER BY until LIMIT ?"
+_STANDS = "EXISTS (SELECT 1 FROM messages WHERE messages.seq=once.seq)"
+# Each is one statement, so that it can stand alone as well as in a transaction.
+_KEEP = f"UPDATE once SET until=? WHERE seq IN ({_DUE}) AND {_STANDS}"  # noqa: S608
+_FORGET = f"DELETE FROM once WHERE seq IN ({_DUE}) AND NOT {_STANDS}"  # noqa: S608
+
+
+class Keys:
+    """The table `once`; ``count`` is how many keys stand in it, ``due`` when the first one's time is over.
+
+    A key is remembered for ``window_ms`` at least.
+    """
+
+    __slots__ = ("_execute", "count", "due", "queues", "window_ms")
+
+    def __init__(self, connection: sqlite3.Connection, window_ms: int) -> None:
+        self.window_ms = window_ms
+        self._execute = connection.execute
+        self.count, self.due = self._execute("SELECT COUNT(*), MIN(until) FROM once").fetchone()
+        self.queues: set[int] = {number for (number,) in self._execute("SELECT DISTINCT q FROM once")}
+        """The numbers of queues that have, or had, a key: a receive of any other looks for none."""
+
+    def find(self, number: int, key: str, now: int) -> bytes | None:
+        """Return the digest of what was put under a key, or None where nothing is known of it (any more)."""
+        if number not in self.queues:
+            return None
+        row = self._execute(_FIND, (number, key)).fetchone()
+        if row is None:
+            return None
+        seq, until, digest = row
+        if until <= now and self._execute("SELECT 1 FROM messages WHERE seq=?", (seq,)).fetchone() is None:
+            return None
+        return bytes(digest)
+
+    def insert(self, seq: int, number: int, until: int, digest: bytes, key: str) -> None:
+        """Write a key down; one of the same name whose time is over gives way."""
+        row = (seq, number, until, digest, key)
+        try:
+            self._execute(_INSERT, row)
+            self.count += 1
+        except sqlite3.IntegrityError:
+            self._execute("DELETE FROM once WHERE q=? AND key=?", (number, key))
+            self._execute(_INSERT, row)
+        self.queues.add(number)
+        if self.due is None or until < self.due:
+            self.due = until
+
+    def of(self, seqs: Sequence[int]) -> dict[int, str]:
+        """Return the keys of those messages that have one."""
+        marks = ",".join("?" * len(seqs))
+        return dict(self._execute(f"SELECT seq, key FROM once WHERE seq IN ({marks})", seqs).fetchall())  # noqa: S608
+
+    def forget(self, now: int, again: int, limit: int) -> int:
+        """Look at up to ``limit`` keys whose time is over, and return how many are gone.
+
+        Those whose message still stands are looked at again at ``again``.
+        """
+        self._execute(_KEEP, (again, now, limit))
+        gone = self._execute(_FORGET, (now, limit)).rowcount
+        self.count -= gone
+        (self.due,) = self._execute("SELECT MIN(until) FROM once").fetchone()
+        return gone
+
+
+class StoreClock:
+    """Milliseconds since the epoch: the wall clock at start, or the newest time in the file, plus elapsed time.
+
+    ``clock`` gives monotonic seconds; ``start_ms`` is where this run begins. A wall clock that is set later moves
+    nothing.
+    """
+
+    __slots__ = ("_clock", "_newest", "_origin", "_start_us")
+
+    def __init__(self, clock: Callable[[], float], start_ms: int) -> None:
+        self._clock = clock
+        self._origin = clock()
+        self._start_us = start_ms * 1000
+        self._newest = self._start_us
+
+    def read(self) -> int:
+        """Return now in whole milliseconds, rounded down: what is due at this time is due indeed."""
+        # By microseconds, since 0.005 s x 1000 may be a little less than 5 and would round down to 4.
+        us = self._start_us + round((self._clock() - self._origin) * 1e6)
+        self._newest = max(self._newest, us)
+        return self._newest // 1000
+
+    def read_up(self) -> int:
+        """Return the newest time read, rounded up: what is counted from here is never a tick early (B2)."""
+        return -(-self._newest // 1000)

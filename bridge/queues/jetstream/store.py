@@ -2,7 +2,7 @@
 
 A receive asks for what is there and does not wait: the server says at once when there is no more. The lease is the
 consumer's ``ack_wait``, one for all who receive; it is lengthened where a receive asks for more, and never shortened
-(`bridge.queues.jetstream.leases`).
+(`bridge.queues.jetstream.store`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from time import monotonic
 from typing import Final
 
 import msgspec
@@ -21,6 +23,7 @@ from bridge.brokers.address import Address
 from bridge.brokers.base import Incoming
 from bridge.brokers.nats.access import check_installed
 from bridge.contract.errors import ConfigurationError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
+from bridge.contract.headers import headers_in, readable_headers
 from bridge.contract.names import is_token
 from bridge.queues.base import (
     Capabilities,
@@ -43,16 +46,17 @@ from bridge.queues.jetstream.api import (
     API,
     NANO,
     WAIT_S,
+    ConsumerGone,
     ConsumerState,
+    Delivery,
     JetStreamApi,
+    Names,
     Refusal,
     Stored,
     decoded,
     meaning,
+    reference_of,
 )
-from bridge.queues.jetstream.headers import read, size_of, written
-from bridge.queues.jetstream.leases import Leases
-from bridge.queues.jetstream.names import Delivery, Names, reference_of
 from bridge.queues.jetstream.wire import ANSWER_S, OPTIONS, Answers, NoResponder, Wire, status_of
 from bridge.queues.recount import Recount
 from bridge.queues.side_by_side import apart, outcomes, side_by_side
@@ -413,3 +417,144 @@ def _stored(message: Incoming, delivery: Delivery) -> StoredMessage:
         delivery.stored_at,
         headers=read(message),
     )
+
+
+LOOK_AGAIN_S: Final = 60.0
+"""When what is known of a consumer is read anew, once messages are leased by it; a quiet queue costs nothing."""
+DOUBT_S: Final = 1.0
+"""The same where a lease may have been lost, or where two may have lengthened at the same moment."""
+GLANCE_S: Final = 1.0
+"""How long that may take: the messages are leased already, and whoever asked for them waits."""
+PUT_OFF_S: Final = 10.0
+"""When a look that failed is tried again: a server that is silent about consumers must not hold up every receive."""
+DEFAULT_LEASE_S: Final = 30.0
+
+
+class _Known:
+    """A consumer as it was read, and when; when a look at it failed since."""
+
+    __slots__ = ("at", "doubted", "failed_at", "state")
+
+    def __init__(self, state: ConsumerState, *, doubted: bool) -> None:
+        self.state = state
+        self.at = monotonic()
+        self.doubted = doubted
+        self.failed_at: float | None = None
+
+    def due(self, *, lost: bool) -> bool:
+        """Say whether it is to be read anew."""
+        now = monotonic()
+        if self.failed_at is not None and now - self.failed_at < PUT_OFF_S:
+            return False
+        return now - self.at >= (DOUBT_S if lost or self.doubted else LOOK_AGAIN_S)
+
+
+class Leases:
+    """The consumers of one store as they are known here, by stream."""
+
+    def __init__(self, api: JetStreamApi) -> None:
+        self._api = api
+        self._known: dict[str, _Known] = {}
+
+    def forget(self, names: Names) -> None:
+        """Have the consumer read anew at the next call, and made by the next receive where it is missing."""
+        self._known.pop(names.stream, None)
+
+    async def consumer(self, names: Names, lease_s: float) -> ConsumerState:
+        """Return the consumer, made where it is missing, with leases of at least ``lease_s``."""
+        known = self._known.get(names.stream)
+        if known is not None:
+            try:
+                return await self._long_enough(names, known.state, lease_s)
+            except (ConsumerGone, QueueNotFound):
+                self.forget(names)
+        state = await self._read(names)
+        if state is None:
+            state = await self._api.make_consumer(names, lease_s or DEFAULT_LEASE_S)
+            self._known[names.stream] = _Known(state, doubted=False)
+        return await self._long_enough(names, state, lease_s)
+
+    async def hold(self, names: Names, lease_s: float) -> None:
+        """Have the leases that were given out last at least ``lease_s``.
+
+        Raises `QueueNotFound` where nothing is known of the queue and it is not there. What was known and is gone is
+        forgotten: each acknowledgement is told of it.
+        """
+        known = self._known.get(names.stream)
+        state = await self._read(names) if known is None else known.state
+        if state is None:
+            return
+        try:
+            await self._long_enough(names, state, lease_s)
+        except (ConsumerGone, QueueNotFound):
+            self.forget(names)
+
+    async def look_again(self, names: Names, lease_s: float, *, lost: bool = False) -> None:
+        """Read the consumer anew if that is due; ``lost`` says that a lease may have ended too early.
+
+        Leases that are too short by then are lengthened, those given out too. What fails here is tried again after
+        `PUT_OFF_S`.
+        """
+        known = self._known.get(names.stream)
+        if known is None or not known.due(lost=lost):
+            return
+        try:
+            async with asyncio.timeout(GLANCE_S):
+                state = await self._read(names)
+                if state is not None:
+                    await self._long_enough(names, state, lease_s)
+        except (ConsumerGone, QueueNotFound):
+            self.forget(names)
+        except (StoreError, TimeoutError):
+            known.failed_at = monotonic()
+
+    async def _read(self, names: Names) -> ConsumerState | None:
+        state = await self._api.consumer(names)
+        if state is None:
+            self.forget(names)
+        else:
+            self._known[names.stream] = _Known(state, doubted=False)
+        return state
+
+    async def _long_enough(self, names: Names, state: ConsumerState, lease_s: float) -> ConsumerState:
+        if state.ack_wait_s < lease_s:
+            state = await self._api.lengthen(names, lease_s)
+            # The server has no way to change it only if it is as it was read: another may write a shorter one now.
+            self._known[names.stream] = _Known(state, doubted=True)
+        return state
+
+
+REST: Final = "queuebell-headers"
+_LINE_BYTES: Final = len(": \r\n")
+_FRAME_BYTES: Final = len("NATS/1.0\r\n\r\n")
+
+
+def written(headers: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the headers to send, None for none."""
+    if not headers:
+        return None
+    plain = {name: value for name, value in headers.items() if _passes(value)}
+    rest = {name: value for name, value in headers.items() if name not in plain}
+    return {**plain, REST: json.dumps(rest)} if rest else plain
+
+
+def size_of(headers: Mapping[str, str] | None) -> int:
+    """Return how many bytes they take beside the payload."""
+    if headers is None:
+        return 0
+    return _FRAME_BYTES + sum(len(name) + len(value) + _LINE_BYTES for name, value in headers.items())
+
+
+def read(message: Incoming) -> dict[str, str]:
+    """Return the headers of a message, of other producers' those that a message of ours may have."""
+    if not message.headers and message.content_type is None:
+        return {}
+    found = dict(message.headers)
+    rest = found.pop(REST, "")
+    if message.content_type is not None:
+        found["content-type"] = message.content_type
+    return readable_headers([*headers_in(rest).items(), *found.items()])
+
+
+def _passes(value: str) -> bool:
+    return bool(value) and value.isascii() and value.isprintable() and value.strip() == value

@@ -13,11 +13,12 @@ from __future__ import annotations
 from typing import Final
 
 from bridge.contract.names import DEFAULT_PREFIX
-from bridge.queues.postgres.claims import FREED
-from bridge.queues.postgres.voice import COMMIT, MEANT
+from bridge.queues.postgres.schema import COMMIT, MEANT
 
 BATCH_MAX: Final = 256
 """The most messages a statement: what it costs besides its rows, its commit and both ways, is small beside so many."""
+FREED: Final = 2
+"""Of a move in `SETTLE`: no worker holds the message then. With 1 added the receive that it undoes does not count."""
 COUNTED: Final = 32
 """A receive counts so many full batches of its own at most, and of invisible ones just one where its batch is full;
 `DEPTH` counts all."""

@@ -6,8 +6,9 @@ import asyncio
 import datetime
 import json
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from bridge.brokers.postgres.access import PostgresAccess, client
 from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
@@ -18,23 +19,28 @@ from bridge.queues.base import (
     PUT_WINDOW_S,
     AsyncConnection,
     Capabilities,
+    Claim,
     Counts,
     Depth,
+    Extend,
     NewMessage,
     PutReceipt,
     Received,
+    Release,
+    Settled,
     Settlement,
     Settling,
     StoredMessage,
     digest_of,
 )
-from bridge.queues.checked_once import CheckedOnceStore, receipt
-from bridge.queues.checked_once import digest as digest_of_body
-from bridge.queues.postgres import sql, voice
-from bridge.queues.postgres.claims import PostgresClaims
+from bridge.queues.checked import CheckedOnceStore, receipt
+from bridge.queues.checked import digest as digest_of_body
+from bridge.queues.limits import lease_ms
+from bridge.queues.postgres import sql
 from bridge.queues.postgres.connections import PostgresConnections
-from bridge.queues.postgres.marks import PostgresMarks, is_far
+from bridge.queues.postgres.schema import SPOKEN
 from bridge.queues.postgres.transaction import Joined, Within, other_database, putting, putting_once, within
+from bridge.queues.side_by_side import outcomes
 
 REQUEST_TIMEOUT_S: Final = 10.0
 LONG_S: Final = 60.0
@@ -107,7 +113,7 @@ class PostgresStore(CheckedOnceStore):
 
     async def triggers_puts(self) -> bool:
         """Return whether the tables NOTIFY of each put, which is a trigger for the bridges that listen."""
-        return bool(await self._fetch(voice.SPOKEN))
+        return bool(await self._fetch(SPOKEN))
 
     async def put_named(
         self, queue: str, messages: Sequence[NewMessage], create: bool
@@ -480,3 +486,212 @@ def _headers(message: NewMessage) -> str | None:
 def _all_headers(messages: Sequence[NewMessage]) -> list[str | None] | None:
     """Return the headers of each as the statements take them: nothing at all where no message has any."""
     return [_headers(message) for message in messages] if any(message.headers for message in messages) else None
+
+
+MARK_S: Final = 1.0
+"""How long a look from the very beginning counts: a message that shows up before the mark waits no longer than this
+while batches are full, and not at all when one is short."""
+WALKED_S: Final = 1e-5
+"""As long counts a look for each entry that it walked over, which is ten times what one takes: where nothing is ever
+vacuumed, one part in ten of the time is spent on looks from the beginning."""
+LOOK_S: Final = 60.0
+"""The longest that one counts: no message waits for more than what a lost trigger costs."""
+AGAIN_S: Final = 5.0
+"""As far ahead a look from a mark on sees what becomes visible; a look follows, until one is from the beginning."""
+FEW: Final = 10_000
+"""A look from the beginning that walks over fewer entries is made whenever a batch is short."""
+COUNTED: Final = 100
+"""Beside them are those of so many batches, which may be of messages that are there and were counted."""
+QUEUES_MAX: Final = 10_000
+
+
+class _Mark(NamedTuple):
+    since: datetime.datetime
+    until: float
+    every_s: float
+    far: bool
+
+
+class PostgresMarks:
+    """One mark a queue: the time of visibility of the earliest message in the newest full batch.
+
+    An index keeps the entries of deleted and leased messages until the next vacuum, all of them before those that wait.
+    A mark is only where to look first. What may still show up before it is what a transaction committed late, or what
+    another receive had locked and let go again, and no count behind the mark sees it. So a full batch there reports one
+    visible message at least, and takes the mark away where it counted none.
+
+    A vacuum is held up by any transaction that stays open, and the way from the beginning grows. Once that is far, a
+    short batch leaves a mark as well: a second before its look, for what was being committed. Times of calls are
+    seconds of one monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self._marks: dict[str, _Mark] = {}
+
+    def mark(self, queue: str, now: float) -> datetime.datetime | None:
+        """Return from when on to look first; None is from the beginning."""
+        kept = self._marks.get(queue)
+        if kept is None:
+            return None
+        if now < kept.until:
+            return kept.since
+        # Once for all receives in flight: the one that was told looks from the beginning for the others too.
+        self._marks[queue] = kept._replace(until=now + kept.every_s)
+        return None
+
+    def far(self, queue: str, now: float) -> float | None:
+        """Return in how many seconds to look again, where the beginning is too far away for a short batch."""
+        kept = self._marks.get(queue)
+        return min(AGAIN_S, max(0.0, kept.until - now)) if kept is not None and kept.far else None
+
+    def took(
+        self, queue: str, begun: float, since: datetime.datetime | None, *, walked: int | None = None, limit: int = 0
+    ) -> None:
+        """Note a batch that was asked for at ``begun``: where to look next, or None for the beginning.
+
+        A look from the beginning says how many entries of the index it ``walked`` over for how large a batch.
+        """
+        if since is None:
+            self._marks.pop(queue, None)
+            return
+        kept = self._marks.get(queue)
+        if kept is None and len(self._marks) >= QUEUES_MAX:
+            self._marks.clear()
+        if kept is not None and walked is None:
+            # Only a look from the beginning starts the time anew.
+            self._marks[queue] = kept._replace(since=since)
+        else:
+            walked = walked or 0
+            every_s = min(LOOK_S, max(MARK_S, walked * WALKED_S))
+            self._marks[queue] = _Mark(since, begun + every_s, every_s, is_far(walked, limit))
+
+
+def is_far(walked: int, limit: int) -> bool:
+    """Say whether so many entries are more than a look for so large a batch walks over where vacuums are made."""
+    return walked > FEW + COUNTED * limit
+
+
+_hex16 = re.compile("[0-9a-f]{16}").fullmatch
+_hex32 = re.compile("[0-9a-f]{32}").fullmatch
+_ID_MAX = 2**63 - 1
+_NOBODY = "0" * 32
+"""A receipt that no message has: random ones carry their version."""
+
+_OK = Settled(True)
+_MISMATCH = Settled(False, code="pop_receipt_mismatch")
+_NOT_FOUND = Settled(False, code="message_not_found")
+
+Held = tuple[int, str]
+
+
+class PostgresClaims:
+    """The items of a settlement; no claim may go twice into the statement that carries them out."""
+
+    def __init__(self, settlement: Settlement) -> None:
+        self._settlement = settlement
+        self._deletes = dict.fromkeys(_known(settlement.delete))
+        self._gone: set[Held] = set()
+        self._moves: dict[Held, tuple[int, bytes | None, int]] = {}
+        for release in settlement.release:
+            self._move(release, release.after_ms, None, sql.FREED | release.uncounted)
+        for extend in settlement.extend:
+            self._move(extend, lease_ms(extend.visibility_s), extend.body)
+
+    def deletes(self) -> tuple[str, str] | None:
+        """Return ids and receipts, each joined by commas, where all items are deletes of different messages."""
+        asked = self._settlement
+        if asked.release or asked.extend or not self._deletes:
+            return None
+        ids = dict(list(self._deletes))
+        if len(ids) < len(self._deletes):
+            return None
+        return ",".join(map(str, ids)), ",".join(ids.values())
+
+    def deleted(self, ids: Iterable[int]) -> None:
+        """Note which messages of `deletes` are gone."""
+        gone = set(ids)
+        self._gone = {held for held in self._deletes if held[0] in gone}
+
+    def all_deleted(self) -> Settling:
+        """Return the outcome where every item was a delete and is done."""
+        return Settling([_OK] * len(self._settlement.delete), [], [])
+
+    def deleted_before(self, error: QueuebellError) -> Settling:
+        """Return the outcome where every item was a delete and the second statement failed."""
+        return Settling(outcomes([_OK if _held(i) in self._gone else error for i in self._settlement.delete]), [], [])
+
+    def arguments(self) -> tuple[object, ...]:
+        """Return what the statement takes after the queue."""
+        # In one order for everybody: two settlements of the same messages wait for each other, and not in a circle.
+        deletes, moves = sorted(self._deletes), sorted(self._moves)
+        return (
+            [id_ for id_, _ in deletes],
+            [receipt for _, receipt in deletes],
+            [id_ for id_, _ in moves],
+            [receipt for _, receipt in moves],
+            [self._moves[held][0] for held in moves],
+            [self._moves[held][1] for held in moves],
+            sorted({id_ for id_, _ in (*deletes, *moves)}),
+            [self._moves[held][2] for held in moves],
+        )
+
+    def outcome(self, queue: str, rows: Sequence[Any]) -> Settling:
+        """Return what became of each item, as if they had been settled one after the other.
+
+        Raises `QueueNotFound` where the rows say that there is no such queue.
+        """
+        done: dict[Held, Settled] = dict.fromkeys(self._gone, _OK)
+        there: set[int] = set()
+        exists = bool(done)
+        for row in rows:
+            match row["what"]:
+                case "deleted":
+                    done[row["id"], row["held"].hex] = _OK
+                case "moved":
+                    done[row["id"], row["held"].hex] = Settled(True, pop_receipt=row["receipt"].hex)
+                case "there":
+                    there.add(row["id"])
+                case "queue":
+                    exists = True
+        if not exists:
+            raise QueueNotFound(f"there is no queue {queue}")
+
+        def settled(item: Claim | Release | Extend) -> Settled:
+            held = _held(item)
+            if held is None:
+                return _NOT_FOUND
+            outcome = done.pop(held, None)
+            if outcome is None:
+                return _MISMATCH if held[0] in there else _NOT_FOUND
+            if outcome is _OK:
+                there.discard(held[0])
+            return outcome
+
+        asked = self._settlement
+        return Settling(
+            [settled(item) for item in asked.delete],
+            [settled(item) for item in asked.release],
+            [settled(item) for item in asked.extend],
+        )
+
+    def _move(self, item: Release | Extend, ms: int, body: bytes | None, how: int = 0) -> None:
+        held = _held(item)
+        # Of claims that name the same lease the first counts.
+        if held is not None and held not in self._deletes:
+            self._moves.setdefault(held, (ms, body, how))
+
+
+def _known(items: Iterable[Claim]) -> list[Held]:
+    return [held for item in items if (held := _held(item)) is not None]
+
+
+def _held(item: Claim | Release | Extend) -> Held | None:
+    """Return message and receipt of a claim; None for an id that this store cannot have given out."""
+    # Both come from the caller, who may have made them up.
+    id_: object = item.id
+    receipt: object = item.pop_receipt
+    if not isinstance(id_, str) or _hex16(id_) is None or (number := int(id_, 16)) > _ID_MAX:
+        return None
+    if not isinstance(receipt, str) or _hex32(receipt) is None:
+        return number, _NOBODY
+    return number, receipt

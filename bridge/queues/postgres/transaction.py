@@ -17,13 +17,10 @@ import msgspec
 
 from bridge.contract.errors import BadInput, QueuebellError, StoreUnavailable, UnknownOutcome, named
 from bridge.queues.base import NEVER, PUT_WINDOW_S, AsyncConnection, Body, NewMessage, PutReceipt, new_messages
-from bridge.queues.checked_once import digest, receipt
+from bridge.queues.checked import digest, missing, receipt, sending
 from bridge.queues.limits import check_key, check_put
-from bridge.queues.missing import missing
 from bridge.queues.postgres import sql
-from bridge.queues.postgres.connections import misfit
-from bridge.queues.postgres.errors import INIT_HINT, answered
-from bridge.queues.sending import sending
+from bridge.queues.postgres.connections import INIT_HINT, answered, misfit
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]

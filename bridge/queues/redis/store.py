@@ -40,9 +40,8 @@ from bridge.queues.base import (
     digest_of,
     is_key,
 )
-from bridge.queues.checked_once import CheckedOnceStore
+from bridge.queues.checked import CheckedOnceStore, missing
 from bridge.queues.limits import lease_ms
-from bridge.queues.missing import missing
 from bridge.queues.redis import scripts
 from bridge.queues.redis.connections import RedisAddress, RedisConnections, Unscripted, client
 

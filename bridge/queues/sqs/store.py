@@ -7,15 +7,31 @@ aiohttp's client repeats only GET, PUT and DELETE, and SQS is spoken to by POST.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
-from collections.abc import Sequence
+import datetime
+import json
+import re
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
+from bridge.contract.errors import (
+    BadQueueReference,
+    ConfigurationError,
+    QueuebellError,
+    QueueNotFound,
+    StoreError,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+from bridge.contract.headers import headers_in, readable_headers
+from bridge.contract.names import is_token, parse_reference, split_reference
 from bridge.queues.base import (
     Capabilities,
     Claim,
@@ -29,15 +45,14 @@ from bridge.queues.base import (
     Settled,
     Settlement,
     Settling,
+    StoredMessage,
     digest_of,
 )
 from bridge.queues.checked import CheckedStore
-from bridge.queues.lazy_client import LazyClient
+from bridge.queues.connections import LazyClient
 from bridge.queues.recount import Recount
 from bridge.queues.side_by_side import apart, outcomes, side_by_side
-from bridge.queues.sqs.address import SqsAddress
 from bridge.queues.sqs.client import check_installed, client
-from bridge.queues.sqs.message import BATCH_MAX, requests, stored
 
 DELAY_MS_MAX: Final = 900_000
 VISIBILITY_S_MAX: Final = 11 * 3600
@@ -326,3 +341,158 @@ def _outcome(failed: dict[str, Any] | None) -> Settled | UnknownOutcome:
     if not failed.get("SenderFault"):
         return UnknownOutcome(f"sqs: a settlement failed at the service: {code}")
     return Settled(False, code="bad_parameter")
+
+
+NAME_MAX: Final = 80
+WAIT_S_MAX: Final = 20
+OPTIONS: Final = ("account", "endpoint", "wait")
+
+_region = re.compile(r"[a-z]{2}[a-z0-9-]{1,30}").fullmatch
+_prefix = re.compile(r"[A-Za-z0-9_-]{0,60}").fullmatch
+# A dash of the account is doubled, so that the first run of dashes of odd length is where the queue begins.
+_joined = re.compile(r"((?:[A-Za-z0-9_]|--)+)-([A-Za-z0-9][A-Za-z0-9_-]*)").fullmatch
+
+
+class SqsAddress:
+    """Where the queues are, checked.
+
+    ``account/queue`` is the SQS queue ``PREFIXaccount-queue``, with each dash of the account doubled: no two references
+    meet in one name. With ``account=NAME`` the address is for that account alone, and its queues are called
+    ``PREFIXqueue``: so any queue that is there already has a reference. ``endpoint`` is another server than Amazon's,
+    ``wait`` the seconds of a long poll, 1 to 20. Raises `ConfigurationError`, without repeating the address.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parts = urlsplit(url)
+            given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        except ValueError:
+            raise ConfigurationError("store: the address is malformed") from None
+        if not _region(parts.netloc) or not _prefix(parts.path.removeprefix("/")) or parts.fragment:
+            raise ConfigurationError("store: an address of SQS is sqs://REGION[/PREFIX], as in sqs://eu-central-1")
+        if unknown := sorted(set(given) - set(OPTIONS)):
+            raise ConfigurationError(f"store: {len(unknown)} unknown options; those of sqs:// are {', '.join(OPTIONS)}")
+        wait, self.endpoint, self.account = given.get("wait", "1"), given.get("endpoint"), given.get("account")
+        if not (wait.isascii() and wait.isdigit() and 1 <= int(wait) <= WAIT_S_MAX):
+            raise ConfigurationError(f"store: wait is the seconds of a long poll, 1 to {WAIT_S_MAX}")
+        if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
+            raise ConfigurationError("store: endpoint must start with http:// or https://")
+        if self.account is not None and not is_token(self.account):
+            raise ConfigurationError("store: account is that of a queue reference")
+        self.region = parts.netloc
+        self.prefix = parts.path.removeprefix("/")
+        self.wait_s = int(wait)
+        # An endpoint may carry a user and a password.
+        self.place = re.sub("//[^/]*@", "//", self.endpoint or "")
+        self.text = f"sqs://{self.region}{parts.path}" + (f" at {urlsplit(self.place).netloc}" if self.place else "")
+
+    def name(self, reference: str) -> str:
+        """Return the name of the SQS queue of a reference.
+
+        Raises `BadQueueReference` where SQS has no room for the name, and for another account than the address has.
+        """
+        account, queue = split_reference(parse_reference(reference))
+        if self.account is None:
+            name = f"{self.prefix}{account.replace('-', '--')}-{queue}"
+        elif account == self.account:
+            name = self.prefix + queue
+        else:
+            raise BadQueueReference("the store's address is for one account, and the reference names another")
+        if len(name) > NAME_MAX:
+            raise BadQueueReference(f"the name of an SQS queue is at most {NAME_MAX} characters, prefix and account in")
+        return name
+
+    def reference(self, name: str) -> str | None:
+        """Return the reference of an SQS queue, None where it has none here."""
+        if not name.startswith(self.prefix):
+            return None
+        rest = name.removeprefix(self.prefix)
+        if self.account is not None:
+            return f"{self.account}/{rest}" if is_token(rest) else None
+        found = _joined(rest)
+        if found is None:
+            return None
+        account, queue = found[1].replace("--", "-"), found[2]
+        return f"{account}/{queue}" if is_token(account) and is_token(queue) else None
+
+
+BATCH_MAX: Final = 10
+BATCH_BYTES_MAX: Final = 256 * 1024
+"""Of all bodies of a request; Amazon takes more by now, other servers do not."""
+ENCODING: Final = "queuebell-encoding"
+HEADERS: Final = "queuebell-headers"
+BASE64: Final = "base64"
+EMPTY: Final = "empty"
+_ATTRIBUTE_BYTES = 64
+_strange = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]").search
+
+
+def requests(messages: Sequence[NewMessage]) -> list[list[dict[str, Any]]]:
+    """Return the entries of messages, as many a request as SQS takes; delays are rounded up to seconds."""
+    made: list[list[dict[str, Any]]] = []
+    size = 0
+    for number, message in enumerate(messages):
+        entry = _entry(number, message)
+        attributes = entry.get("MessageAttributes", {})
+        beside = sum(_ATTRIBUTE_BYTES + len(each["StringValue"]) for each in attributes.values())
+        weight = len(entry["MessageBody"].encode()) + beside
+        if not made or len(made[-1]) == BATCH_MAX or size + weight > BATCH_BYTES_MAX:
+            made.append([])
+            size = 0
+        made[-1].append(entry)
+        size += weight
+    return made
+
+
+def stored(message: Mapping[str, Any]) -> StoredMessage:
+    """Return a message as it was received."""
+    told = message["Attributes"]
+    sent = datetime.datetime.fromtimestamp(int(told["SentTimestamp"]) / 1000, datetime.UTC)
+    count = int(told["ApproximateReceiveCount"])
+    attributes = message.get("MessageAttributes", {})
+    headers = _headers(attributes) if attributes else {}
+    return StoredMessage(message["MessageId"], message["ReceiptHandle"], _body(message), count, sent, headers=headers)
+
+
+def _entry(number: int, message: NewMessage) -> dict[str, Any]:
+    text, encoding = _text(message.body)
+    entry: dict[str, Any] = {"Id": str(number), "MessageBody": text}
+    attributes = {} if encoding is None else {ENCODING: encoding}
+    if message.headers:
+        attributes[HEADERS] = json.dumps(message.headers)
+    if attributes:
+        entry["MessageAttributes"] = {
+            name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()
+        }
+    if message.visible_after_ms:
+        entry["DelaySeconds"] = -(-message.visible_after_ms // 1000)
+    return entry
+
+
+def _headers(attributes: Mapping[str, Any]) -> dict[str, str]:
+    said = {name: each["StringValue"] for name, each in attributes.items() if "StringValue" in each}
+    return readable_headers([*headers_in(said.pop(HEADERS, "")).items(), *said.items()])
+
+
+def _text(body: bytes) -> tuple[str, str | None]:
+    """Return a body as it is where it can be, so that any consumer can read it."""
+    if not body:
+        return "-", EMPTY
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    return (text, None) if _strange(text) is None else (base64.b64encode(body).decode("ascii"), BASE64)
+
+
+def _body(message: Mapping[str, Any]) -> bytes:
+    text: str = message["Body"]
+    encoding = message.get("MessageAttributes", {}).get(ENCODING, {}).get("StringValue")
+    if encoding == EMPTY:
+        return b""
+    if encoding == BASE64:
+        try:
+            return base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            return text.encode()  # somebody else's word: the handler sees what is there
+    return text.encode()

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bridge.contract.errors import BlobNotFound, ConfigurationError
 from bridge.queues.azure.account import AzureAccount
-from bridge.queues.lazy_client import LazyClient
+from bridge.queues.connections import LazyClient
 from bridge.storage.blobs.base import Blob, CheckedBlobs, is_name
 
 ANSWER_S: Final = 60.0

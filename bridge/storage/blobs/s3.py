@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from bridge.contract.errors import BlobNotFound, ConfigurationError, StoreError, UnknownOutcome
-from bridge.queues.lazy_client import LazyClient
+from bridge.queues.connections import LazyClient
 from bridge.queues.sqs.client import client
 from bridge.storage.blobs.base import Blob, CheckedBlobs, is_name
 

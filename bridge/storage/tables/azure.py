@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from bridge.contract.errors import ConfigurationError, Conflict, StoreError
 from bridge.queues.azure.account import AzureAccount
-from bridge.queues.lazy_client import LazyClient
+from bridge.queues.connections import LazyClient
 from bridge.storage.tables.base import CheckedTable, Entity, changed, exists
 
 ANSWER_S: Final = 10.0

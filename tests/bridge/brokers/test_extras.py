@@ -24,7 +24,7 @@ from bridge.producer.buses import open_bus
 from bridge.producer.buses.http import HttpBus
 from bridge.producer.publisher import Publisher
 from bridge.queues import open_store
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from bridge.storage.tables import open_table
 from listeners.session.channels.websocket import WebSocketChannel
 from tests.support.certificates import self_signed

@@ -21,7 +21,7 @@ from bridge.producer.buses import open_bus
 from bridge.producer.buses.http import HttpBus
 from bridge.producer.publisher import BlockingPublisher, Publisher
 from bridge.queues import open_store
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from bridge.triggers.attachment import Attachments
 from listeners import Listener
 from listeners.session.channels.websocket import WebSocketChannel

@@ -7,7 +7,7 @@ import datetime
 from bridge.contract.burial import Burial, write_burial
 from bridge.producer.held_leases import HeldLeases
 from bridge.queues.base import NOT_DONE, NewMessage, QueueStore, Settled, Settlement, Settling
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 
 POISON = "pay/orders-poison"
 NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)

@@ -16,7 +16,7 @@ from bridge.contract.errors import (
 from bridge.contract.partitioning import Partitions
 from bridge.producer.partitions import PartitionedQueue, PartlyPut, Placed
 from bridge.queues.base import Capabilities, Depth, NewMessage, PutReceipt
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 
 ORDERS = Partitions("billing/orders", 4)
 _names = itertools.count()

@@ -13,7 +13,7 @@ from bridge.contract.burial import Burial, opened, write_burial
 from bridge.contract.errors import UnknownOutcome
 from bridge.producer.replaying import Choice, Done, Replaying, target_of
 from bridge.queues.base import NewMessage, QueueStore, StoredMessage
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from bridge.storage.claim_check import ClaimCheck
 from tests.bridge.queues.clocks import FakeClock
 

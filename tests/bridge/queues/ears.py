@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bridge.queues.base import StoredMessage
-from bridge.queues.embedded.terms import Grant, Handed, Level
+from bridge.queues.embedded.state import Grant, Handed, Level
 
 
 class Ear:

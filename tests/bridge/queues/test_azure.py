@@ -18,9 +18,7 @@ from bridge.contract.errors import (
 )
 from bridge.queues import open_store
 from bridge.queues.azure.account import EMULATOR, VARIABLE, AzureAccount
-from bridge.queues.azure.address import AzureAddress
-from bridge.queues.azure.store import AzureStore
-from bridge.queues.azure.text import Encoding
+from bridge.queues.azure.store import AzureAddress, AzureStore, Encoding
 from bridge.queues.base import Claim, NewMessage, Release, Settlement
 from tests.bridge.queues.scripted_server import HangUp, ScriptedServer
 from tests.support.azurite import connection_string

@@ -33,12 +33,10 @@ from bridge.queues.base import (
     StoredMessage,
 )
 from bridge.queues.embedded import file as sqlite_file
+from bridge.queues.embedded.committer import Upkeep
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import open_file, open_memory
-from bridge.queues.embedded.once import put_once
-from bridge.queues.embedded.tally import Calendar
-from bridge.queues.embedded.terms import Grant, Handed, Level
-from bridge.queues.embedded.upkeep import Upkeep
+from bridge.queues.embedded.state import Calendar, Grant, Handed, Level
 from tests.bridge.queues.clocks import WALL, FakeClock
 from tests.support.writers import counts_of
 
@@ -330,7 +328,7 @@ class EngineMachine(RuleBasedStateMachine):
     def put_once(self, how: str, queue: str, put: list[NewMessage], limit: int | None, key: str, create: bool) -> None:
         grant, message = None if limit is None else Grant("s", limit, 0.02), put[0]
         digest = hashlib.sha256(message.body).digest()
-        result = self.do(how, queue, lambda engine: put_once(engine, queue, key, digest, message, grant, create))
+        result = self.do(how, queue, lambda engine: engine.put_once(queue, key, digest, message, grant, create))
         handed = self.engine.state.take_handed()
         stands = self.model.get(queue)
         if stands is None and not create:

@@ -12,7 +12,7 @@ from bridge.contract.errors import (
     UnknownOutcome,
 )
 from bridge.queues.base import NewMessage
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from bridge.queues.side_by_side import apart
 from tests.support.sim_loop import pass_time, simulated
 

@@ -21,7 +21,7 @@ from bridge.contract.errors import (
     Unsupported,
 )
 from bridge.queues.base import Claim, NewMessage, Settlement
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from tests.bridge.queues.scripted_server import Answering, HangUp, ScriptedServer
 from tests.support.processes import free_port
 from tests.support.web import serving

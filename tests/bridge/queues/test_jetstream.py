@@ -29,20 +29,21 @@ from bridge.contract.errors import (
 )
 from bridge.queues import open_store
 from bridge.queues.base import BATCH_MAX, Claim, Depth, Extend, NewMessage, Settlement, StoredMessage
-from bridge.queues.jetstream import leases as jetstream_leases
+from bridge.queues.jetstream import store as jetstream_leases
 from bridge.queues.jetstream.api import (
     NANO,
     ConsumerGone,
     ConsumerState,
+    Delivery,
+    Names,
     Refusal,
     Stored,
     Taken,
     decoded,
     meaning,
+    reference_of,
 )
-from bridge.queues.jetstream.headers import size_of, written
-from bridge.queues.jetstream.names import Delivery, Names, reference_of
-from bridge.queues.jetstream.store import JetStreamStore
+from bridge.queues.jetstream.store import JetStreamStore, size_of, written
 from bridge.queues.jetstream.wire import Answers
 from tests.support.brokers import NatsServer, nats_that_says
 from tests.support.processes import PATIENCE_S

@@ -16,7 +16,7 @@ from bridge.queues import STORES, open_store
 from bridge.queues.base import NewMessage, StoredMessage
 from bridge.queues.embedded import file as sqlite_file
 from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from listeners import PULL_ONLY, Listener, Message
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear

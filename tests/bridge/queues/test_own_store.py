@@ -15,10 +15,10 @@ import pytest_asyncio
 from bridge.contract.errors import BadInput, Closed, QueueNotFound
 from bridge.queues import limits
 from bridge.queues.base import BODY_BYTES_MAX, Claim, Depth, NewMessage, Settled, Settlement
-from bridge.queues.embedded.memory import MemoryStore
-from bridge.queues.embedded.own_store import EmbeddedStore
 from bridge.queues.embedded.sqlite import SqliteStore
-from bridge.queues.embedded.terms import Grant, Handed, Level, NoRoom
+from bridge.queues.embedded.state import Grant, Handed, Level
+from bridge.queues.embedded.store import EmbeddedStore, MemoryStore
+from bridge.queues.served import NoRoom
 from tests.bridge.queues.clocks import Counter, FakeClock
 from tests.bridge.queues.ears import Ear
 
@@ -168,12 +168,12 @@ async def pause(store: Store, claim: Claim) -> Any:
 
 
 async def create(store: Store, claim: Claim) -> Any:
-    new = await store.create("billing/new", {"n": "w"}), (await store.standing("billing/new"))[0]
-    return new, await store.create(Q), (await store.standing(Q))[0]
+    new = await store.create("billing/new", {"n": "w"}), (await store.metadata_and_depth("billing/new"))[0]
+    return new, await store.create(Q), (await store.metadata_and_depth(Q))[0]
 
 
 async def metadata(store: Store, claim: Claim) -> Any:
-    return (await store.standing(Q))[0]
+    return (await store.metadata_and_depth(Q))[0]
 
 
 async def delete(store: Store, claim: Claim) -> Any:
@@ -192,14 +192,14 @@ async def listing(store: Store, claim: Claim) -> Any:
 
 
 async def create_alike(store: Store, claim: Claim) -> Any:
-    return [await store.create_alike(name, META) for name in (Q, EMPTY, "billing/new")], (await store.standing(EMPTY))[
-        0
-    ]
+    return [await store.create_alike(name, META) for name in (Q, EMPTY, "billing/new")], (
+        await store.metadata_and_depth(EMPTY)
+    )[0]
 
 
 async def replace_metadata(store: Store, claim: Claim) -> Any:
     await store.replace_metadata(Q, {"n": "w"})
-    return (await store.standing(Q))[0]
+    return (await store.metadata_and_depth(Q))[0]
 
 
 async def remove(store: Store, claim: Claim) -> Any:
@@ -207,8 +207,8 @@ async def remove(store: Store, claim: Claim) -> Any:
     return await store.queues()
 
 
-async def standing(store: Store, claim: Claim) -> Any:
-    return await store.standing(Q)
+async def metadata_and_depth(store: Store, claim: Claim) -> Any:
+    return await store.metadata_and_depth(Q)
 
 
 TWO = [b"one", b"two"]
@@ -235,7 +235,7 @@ TOLD: list[tuple[Callable[[Store, Claim], Awaitable[Any]], Any]] = [
     (create_alike, ([False, None, True], {})),
     (replace_metadata, {"n": "w"}),
     (remove, [EMPTY, OTHER]),
-    (standing, (META, Depth(2, 1))),
+    (metadata_and_depth, (META, Depth(2, 1))),
 ]
 
 
@@ -312,7 +312,7 @@ REFUSED: list[tuple[str, Callable[[Store], Any]]] = [
     ("replace_metadata", lambda store: store.replace_metadata("orders", META)),
     ("replace_metadata, metadata", lambda store: store.replace_metadata(Q, {"k": LONG})),
     ("remove", lambda store: store.remove("orders")),
-    ("standing", lambda store: store.standing("orders")),
+    ("metadata_and_depth", lambda store: store.metadata_and_depth("orders")),
 ]
 
 
@@ -460,9 +460,9 @@ async def test_metadata_can_be_read(store: EmbeddedStore) -> None:
     assert isinstance(store, MemoryStore | SqliteStore)
     await store.create(Q, {"a": "ü"})
     await store.create(Q)
-    assert (await store.standing(Q))[0] == {"a": "ü"}
+    assert (await store.metadata_and_depth(Q))[0] == {"a": "ü"}
     await store.create(Q, {})
-    assert (await store.standing(Q))[0] == {}
+    assert (await store.metadata_and_depth(Q))[0] == {}
     for wrong in ({"a": 1}, {"a": "\ud800"}, {"a": "x" * limits.METADATA_BYTES_MAX}):
         with pytest.raises(BadInput):
             await store.create(Q, wrong)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from bridge.brokers.postgres.access import PostgresAccess
 from bridge.brokers.postgres.line import PostgresLine
 from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.queues.base import Claim, Settlement
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from bridge.queues.postgres.schema import init
 from bridge.queues.postgres.store import PostgresStore
 from bridge.queues.postgres.transaction import put_in_transaction

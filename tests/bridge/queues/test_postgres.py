@@ -19,9 +19,8 @@ from bridge.contract.errors import (
 from bridge.queues.base import Claim, Depth, NewMessage, Received, Settlement, digest_of
 from bridge.queues.postgres import sql as postgres_sql
 from bridge.queues.postgres.connections import SCHEMA_VERSION, PostgresConnections
-from bridge.queues.postgres.marks import FEW
 from bridge.queues.postgres.schema import init
-from bridge.queues.postgres.store import PostgresStore
+from bridge.queues.postgres.store import FEW, PostgresStore
 from tests.bridge.queues.postgres_rig import QUEUE, new, schema, server, store, url
 from tests.support.postgres import PostgresServer, execute
 from tests.support.tcp_proxy import TcpProxy

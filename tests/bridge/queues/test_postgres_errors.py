@@ -14,7 +14,7 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.queues.postgres.errors import explain
+from bridge.queues.postgres.connections import explain
 from bridge.queues.postgres.transaction import explained
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import re
 
-from bridge.queues.postgres.marks import QUEUES_MAX, PostgresMarks
-from bridge.queues.postgres.voice import Voice, speak
+from bridge.queues.postgres.schema import Voice, speak
+from bridge.queues.postgres.store import QUEUES_MAX, PostgresMarks
 
 
 def said(channel: str) -> dict[str, str]:

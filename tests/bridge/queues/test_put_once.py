@@ -11,10 +11,9 @@ import pytest
 from bridge.contract.errors import QueueNotFound, StoreUnavailable
 from bridge.queues import recount
 from bridge.queues.base import AsyncConnection, Capabilities, NewMessage, PutReceipt
-from bridge.queues.checked_once import CheckedOnceStore
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.checked import LISTED_MAX, CheckedOnceStore, missing_from
 from bridge.queues.embedded.sqlite import SqliteStore
-from bridge.queues.missing import LISTED_MAX, missing_from
+from bridge.queues.embedded.store import MemoryStore
 from bridge.queues.recount import Recount
 from tests.bridge.queues.clocks import FakeClock
 

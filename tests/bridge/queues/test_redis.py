@@ -16,8 +16,7 @@ from bridge.contract.errors import (
 )
 from bridge.queues import open_store
 from bridge.queues.base import Depth
-from bridge.queues.redis.connections import RedisAddress
-from bridge.queues.redis.errors import explain
+from bridge.queues.redis.connections import RedisAddress, explain
 from bridge.queues.redis.store import RedisStore
 from tests.bridge.queues.redis_rig import QUEUE, STREAM, server, store
 from tests.conformance.leases import LONG, bodies, new

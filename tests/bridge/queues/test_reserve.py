@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.queues.embedded.reserve import Reserve
+from bridge.queues.embedded.file import Reserve
 
 
 class FullDisk:

@@ -226,7 +226,7 @@ async def test_a_wall_clock_that_jumps_moves_nothing(
 
 async def test_space_is_given_back(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a big clear, the file shrinks; calls are answered meanwhile."""
-    monkeypatch.setattr("bridge.queues.embedded.upkeep._FREE_PAGES", 64)
+    monkeypatch.setattr("bridge.queues.embedded.committer._FREE_PAGES", 64)
     body = b"x" * 8000
     for _ in range(50):
         await store.put(Q, [NewMessage(body)] * 32)

@@ -31,9 +31,8 @@ from bridge.queues.base import (
     Release,
     Settlement,
 )
-from bridge.queues.sqs.address import SqsAddress
 from bridge.queues.sqs.errors import queue_meaning
-from bridge.queues.sqs.store import IN_FLIGHT_MAX, SqsStore
+from bridge.queues.sqs.store import IN_FLIGHT_MAX, SqsAddress, SqsStore
 from tests.bridge.queues.scripted_server import ScriptedServer
 from tests.support.moto import KEYS, give_keys
 

@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
-from bridge.queues.embedded import upkeep
+from bridge.queues.embedded import committer
+from bridge.queues.embedded.committer import Upkeep
 from bridge.queues.embedded.state import State
-from bridge.queues.embedded.upkeep import Upkeep
 
 
 def kept(file: File) -> Upkeep:
@@ -57,22 +57,22 @@ class File:
         self.keys.due = None
 
 
-@pytest.mark.parametrize("free", [1, upkeep._GIVEN_BACK_PAGES, upkeep._GIVEN_BACK_PAGES + 1, 5000])
+@pytest.mark.parametrize("free", [1, committer._GIVEN_BACK_PAGES, committer._GIVEN_BACK_PAGES + 1, 5000])
 def test_on_a_full_disk_all_that_is_free_goes_back_at_once(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what was freed before, and what one row freed; afterwards the file keeps its free pages again."""
-    monkeypatch.setattr(upkeep, "limit_log", lambda connection, tight: None)
+    monkeypatch.setattr(committer, "limit_log", lambda connection, tight: None)
     file = File(100_000, free)
-    upkeep_ = kept(file)
-    upkeep_.tighten(True)
+    upkeep = kept(file)
+    upkeep.tighten(True)
     steps = 0
-    while upkeep_.untidy:
-        upkeep_.tidy()
+    while upkeep.untidy:
+        upkeep.tidy()
         steps += 1
         assert steps < 1000
-    assert file.free == 0 and steps == -(-free // upkeep._GIVEN_BACK_PAGES)
+    assert file.free == 0 and steps == -(-free // committer._GIVEN_BACK_PAGES)
     assert set(file.checkpoints) == {"RESTART"}
     file.free = 3
     file.freed = 1
-    assert upkeep_.untidy
-    upkeep_.tighten(False)
-    assert not upkeep_.untidy
+    assert upkeep.untidy
+    upkeep.tighten(False)
+    assert not upkeep.untidy

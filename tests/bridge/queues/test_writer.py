@@ -20,10 +20,9 @@ from bridge.contract.errors import StoreDamaged, StoreError, StoreFull, StoreUna
 from bridge.queues.base import Claim, NewMessage, Settlement
 from bridge.queues.embedded import file as sqlite_file
 from bridge.queues.embedded import sqlite
-from bridge.queues.embedded.calls import Call, Commit, Committer
+from bridge.queues.embedded.committer import Call, Commit, Committer
 from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.file import open_memory
-from bridge.queues.embedded.reserve import Reserve
+from bridge.queues.embedded.file import Reserve, open_memory
 from bridge.queues.embedded.sqlite import SqliteStore
 from tests.support.writers import engine_of
 

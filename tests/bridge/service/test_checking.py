@@ -11,7 +11,7 @@ from bridge.contract.jobs import Jobs, Spread
 from bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat, Running
 from bridge.core.settings import Periods, QueueRule, Tuning
 from bridge.observe.slices import at_once
-from bridge.queues.missing import near
+from bridge.queues.checked import near
 from bridge.service.state import check, explain
 from bridge.service.state.answers import (
     Cluster,

@@ -17,7 +17,7 @@ from bridge.contract.wire import Hello, Subscription, Wake, Welcome
 from bridge.core.settings import Periods
 from bridge.observe.facts import Fact, LoopLagged, Suspended
 from bridge.producer.buses.memory import MemoryBus
-from bridge.queues.embedded.terms import Handed, Level
+from bridge.queues.embedded.state import Handed, Level
 from bridge.service.bridge import BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.service.clocks import LoopWatch, paired, system_clocks

@@ -15,7 +15,7 @@ from bridge.contract.wire import BridgeHeartbeat, DownFrame, Hello, ListenerHear
 from bridge.core.commands import Announce, AnnounceInTurn
 from bridge.observe import swallowed, tracing
 from bridge.queues.base import Claim, NewMessage
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from bridge.service.announcing import Announcer
 from bridge.service.bridge import Bridge
 from bridge.service.sessions import CHANNEL

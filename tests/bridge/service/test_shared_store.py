@@ -19,8 +19,8 @@ from bridge.contract.event import CloudQueueWorkDetected
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.queues.base import Capabilities, Claim, Depth, NewMessage, PutReceipt, QueueStore
-from bridge.queues.embedded.memory import MemoryStore
-from bridge.queues.http import HttpStore
+from bridge.queues.embedded.store import MemoryStore
+from bridge.queues.http.store import HttpStore
 from bridge.service.bridge import Bridge
 from bridge.service.shared_store import AGAIN_S, SharedStore
 from listeners import Listener, Message, Retry
@@ -160,7 +160,7 @@ async def test_what_the_engine_cannot_do_is_refused_by_name() -> None:
     with pytest.raises(StoreUnavailable):
         await bridge.store.depth(QUEUE)
     with pytest.raises(Unsupported):
-        await bridge.store.standing(QUEUE)
+        await bridge.store.metadata_and_depth(QUEUE)
     await bridge.stop()
 
 

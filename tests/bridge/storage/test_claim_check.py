@@ -26,7 +26,7 @@ from bridge.contract.errors import (
 from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import Capabilities, NewMessage
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from bridge.storage.blobs import base as blobs_base
 from bridge.storage.blobs import open_blobs
 from bridge.storage.blobs.memory import MemoryBlobs

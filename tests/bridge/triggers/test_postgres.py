@@ -16,9 +16,8 @@ from bridge.brokers.postgres.line import INBOX
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.observe.facts import Fact, TriggerRefused
-from bridge.queues.postgres.schema import init
+from bridge.queues.postgres.schema import init, speak
 from bridge.queues.postgres.store import PostgresStore
-from bridge.queues.postgres.voice import speak
 from bridge.service.bridge import Bridge
 from bridge.triggers.attachment import Attachments, BusSettings
 from bridge.triggers.postgres import Notifications

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bridge.contract.errors import BusUnavailable
-from bridge.queues.postgres.voice import OPEN, PROMISE, WITHDRAW
+from bridge.queues.postgres.schema import OPEN, PROMISE, WITHDRAW
 from bridge.triggers.promises import CROWD, MANY, PROMISE_S, Promises
 from tests.support.postgres import PostgresServer, running
 

@@ -24,7 +24,7 @@ from bridge.contract.wire import (
     WelcomedQueue,
 )
 from bridge.queues.base import Capabilities
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from listeners import PULL_ONLY, Listener, Message, collector
 from listeners.work.metrics_port import MetricsPort
 from tests.listeners.rig import QUEUE, Store, listening, raising

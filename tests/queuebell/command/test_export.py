@@ -25,7 +25,7 @@ from bridge.queues.base import (
     Settlement,
     Settling,
 )
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from bridge.queues.sqs.store import SqsStore
 from bridge.storage.blobs.files import FileBlobs
 from bridge.storage.claim_check import ClaimCheck

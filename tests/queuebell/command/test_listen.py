@@ -14,7 +14,7 @@ import pytest
 
 from bridge.contract.errors import ConfigurationError
 from bridge.queues.base import NewMessage
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from bridge.storage.claim_check import ClaimCheck
 from bridge.storage.tables.memory import MemoryTable
 from listeners import PULL_ONLY, Message

@@ -12,7 +12,7 @@ import pytest
 
 from bridge import Publisher
 from bridge.contract.errors import StoreError, Unsupported
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from bridge.queues.jetstream.store import JetStreamStore
 from bridge.queues.postgres.schema import init
 from listeners import Listener, Message

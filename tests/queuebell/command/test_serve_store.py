@@ -11,7 +11,7 @@ import pytest
 
 from bridge.contract.errors import StoreError
 from bridge.queues.base import NewMessage
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from bridge.queues.postgres.schema import init
 from listeners import Listener, Message
 from tests.bridge.queues.postgres_rig import schema, server, url

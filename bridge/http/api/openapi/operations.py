@@ -30,8 +30,7 @@ from bridge.http.page.login import SignedIn, SignIn
 from bridge.http.page.shown import FILES
 from bridge.http.server.answer import JSON_TYPE
 from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
-from bridge.queues.http import MESSAGE_TYPE
-from bridge.queues.http_shapes import (
+from bridge.queues.http.shapes import (
     CreateRequest,
     PauseRequest,
     PeekAnswer,
@@ -43,6 +42,7 @@ from bridge.queues.http_shapes import (
     SettleAnswer,
     SettleRequest,
 )
+from bridge.queues.http.store import MESSAGE_TYPE
 from bridge.queues.limits import KEY_FORM
 from bridge.service.state.answers import (
     Cluster,

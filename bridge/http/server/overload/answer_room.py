@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, Self, TypeVar
 
-from bridge.queues.embedded.terms import NoRoom
+from bridge.queues.served import NoRoom
 
 T = TypeVar("T")
 

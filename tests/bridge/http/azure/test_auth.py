@@ -40,7 +40,7 @@ from bridge.http.azure.policies import Policy
 from bridge.http.azure.records import JsonRecords
 from bridge.http.azure.versions import NEWEST, OLDEST, version_of
 from bridge.queues.base import StoredMessage
-from bridge.queues.embedded.terms import NoRoom
+from bridge.queues.served import NoRoom
 
 NOW = datetime.datetime(2026, 11, 20, 21, 30, tzinfo=datetime.UTC)
 DATE = "Fri, 20 Nov 2026 21:30:00 GMT"

@@ -15,7 +15,7 @@ from bridge.access.access_watch import AccessWatch
 from bridge.contract.burial import Attempt, Burial, write_burial
 from bridge.contract.errors import StoreUnavailable
 from bridge.queues.base import NewMessage
-from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.store import MemoryStore
 from tests.support.access import written
 from tests.support.web import JSON, Served, serving
 

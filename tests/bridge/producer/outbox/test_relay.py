@@ -35,7 +35,7 @@ from bridge.producer.outbox.relay import Relay
 from bridge.producer.outbox.rows import OutboxRow
 from bridge.producer.outbox.statements import Execute, Place, insert
 from bridge.queues.base import Body, Capabilities, NewMessage, PutReceipt, new_messages
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from queuebell.frameworks.sqlalchemy import Outbox
 from tests.support.outboxes import QUEUE, Rig, SqlAlchemyRig, put
 from tests.support.processes import Processes, until

@@ -20,7 +20,7 @@ from bridge.http.server.overload.answer_room import (
 )
 from bridge.http.server.overload.body_room import BodyRoom
 from bridge.queues.base import NewMessage
-from bridge.queues.embedded.terms import NoRoom
+from bridge.queues.served import NoRoom
 from tests.support.azure import ACCOUNT, Front, messages, serving_azure, signed_headers
 from tests.support.web import JSON, Client, Served, request, serving
 

@@ -17,7 +17,7 @@ from bridge.http.api.app import WebServer
 from bridge.http.server import body
 from bridge.http.server.settings import WebSettings
 from bridge.queues.base import NewMessage
-from bridge.queues.http import HttpStore
+from bridge.queues.http.store import HttpStore
 from bridge.service.bridge import Bridge, BridgeSettings
 from tests.support.azure import ACCOUNT, Front, fault, message, serving_azure, signed_headers
 from tests.support.web import Client, Reply, Served, request

@@ -12,7 +12,7 @@ from bridge.contract.calls import BOOT_HEADER, CALL_BYTES_MAX, JSON, SERVICE_ABL
 if TYPE_CHECKING:
     from bridge.brokers.credential import Credential
     from bridge.contract.address import HttpAddress
-    from bridge.queues.http_session import Fallback
+    from bridge.queues.http.session import Fallback
 
 # Below the 75 s after which the server closes an idle connection: a request never meets a connection just closed.
 KEEPALIVE_S: Final = 30.0
@@ -64,7 +64,7 @@ class Requests:
                 return Exchanged(answer.status, answer.headers, answer.body, ready.boot, ready.able)
         if self._fallback is None:
             # Late, for nothing but this needs aiohttp.
-            from bridge.queues.http_session import Fallback
+            from bridge.queues.http.session import Fallback
 
             self._fallback = Fallback(self._credential, KEEPALIVE_S)
         status, headers, body = await self._fallback.ask(where, method, path, raw, media, *limits)

@@ -135,7 +135,7 @@ ROOMS: Final = (
         "service",
         "bridge/service/*.py bridge/service/channels/*.py bridge/service/state/*.py",
         "bridge/service bridge/http/api bridge/http/page "
-        "bridge/http/webhooks bridge/triggers services/test_cluster_crossed.py",
+        "bridge/http/webhooks bridge/triggers services/test_cluster_crossed.py listeners/session queuebell/command",
         marks=WITH_SYSTEM,
     ),
     _room("openapi", "bridge/http/api/openapi/*.py", "reference"),

@@ -14,7 +14,7 @@ from bridge.access.access_file import FileWatch
 from bridge.access.access_watch import AccessWatch, Permit
 from bridge.access.grants import Verb
 from bridge.access.issuer import IssuerSettings
-from bridge.access.keys import AccessList, without
+from bridge.access.keys import AccessList, with_terms, without
 from bridge.contract.errors import ConfigurationError
 from tests.support.access import listed, written
 
@@ -180,3 +180,36 @@ def test_a_disk_that_is_full_leaves_the_list_as_it_was(tmp_path: pathlib.Path, m
     (tmp_path / "access.json.part").write_text("half of it")
     access_file.change(path, lambda _: AccessList())
     assert {each.name for each in tmp_path.iterdir()} == {"access.json", "access.json.lock"}
+
+
+def test_each_connection_ends_for_its_own_reason(tmp_path: pathlib.Path) -> None:
+    """A revoked key ends with one code, a grant that is gone with another; whatever is still granted goes on."""
+    path = tmp_path / "access.json"
+    verbs = {"take": ["a/x", "a/y"], "look": ["*"]}
+    secrets = written(path, {"gone": verbs, "less": verbs, "same": verbs})
+    watch = AccessWatch(path)
+    ended: dict[tuple[str, frozenset[str]], str] = {}
+    for name, verb, queues in (
+        ("same", Verb.TAKE, {"a/x"}),
+        ("less", Verb.LOOK, {"a/x"}),
+        ("less", Verb.TAKE, {"a/x"}),
+        ("less", Verb.TAKE, {"a/y"}),
+        ("less", None, set[str]()),
+        ("gone", Verb.TAKE, {"a/x"}),
+    ):
+        identity = watch.identify(secrets[name])
+        assert identity is not None
+        key = f"{name} {verb}", frozenset(queues)
+        permit = watch.permit(identity, verb, lambda code, key=key: ended.__setitem__(key, code))
+        if verb is not None:
+            assert permit.use_queues(queues) is None
+            assert verb is Verb.LOOK or permit.use_queues({"a/x", "b/z"}) == "b/z"
+    access_file.change(path, lambda found: with_terms(found, "less", {"take": ["a/y"]}, limits={}))
+    revoke(path, "gone")
+    watch.check()
+    assert ended == {
+        ("less Verb.LOOK", frozenset({"a/x"})): "forbidden",
+        ("less Verb.TAKE", frozenset({"a/x"})): "forbidden",
+        ("gone Verb.TAKE", frozenset({"a/x"})): "unauthenticated",
+    }
+    assert len(watch.permits) == 3

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bridge.access import quota_guard
 from bridge.access.broker_grants import ANY, BRIDGE_USER, BrokerUser, Topic, broker_users
-from bridge.access.grants import Principal, Verb
+from bridge.access.grants import Principal, Reach, Verb
 from bridge.access.issuer import COOLDOWN_S, FRESH_S, LEEWAY_S, IssuerSettings, KeySet, expires, mistimed
-from bridge.access.keys import Access, AccessList, Key, new_key, without
+from bridge.access.keys import Access, AccessList, Certificate, Key, new_key, with_terms, without
 from bridge.access.limits import NO_LIMITS, Limits
 from bridge.access.sign_in import (
     CHANCE_BYTES,
@@ -356,3 +357,42 @@ def test_the_bridge_hears_what_it_serves_and_no_more() -> None:
     assert set(member.subscribe) - set(bridge.subscribe) == {("q", "cluster", ANY)}
     with pytest.raises(ConfigurationError, match="give this principal another name"):
         broker_users(AccessList(principals={BRIDGE_USER: {"put": ["*"]}}), "q")
+
+
+def test_certificates_are_added_to_those_there() -> None:
+    first = with_terms(LISTED, "worker", {}, limits={}, certificates=["DNS:one.internal"])
+    both = with_terms(first, "worker", {}, limits={}, certificates=["DNS:two.internal", "DNS:one.internal"])
+    assert both.certificates == {"worker": ["DNS:one.internal", "DNS:two.internal"]}
+    assert with_terms(both, "worker", {"look": ["*"]}, limits={}).certificates == both.certificates
+    certificate = Certificate(frozenset({"DNS:two.internal"}), NOW + 60.0)
+    identity = Access(both).certified(certificate, NOW)
+    assert identity is not None and (identity.principal.name, identity.until) == ("worker", NOW + 60.0)
+
+
+_NAMES = [f"{account}/{queue}" for account in ("a", "a-b", "ab", "b") for queue in ("x", "x-poison", "y")]
+
+
+@given(
+    patterns=st.lists(st.sampled_from([*_NAMES, "a/*", "a-b/*", "b/*", "c/q", "*"]), max_size=5),
+    prefix=st.sampled_from(["", "a", "a/", "a/x", "a-b/y", "c"]),
+    count=st.integers(1, 4),
+    odd=st.booleans(),
+)
+async def test_a_listing_has_each_queue_that_is_granted_once(
+    patterns: list[str], prefix: str, count: int, odd: bool
+) -> None:
+    """Page by page, in order, whatever the grants; a name that is granted and does not exist is not listed."""
+    reach, there = Reach(patterns), sorted(_NAMES)
+
+    async def read(prefix: str, after: str, limit: int) -> list[tuple[str, dict[str, str]]]:
+        return [(name, {}) for name in there if name.startswith(prefix) and name > after][:limit]
+
+    fits = (lambda name: name.endswith("y")) if odd else None
+    found: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        rows, after = await quota_guard.listed(read, reach, prefix, after, count, fits)
+        assert len(rows) <= count
+        found += [name for name, _ in rows]
+    wanted = [name for name in there if reach.covers(name) and name.startswith(prefix)]
+    assert found == [name for name in wanted if fits is None or fits(name)]

@@ -31,6 +31,7 @@ from bridge.keda import server as door
 from bridge.keda import server as keda_server
 from bridge.keda import server as messages
 from bridge.keda.server import KedaServer
+from bridge.observe.facts import AccessRefused, Fact
 from bridge.queues.base import NewMessage
 from bridge.service.bridge import Bridge
 from tests.listeners.rig import Store
@@ -188,6 +189,30 @@ async def test_each_verb_with_each_call(carried: str, tmp_path: pathlib.Path) ->
         shown = ("authorization", f"Bearer {secrets['look']}")
         for header in ((("authorization", f"Basic {secrets['look']}"),), (shown, shown)):
             assert await status(keda.stub.IsActive(keda.ref(GRANTED), metadata=header)) == "UNAUTHENTICATED"
+
+
+async def test_a_stream_ends_once_its_queue_is_no_longer_granted(
+    tmp_path: pathlib.Path,
+) -> None:
+    """A rejection after that is reported with the principal and the queue."""
+    file = tmp_path / "access.json"
+    secrets = written(file, {"keda": {"look": [GRANTED, OTHER]}})
+    refused: list[Fact] = []
+    async with AccessWatch(file) as watch, scaling(access=watch) as (bridge, server), Keda.to(server) as keda:
+        bridge.observe(lambda fact: refused.append(fact) if isinstance(fact, AccessRefused) else None)
+        streams = [
+            keda.stub.StreamIsActive(keda.ref(queue, apiKeyFromEnv=secrets["keda"])) for queue in (GRANTED, OTHER)
+        ]
+        for stream in streams:
+            await read(stream, False)
+        access_file.change(file, lambda found: with_terms(found, "keda", {"look": [OTHER]}, limits={}))
+        watch.check()
+        assert await status(streams[0].read()) == "PERMISSION_DENIED"
+        assert not streams[1].done()
+        assert await status(keda.stub.IsActive(keda.ref(GRANTED, apiKeyFromEnv=secrets["keda"]))) == "PERMISSION_DENIED"
+        (last,) = refused
+        assert last == AccessRefused("forbidden", "keda", "look", GRANTED, last.address)
+        streams[1].cancel()
 
 
 async def test_nobody_learns_what_there_is_who_may_not_look(tmp_path: pathlib.Path) -> None:

@@ -367,6 +367,21 @@ async def test_a_named_store_is_counted_once_for_all(announced: bool) -> None:
 
 
 @simulated
+async def test_a_paused_queue_of_a_named_store_starts_nobody() -> None:
+    elsewhere = Counted()
+    async with World.made(east=elsewhere) as world:
+        target = Target(QUEUE, "east")
+        told = await world.watch(target)
+        await elsewhere.fill(b"x", b"y")
+        await elsewhere.pause(QUEUE)
+        await pass_time(2 * REPEAT_S)
+        assert (told.now, world.work(target)) == (False, 0)
+        await elsewhere.pause(QUEUE, False)
+        await pass_time(2 * REPEAT_S)
+        assert (told.now, world.work(target)) == (True, 2)
+
+
+@simulated
 async def test_a_store_that_cannot_be_counted_ends_nobody(caplog: pytest.LogCaptureFixture) -> None:
     """What was said stands, an announcement is told all the same, and polls are told that nothing is known."""
     elsewhere = Counted()

@@ -126,7 +126,8 @@ def test_messages_beside_listeners_of_another_store_are_stranded() -> None:
     assert notice(rig) is None
     rig.settle_hello(number)
     assert notice(rig) == "2 messages wait in this bridge's store, but the workers of this queue use a different store"
-    assert [row["stranded"] for row in findings(rig)["unattended"]] == [True]
+    (row,) = findings(rig)["unattended"]
+    assert (row["stranded"], row["visible"], row["invisible"]) == (True, 2, 0)
     rig.join(own=True)
     assert notice(rig) is None
     rig.level(0)

@@ -303,7 +303,7 @@ def _doors(
     records = (
         NoRecords()
         if engine is not None
-        else JsonRecords(None if in_memory else pathlib.Path(settings.data) / "azure.json", service.store.made)
+        else JsonRecords(None if in_memory else pathlib.Path(settings.data) / "azure.json", service.store.number)
     )
     front = AzureFront(
         service.store,

@@ -1,4 +1,4 @@
-"""The ways to keep a queue store's promise, by scheme; each is loaded when it is first asked for."""
+"""Queue stores: `base.QueueStore` is the promise, `open_store` loads the class for an address's scheme."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ STORES: Final[dict[str, tuple[str, str]]] = {
     "redis": ("bridge.queues.redis.store", "RedisStore"),
     "rediss": ("bridge.queues.redis.store", "RedisStore"),
 }
-"""Scheme to the module and the class that serve it."""
+"""Module and class by scheme."""
 WITHOUT_HOST: Final = frozenset({"memory", "sqlite", "azure"})
-"""The schemes whose addresses have no ``//HOST``."""
+"""Schemes whose addresses have no ``//HOST``."""
 
 
 def open_store(url: str | Sequence[str], **options: Any) -> QueueStore:
-    """Return the store that ``url`` names, ready to be called; options go to its class.
+    """Return the store for ``url``, ready to be called; options go to its class.
 
     ``memory:NAME``, ``sqlite:///absolute/path.db`` (``sqlite:relative.db`` from the working directory),
-    ``http://host:port``, ``https://host:port`` (of bridges that share a store ``http://a:8470,b:8470`` or a list); with
-    the extra for it ``postgres://user@host/database``,
-    ``sqs://region``, ``azure:`` (its connection string is in the environment), ``nats://host:4222`` and
-    ``tls://host:4222`` (JetStream; several servers of a cluster as ``nats://a:4222,b:4222`` or a list),
-    ``redis://host:6379/0`` and ``rediss://host:6379/0``. Raises `ConfigurationError`
-    for anything else, without repeating the URL, which may hold a secret.
+    ``http://host:port``, ``https://host:port`` (for bridges that share a store ``http://a:8470,b:8470`` or a list);
+    with its extra ``postgres://user@host/database``, ``sqs://region``, ``azure:`` (connection string in the
+    environment), ``nats://host:4222`` and ``tls://host:4222`` (JetStream; servers of a cluster as
+    ``nats://a:4222,b:4222`` or a list), ``redis://host:6379/0`` and ``rediss://host:6379/0``.
+
+    Raises `ConfigurationError` for anything else, without repeating the URL, which may contain a secret.
     """
     url = cast(str, one_text(url))
     return class_of(url)(argument_of(url, "store", "sqlite", "/var/lib/queuebell/queue.db"), **options)
 
 
 def class_of(url: str) -> Callable[..., QueueStore]:
-    """Return the class that serves a URL. Raises `ConfigurationError` as `open_store` does."""
+    """Return the class for a URL. Raises `ConfigurationError` as `open_store` does."""
     return cast("Callable[..., QueueStore]", class_for(url, STORES, "store"))

@@ -1,11 +1,10 @@
-"""The promise of a queue store: put, receive, settle, and nothing that decides.
+"""The promise of a queue store: put, receive and settle, without any decisions.
 
-An adapter is small and dumb: it translates one call into one request of its store and maps the errors. Retry,
-batching, back-off, lease renewal and metrics live once above it. What a store cannot do it says in its
-`Capabilities`, and raises `Unsupported` when asked all the same.
+A store translates one call into one request and maps the errors. Retry, batching, back-off, lease renewal and metrics
+exist once, above it. `Capabilities` declares what a store supports; other calls raise `Unsupported`.
 
 Every method may raise `StoreUnavailable` (try again), `UnknownOutcome` (the request may have been carried out: a
-receive is then a lease of an unknown holder, L6), `StoreFull`, `Closed`, and `BadInput` for arguments out of range.
+receive may then have leased messages, L6), `StoreFull`, `Closed`, and `BadInput` for arguments out of range.
 Cancelling a call leaves its outcome unknown.
 """
 
@@ -32,33 +31,33 @@ DELAY_MS_MAX = 604_800_000
 TTL_S_MAX = 10 * 365 * 86_400
 NEVER = -1
 PUT_WINDOW_S = 600.0
-"""How long the key of a put is remembered at least, unless it is set."""
+"""Default of the time for which a store remembers the key of a put, at least."""
 NOT_DONE: Final = "storage_unavailable"
-"""The code of an item whose request failed beside others: nothing was done, try again (as for `StoreUnavailable`)."""
+"""Code of an item whose request failed while others succeeded: not done, try again (as for `StoreUnavailable`)."""
 MAYBE_DONE: Final = "unknown_outcome"
-"""The code of an item whose request got no answer beside others: it may have been carried out (`UnknownOutcome`)."""
+"""Code of an item whose request got no answer while others did: it may have been carried out (`UnknownOutcome`)."""
 
-# No slash, no percent sign, and no dot first: what can stand in a URL as it is, and no client takes for a way.
+# No slash, no percent sign and no leading dot: valid in a URL as it is, and never a path of its own.
 _key = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~:@=+-]{0,127}", re.ASCII).fullmatch
 
 
 class Capabilities(msgspec.Struct, frozen=True):
-    """What a store can say and do; what is claimed here the conformance suite asks."""
+    """What a store supports; the conformance suite tests each claim."""
 
     complete_receive: bool = True
-    """An empty receive proves that nothing is due now, and a batch shorter than asked that nothing is left (L8).
+    """An empty receive proves that nothing is due now, and a batch shorter than requested that nothing is left (L8).
 
-    A store that samples (SQS) may say so only if it polls long enough for a true answer; ``receive_s`` is that time.
+    A store that samples (SQS) may claim this only if it waits long enough for a true answer; see ``receive_s``.
     """
     exact_depth: bool = True
-    """Depth counts visible and invisible messages exactly; otherwise approximately or not at all.
+    """The depth counts visible and invisible messages exactly; otherwise approximately or not at all.
 
-    A rough depth never clears a debt: beside an empty answer it only has somebody look again, after 15, 30 and 60 s.
+    A rough depth never settles pending work: after an empty receive it only causes checks after 15, 30 and 60 s.
     """
     zero_depth: bool = False
-    """Where the depth is not exact: 0 visible and 0 invisible prove together that nothing is there."""
+    """Without an exact depth: 0 visible and 0 invisible together still prove that the queue is empty."""
     next_visible: bool = True
-    """A receive tells when the next invisible message becomes visible."""
+    """A receive returns when the next invisible message becomes visible."""
     delayed_put: bool = True
     update_body: bool = True
     peek: bool = True
@@ -66,67 +65,68 @@ class Capabilities(msgspec.Struct, frozen=True):
     metadata: bool = True
     pause: bool = True
     batch_max: int = BATCH_MAX
-    """The most messages that one receive brings; see `call_max`."""
+    """The most messages that one receive returns; see `call_max`."""
     body_bytes_max: int = BODY_BYTES_MAX
     resolution_ms: int = 1
-    """Granularity of delays and leases; timers that wait for them round up by it (B2)."""
+    """Granularity of delays and leases; timers that wait for them round up to it (B2)."""
     receive_s: float = 0.0
-    """How long a receive may wait in the store by design; a listener's time-out R is longer by it (L3)."""
+    """How long a receive may wait in the store by design; added to a listener's time-out R (L3)."""
     short_batch_ends: bool = True
-    """Of a complete store: a batch shorter than asked proves that nothing is left, as an empty one does.
+    """With ``complete_receive``: a batch shorter than requested proves that nothing is left, as an empty one does.
 
-    Where it is false (SQS), only an empty answer proves anything.
+    If false (SQS), only an empty answer proves anything.
     """
     ordered: bool = True
-    """What has been visible longest comes first; otherwise roughly so."""
+    """Messages visible longest come first; otherwise approximately."""
     fenced: bool = True
-    """A receipt that is no longer the newest settles nothing, and each settlement tells the truth about its message.
+    """Only a message's newest receipt settles it, and each outcome is true.
 
-    Otherwise a late holder may delete what another holds by now, and a delete of what is gone passes as done.
+    Otherwise a late worker may delete a message that another worker has leased since, and deleting a message that no
+    longer exists returns success.
     """
     put_receipts: bool = True
-    """The receipt of a put deletes its message while nobody has received it; otherwise it is empty."""
+    """The receipt of a put deletes its message until it is received; otherwise the receipt is empty."""
     atomic_put: bool = True
-    """Several messages go in together or not at all.
+    """Several messages are put together or not at all.
 
-    Otherwise those before a failure may stand: it is then an `UnknownOutcome`, as it is for one message.
+    Otherwise those before a failure may remain, which raises `UnknownOutcome`.
     """
     delay_ms_max: int = DELAY_MS_MAX
-    """The longest delay of a put; a longer one is `Unsupported`."""
+    """The longest delay of a put."""
     own_leases: bool = True
-    """Each lease lasts the time that was asked for it.
+    """Each lease lasts as long as requested.
 
-    Otherwise (JetStream) all of a queue last as long as the longest that was ever asked for.
+    Otherwise (JetStream) all leases of a queue last as long as the longest ever requested.
     """
     put_once: bool = False
-    """It is a `PutOnceStore`; see `once`."""
+    """The store is a `PutOnceStore`; see `once`."""
     oldest_age: bool = False
-    """It can tell how long a queue's oldest message has waited (`QueueStore.oldest_ms`), also beside its counts."""
+    """It reports how long a queue's oldest message has waited (`QueueStore.oldest_ms`, `Counts`)."""
     counts_leased: bool = False
-    """`QueueStore.counts` tells the leased apart from the delayed, those given back for later among the latter."""
+    """`QueueStore.counts` separates leased from delayed messages; those released with a delay are delayed."""
     joins_transaction: bool = False
-    """A put can be part of a transaction of the caller's (``connection``); otherwise it is `Unsupported`."""
+    """A put can join the caller's transaction (``connection``)."""
     uncounted_release: bool = False
-    """A release can take back the count of the receive that it undoes, as if nobody had been handed the message.
+    """A release can undo the count of its receive, as if the message had not been received.
 
-    Otherwise the store alone counts, whatever became of a hand-out: its count is no more than an upper bound.
+    Otherwise the store counts every receive, so its count is only an upper bound of the attempts.
     """
     visibility_s_max: int = VISIBILITY_S_MAX
-    """The longest lease and the longest delay of a release; longer ones are `Unsupported`."""
+    """The longest lease and the longest delay of a release."""
     headers: bool = False
-    """Messages carry headers (`bridge.contract.headers`); otherwise a put with any is `Unsupported`."""
+    """Messages carry headers (`bridge.contract.headers`)."""
 
     @property
     def call_max(self) -> int:
-        """The most messages that a put, a receive or a list of a settlement may name: 32, or ``batch_max`` if more."""
+        """The most messages of a put, a receive or a list of a settlement: 32, or ``batch_max`` if more."""
         return max(BATCH_MAX, self.batch_max)
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
     """A message to put: ``visible_after_ms`` 0 to 604,800,000; ``ttl_s`` 1 upward, or -1 for never.
 
-    A body given as text is encoded as UTF-8. ``headers`` are names and values beside it, 8 KiB in all; names are kept
-    in lower case. Raises `BadInput` for headers that no message can have (`checked_headers`).
+    A body given as text is encoded as UTF-8. ``headers`` are names and values, 8 KiB in all; names become lower case.
+    Raises `BadInput` for invalid headers (`checked_headers`).
     """
 
     body: bytes
@@ -149,21 +149,21 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 Body = str | bytes | NewMessage
-"""What a put takes for one message; text is encoded as UTF-8."""
+"""One message of a put; text is encoded as UTF-8."""
 
 
 def new_messages(bodies: Sequence[Body], visible_after_ms: int = 0, ttl_s: int = NEVER) -> list[NewMessage]:
-    """Return bodies as messages to put; raises `BadInput` for one body that stands where a list of them should.
+    """Return bodies as messages to put; raise `BadInput` for a single body instead of a list.
 
-    ``visible_after_ms`` and ``ttl_s`` hold for those that are no `NewMessage`.
+    ``visible_after_ms`` and ``ttl_s`` apply to bodies that are not a `NewMessage`.
     """
     if isinstance(bodies, str | bytes | NewMessage):
-        raise BadInput("bad_parameter", "a put takes a list of bodies, not one of them: put(queue, ['...'])")
+        raise BadInput("bad_parameter", "a put takes a list of bodies, not one body: put(queue, ['...'])")
     return [body if isinstance(body, NewMessage) else NewMessage(body, visible_after_ms, ttl_s) for body in bodies]
 
 
 class PutReceipt(msgspec.Struct, frozen=True, gc=False):
-    """What a put returns for each message, in the order they were given."""
+    """The result of a put for each message, in the order given."""
 
     id: str
     pop_receipt: str
@@ -171,10 +171,10 @@ class PutReceipt(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message as the store hands it out; ``pop_receipt`` is empty when it was only looked at.
+    """A received or peeked message; ``pop_receipt`` is empty for a peek.
 
-    ``key`` is what it was put under by `PutOnceStore.put_once`, None for any other. ``headers`` are those it was put
-    with, names in lower case; of what other producers than ours wrote, those that `NewMessage` takes as well.
+    ``key`` is the key of `PutOnceStore.put_once`, None without one. ``headers`` have names in lower case; of messages
+    from other producers, only headers valid in a `NewMessage` are kept.
     """
 
     id: str
@@ -188,42 +188,42 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """The answer to a receive; the depth and the times are as of just after it took its messages."""
+    """The answer to a receive; depth and times are as of just after it leased its messages."""
 
     messages: list[StoredMessage]
     depth: Depth | None = None
     next_visible_in_ms: int | None = None
     boot: str | None = None
-    """The boot of the bridge whose own queue this is, where the store knows it."""
+    """The boot of the bridge whose embedded queue this is, if known."""
     blocked: bool = False
-    """Something else than emptiness limited this answer: too many leased, rows locked, a group in flight (L8).
+    """Something other than emptiness limited this answer: too many leases, locked rows, a group in flight (L8).
 
-    It proves nothing then. A settlement of the same listener has it look again at once, or else a back-off.
+    It then proves nothing. The listener receives again after its next settlement, or after a back-off.
     """
     depth_is_least: bool = False
-    """``depth`` was counted up to a bound: there may be more."""
+    """``depth`` was counted up to a limit: there may be more messages."""
     next_delayed_in_ms: int | msgspec.UnsetType | None = msgspec.UNSET
-    """When the next message that no lease holds becomes visible; unset where the store cannot tell, or did not look.
+    """When the next delayed message becomes visible, leased ones aside; unset if the store cannot or did not check.
 
-    Earlier is allowed, later is not. Whoever holds a lease tells of its end (B8, L6, L7), and a message that was
-    settled meanwhile needs no look: beside ``depth`` a listener knows whether the leases are all its own.
+    It may be too early, never too late. Leased messages need no timer here: each worker reports the ends of its leases
+    (B8, L6, L7), and ``depth`` shows a listener whether all leases are its own.
     """
     counts: Counts | None = None
-    """What else the very request told, as of just after it; None where it told no more than ``depth``."""
+    """Further counts of the same request; None if it returned only ``depth``."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """One lease: this message under this receipt."""
+    """One lease: a message and its receipt."""
 
     id: str
     pop_receipt: str
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Give a message back, visible after ``after_ms``.
+    """Return a message to the queue, visible after ``after_ms``.
 
-    With ``uncounted`` its dequeue count is what it was before this lease: nobody has worked on it. That is for a store
-    with ``capabilities.uncounted_release``; on any other it raises `Unsupported`.
+    With ``uncounted`` its dequeue count is as before this lease: no handler has run. Needs
+    ``capabilities.uncounted_release``.
     """
 
     id: str
@@ -233,7 +233,7 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class Extend(msgspec.Struct, frozen=True):
-    """Lengthen a lease to ``visibility_s`` from now, optionally with a new body; gives a new receipt."""
+    """Extend a lease to ``visibility_s`` from now, optionally with a new body; its outcome has a new receipt."""
 
     id: str
     pop_receipt: str
@@ -242,7 +242,7 @@ class Extend(msgspec.Struct, frozen=True):
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """What to do with messages held; at most ``capabilities.call_max`` items in each list."""
+    """Leased messages to delete, release and extend; at most ``capabilities.call_max`` items in each list."""
 
     delete: Sequence[Claim] = ()
     release: Sequence[Release] = ()
@@ -250,9 +250,9 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """The outcome of one item; ``code`` is ``pop_receipt_mismatch`` or ``message_not_found`` where it was refused.
+    """The outcome of one item; ``code`` is ``pop_receipt_mismatch`` or ``message_not_found`` if it was refused.
 
-    A store that needs several requests may also answer `NOT_DONE` or `MAYBE_DONE`: the item is ``open`` then.
+    A store that needs several requests may also return `NOT_DONE` or `MAYBE_DONE`: the item is then ``open``.
     """
 
     ok: bool
@@ -261,7 +261,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def open(self) -> bool:
-        """Whether its request failed, so that it is to be tried again: neither done nor refused."""
+        """Whether its request failed, so the item should be tried again: neither done nor refused."""
         return self.code in (NOT_DONE, MAYBE_DONE)
 
 
@@ -274,122 +274,119 @@ class Settling(msgspec.Struct, frozen=True):
 
 
 class AsyncConnection(Protocol):
-    """A connection of the caller's to a database, or a session on one, whose calls are awaited."""
+    """The caller's asynchronous database connection, or a session on one."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
-        """Carry out one statement; what the arguments are is the driver's."""
+        """Execute one statement; the arguments depend on the driver."""
         ...
 
 
 class QueueStore(Protocol):
-    """A place where messages wait. All methods take a queue reference that was checked before.
+    """A store of queues. All methods take a checked queue reference.
 
-    A listener asks for more where a store has it. Its ``str()`` is its address without secrets, for the log.
-    ``check_client()`` raises `ConfigurationError` where its client library is not installed. A bridge's own queues have
-    its ``boot``, once that is known (O0), and ``bridge_url``, where it is.
+    ``str()`` returns its address without secrets, for the log. Optional: ``check_client()`` raises
+    `ConfigurationError` if the client library is not installed; a bridge's embedded queues have its ``boot``, once it
+    is known (O0), and its ``bridge_url``.
     """
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this store can do."""
+        """What this store supports."""
         ...
 
     def fingerprint(self, queue: str) -> str:
-        """Return hex digits that name this very queue of this very store, without any secret (B11)."""
+        """Return hex digits that identify this queue of this store, without any secret (B11)."""
         ...
 
     async def put(
         self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None, create: bool = True
     ) -> list[PutReceipt]:
-        """Put 1 to ``capabilities.call_max`` messages, and make the queue where it is missing.
+        """Put 1 to ``capabilities.call_max`` messages; create the queue if it is missing.
 
-        With ``create`` False nothing is put on a queue that does not exist: `QueueNotFound` says so, and names queues
-        whose names are near.
+        With ``create`` False a missing queue raises `QueueNotFound`, which suggests similar names.
 
-        Each is text, bytes, or a `NewMessage` for one with a delay or a time to live (see `new_messages`). All or
-        none go in where ``capabilities.atomic_put`` says so. With a ``connection`` to the store's database they are
-        part of the transaction that is open on it: its commit has them there and wakes listeners, a rollback leaves
-        nothing. A connection that cannot carry the put raises `BadInput` and changes nothing.
+        Each message is text, bytes, or a `NewMessage` with a delay or a time to live. With
+        ``capabilities.atomic_put`` all or none are put. With a ``connection`` to the store's database they join the
+        transaction open on it: its commit makes them visible and wakes listeners, a rollback discards them. An
+        unsuitable connection raises `BadInput` and changes nothing.
         """
         ...
 
     async def receive(
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
     ) -> Received:
-        """Take up to ``limit`` visible messages, longest visible first, each leased for ``visibility_s``.
+        """Receive up to ``limit`` visible messages, longest visible first, each leased for ``visibility_s``.
 
-        ``limit`` is 1 to ``capabilities.call_max``; more than ``capabilities.batch_max`` never come. Never blocks for
-        work, but for ``capabilities.receive_s``. An unknown queue raises `QueueNotFound`. The adapter switches off
-        every retry that its transport or SDK would do by itself (L6). ``source`` is why the caller looks
-        (`bridge.contract.sources`), for a store that counts it; any other ignores it.
+        ``limit`` is 1 to ``capabilities.call_max``; at most ``capabilities.batch_max`` messages are returned. Does not
+        wait for messages longer than ``capabilities.receive_s``. An unknown queue raises `QueueNotFound`. A store
+        disables every retry of its transport or SDK (L6). ``source`` is the reason for the receive
+        (`bridge.contract.sources`), for stores that count it.
         """
         ...
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
         """Delete, release and extend; every item has its own outcome. An unknown queue raises `QueueNotFound`.
 
-        Where several requests are needed, one that fails takes no other along: its items are `Settled.open`. What all
-        of them failed by is raised.
+        If several requests are needed, the items of a failed one are `Settled.open`. If all fail alike, that error is
+        raised.
         """
         ...
 
     async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
-        """Look at up to 32 visible messages without taking them. An unknown queue raises `QueueNotFound`."""
+        """Return up to 32 visible messages without leasing them. An unknown queue raises `QueueNotFound`."""
         ...
 
     async def depth(self, queue: str) -> Depth | None:
-        """Count; None for a queue that does not exist."""
+        """Count the messages; return None for a queue that does not exist."""
         ...
 
     async def counts(self, queue: str) -> Counts | None:
-        """Tell all that the store can of what is in a queue, None for one that does not exist.
+        """Return all counts that the store can provide, None for a queue that does not exist.
 
-        One or two short requests, however long the queue is: where counting all is not that, up to a bound
-        (``at_least``). Of the oldest it is no more than that something has waited so long, where ``at_least`` says so.
+        Takes one or two short requests, however long the queue is; counts up to a limit if needed (``at_least``, which
+        applies to the age of the oldest message too).
         """
         depth = await self.depth(queue)
         return None if depth is None else Counts(depth.visible, depth.invisible)
 
     async def exists(self, queue: str) -> bool:
-        """Say whether there is such a queue; one short request, however long the queue is."""
+        """Return whether the queue exists; one short request, however long the queue is."""
         return await self.depth(queue) is not None
 
     async def oldest_ms(self, queue: str) -> int | None:
-        """Return for how many milliseconds the message that has been visible longest has waited for a receive.
+        """Return for how many milliseconds the message visible longest has waited.
 
-        None where nothing is visible, or there is no such queue. What is leased or delayed does not count until it is
-        visible (again), nor does a paused queue. One short request, however long the queue is. Raises `Unsupported`
-        without ``capabilities.oldest_age``.
+        Returns None if no message is visible, the queue is paused, or it does not exist. One short request, however
+        long the queue is. Raises `Unsupported` without ``capabilities.oldest_age``.
         """
-        raise Unsupported("this store cannot tell how long its oldest message has waited")
+        raise Unsupported("this store does not report how long its oldest message has waited")
 
     async def clear(self, queue: str) -> None:
         """Remove every message. An unknown queue raises `QueueNotFound`."""
         ...
 
     async def pause(self, queue: str, paused: bool = True) -> None:
-        """Give nothing out from now on, or with ``paused`` False give out again; it survives restarts.
+        """Pause a queue, or resume it with ``paused`` False; survives restarts.
 
-        A paused queue takes puts and settles, and can be looked at. All its messages count as invisible and a receive
-        finds nothing; what is leased already can be finished. Doing it again changes nothing. An unknown queue raises
-        `QueueNotFound`.
+        A paused queue accepts puts, settlements and peeks. All its messages count as invisible and receives return
+        none; leased messages can be settled. Repeating it changes nothing. An unknown queue raises `QueueNotFound`.
         """
         ...
 
     async def paused(self, queue: str) -> bool:
-        """Say whether a queue is paused; False where there is none. Raises `Unsupported` where none can be."""
+        """Return whether a queue is paused; False if it does not exist. Raises `Unsupported` without pauses."""
         raise Unsupported("queues of this store cannot be paused")
 
     async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
-        """Make a queue; say whether it is new. Metadata given replaces what stands."""
+        """Create a queue and return whether it is new. Metadata, if given, replaces the existing."""
         ...
 
     async def delete(self, queue: str) -> None:
-        """Remove a queue and its messages; nothing happens where it does not exist."""
+        """Delete a queue and its messages; no-op if it does not exist."""
         ...
 
     async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
-        """List references in ascending order, those greater than ``after`` that start with ``prefix``."""
+        """Return references in ascending order that are greater than ``after`` and start with ``prefix``."""
         ...
 
     async def __aenter__(self) -> Self:
@@ -401,69 +398,69 @@ class QueueStore(Protocol):
         await self.close()
 
     async def close(self) -> None:
-        """Finish what is under way and let go of everything; may be called twice."""
+        """Finish calls in progress and release all resources; may be called twice."""
         ...
 
 
 class PutOnceStore(QueueStore, Protocol):
-    """A queue store in which a put can be asked for again without being carried out again (`once` finds out)."""
+    """A queue store whose puts can be repeated without a second message (`once` checks a store)."""
 
     async def put_once(
         self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
     ) -> PutReceipt | None:
-        """Put a message under a key of the caller's (`is_key`), and make the queue where it is missing.
+        """Put a message under the caller's key (`is_key`); create the queue if it is missing.
 
-        ``connection`` and ``create`` are as for `put`: with a connection the key stands and falls with the caller's
-        transaction, and another put of this key waits for its end.
+        ``connection`` and ``create`` are as for `put`: with a connection the key is part of the caller's transaction,
+        and another put of this key waits for its end.
 
-        None where a message of the same body was put under this key before: nothing was put now, and its delay and its
-        time to live do not matter. The key is remembered while that message exists and at least for the store's window
-        (600 s unless it is set) after its put, also when the message was handled meanwhile; clearing or deleting the
-        queue forgets it. Of several puts at the same time exactly one gets a receipt. After an `UnknownOutcome` it is
-        safe to ask again. Another body under a known key raises `BadInput` (``message_conflict``).
+        Returns None if a message with the same body was put under this key before, whatever its delay and time to live;
+        then nothing is put. A key is remembered while its message exists, and at least for the store's window (default
+        600 s) after its put, even if the message was handled; clearing or deleting the queue forgets it. Of concurrent
+        puts exactly one returns a receipt. After an `UnknownOutcome` the put can safely be repeated. Another body under
+        a known key raises `BadInput` (``message_conflict``).
         """
         ...
 
 
 @runtime_checkable
 class EachOnceStore(Protocol):
-    """What a store has besides that puts many messages under keys in one request."""
+    """A store that can put many messages under keys in one request."""
 
     async def put_each_once(self, queue: str, messages: Sequence[tuple[str, NewMessage]]) -> int:
-        """Put up to ``capabilities.call_max`` messages, each under its key, and return how many are new."""
+        """Put up to ``capabilities.call_max`` messages, each under its key; return how many are new."""
         ...
 
 
 def named(store: QueueStore, queue: str) -> str | None:
-    """Return the fingerprint of a queue; None while bridges that may share an engine have told of none (B11)."""
+    """Return the fingerprint of a queue; None until a bridge that may use a shared store has reported one (B11)."""
     unnamed = getattr(store, "unnamed", None)
     return None if unnamed is not None and unnamed(queue) else store.fingerprint(queue)
 
 
-def refuse_headers(messages: Sequence[NewMessage], able: Capabilities) -> None:
-    """Raise `Unsupported` where a message has headers that this store could not carry; nothing is lost on the way."""
-    if not able.headers and any(message.headers for message in messages):
+def refuse_headers(messages: Sequence[NewMessage], capabilities: Capabilities) -> None:
+    """Raise `Unsupported` if a message has headers and the store does not support them."""
+    if not capabilities.headers and any(message.headers for message in messages):
         raise Unsupported(
-            "messages of this store carry no headers; nothing was put: put without, and say it in the body, "
-            "or use a store that carries them (docs/stores/README.md)"
+            "messages of this store carry no headers; nothing was put. Put the data into the body, or use a store with "
+            "headers (docs/stores/README.md)"
         )
 
 
 def refuse_connection(connection: object) -> None:
-    """Raise `Unsupported` where a put to a store without `Capabilities.joins_transaction` names a connection."""
+    """Raise `Unsupported` for a put with a connection to a store without `Capabilities.joins_transaction`."""
     if connection is not None:
         raise Unsupported(
-            "only a store on PostgreSQL can put within a transaction of yours, on a connection to its own database; "
-            "nothing was put: put to an outbox in that database (docs/outbox.md), or after your commit and without "
-            "connection="
+            "only a PostgreSQL store can put within your transaction, on a connection to its own database; nothing was "
+            "put. Put to an outbox in your database (docs/outbox.md), or after your commit and without connection="
         )
 
 
 def once(store: QueueStore) -> PutOnceStore:
-    """Return the store itself, of a type that has `put_once`.
+    """Return a store as a `PutOnceStore`.
 
-    As in ``await once(store).put_once(queue, key, body)``. It asks nobody. Raises `Unsupported` for a store that cannot
-    put once.
+    Use it as in ``await once(store).put_once(queue, key, body)``.
+
+    Makes no request. Raises `Unsupported` for a store without `put_once`.
     """
     if not store.capabilities.put_once:
         raise Unsupported(
@@ -473,20 +470,20 @@ def once(store: QueueStore) -> PutOnceStore:
 
 
 def check_settled(queue: str, outcomes: Sequence[Settled]) -> None:
-    """Raise `StoreUnavailable` where items of a settlement are open, for a caller that does not try them again."""
+    """Raise `StoreUnavailable` if items of a settlement are open, for callers that do not retry them."""
     failed = [one.code for one in outcomes if one.open]
     if failed:
         raise StoreUnavailable(
             f"{queue}: {len(failed)} of {len(outcomes)} messages could not be settled: {failed[0]}. "
-            "They may come again when their leases end"
+            "They may be delivered again when their leases end"
         )
 
 
 def digest_of(*parts: str) -> str:
-    """Return 32 hex digits for what these parts name together; for `QueueStore.fingerprint`."""
+    """Return 32 hex digits that identify these parts together, for `QueueStore.fingerprint`."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
 def is_key(text: object) -> bool:
-    """Say whether a text can be a key: 1 to 128 of ``A-Z a-z 0-9 . _ ~ : @ = + -``, a letter or a digit first."""
+    """Return whether a text is a valid key: 1 to 128 of ``A-Z a-z 0-9 . _ ~ : @ = + -``, a letter or digit first."""
     return isinstance(text, str) and _key(text) is not None

@@ -1,10 +1,11 @@
-"""What every adapter of another system's store has in common: calls are checked before they travel."""
+"""Common to all stores of other systems: calls are checked first, puts are traced, and similar names are suggested."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -37,21 +38,21 @@ from bridge.queues.base import (
 
 
 class CheckedStore(QueueStore):
-    """Refuses what no store takes, and by its ``capabilities`` what this one cannot do; the requests are a subclass's.
+    """Checks calls against the limits of all stores and its ``capabilities``; a subclass makes the requests.
 
-    ``kind`` begins its errors.
+    Its errors begin with ``kind``.
     """
 
     kind: str
     capabilities: Capabilities = Capabilities()
-    names_near = True
-    """Whether a put on a queue that is missing, and is not to be made, is told which names are near."""
+    suggests_names = True
+    """Whether a put with ``create=False`` on a missing queue suggests similar names."""
     _closed = False
 
     async def put(
         self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None, create: bool = True
     ) -> list[PutReceipt]:
-        """Put messages, and make the queue where it is missing; part of the caller's transaction where that can be."""
+        """Put messages; create the queue if missing; join the caller's transaction with a ``connection``."""
         messages = new_messages(bodies)
         self._check_put(queue, messages, connection)
 
@@ -70,7 +71,7 @@ class CheckedStore(QueueStore):
     async def receive(
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
     ) -> Received:
-        """Take up to ``limit`` messages, leased for ``visibility_s`` rounded up to what the store can tell apart."""
+        """Receive up to ``limit`` messages, leased for ``visibility_s`` rounded up to the store's resolution."""
         lease_ms = limits.check_receive(queue, limit, visibility_s, source, self.capabilities.call_max)
         self._check_lease(visibility_s)
         return await self._receive(queue, limit, lease_ms)
@@ -82,7 +83,7 @@ class CheckedStore(QueueStore):
         if not able.update_body and any(item.body is not None for item in settlement.extend):
             raise Unsupported(f"{self.kind}: the body of a message cannot be changed")
         if not able.uncounted_release and any(item.uncounted for item in settlement.release):
-            raise Unsupported(f"{self.kind}: the server counts every receive, and takes none back")
+            raise Unsupported(f"{self.kind}: the server counts every receive, and a release cannot undo it")
         for release in settlement.release:
             self._check_lease(release.after_ms / 1000)
         for extend in settlement.extend:
@@ -90,15 +91,15 @@ class CheckedStore(QueueStore):
         return await self._settle(queue, settlement)
 
     async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
-        """Look at messages without taking them, where the store can."""
+        """Return messages without leasing them, if the store supports it."""
         limits.check_peek(queue, limit)
         self._check_open()
         if not self.capabilities.peek:
-            raise Unsupported(f"{self.kind}: messages cannot be looked at without taking them")
+            raise Unsupported(f"{self.kind}: messages cannot be read without receiving them")
         return await self._peek(queue, limit)
 
     async def pause(self, queue: str, paused: bool = True) -> None:
-        """Give nothing out from now on, or give out again, where the store can."""
+        """Pause or resume a queue, if the store supports it."""
         parse_reference(queue)
         self._check_open()
         if not self.capabilities.pause:
@@ -106,14 +107,14 @@ class CheckedStore(QueueStore):
         await self._pause(queue, paused)
 
     async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
-        """Make a queue; say whether it is new."""
+        """Create a queue; return whether it is new."""
         limits.check_metadata(metadata)
         if metadata and not self.capabilities.metadata:
-            raise Unsupported(f"{self.kind}: queues have no metadata here")
+            raise Unsupported(f"{self.kind}: its queues have no metadata")
         return await self._create(queue, metadata)
 
     async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
-        """List references in ascending order."""
+        """Return references in ascending order."""
         limits.check_list(prefix, after, limit)
         return await self._queues(prefix, after, limit)
 
@@ -124,19 +125,23 @@ class CheckedStore(QueueStore):
             refuse_connection(connection)
         refuse_headers(messages, able)
         if not able.delayed_put and any(message.visible_after_ms for message in messages):
-            raise Unsupported(f"{self.kind}: a message cannot be put for later; publish the trigger of a later put")
+            raise Unsupported(
+                f"{self.kind}: a message cannot be delayed; put it later, or publish a trigger with a delay"
+            )
         if any(message.visible_after_ms > able.delay_ms_max for message in messages):
             raise Unsupported(f"{self.kind}: a message can be delayed by {able.delay_ms_max // 1000} s at most")
         if not able.time_to_live and any(message.ttl_s != NEVER for message in messages):
-            raise Unsupported(f"{self.kind}: messages have no time to live of their own")
+            raise Unsupported(f"{self.kind}: a message cannot have its own time to live")
 
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the store is closed")
 
     async def _missing(self, queue: str) -> QueueNotFound:
-        """Return the error for a put on a queue that is missing, and is not to be made."""
-        return await missing_from(self, queue) if self.names_near else QueueNotFound(f"there is no queue {queue}")
+        """Return the error for a put with ``create=False`` on a missing queue."""
+        if not self.suggests_names:
+            return QueueNotFound(f"there is no queue {queue}")
+        return await missing_from(self, queue)
 
     def _check_lease(self, seconds: float) -> None:
         most = self.capabilities.visibility_s_max
@@ -144,7 +149,7 @@ class CheckedStore(QueueStore):
             raise Unsupported(f"{self.kind}: a lease, or the delay of a release, is {most} s at most")
 
     async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
-        """Raise `QueueNotFound` where the queue is missing, and is not to be made."""
+        """Raise `QueueNotFound` if the queue is missing and ``create`` is False."""
         raise NotImplementedError
 
     async def _put_on(
@@ -175,12 +180,12 @@ CONFLICT = "another body was put under this id; nothing was changed"
 
 
 class CheckedOnceStore(CheckedStore, PutOnceStore):
-    """A `CheckedStore` with puts under keys; the requests are a subclass's."""
+    """A `CheckedStore` with puts under keys."""
 
     async def put_once(
         self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
     ) -> PutReceipt | None:
-        """Put a message under a key unless this very one was before."""
+        """Put a message under a key; return None if it was put before."""
         limits.check_key(key)
         messages = new_messages([body])
         self._check_put(queue, messages, connection)
@@ -205,17 +210,17 @@ class CheckedOnceStore(CheckedStore, PutOnceStore):
         create: bool,
         connection: AsyncConnection | None,
     ) -> PutReceipt | bool:
-        """Return the receipt where it was put, else whether what was put before has this digest."""
+        """Return the receipt of a new message, else whether the message put before has this digest."""
         raise NotImplementedError
 
 
 def digest(message: NewMessage) -> str:
-    """Return what tells one body from another, as hex digits."""
+    """Return the digest of a body as hex digits."""
     return hashlib.sha256(message.body).hexdigest()
 
 
 def receipt(put: PutReceipt | bool) -> PutReceipt | None:
-    """Return what `put_once` does; raises `BadInput` (``message_conflict``) where another body was put before."""
+    """Return the result of `put_once`; raise `BadInput` (``message_conflict``) if another body was put before."""
     if put is False:
         raise BadInput("message_conflict", CONFLICT)
     return None if put is True else put
@@ -224,32 +229,32 @@ def receipt(put: PutReceipt | bool) -> PutReceipt | None:
 LISTED_MAX = 1000
 NAMED_MAX = 3
 ALIKE = 0.8
-"""How much of two names must be the same: one letter in five may differ."""
+"""Minimum similarity of two names: one letter in five may differ."""
 
 
 def near(queue: str, names: Iterable[str]) -> list[str]:
-    """Return up to three names that ``queue`` may have been meant to be, the nearest first."""
+    """Return up to three similar names, the most similar first."""
     return difflib.get_close_matches(queue, names, NAMED_MAX, ALIKE)
 
 
 def missing(queue: str, names: Iterable[str]) -> QueueNotFound:
-    """Return the error for a put with ``create=False`` on a queue that is not there."""
+    """Return the error for a put with ``create=False`` on a missing queue."""
     found = near(queue, names)
     meant = f" Did you mean {' or '.join(found)}?" if found else ""
     return QueueNotFound(
-        f"there is no queue {queue}, and nothing was put.{meant} Make it (queuebell queue create), or let the put make "
+        f"there is no queue {queue}; nothing was put.{meant} Create it (queuebell queue create), or let the put create "
         "it: leave out create=False, or --existing on the command line"
     )
 
 
 async def missing_from(store: QueueStore, queue: str) -> QueueNotFound:
-    """Return that error with the near ones of up to 1000 names of the same account, or of all where it has none."""
+    """Return that error with similar names among up to 1000 of the account, or of all if it has none."""
     names: list[str] = []
     try:
         names = await store.queues(queue.partition("/")[0] + "/", limit=LISTED_MAX)
         names = names or await store.queues(limit=LISTED_MAX)
     except QueuebellError:
-        pass  # they are a courtesy: what matters is that nothing was put
+        pass  # Suggestions are optional.
     return missing(queue, names)
 
 
@@ -259,16 +264,16 @@ T = TypeVar("T")
 async def sent(
     store: QueueStore, queue: str, messages: list[NewMessage], put: Callable[[list[NewMessage]], Awaitable[T]]
 ) -> T:
-    """Carry out ``put`` of ``messages`` to ``store``, within the span of a send where spans are asked for."""
+    """Put ``messages`` to ``store`` by ``put``, within the span of a send if tracing is on."""
     if tracing.on is None:
         return await put(messages)
-    with sending(queue, messages, str(store), carries=store.capabilities.headers) as (carrying, told):
+    with sending(queue, messages, str(store), carries=store.capabilities.headers) as (carrying, record):
         try:
             receipts = await put(carrying)
         except Unsupported:
-            # An engine behind a bridge that carries none, which only its first answer tells: nothing was put.
+            # Only the first answer of a bridge shows that its shared store has no headers; nothing was put.
             receipts = await put(messages)
-        told(receipts)
+        record(receipts)
         return receipts
 
 
@@ -276,9 +281,9 @@ async def sent(
 def sending(
     queue: str, messages: list[NewMessage], store: str = "", *, carries: bool
 ) -> Iterator[tuple[list[NewMessage], Callable[[object], None]]]:
-    """Make the span of a send current; give the messages to put, and what is told their receipts.
+    """Start the span of a send; yield the messages with its context, and a function that records their receipts.
 
-    One that is part of another put is no span of its own.
+    A put that is part of another send has no span of its own.
     """
     on = tracing.on
     if on is None or on.within_send:
@@ -287,13 +292,13 @@ def sending(
     own = [Cause(message.headers) for message in messages if is_traceparent(message.headers.get(TRACEPARENT))]
     with on.send(queue, own, len(messages), store) as span:
 
-        def told(receipts: object) -> None:
+        def record(receipts: object) -> None:
             one = receipts[0] if isinstance(receipts, list) and len(receipts) == 1 else receipts
             if isinstance(one, PutReceipt):
                 tracing.note(span, "messaging.message.id", one.id)
 
         context = on.carried()
-        yield [_with(message, context) for message in messages] if carries else messages, told
+        yield [_with(message, context) for message in messages] if carries else messages, record
 
 
 def _with(message: NewMessage, context: dict[str, str]) -> NewMessage:
@@ -303,5 +308,17 @@ def _with(message: NewMessage, context: dict[str, str]) -> NewMessage:
     try:
         return msgspec.structs.replace(message, headers=checked_headers({**kept, **context}))
     except BadInput:
-        # As large as headers may be: the message goes as it was given, without a context.
+        # The headers leave no room for the context: put the message without it.
         return message
+
+
+_not_xml = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]").search
+
+
+def xml_text(body: bytes) -> str | None:
+    """Return a body as text, None if it is not UTF-8 or contains characters that XML cannot represent."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if _not_xml(text) is None else None

@@ -1,7 +1,6 @@
-"""Connections of a store: few, kept for a while, and none used again after a call whose end is not known.
+"""Connections of stores: a pool shared by all stores of one address, and a client that is opened by its first use.
 
-All stores of one address in this process share them on an event loop, up to one bound. The last store that closes ends
-them.
+A connection is not used again after a call whose outcome is unknown.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from typing import Any, Final, Generic, TypeVar
 from bridge.contract.errors import Closed, Overloaded, QueuebellError
 
 IDLE_S: Final = 60.0
-"""How long a connection is kept that nobody used; the newest used is used first, so that the others grow old."""
+"""How long an unused connection is kept; the most recently used is used first, so that the others age."""
 
 
 class _Pool:
-    """What the stores of one address have in common on one event loop."""
+    """The connections of one address on one event loop."""
 
     def __init__(self, size: int) -> None:
         self.turns = asyncio.Semaphore(size)
@@ -33,9 +32,9 @@ _pools: dict[tuple[asyncio.AbstractEventLoop, Hashable], _Pool] = {}
 
 
 class Connections(abc.ABC):
-    """At most ``size`` connections; calls beyond that wait their turn. A call takes one and gives it back.
+    """A pool of at most ``size`` connections; further calls wait.
 
-    With others that have the same ``key`` in this process they are shared, on each event loop; None is for nobody else.
+    Pools with the same ``key`` in this process share their connections on an event loop; None shares with no other.
     """
 
     def __init__(self, size: int, key: Hashable = None) -> None:
@@ -44,15 +43,15 @@ class Connections(abc.ABC):
         self._busy: set[Any] = set()
         self._closed = False
 
-    def part(self) -> None:
-        """Share connections with nobody from now on."""
+    def stop_sharing(self) -> None:
+        """Stop sharing connections with other pools."""
         self._leave()
         self._key = None
 
     async def use(self, within_s: float, call: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Return what ``call`` makes of a connection; never twice (L6). Raises what `_explained` makes of a failure.
+        """Return the result of ``call`` with a connection; never retries (L6). A failure raises as `_explained` says.
 
-        Raises `Overloaded` where no connection became free in time: the store was not asked.
+        Raises `Overloaded` if no connection became free in time; then no request was sent.
         """
         connection, sound, in_turn = None, False, False
         try:
@@ -68,9 +67,9 @@ class Connections(abc.ABC):
             if self._closed:
                 raise Closed("the store was closed") from error
             if not in_turn:
-                busy = f"all {self._size} connections to the store were in use for {within_s:g} s"
                 raise Overloaded(
-                    f"{busy}; nothing was sent to it. Try again, or give the pool more connections"
+                    f"all {self._size} connections to the store were in use for {within_s:g} s; nothing was sent. "
+                    "Try again, or increase pool_size"
                 ) from error
             ours, sound = self._explained(error, connected=connection is not None)
             raise ours from error
@@ -79,7 +78,7 @@ class Connections(abc.ABC):
                 self._give_back(connection, sound)
 
     def _open(self) -> Iterator[Any]:
-        """Return the connections that there are, idle and busy."""
+        """Return all connections, idle and busy."""
         yield from self._busy
         if self._pool is not None:
             yield from (connection for connection, _ in self._pool.idle)
@@ -109,22 +108,22 @@ class Connections(abc.ABC):
 
     @abc.abstractmethod
     def _explained(self, error: Exception, *, connected: bool) -> tuple[QueuebellError, bool]:
-        """Return our error for a failed call, and whether its connection can be used again."""
+        """Return the error to raise for a failed call, and whether its connection can be used again."""
 
     @abc.abstractmethod
     async def _connect(self) -> Any:
-        """Return a new connection; what fails leaves nothing open."""
+        """Return a new connection; a failure leaves nothing open."""
 
     @abc.abstractmethod
     def _usable(self, connection: Any) -> bool:
-        """Say whether a kept connection is still open, and still the right one."""
+        """Return whether a kept connection is still open and suitable."""
 
     @abc.abstractmethod
     def _end(self, connection: Any) -> None:
-        """Close a connection without waiting for what is still to be sent; the caller may be no task."""
+        """Close a connection without flushing it; the caller may not be a task."""
 
     async def close(self) -> None:
-        """Let go of all; calls under way fail as `Closed`. May be called twice."""
+        """Close all connections; calls in progress fail with `Closed`. May be called twice."""
         self._closed = True
         self._leave()
         for connection in list(self._busy):
@@ -171,7 +170,7 @@ class Connections(abc.ABC):
 
     def _age_later(self, pool: _Pool) -> None:
         if pool.ageing is None and pool.idle:
-            # Appended in the order of their last use: the oldest come first.
+            # Ordered by last use: the oldest come first.
             pool.ageing = asyncio.get_running_loop().call_at(pool.idle[0][1] + IDLE_S, self._age, pool)
 
     def _age(self, pool: _Pool) -> None:
@@ -186,7 +185,7 @@ C = TypeVar("C")
 
 
 class LazyClient(Generic[C]):
-    """What ``open_`` gives, entered once; ``what`` (the store) is said to be closed after `close`."""
+    """Opens a client by its first use; ``what`` names the owner in errors after `close`."""
 
     def __init__(self, open_: Callable[[], AbstractAsyncContextManager[C]], what: str = "the store") -> None:
         self._open = open_
@@ -197,12 +196,12 @@ class LazyClient(Generic[C]):
         self.closed = False
 
     def check_open(self) -> None:
-        """Raise `Closed` after `close`, also for a call that was under way."""
+        """Raise `Closed` after `close`."""
         if self.closed:
             raise Closed(f"{self._what} is closed")
 
     async def client(self) -> C:
-        """Return the client. Raises `Closed`, and what opening raises."""
+        """Return the client, opened once. Raises `Closed`, and errors of opening."""
         self.check_open()
         if self._client is None:
             async with self._opening:

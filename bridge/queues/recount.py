@@ -1,4 +1,4 @@
-"""When an empty receive is worth a count of what is leased or delayed: a rule for stores whose count is a request."""
+"""When an empty receive is followed by a count, for stores where a count is a request of its own."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ REMEMBERED_MAX = 100_000
 
 
 class Recount:
-    """Remembers the queues that were counted empty and quiet since; an empty receive of these needs no count.
+    """Remembers queues counted as empty and unused since; an empty receive of these needs no count.
 
-    A count tells when to look again although nothing was found, so it is worth its request after messages went by here
-    and for as long as the last count found some. A queue that is and stays empty is counted once (I2).
+    A count shows whether leased or delayed messages will become visible, so it is made after messages passed here and
+    while the last count found some. A queue that stays empty is counted once (I2).
     """
 
     __slots__ = ("_quiet",)
@@ -23,17 +23,14 @@ class Recount:
     def __init__(self) -> None:
         self._quiet: set[str] = set()
 
-    def worth(self, queue: str) -> bool:
-        """Say whether an empty receive of ``queue`` is to be followed by a count."""
+    def needed(self, queue: str) -> bool:
+        """Return whether an empty receive of ``queue`` should be followed by a count."""
         return queue not in self._quiet
 
     async def after_empty(self, queue: str, count: Callable[[str], Awaitable[Counts | None]]) -> Received:
-        """Return the empty answer, with a count where it is worth one.
-
-        A count that fails is none, for the receive itself was answered.
-        """
+        """Return the empty answer, with a count if needed; a failed count is left out."""
         counts = None
-        if self.worth(queue):
+        if self.needed(queue):
             with contextlib.suppress(StoreUnavailable):
                 counts = await count(queue)
         if counts is None:
@@ -41,12 +38,12 @@ class Recount:
         self.counted(queue, counts.visible + counts.invisible)
         return Received([], Depth(counts.visible, counts.invisible), counts=counts)
 
-    def stirred(self, queue: str) -> None:
-        """Take note that messages of ``queue`` went by: put, received, or given back."""
+    def used(self, queue: str) -> None:
+        """Record that messages of ``queue`` were put, received or released."""
         self._quiet.discard(queue)
 
     def counted(self, queue: str, messages: int) -> None:
-        """Take note of a count."""
+        """Record a count."""
         if messages:
             self._quiet.discard(queue)
             return

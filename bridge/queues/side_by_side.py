@@ -1,4 +1,4 @@
-"""Several requests of one store call at the same time, for stores that take one item or few a request."""
+"""Concurrent requests of one store call, for stores that accept one or a few items a request."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bridge.queues.base import MAYBE_DONE, NOT_DONE, Settled
 
 T = TypeVar("T")
 CALL_S: Final = ContextVar("seconds the store call under way may take", default=STORE_CALL_S)
-"""Set by a caller that ends its calls by another timer of its own."""
+"""Set by callers with another time-out."""
 ALONE: Final = 0.8
-"""How much of it each of `apart` gets: one that took it all would take the answers of the others along."""
+"""Share of it for each request of `apart`, so that a slow one does not time out the whole call."""
 
 
 async def side_by_side(name: str, calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run ``calls`` together and return their results in order; the first failure cancels the rest and is raised."""
+    """Run ``calls`` concurrently; return their results in order. The first failure cancels the rest and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(call, name=name) for call in calls]
@@ -29,9 +29,9 @@ async def side_by_side(name: str, calls: Iterable[Coroutine[Any, Any, T]]) -> li
 
 
 async def apart(name: str, calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T | QueuebellError]:
-    """Run ``calls`` together, all to their end, and return each one's result or what it raised, in order.
+    """Run all ``calls`` concurrently; return each result or `QueuebellError`, in order.
 
-    One that does not end within `ALONE` of `CALL_S` is an `UnknownOutcome`. A defect cancels the rest and is raised.
+    A call longer than `ALONE` of `CALL_S` yields an `UnknownOutcome`. Other exceptions cancel the rest and are raised.
     """
     alone_s = ALONE * CALL_S.get()
 
@@ -48,9 +48,9 @@ async def apart(name: str, calls: Iterable[Callable[[], Awaitable[T]]]) -> list[
 
 
 def outcomes(answers: Sequence[Settled | QueuebellError]) -> list[Settled]:
-    """Return what became of each item of a settlement, by its answer or by what its request failed with.
+    """Return the outcome of each item of a settlement, from its answer or its request's error.
 
-    What all of them failed with is raised: it is about the store, and no item.
+    If all failed with the same kind of error, it is raised: it concerns the store, not an item.
     """
     failures = [answer for answer in answers if isinstance(answer, QueuebellError)]
     if failures and len(failures) == len(answers) and len({type(failure) for failure in failures}) == 1:
@@ -62,5 +62,5 @@ def _code(failure: QueuebellError) -> str:
     if isinstance(failure, UnknownOutcome):
         return MAYBE_DONE
     if isinstance(failure, QueueNotFound):
-        return "message_not_found"  # others were answered: the queue went away, and its messages with it
+        return "message_not_found"  # Others were answered, so the queue was deleted meanwhile.
     return NOT_DONE if isinstance(failure, StoreError) else failure.code

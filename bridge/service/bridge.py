@@ -173,7 +173,7 @@ class Bridge:
         if self.own is not None:
             feed = EmbeddedFeed(self)
             self.own.observe(feed)
-            feed.committed(self.own.levels(), [])
+            feed.committed(self.own.backlogs(), [])
 
     async def stop(self) -> None:
         """Stop in the order the module describes; acknowledged messages are safe.

@@ -14,7 +14,7 @@ from bridge.core.commands import Reclaim, Refresh
 from bridge.core.embedded_queues import CARRY_BYTES_MAX
 from bridge.observe.swallowed import swallow
 from bridge.queues.base import Claim, StoredMessage
-from bridge.queues.embedded.state import Grant, Handed, Level
+from bridge.queues.embedded.state import Backlog, Grant, GrantResult
 from bridge.queues.embedded.store import EmbeddedStore
 from bridge.service.runner import Runner
 
@@ -57,7 +57,7 @@ class EmbeddedFeed:
         self._grants.setdefault((session, queue), []).append((limit, now, lease_s))
         return Grant(session=str(session), limit=limit, lease_s=lease_s)
 
-    def committed(self, levels: list[Level], handed: list[Handed]) -> None:
+    def committed(self, backlogs: list[Backlog], handed: list[GrantResult]) -> None:
         """Pass a commit to the scheduler: first its carried messages, then the queues' backlogs."""
         now = self._bridge.now()
         for hand in handed:
@@ -65,35 +65,35 @@ class EmbeddedFeed:
                 self._handed(now, hand)
             except Exception as error:  # noqa: BLE001 - the messages reappear when their leases end
                 swallow("a wake that carries messages", error)
-        for level in levels:
+        for backlog in backlogs:
             try:
-                self._level(now, level)
+                self._backlog(now, backlog)
             except Exception as error:  # noqa: BLE001 - retried
                 swallow("the state of an embedded queue", error)
-                self._rules.reread_later(now, level.queue)
+                self._rules.reread_later(now, backlog.queue)
         self._bridge.drive()
 
-    def _level(self, now: float, level: Level) -> None:
+    def _backlog(self, now: float, backlog: Backlog) -> None:
         self._rules.on_commit(
             now,
-            level.queue,
-            exists=level.exists,
-            visible=level.visible,
-            invisible=level.invisible,
-            rose=level.rose,
-            put=level.put,
-            receives=level.receives,
-            empty=level.empty,
+            backlog.queue,
+            exists=backlog.exists,
+            visible=backlog.visible,
+            invisible=backlog.invisible,
+            rose=backlog.rose,
+            put=backlog.put,
+            receives=backlog.receives,
+            empty=backlog.empty,
             # Rounded up by the store's resolution: a timer that fires early causes an empty receive (B2).
-            next_visible_s=None if level.next_visible_in_ms is None else (level.next_visible_in_ms + 1) / 1000,
-            paused=level.paused,
-            sources=level.sources,
-            leased=level.leased,
-            delayed=level.delayed,
-            oldest_s=None if level.oldest_ms is None else level.oldest_ms / 1000,
+            next_visible_s=None if backlog.next_visible_in_ms is None else (backlog.next_visible_in_ms + 1) / 1000,
+            paused=backlog.paused,
+            sources=backlog.sources,
+            leased=backlog.leased,
+            delayed=backlog.delayed,
+            oldest_s=None if backlog.oldest_ms is None else backlog.oldest_ms / 1000,
         )
 
-    def _handed(self, now: float, hand: Handed) -> None:
+    def _handed(self, now: float, hand: GrantResult) -> None:
         session = int(hand.session)
         limits = self._grants.get((session, hand.queue))
         granted, since, lease_s = limits.pop(0) if limits else (len(hand.messages), now, 0.0)
@@ -111,7 +111,7 @@ def perform_on_store(bridge: Runner, own: EmbeddedStore, command: Refresh | Recl
     """Read a queue's backlog again, or take carried messages back; a failure is retried."""
     try:
         if isinstance(command, Refresh):
-            own.reread(command.queue)
+            own.refresh(command.queue)
         else:
             own.reclaim(command.queue, [Claim(*claim) for claim in command.claims], uncount=command.uncount)
     except Exception as error:  # noqa: BLE001 - retried

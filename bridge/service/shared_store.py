@@ -54,7 +54,7 @@ from bridge.queues.base import (
     once,
 )
 from bridge.queues.checked import CheckedStore
-from bridge.queues.served import Browsed, Described, Identified, Naming, NoRoom, ReadRoom, ServedStore, Stamped
+from bridge.queues.served import Browsed, CommitNames, Described, Identified, NoRoom, ReadRoom, ServedStore, Stamped
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -99,11 +99,11 @@ class SharedStore(ServedStore):
         self._wall = wall
         self._is_watched = is_watched
         if isinstance(engine, CheckedStore):
-            engine.names_near = False
+            engine.suggests_names = False
         self._capabilities = msgspec.structs.replace(
             engine.capabilities, batch_max=min(BATCH_MAX, engine.capabilities.batch_max), joins_transaction=False
         )
-        self._naming = engine if isinstance(engine, Naming) else None
+        self._naming = engine if isinstance(engine, CommitNames) else None
         self._in_progress: set[asyncio.Task[Any]] = set()
         self._failing: str | None = "the store has not answered yet"
         self.identity: str | None = None
@@ -329,7 +329,7 @@ class SharedStore(ServedStore):
         metadata = await self._call(self._described().metadata(queue))
         return metadata, await self._call(self._engine.depth(queue)) or Depth(0, 0)
 
-    def made(self, queue: str) -> int | None:
+    def number(self, queue: str) -> int | None:
         """Return None: a shared store does not number its queues."""
         return None
 

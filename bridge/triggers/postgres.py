@@ -24,7 +24,14 @@ from bridge.contract.backoff import Draw
 from bridge.contract.errors import BusUnavailable, ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX, is_token
 from bridge.observe.facts import Fact
-from bridge.queues.postgres.schema import LOOK, ROOM, Hearing, Voice, hearing, room
+from bridge.queues.postgres.schema import (
+    CONNECTIONS,
+    TRIGGERS,
+    CheckResult,
+    NotifyTrigger,
+    check_connections,
+    check_notify,
+)
 from bridge.triggers.intake import Intake
 from bridge.triggers.promises import Promises
 from bridge.triggers.supervisor import Supervised
@@ -223,8 +230,8 @@ class Voices:
         self._bus = bus
         self._prefix = prefix
         self._heal = heal
-        self._hearing: Hearing | None = None
-        self._room = Hearing(True, "not checked yet")
+        self._hearing: CheckResult | None = None
+        self._room = CheckResult(True, "not checked yet")
         self._looking: asyncio.Task[None] | None = None
 
     async def attach(self, line: PostgresLine) -> None:
@@ -240,7 +247,7 @@ class Voices:
 
     def check(self) -> tuple[bool, str]:
         """Return whether plain puts ring, for `/readyz`; not known yet is no fault."""
-        return self._hearing or Hearing(True, "not checked yet")
+        return self._hearing or CheckResult(True, "not checked yet")
 
     def check_room(self) -> tuple[bool, str]:
         """Return whether the server has connections left, for `/readyz`."""
@@ -258,15 +265,15 @@ class Voices:
                 return  # the line is broken then, and the next one looks anew
 
     async def _ask_room(self, line: PostgresLine) -> None:
-        (row,) = await line.ask(ROOM)
-        before, self._room = self._room, room(row["used"], row["most"])
+        (row,) = await line.ask(CONNECTIONS)
+        before, self._room = self._room, check_connections(row["used"], row["most"])
         if before.ok != self._room.ok:
             level = logging.INFO if self._room.ok else logging.WARNING
             log.log(level, "%s", self._room.detail, extra={"bus": self._bus})
 
     async def _look(self, line: PostgresLine) -> None:
-        rows = await line.ask(LOOK, line.search_path is None)
-        before, self._hearing = self._hearing, hearing((Voice(**row) for row in rows), self._prefix)
+        rows = await line.ask(TRIGGERS, line.search_path is None)
+        before, self._hearing = self._hearing, check_notify((NotifyTrigger(**row) for row in rows), self._prefix)
         if before == self._hearing:
             return
         if not self._hearing.ok:

@@ -307,7 +307,7 @@ class TestPostgres:
             def failing(writer: Writer) -> None:
                 with pytest.raises(Exception, match="no_such_table"):
                     writer.execute("SELECT * FROM no_such_table")
-                with pytest.raises(BadInput, match="a statement before has failed") as failure:
+                with pytest.raises(BadInput, match="an earlier statement has failed") as failure:
                     writer.put(QUEUE, ["never"])
                 assert failure.value.code == "transaction_failed"
                 abandon(writer)

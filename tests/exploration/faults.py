@@ -54,7 +54,7 @@ class Faults:
         self.scheduler = self._new_bell()
         if self.plan.own:
             self.store.advance(self.now)
-            self._hear_levels(self.store.levels(self.now, all_queues=True))
+            self._hear_backlogs(self.store.backlogs(self.now, all_queues=True))
             self._drive()
 
     def _break_off(self, request: Request) -> None:
@@ -113,7 +113,7 @@ class Faults:
             return
         message.until = self.now
         if self.plan.own:
-            self.store.calls.append(Call("reread", held.queue))
+            self.store.calls.append(Call("refresh", held.queue))
         else:
             self.store.advance(self.now)
         # The renewal that comes too late is refused; that is how the holder learns.

@@ -139,7 +139,7 @@ class Options:
             held = next(held for held in self.nodes[what // 1000].held if held.token == what % 1000)
             about = f"{kind} {what // 1000}: message {held.message}"
         elif kind == "hear":
-            about = f"hear {[(lv.visible, lv.rose) for lv in self.store.outcomes[0].levels]}"
+            about = f"hear {[(lv.visible, lv.rose) for lv in self.store.outcomes[0].backlogs]}"
         return f"{self.now - 1000:8.3f} {about}"
 
 

@@ -64,8 +64,8 @@ class Call(msgspec.Struct, eq=False):
     uncount: bool = True
 
 
-class Level(msgspec.Struct, eq=False):
-    """How a queue stands after a commit, as `bridge.queues.embedded.state.Level`."""
+class Backlog(msgspec.Struct, eq=False):
+    """How a queue stands after a commit, as `bridge.queues.embedded.state.Backlog`."""
 
     queue: str
     visible: int
@@ -90,7 +90,7 @@ class Hand(msgspec.Struct, eq=False):
 class Outcome(msgspec.Struct, eq=False):
     """One commit that the bridge has not heard of yet."""
 
-    levels: list[Level]
+    backlogs: list[Backlog]
     hands: list[Hand]
     requests: list[Request]
 
@@ -200,11 +200,11 @@ class Store:
     def write(self, count: int, now: float, *, early_level: bool = False) -> None:
         """Commit the first ``count`` calls as one; the bridge and the callers have not heard of it yet."""
         calls, self.calls = self.calls[:count], self.calls[count:]
-        levels: list[Level] = []
+        backlogs: list[Backlog] = []
         if early_level:
             for call in calls:
                 self._touched.setdefault(call.queue, [0, 0, 0])[0] += len(call.messages) if call.kind == "put" else 0
-            levels = self.levels(now)
+            backlogs = self.backlogs(now)
         hands: list[Hand] = []
         requests: list[Request] = []
         self.advance(now)
@@ -222,12 +222,12 @@ class Store:
             elif call.kind == "reclaim":
                 self._reclaim(call)
         if not early_level:
-            levels = self.levels(now)
+            backlogs = self.backlogs(now)
         else:
             self._touched, self._rose = {}, {}
         for request in requests:
             request.status = "written"
-        self.outcomes.append(Outcome(levels, hands, requests))
+        self.outcomes.append(Outcome(backlogs, hands, requests))
 
     def _hand(self, call: Call, now: float) -> Hand:
         found = self.visible(call.queue)
@@ -250,7 +250,7 @@ class Store:
             if held.state != VISIBLE:
                 self._appear(held)
 
-    def levels(self, now: float, *, all_queues: bool = False) -> list[Level]:
+    def backlogs(self, now: float, *, all_queues: bool = False) -> list[Backlog]:
         """Take how the queues touched since the last call stand."""
         if all_queues:
             for message in self.messages:
@@ -258,7 +258,7 @@ class Store:
                     self._touched.setdefault(message.queue, [0, 0, 0])
         touched, self._touched = self._touched, {}
         rose, self._rose = self._rose, {}
-        out: list[Level] = []
+        out: list[Backlog] = []
         for queue, (put, receives, empty) in touched.items():
             visible = len(self.visible(queue))
             held = sum(1 for m in self.messages if m.queue == queue and m.state in (LEASED, DELAYED))
@@ -266,7 +266,7 @@ class Store:
                 # The queue does not exist yet: a receive of it is answered "no such queue".
                 continue
             out.append(
-                Level(
+                Backlog(
                     queue, visible, held, rose.get(queue, False) or (all_queues and visible > 0), put, receives, empty,
                     self._next_visible_s(queue, now),
                 )

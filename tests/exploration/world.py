@@ -53,7 +53,7 @@ class World(Options, Faults, Producer):
         self.receives = 0
         self.wakes = 0
         if plan.own:
-            self._hear_levels(self.store.levels(self.now, all_queues=True))
+            self._hear_backlogs(self.store.backlogs(self.now, all_queues=True))
         if plan.settled:
             while steps := [step for step in self.steps(faults=False) if step[0] not in ("put", "join")]:
                 self.do(steps[0])
@@ -213,18 +213,19 @@ class World(Options, Faults, Producer):
                 for m, receipt, count in hand.messages
             ]  # fmt: skip
             self.scheduler.embedded.handed(self.now, hand.queue, hand.session, hand.granted, carried, hand.visible)
-        self._hear_levels(outcome.levels)
+        self._hear_backlogs(outcome.backlogs)
         for request in outcome.requests:
             request.status = "answered"
 
-    def _hear_levels(self, levels: list) -> None:  # type: ignore[type-arg]
-        for level in levels:
+    def _hear_backlogs(self, backlogs: list) -> None:  # type: ignore[type-arg]
+        for backlog in backlogs:
             self.scheduler.embedded.on_commit(
-                self.now, level.queue, exists=True, visible=level.visible, invisible=level.invisible, rose=level.rose,
-                put=level.put, receives=level.receives, empty=level.empty, next_visible_s=level.next_visible_s,
+                self.now, backlog.queue, exists=True, visible=backlog.visible, invisible=backlog.invisible,
+                rose=backlog.rose, put=backlog.put, receives=backlog.receives, empty=backlog.empty,
+                next_visible_s=backlog.next_visible_s,
             )  # fmt: skip
-            work = self.scheduler.pending.find(level.queue)
-            if work is not None and work.dirty and not work.foreign and not level.visible and work.sessions.any_own:
+            work = self.scheduler.pending.find(backlog.queue)
+            if work is not None and work.dirty and not work.foreign and not backlog.visible and work.sessions.any_own:
                 raise Violation("O1", "dirty although nothing is visible")
 
     def _flush(self, i: int) -> None:
@@ -295,7 +296,7 @@ class World(Options, Faults, Producer):
         while commands := self.scheduler.commands():
             for command in commands:
                 if isinstance(command, Refresh):
-                    self.store.calls.append(Call("reread", command.queue))
+                    self.store.calls.append(Call("refresh", command.queue))
                 elif isinstance(command, Reclaim):
                     claims = [(int(m), int(receipt)) for m, receipt in command.claims]
                     self.store.calls.append(Call("reclaim", command.queue, claims=claims, uncount=command.uncount))

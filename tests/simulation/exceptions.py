@@ -104,7 +104,7 @@ class Exceptions:
         bridge.forward(self.hear("a forward"))
         bridge.callbacks.session_watchers.append(self.hear("a watcher of sessions"))
         if bridge.own is not None:
-            self.spoil(bridge.own, "reread", "reclaim")
+            self.spoil(bridge.own, "refresh", "reclaim")
 
 
 class _Outlet:

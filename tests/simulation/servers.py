@@ -106,12 +106,12 @@ class DiskStore(embedded.MemoryStore):
             self._turn.cancel()
             self._run(shared)
 
-    def _told(self, shared: embedded.Shared, commit: Commit) -> None:
-        for level in commit.levels:
-            self._world.level(level.queue, level.visible)
-            if level.next_visible_in_ms is not None:
-                self._world.level_rises(level.queue, level.next_visible_in_ms / 1000)
-        super()._told(shared, commit)
+    def _report(self, shared: embedded.Shared, commit: Commit) -> None:
+        for backlog in commit.backlogs:
+            self._world.level(backlog.queue, backlog.visible)
+            if backlog.next_visible_in_ms is not None:
+                self._world.level_rises(backlog.queue, backlog.next_visible_in_ms / 1000)
+        super()._report(shared, commit)
 
 
 class BridgeServer:
@@ -310,7 +310,7 @@ class StoreHost:
 
     def _receive(self, queue: str, limit: int, lease: int) -> Received:
         able, blind = self._capabilities, self._world.trouble["false_empty"]
-        there = self._engine.state.look(queue)
+        there = self._engine.state.current(queue)
         if there is not None and there.visible and blind > 0 and self._draw() < blind:
             # What a blind receive does not see it cannot count either.
             next_visible = self._engine.state.due_in(there.next_visible()) if able.next_visible else None
@@ -322,15 +322,15 @@ class StoreHost:
         return Received(found.messages, depth, found.next_visible_in_ms if able.next_visible else None)
 
     def _carry_out(self, operation: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        """Do one call as a commit of its own, tell how levels changed, and see that the next change is told in time."""
+        """Do one call as a commit of its own, report the changed backlogs, and check the time of the next change."""
         world, engine = self._world, self._engine
         engine.state.tick()
         try:
             return operation(*given, **named)
         finally:
             engine.state.commit()
-            for level in engine.state.take_levels():
-                world.level(level.queue, level.visible)
+            for backlog in engine.state.take_backlogs():
+                world.level(backlog.queue, backlog.visible)
             changes = [at for queue in engine.state.queues.values() if (at := queue.next_change()) is not None]
             due = min(changes, default=None)
             if due is not None and (self._armed is None or due < self._armed):
@@ -344,7 +344,7 @@ class StoreHost:
 
     def _reread(self) -> None:
         for queue in self._engine.state.queues:
-            self._engine.reread(queue)
+            self._engine.refresh(queue)
 
 
 async def serve_store(world: World, process: Process, store: StoreHost) -> None:

@@ -188,7 +188,7 @@ async def serving_azure(
     async with contextlib.AsyncExitStack() as stack:
         if bridge is None:
             bridge = await stack.enter_async_context(Bridge())
-        records = NoRecords() if bridge.own is None else JsonRecords(None, bridge.store.made)
+        records = NoRecords() if bridge.own is None else JsonRecords(None, bridge.store.number)
         front = AzureFront(
             bridge.store,
             SignatureAuthorizer(read_accounts((), {}), records.policies),

@@ -36,7 +36,7 @@ class _Content(msgspec.Struct, frozen=True):
 class JsonRecords:
     """Properties by account and policies by queue reference, in ``path``; None keeps them in memory.
 
-    ``made`` gives a queue's own number (`EmbeddedStore.made`): policies end with their queue. Making one
+    ``made`` gives a queue's own number (`EmbeddedStore.number`): policies end with their queue. Making one
     reads the file; raises `StoreDamaged` where it is not one of ours, and `StoreError` where it cannot be read. The
     process that owns the data directory is the only one that writes it.
     """

@@ -1,4 +1,4 @@
-"""``azure:[NAME][?...]``: whose connection string it means, and how its blobs and tables are called."""
+"""Storage accounts: an address ``azure:[NAME][?...]``, its connection string from the environment, and clients."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bridge.contract.errors import ConfigurationError
 
 VARIABLE: Final = "AZURE_STORAGE_CONNECTION_STRING"
 CONNECT_S: Final = 5
-# Below the 5 s after which some servers close an idle connection: a request never meets a connection just closed.
+# Below the 5 s after which some servers close an idle connection, so that no request meets a closed one.
 KEEPALIVE_S: Final = 4.0
 EMULATOR: Final = (
     "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;"
-    # Everybody's: it opens the emulator and nothing else.
+    # Public: it is the emulator's key.
     "AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;"
     "BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1;QueueEndpoint=http://127.0.0.1:10001/devstoreaccount1;"
     "TableEndpoint=http://127.0.0.1:10002/devstoreaccount1;"
@@ -28,11 +28,10 @@ _version = re.compile(r"\d{4}-\d{2}-\d{2}").fullmatch
 
 
 class AzureUrl:
-    """An address of Azure taken apart; `repr` tells no secret.
+    """A parsed address of Azure; `repr` shows no secret.
 
-    ``azure:`` reads ``AZURE_STORAGE_CONNECTION_STRING``, ``azure:NAME`` that with ``_NAME`` behind it, in capitals.
-    ``options`` are the names that may be given, ``key`` the setting that complaints name. Raises
-    `ConfigurationError`.
+    ``azure:`` reads ``AZURE_STORAGE_CONNECTION_STRING``, ``azure:NAME`` the variable with the suffix ``_NAME``, in
+    capitals. ``options`` are the valid options, ``key`` is the setting named in errors. Raises `ConfigurationError`.
     """
 
     def __init__(self, url: str, key: str, options: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -63,7 +62,7 @@ class AzureUrl:
         return f"<{type(self).__name__} {self.variable}>"
 
     def sdk(self, load: Callable[[], Any]) -> Any:
-        """Return what ``load`` imports of the SDK. Raises `ConfigurationError` that names the extra where it cannot."""
+        """Return the class that ``load`` imports; raise `ConfigurationError` with the extra if it is missing."""
         try:
             return load()
         except ImportError:
@@ -71,9 +70,9 @@ class AzureUrl:
 
     @contextlib.asynccontextmanager
     async def client(self, load: Callable[[], Any], answer_s: float, *place: str) -> AsyncIterator[Any]:
-        """Give what the class that ``load`` imports makes of the connection string; it tries each request once (L6).
+        """Yield a client of the class that ``load`` imports; it sends each request once (L6).
 
-        So does aiohttp below it (`bridge.queues.http.session`): a receive is a GET.
+        So does aiohttp below it (`bridge.queues.http.session`), which would repeat a GET, and so a receive.
         """
         made_by = self.sdk(load)
         from azure.core.pipeline.transport import AioHttpTransport
@@ -94,7 +93,7 @@ class AzureUrl:
                     **self.options,
                 )
             except ValueError:
-                # Its words may hold what it read.
+                # Its message may contain the secret.
                 raise ConfigurationError(
                     f"{self._key}: the connection string, or the api_version, cannot be used"
                 ) from None
@@ -103,9 +102,9 @@ class AzureUrl:
 
 
 class AzureAccount(AzureUrl):
-    """A storage account and one thing in it.
+    """A storage account and a container or table in it.
 
-    ``thing`` is the one option beside ``api_version``: what it names is ``place``, by default ``default``.
+    The option ``thing`` names it; ``place`` is its value, by default ``default``.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The store behind ``azure:``: Azure Queue Storage, or anything that speaks like it.
+"""The store ``azure:``: Azure Queue Storage, or a compatible service.
 
-The SDK tries each request once, and so does aiohttp below it, which would otherwise repeat GET, PUT and DELETE after a
-connection that was dropped before the answer: a receive is a GET (L6).
+Each request is sent once (L6): by default aiohttp would repeat GET, PUT and DELETE if the connection drops before the
+answer, and a receive is a GET.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from bridge.queues.base import (
     StoredMessage,
     digest_of,
 )
-from bridge.queues.checked import CheckedStore
+from bridge.queues.checked import CheckedStore, xml_text
 from bridge.queues.connections import LazyClient
 from bridge.queues.recount import Recount
 from bridge.queues.side_by_side import apart, outcomes
@@ -70,7 +70,7 @@ T = TypeVar("T")
 class AzureStore(CheckedStore):
     """The queues of one storage account (`AzureAddress`); connects at the first call.
 
-    A put and a settlement are a request for each message; delays and leases are rounded up to whole seconds.
+    Puts and settlements make a request for each message; delays and leases are rounded up to whole seconds.
     """
 
     kind = "azure"
@@ -90,26 +90,26 @@ class AzureStore(CheckedStore):
         self._recount = Recount()
         self._clients: dict[str, QueueClient] = {}
         self._service: LazyClient[QueueServiceClient] = LazyClient(partial(self._where.client, _sdk, ANSWER_S))
-        self._let_in = False
+        self._accepted = False
 
     def check_client(self) -> None:
-        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        """Raise `ConfigurationError` if the client library is not installed; needs no network."""
         self._where.sdk(_sdk)
 
     def __str__(self) -> str:
         return f"azure account {self._where.account}"
 
     def fingerprint(self, queue: str) -> str:
-        """Return 32 hex digits that name this queue at this endpoint."""
+        """Return 32 hex digits that identify this queue at this endpoint."""
         return digest_of("azure", self._where.endpoint, self._where.name(queue))
 
     async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
         for message in messages:
             self._encoding.check(message.body)
             if message.ttl_s != NEVER and -(-message.visible_after_ms // 1000) >= message.ttl_s:
-                raise BadInput("bad_parameter", "azure: a message has to become visible before it expires")
+                raise BadInput("bad_parameter", "azure: a message must become visible before it expires")
         client = await self._client(queue)
-        self._recount.stirred(queue)
+        self._recount.used(queue)
         receipts: list[PutReceipt] = []
         for message in messages:
             try:
@@ -121,12 +121,12 @@ class AzureStore(CheckedStore):
         return receipts
 
     async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
-        """Take messages; an empty answer is followed by a count where that may tell anything (`Recount`)."""
+        """Receive messages; an empty answer is followed by a count if needed (`Recount`)."""
         lease_s = -(-lease_ms // 1000)
         client = await self._client(queue)
 
         async def first_page() -> list[QueueMessage]:
-            # Iterated the plain way, the SDK would send a second request after a batch that is not full.
+            # By page, because the SDK's plain iteration sends a second request after a batch that is not full.
             asked = client.receive_messages(messages_per_page=limit, max_messages=limit, visibility_timeout=lease_s)
             async for page in asked.by_page():
                 return [message async for message in page]
@@ -134,18 +134,18 @@ class AzureStore(CheckedStore):
 
         found = [self._stored(message) for message in await self._call(first_page())]
         if found:
-            self._recount.stirred(queue)
+            self._recount.used(queue)
             return Received(found)
         return await self._recount.after_empty(queue, self.counts)
 
     async def _settle(self, queue: str, settlement: Settlement) -> Settling:
-        """Carry out all items at once, a request for each."""
+        """Settle all items concurrently, a request for each."""
         for item in settlement.extend:
             if item.body is not None:
                 self._encoding.check(item.body)
         client = await self._client(queue)
         if settlement.release:
-            self._recount.stirred(queue)
+            self._recount.used(queue)
         delete, release = len(settlement.delete), len(settlement.release)
         calls = (
             *(partial(self._item, i, partial(client.delete_message, i.id, i.pop_receipt)) for i in settlement.delete),
@@ -154,7 +154,7 @@ class AzureStore(CheckedStore):
         )
         told = outcomes(await apart("azure settle", calls))
         if any(one.code == "message_not_found" for one in told) and not any(one.ok for one in told):
-            # Is it the queue that is not there? Where nobody can say, the items are answered all the same.
+            # The queue itself may be missing; if that is unknown, the items keep their outcomes.
             with contextlib.suppress(StoreUnavailable):
                 await self._call(client.get_queue_properties())
         return Settling(told[:delete], told[delete : delete + release], told[delete + release :])
@@ -164,7 +164,7 @@ class AzureStore(CheckedStore):
         return [self._stored(message) for message in await self._call(client.peek_messages(max_messages=limit))]
 
     async def depth(self, queue: str) -> Depth | None:
-        """Count, approximately; leased and delayed messages count as visible, for Azure does not tell them apart."""
+        """Count the messages, approximately; Azure counts leased and delayed messages as visible."""
         counts = await self.counts(queue)
         if counts is None:
             return None
@@ -172,7 +172,7 @@ class AzureStore(CheckedStore):
         return Depth(counts.visible, 0)
 
     async def counts(self, queue: str) -> Counts | None:
-        """Count likewise; there is nothing else to tell."""
+        """Count the messages, approximately; Azure provides no other counts."""
         client = await self._client(queue)
         try:
             found = int((await self._call(client.get_queue_properties())).approximate_message_count or 0)
@@ -186,7 +186,7 @@ class AzureStore(CheckedStore):
         await self._call(client.clear_messages())
 
     async def _create(self, queue: str, metadata: dict[str, str] | None) -> bool:
-        """Make a queue. Metadata travels as headers: its names are words, its text ASCII."""
+        """Create a queue. Metadata is sent as headers, so its names are words and its values ASCII."""
         if metadata and not all(_word(key) and value.isascii() for key, value in metadata.items()):
             raise BadInput("bad_parameter", "azure: metadata is ASCII, its names letters, digits and '_'")
         client = await self._client(queue)
@@ -197,13 +197,13 @@ class AzureStore(CheckedStore):
         return False
 
     async def delete(self, queue: str) -> None:
-        """Remove a queue; the service needs some 30 s until the name can be used again."""
+        """Delete a queue; its name can be used again after some 30 s."""
         client = await self._client(queue)
         with contextlib.suppress(QueueNotFound):
             await self._call(client.delete_queue())
 
     async def _queues(self, prefix: str, after: str, limit: int) -> list[str]:
-        """List references in the service's order, which is ascending."""
+        """Return references in the service's order, which is ascending."""
         service = await self._service.client()
         account = f"{self._where.account}/"
         if not (account.startswith(prefix) or prefix.startswith(account)):
@@ -246,12 +246,12 @@ class AzureStore(CheckedStore):
         try:
             answer = await call
         except (FAILURES, RuntimeError) as error:
-            if self._closed:  # aiohttp raises a RuntimeError when its session was closed under a call
+            if self._closed:  # aiohttp raises a RuntimeError if its session is closed during a call
                 raise Closed("the store was closed") from error
             if isinstance(error, FAILURES):
-                raise queue_meaning(error, let_in=self._let_in) from error
+                raise queue_meaning(error, accepted_before=self._accepted) from error
             raise
-        self._let_in = True
+        self._accepted = True
         return answer
 
     async def _send(self, client: QueueClient, message: NewMessage, create: bool) -> PutReceipt:
@@ -305,7 +305,7 @@ class AzureStore(CheckedStore):
         item: Claim | Release | Extend,
         call: Callable[[], Awaitable[QueueMessage]] | Callable[[], Awaitable[None]],
     ) -> Settled:
-        """Carry out one item. What cannot be an id never travels: without it, a delete would be a clear."""
+        """Settle one item. An invalid id is never sent: without an id, a delete would clear the queue."""
         from bridge.queues.azure.errors import FAILURES, settled_code
 
         wrong = _wrong(item)
@@ -356,9 +356,8 @@ _queue = re.compile(r"[a-z0-9](-?[a-z0-9]+)*").fullmatch
 class AzureAddress(AzureUrl):
     """A storage account for queues.
 
-    The account of a queue reference is the storage account's name, or what ``account`` says instead. ``encoding`` is
-    how bodies are written and read (`bridge.queues.azure.store`), ``api_version`` what the service is asked to speak.
-    Raises `ConfigurationError`.
+    The account of queue references is the storage account's name, or the option ``account``. ``encoding`` is that of
+    bodies (`Encoding`), ``api_version`` the version of the service's API. Raises `ConfigurationError`.
     """
 
     def __init__(self, url: str, environment: Mapping[str, str] = os.environ) -> None:
@@ -369,18 +368,18 @@ class AzureAddress(AzureUrl):
         self.endpoint = _endpoint(self.fields, self.variable)
         self.account = self.given.get("account") or self.fields.get("accountname") or _account_in(self.endpoint)
         if not is_token(self.account):
-            raise ConfigurationError(f"store: {self.variable} tells no AccountName; say ?account=NAME in the address")
+            raise ConfigurationError(f"store: {self.variable} has no AccountName; add ?account=NAME to the address")
 
     def name(self, reference: str) -> str:
-        """Return the name of the queue. Raises `BadQueueReference` for another account, and for what Azure refuses."""
+        """Return the queue's name. Raises `BadQueueReference` for another account, and for names invalid in Azure."""
         account, queue = split_reference(parse_reference(reference))
         if account != self.account:
             raise BadQueueReference(
-                "the reference names another account than the store's address; azure:?account=NAME would call it so"
+                "the reference has another account than the store's address; azure:?account=NAME sets the account"
             )
         if not 3 <= len(queue) <= 63 or not _queue(queue):
             raise BadQueueReference(
-                "an Azure queue's name is 3 to 63 small letters, digits and single dashes between them"
+                "an Azure queue's name has 3 to 63 lower-case letters, digits, and single dashes between them"
             )
         return queue
 
@@ -401,17 +400,17 @@ def _account_in(endpoint: str) -> str:
 
 TEXT_BYTES_MAX: Final = 64 * 1024
 BYTES_MAX: Final = {"base64": TEXT_BYTES_MAX // 4 * 3, "auto": TEXT_BYTES_MAX // 4 * 3, "text": TEXT_BYTES_MAX}
-"""The longest body by encoding: the service counts what is written."""
-_strange = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]").search
+"""The longest body by encoding; the service's limit applies to the encoded text."""
 
 log = logging.getLogger("queuebell.store")
 
 
 class Encoding:
-    """How bodies become text and back: ``base64``, ``text``, or ``auto``.
+    """The encoding of bodies in the service's XML: ``base64``, ``text``, or ``auto``.
 
-    ``base64`` and ``auto`` write base64. Both read as text what is none: a message of a stranger must reach a handler,
-    which can refuse it. ``base64`` logs that; ``auto`` is for queues where producers of both kinds are expected.
+    ``base64`` and ``auto`` write base64, and read anything else as text, so that messages of other producers reach a
+    handler; ``base64`` logs those, ``auto`` expects them. Decoding is strict, unlike the SDK's, which skips unknown
+    characters and so turns plain text into meaningless bytes.
     """
 
     def __init__(self, kind: str) -> None:
@@ -419,33 +418,30 @@ class Encoding:
         self.bytes_max = BYTES_MAX[kind]
 
     def check(self, body: bytes) -> None:
-        """Raise `BadInput` for a body that is too long, or that text cannot hold."""
+        """Raise `BadInput` for a body that is too long, or not valid as text."""
         if len(body) > self.bytes_max:
             raise BadInput("message_too_large", f"a message body is at most {self.bytes_max} bytes here")
-        if self._kind == "text" and _plain(body) is None:
-            raise BadInput("bad_parameter", "with encoding=text a body is UTF-8 that XML can hold; use base64")
+        if self._kind == "text" and xml_text(body) is None:
+            raise BadInput(
+                "bad_parameter", "with encoding=text a body must be UTF-8 text that is valid in XML; use base64"
+            )
 
     def written(self, body: bytes) -> str:
-        """Return the text of a body that was checked."""
+        """Return the text for a checked body."""
         if self._kind == "text":
-            return _plain(body) or ""
+            return xml_text(body) or ""
         return base64.b64encode(body).decode("ascii")
 
     def read(self, text: str, message_id: str) -> bytes:
-        """Return the body that a text stands for."""
+        """Return the body of a text."""
         if self._kind == "text":
             return text.encode()
         try:
             return base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             if self._kind == "base64":
-                log.warning("message %s is not base64 and is taken as text: see encoding= of the store", message_id)
+                log.warning(
+                    "message %s is not base64 and is read as text; see the option encoding of the store's address",
+                    message_id,
+                )
             return text.encode()
-
-
-def _plain(body: bytes) -> str | None:
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        return None
-    return text if _strange(text) is None else None

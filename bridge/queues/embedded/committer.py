@@ -1,4 +1,4 @@
-"""Calls on their way to an engine, and how a group of them becomes one commit."""
+"""`Committer` runs groups of calls on an engine, one commit each; `Upkeep` tidies the file."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from bridge.contract.errors import (
 from bridge.queues.base import Settlement, Settling
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import Reserve, limit_log, translate
-from bridge.queues.embedded.state import Grant, Handed, Level, State
+from bridge.queues.embedded.state import Backlog, Grant, GrantResult, State
 
 _log = logging.getLogger("queuebell.store")
 
-# Settlements that are deleted by one statement: with 32 claims each, they stay below the 999 variables of any SQLite.
+# Maximum of settlements in one DELETE: with 32 claims each, below the 999 variables that every SQLite allows.
 _TOGETHER_MAX = 30
 
 
 class Call:
-    """One operation waiting for its commit; ``future`` is None where nobody waits for the answer.
+    """One operation waiting for its commit; ``future`` is None if no caller waits.
 
-    ``queue`` and ``grant`` are those of a put with a grant: every grant is answered, also that of a failed put.
-    ``unheard`` gets an answer that nobody waits for any more.
+    ``queue`` and ``grant`` belong to a put with a grant, which gets a result even if the put fails. ``abandoned`` gets
+    an answer whose caller was cancelled.
     """
 
-    __slots__ = ("args", "error", "future", "grant", "operation", "queue", "result", "unheard")
+    __slots__ = ("abandoned", "args", "error", "future", "grant", "operation", "queue", "result")
 
     def __init__(
         self,
@@ -44,24 +44,24 @@ class Call:
         future: asyncio.Future[Any] | None,
         queue: str = "",
         grant: Grant | None = None,
-        unheard: Callable[[Any], None] | None = None,
+        abandoned: Callable[[Any], None] | None = None,
     ) -> None:
         self.operation = operation
         self.args = args
         self.future = future
         self.queue = queue
         self.grant = grant
-        self.unheard = unheard
+        self.abandoned = abandoned
         self.result: object = None
         self.error: Exception | None = None
 
     def fail(self, error: Exception | None) -> None:
-        """Have it answered by an error; None leaves its answer as it stands."""
+        """Replace the answer by an error, unless it is None."""
         if error is not None:
             self.error, self.result = error, None
 
     def resolve(self) -> None:
-        """Give the answer to whoever still waits; on the event loop's thread."""
+        """Answer the caller if it still waits; in the event loop's thread."""
         future = self.future
         if future is None:
             if self.error is not None:
@@ -71,25 +71,26 @@ class Call:
                 future.set_exception(self.error)
             else:
                 future.set_result(self.result)
-        elif self.unheard is not None and self.error is None:
-            self.unheard(self.result)
+        elif self.abandoned is not None and self.error is None:
+            self.abandoned(self.result)
 
 
 class Commit:
-    """What one commit came to: the calls answered, the levels, and the grants' outcomes."""
+    """The result of one commit: the answered calls, the backlogs, and the outcomes of grants."""
 
-    __slots__ = ("calls", "handed", "levels")
+    __slots__ = ("backlogs", "calls", "grant_results")
 
-    def __init__(self, calls: Sequence[Call], levels: list[Level], handed: list[Handed]) -> None:
+    def __init__(self, calls: Sequence[Call], backlogs: list[Backlog], grant_results: list[GrantResult]) -> None:
         self.calls = calls
-        self.levels = levels
-        self.handed = handed
+        self.backlogs = backlogs
+        self.grant_results = grant_results
 
 
 class Committer:
-    """Runs groups of calls on an engine, one commit each, and remembers whether the file works.
+    """Runs groups of calls on an engine, one commit each, and tracks whether the file works.
 
-    ``failure`` is what was wrong when something was written last, or None; ``writes`` counts the attempts to write.
+    Calls of a failed commit are repeated one by one, so that each fails only for its own reason. On a full disk deletes
+    still work, and puts wait for space. ``failure`` describes the last write if it failed; ``writes`` counts attempts.
     """
 
     def __init__(self, engine: Engine, where: str, reserve: Reserve | None = None) -> None:
@@ -99,58 +100,51 @@ class Committer:
         self._puts = (engine.put, engine.put_existing, engine.put_once)
         self._settle_asked = engine.settle
         self._receives = (engine.receive, engine.receive_stamped)
-        # A process before this one filled the disk: puts wait for room from the start, and it is said.
         self.failure: str | None = None
         self.writes = 0
         self._where = where
-        # Whether a step of tidying failed since something was written last.
+        # Whether tidying failed since the last successful write.
         self._stuck = False
         if reserve is not None and reserve.short:
-            self.failure = _no_room(where)
+            self.failure = _no_space(where)
             self.upkeep.tighten(True)
 
     @property
     def untidy(self) -> bool:
-        """Whether `tidy` has something to do and a chance to do it.
-
-        While a file fails it has none, unless what it lacks is room: then nothing else may make it.
-        """
+        """Whether `tidy` has work that can succeed: while the file fails, only if it may make space."""
         return self.upkeep.untidy and (self.failure is None or (self.upkeep.tight and not self._stuck))
 
-    def run(self, calls: Sequence[Call], tell: Callable[[Commit], None]) -> None:
-        """Run ``calls`` as one commit; if that fails, each by itself, so that each fails for its own reason only.
-
-        ``tell`` hears of each commit, after it and in order.
-        """
+    def run(self, calls: Sequence[Call], report: Callable[[Commit], None]) -> None:
+        """Run ``calls`` as one commit; if it fails, run each alone. ``report`` gets each commit, in order."""
         error = self._attempt(calls)
         if error is not None and len(calls) > 1:
             for call in calls:
-                call.fail(self._insist(call, self._attempt((call,))))
-                tell(self._outcome((call,)))
+                call.fail(self._make_space(call, self._attempt((call,))))
+                report(self._outcome((call,)))
             return
         if error is not None:
-            calls[0].fail(self._insist(calls[0], error))
-        tell(self._outcome(calls))
+            calls[0].fail(self._make_space(calls[0], error))
+        report(self._outcome(calls))
 
-    def _insist(self, call: Call, error: Exception | None) -> Exception | None:
-        """On a full disk, run a call again after each way of making room, and return what came of the last."""
+    def _make_space(self, call: Call, error: Exception | None) -> Exception | None:
+        """On a full disk, make space step by step and repeat the call; return its last error."""
         if isinstance(error, StoreFull) and self._restart_log():
             error = self._attempt((call,))
-        if isinstance(error, StoreFull) and self._reserve is not None and self._reserve.give_up():
+        if isinstance(error, StoreFull) and self._reserve is not None and self._reserve.release():
             self.upkeep.tighten(True)
             self._restart_log()
-            # Without a look whether it can be held again: what it gave is for this call.
+            # The released reserve is for this call.
             error = self._attempt((call,), short=True)
         return error
 
     def is_receive(self, call: Call) -> bool:
-        """Say whether `find_nothing` might answer it."""
+        """Return whether `find_nothing` might answer the call."""
         return call.operation in self._receives
 
     def find_nothing(self, calls: Sequence[Call]) -> Commit | None:
-        """Carry out receives that find nothing; None, and nothing done, where that is not so of all of ``calls``.
+        """Carry out receives if none of them would find messages; otherwise do nothing and return None.
 
-        No statement runs, so that any thread may ask which has the engine to itself.
+        Runs no statement, so any thread may call it that has the engine to itself.
         """
         engine = self.engine
         engine.state.tick()
@@ -159,19 +153,19 @@ class Committer:
         for call in calls:
             try:
                 call.result = call.operation(*call.args)
-            except Exception as error:  # noqa: BLE001  (whatever it is, its caller hears)
+            except Exception as error:  # noqa: BLE001  (the caller gets any exception)
                 call.error = error
         return self._outcome(calls)
 
     def tidy(self) -> None:
-        """Do one step of tidying; a failure is remembered and ends the tidying until the next commit that works.
+        """Do one step of tidying; a failure stops tidying until the next successful commit.
 
-        On a full disk each step makes room, and as soon as there is enough of it puts are taken again.
+        On a full disk each step makes space, and puts work again once there is enough.
         """
         try:
             self.upkeep.tidy()
-            probes = self.upkeep.tight and not self._lacks_room()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the writer
+            probes = self.upkeep.tight and not self._lacks_space()
+        except Exception as error:  # noqa: BLE001 - no exception may end the writer
             self._stuck = True
             if isinstance(error, sqlite3.Error):
                 self._fail(translate(error, self._where))
@@ -183,21 +177,21 @@ class Committer:
             self._attempt((Call(self.engine.probe, (), None),))
 
     def broke(self, error: Exception, calls: Sequence[Call]) -> Commit:
-        """Fail the calls that were in hand when the writer broke; it goes on with those that come next."""
-        why = f"{self._where}: the writer failed unexpectedly ({named(error)}) and went on"
-        _log.error("%s; what was acknowledged is safe. Please report this with the log", why, exc_info=error)
+        """Fail the calls in progress after an unexpected error of the writer, which continues with later calls."""
+        why = f"{self._where}: unexpected error in the writer ({named(error)}), which continues"
+        _log.error("%s; acknowledged messages are safe. Please report this with the log", why, exc_info=error)
         self._fail(StoreUnavailable(why))
         self._roll_back()
         for call in calls:
-            call.fail(UnknownOutcome(f"{why}; it may have been done"))
+            call.fail(UnknownOutcome(f"{why}; the call may have been carried out"))
         try:
             return self._outcome(calls)
-        except Exception:  # noqa: BLE001 - this is the way out of any defect
-            _log.exception("%s: the state of the queues could not be read", self._where)
+        except Exception:  # noqa: BLE001 - the calls must be answered
+            _log.exception("%s: cannot read the state of the queues", self._where)
             return Commit(calls, [], [])
 
-    def _lacks_room(self) -> bool:
-        """Say whether puts wait for room, after a look whether there is enough again."""
+    def _lacks_space(self) -> bool:
+        """Return whether puts wait for space, after a try to reserve it again."""
         if self._reserve is None or not self._reserve.short:
             return False
         if not self._reserve.hold():
@@ -206,12 +200,12 @@ class Committer:
         return False
 
     def _attempt(self, calls: Sequence[Call], short: bool = False) -> Exception | None:
-        """Run calls and commit; None, or the failure that took everything back. No put is taken where it is short."""
+        """Run calls and commit; return None, or the error after a rollback. If ``short``, puts are refused."""
         engine = self.engine
         try:
-            # Once a group: every call of it was asked for before this moment.
+            # Once a group: all its calls were made before this moment.
             engine.state.tick()
-            short = short or self._lacks_room()
+            short = short or self._lacks_space()
             for together in self._runs(calls):
                 if len(together) > 1:
                     self._delete(together)
@@ -220,32 +214,32 @@ class Committer:
                 call.error = None
                 try:
                     if short and call.operation in self._puts:
-                        raise StoreFull(_no_room(self._where))
+                        raise StoreFull(_no_space(self._where))
                     call.result = call.operation(*call.args)
                 except QueuebellError as refusal:
-                    # Refused before it changed anything: the others of this commit go on.
+                    # It changed nothing, so the other calls of this commit continue.
                     call.error = refusal
             wrote = engine.state.commit()
             self.writes += wrote
-        except Exception as error:  # noqa: BLE001  (a defect in one operation must not end the writer: its caller hears)
+        except Exception as error:  # noqa: BLE001  (no exception may end the writer; the caller gets it)
             unknown = engine.state.committing
             self._roll_back()
             return self._explain(error, unknown)
         if wrote:
             self._stuck = False
         if wrote and self.failure is not None and not short:
-            _log.warning("%s: works again", self._where)
+            _log.warning("%s: writes work again", self._where)
             self.failure = None
         return None
 
     def _roll_back(self) -> None:
         try:
             self.engine.state.rollback()
-        except Exception as error:  # noqa: BLE001 - the file takes back by itself what was not committed
-            _log.error("%s: rollback failed as well: %s", self._where, named(error))
+        except Exception as error:  # noqa: BLE001 - SQLite discards uncommitted changes at the next start
+            _log.error("%s: rollback failed too: %s", self._where, named(error))
 
     def _runs(self, calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
-        """Yield calls one by one, but deletes from one queue that follow one another together."""
+        """Yield calls one by one, but consecutive deletes of one queue together."""
         run: list[Call] = []
         queue: object = None
         for call in calls:
@@ -262,7 +256,7 @@ class Committer:
             yield run
 
     def _delete(self, calls: Sequence[Call]) -> None:
-        """Carry out settlements that only delete, with one look and one statement for all of them."""
+        """Carry out settlements that only delete, by one statement for all."""
         name = calls[0].args[0]
         asked: list[Settlement] = [call.args[1] for call in calls]
         for call in calls:
@@ -282,11 +276,11 @@ class Committer:
             ours = translate(error, self._where)
             failed_write = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_WRITE
             if committing and type(ours) is StoreUnavailable and not failed_write:
-                # The log's last page may have reached the disk all the same, and be found after a crash. Not so where
-                # writing it failed (a quota, a limit of the file's size): without its last frame there is no commit.
+                # The last page of the log may have reached the disk, and be found after a crash. If writing it failed
+                # (quota, limit of the file's size), there is no commit.
                 ours = UnknownOutcome(str(ours))
             elif isinstance(ours, StoreOwned):
-                # Once open nobody can own it; somebody held it for a moment.
+                # Once open, it cannot be owned by another process, only locked for a moment.
                 ours = StoreUnavailable(str(ours))
             self._fail(ours)
             return ours
@@ -301,25 +295,25 @@ class Committer:
         self.writes += 1
 
     def _restart_log(self) -> bool:
-        """Let the log be written over from its start, which may be all the room there is; say whether that was done."""
+        """Restart the log from its beginning, which may be the only space left; return whether it worked."""
         try:
             self.upkeep.checkpoint("RESTART")
         except sqlite3.Error as error:
-            _log.debug("%s: shortening the log failed: %s", self._where, error)
+            _log.debug("%s: restarting the log failed: %s", self._where, error)
             return False
         return True
 
     def _outcome(self, calls: Sequence[Call]) -> Commit:
-        handed = self.engine.state.take_handed()
+        handed = self.engine.state.take_grant_results()
         for call in calls:
             if call.grant is not None and call.error is not None:
                 queue = self.engine.state.queues.get(call.queue)
-                handed.append(Handed(call.queue, call.grant.session, [], queue.visible if queue else 0))
-        return Commit(calls, self.engine.state.take_levels(), handed)
+                handed.append(GrantResult(call.queue, call.grant.session, [], queue.visible if queue else 0))
+        return Commit(calls, self.engine.state.take_backlogs(), handed)
 
 
-def _no_room(where: str) -> str:
-    return f"{where}: there is no room left"
+def _no_space(where: str) -> str:
+    return f"{where}: no space left"
 
 
 def _only_deletes(settlement: Settlement) -> bool:
@@ -330,20 +324,24 @@ _GARBAGE_ROWS = 500
 _FREED_ROWS = 1000
 _FREE_PAGES = 1024
 _VACUUM_PAGES = 64
-# On a full disk a step gives so many pages back; the log takes them, and all that moves with them, without growing.
+# Pages returned in a step on a full disk; the log has room for them and for moved pages.
 _GIVEN_BACK_PAGES = 256
 _LOG_PAGES = 1000
 _KEYS = 500
 
 
 class Upkeep:
-    """Knows what is left to tidy of a state; the caller's loop decides when."""
+    """Removes in bulk, returns space to the file system and shortens the log while no call waits.
+
+    Each step takes milliseconds, so that calls hardly wait. Steps are only due after writes, so that an idle store does
+    nothing.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._vacuuming = False
         self.tight = False
-        """Whether the disk is full: every free page goes back at once, and the log keeps no more than it needs."""
+        """Whether the disk is full: free pages are returned immediately, and the log stays minimal."""
 
     @property
     def untidy(self) -> bool:
@@ -358,7 +356,7 @@ class Upkeep:
         )
 
     def tidy(self) -> None:
-        """Do one bounded step of removing, giving space back to the file system, or shortening the log."""
+        """Do one bounded step: remove rows, return space to the file system, or shorten the log."""
         state = self._state
         if state.garbage:
             gone = state.execute(
@@ -379,20 +377,20 @@ class Upkeep:
             state.forget_keys(_KEYS)
 
     def tighten(self, tight: bool) -> None:
-        """Give back whatever is free from now on, or no longer."""
-        # From the one to the other it is looked once, for what was freed before.
+        """Start or stop returning all free space."""
+        # One pass follows for pages that were freed before.
         self._vacuuming = tight
         self.tight = tight
         limit_log(self._state.connection, tight)
 
     @property
     def _keys_due(self) -> bool:
-        # By the time of the last commit: where nothing happens, nothing is due.
+        # As of the last commit: nothing is due while nothing happens.
         state = self._state
         return state.keys.due is not None and state.keys.due <= state.now
 
     def checkpoint(self, mode: str) -> None:
-        """Bring the write-ahead log into the file."""
+        """Copy the write-ahead log into the file."""
         state = self._state
         state.log_pages = 0
         state.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
@@ -402,10 +400,10 @@ class Upkeep:
         state.freed = 0
         (free,) = state.execute("PRAGMA freelist_count").fetchone()
         (pages,) = state.execute("PRAGMA page_count").fetchone()
-        # A file in steady use needs its free pages again at once: begin when half is free, end when an eighth is.
+        # A file in steady use soon needs its free pages again: begin when half is free, end when an eighth is.
         if free < _FREE_PAGES or free * (8 if self._vacuuming else 2) < pages:
             if self._vacuuming:
-                # The file itself shrinks with the checkpoint.
+                # The checkpoint shrinks the file.
                 self.checkpoint("TRUNCATE")
                 self._vacuuming = False
             return
@@ -419,11 +417,11 @@ class Upkeep:
         self._vacuuming = free > _GIVEN_BACK_PAGES
         if free:
             self._free(_GIVEN_BACK_PAGES)
-        # The file shrinks with it. The log stays as long as it is: deletes go on, whoever takes what becomes free.
+        # This shrinks the file. The log keeps its length, so that deletes still work if others take the free space.
         self.checkpoint("RESTART")
 
     def _free(self, pages: int) -> None:
-        # The statement steps once for each page without giving rows, and only `executescript` goes on to its end.
+        # The statement steps once a page without returning rows; only `executescript` runs it to the end.
         state = self._state
         state.connection.executescript(f"PRAGMA incremental_vacuum({pages})")
         state.log_pages += pages

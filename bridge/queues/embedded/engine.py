@@ -1,9 +1,7 @@
-"""The operations of the queue on one SQLite connection, each within the transaction that is open.
+"""The operations of the embedded queues on one SQLite connection, each within the open transaction.
 
-Time, chance and the transaction's end come from outside: whoever runs a group of operations calls `tick` of the `state`
-before it and `commit` after it, and lets nothing out in between.
-An operation refuses (`QueuebellError`) before it changes anything, so that one refusal spoils no other call of its
-commit.
+The caller calls `State.tick` before and `State.commit` after a group of operations, and answers only then. An
+operation that raises `QueuebellError` has changed nothing, so the other operations of its commit are not affected.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from bridge.queues.base import (
     StoredMessage,
 )
 from bridge.queues.checked import CONFLICT
-from bridge.queues.embedded.state import EMPTY, Grant, Handed, Queue, State, Value
+from bridge.queues.embedded.state import EMPTY, Grant, GrantResult, Queue, State, Value
 from bridge.queues.limits import lease_ms
 from bridge.queues.served import Browsed, NoRoom, ReadRoom, Stamped
 
@@ -63,7 +61,7 @@ _BROWSE_BACK = (
 )
 _LEASE = "UPDATE messages SET vis=?, rcpt=?, n=n+1 WHERE seq=?"
 _DELETE = "DELETE FROM messages WHERE seq=? AND q=? AND rcpt=? RETURNING vis, exp"
-# The lowest bit of a receipt is set where it stands for a lease, so that a row says whether its time is a delay.
+# The lowest bit of a receipt is set for a lease, so that a row shows whether its time is a delay.
 _LEASED = 1
 _SELECT_HELD = "SELECT vis FROM messages WHERE seq=? AND q=? AND rcpt=?"
 _SELECT_ANY = "SELECT 1 FROM messages WHERE seq=? AND q=?"
@@ -73,18 +71,17 @@ _RESTORE = "UPDATE messages SET vis=?, rcpt=?, n=max(n-?, 0) WHERE seq=?"
 _NAMES = "SELECT name FROM queues WHERE name>? AND name>=? AND name<? ORDER BY name LIMIT ?"
 _NAMES_AND_METADATA = _NAMES.replace("name", "name, metadata", 1)
 
-# Below this, one statement for each is as quick.
+# Below this number, single statements are as fast.
 _FEW = 3
 # More than one for each that is put, so that expired keys go faster than new ones come.
 _FORGOTTEN_PER_PUT = 4
 
 T = TypeVar("T")
 
-# Its body, and its headers with all that JSON may escape in them.
+# The body, and the headers with all JSON escapes.
 _MESSAGE_BYTES = BODY_BYTES_MAX + 2 * HEADERS_BYTES_MAX + 6 * HEADERS_MAX
 
-# A wake never carries more (`bridge.core.embedded_queues.CARRY_BYTES_MAX`), so more is not read for one.
-# A single message is always below it.
+# A wake never carries more (`bridge.core.embedded_queues.CARRY_BYTES_MAX`); a single message is always below it.
 _CARRIED_BYTES = _MESSAGE_BYTES
 
 _MISMATCH = Settled(False, code="pop_receipt_mismatch")
@@ -93,7 +90,7 @@ _OK = Settled(True)
 
 
 class _Carried:
-    """Room for what a wake can carry: taken for the moment of reading."""
+    """The memory budget for messages that a wake carries."""
 
     def take(self, size: int) -> bool:
         return size <= _CARRIED_BYTES
@@ -106,11 +103,11 @@ _CARRIED = _Carried()
 
 
 class Engine:
-    """Put, receive, settle and the rest, without any waiting or thread.
+    """Puts, receives, settlements and all other operations, without waiting or threads.
 
-    ``clock`` gives monotonic seconds, ``wall`` seconds since the epoch (asked once), ``receipts`` random numbers of 63
-    bits. ``check`` may raise just before each commit. ``boot`` goes into every `Received`. ``put_window_s`` is how long
-    the key of a put is remembered at least.
+    ``clock`` returns monotonic seconds, ``wall`` seconds since the epoch (read once), ``receipts`` random numbers of 63
+    bits. ``check`` may raise just before each commit. ``boot`` is part of every `Received`. ``put_window_s`` is the
+    least time for which the key of a put is remembered.
     """
 
     def __init__(
@@ -129,7 +126,7 @@ class Engine:
         self._receipts = receipts
 
     def put(self, name: str, messages: Sequence[NewMessage], grant: Grant | None) -> list[PutReceipt]:
-        """Put messages, and lease the first ones to the session of ``grant`` (O7)."""
+        """Put messages, and lease the first ones for the session of ``grant`` (O7)."""
         state = self.state
         queue = state.ensure(name)
         tally, number, now, up = queue.tally, queue.id, state.now, state.up
@@ -140,7 +137,7 @@ class Engine:
         if grant is not None:
             until = up + lease_ms(grant.lease_s)
             if not tally.visible and not queue.paused and grant.limit > 0:
-                # The fast path of O7: what nobody could take before is leased as it is written.
+                # The fast path of O7: no earlier message is visible, so these are leased as they are written.
                 direct, lease = grant.limit, self._receipt() | _LEASED
         counts: dict[tuple[int, int | None], int] = {}
         receipts: list[PutReceipt] = []
@@ -155,7 +152,7 @@ class Engine:
                 headers = _encode(message.headers)
                 size += len(headers)
             if not delay and message.ttl_s == NEVER and not direct:
-                # Nearly all are like this; they are counted together.
+                # Nearly all messages are like this; they are counted together.
                 plain += 1
                 values += (seq, number, now, None, 0, receipt, now, body, headers)
             else:
@@ -175,18 +172,18 @@ class Engine:
             counts[(now, None)] = counts.get((now, None), 0) + plain
         for (vis, exp), count in counts.items():
             tally.add(vis, exp, count)
-            state.note(tally.remove, vis, exp, count)
+            state.on_rollback(tally.remove, vis, exp, count)
             state.delay(queue, vis, count)
         state.touch(name).put += len(messages)
         if grant is not None:
             before = queue.visible
             if leased:
                 tally.move(now, until, len(leased))
-                state.note(tally.move, until, now, len(leased))
+                state.on_rollback(tally.move, until, now, len(leased))
             elif before and grant.limit > 0:
-                with contextlib.suppress(NoRoom):  # they are received instead
+                with contextlib.suppress(NoRoom):  # A worker receives them instead.
                     leased = self._take(queue, min(grant.limit, before), until, _CARRIED)
-            state.handed.append(Handed(name, grant.session, leased, before))
+            state.grant_results.append(GrantResult(name, grant.session, leased, before))
         return receipts
 
     def put_existing(self, name: str, messages: Sequence[NewMessage], grant: Grant | None) -> Stamped[list[PutReceipt]]:
@@ -203,12 +200,12 @@ class Engine:
         not to be made (``create``).
         """
         state, keys = self.state, self.state.keys
-        queue = state.look(name)
+        queue = state.current(name)
         if queue is not None:
             known = keys.find(queue.id, key, state.now)
             if known == digest:
                 if grant is not None:
-                    state.handed.append(Handed(name, grant.session, [], queue.visible))
+                    state.grant_results.append(GrantResult(name, grant.session, [], queue.visible))
                 return None
             if known is not None:
                 raise BadInput("message_conflict", CONFLICT)
@@ -217,16 +214,16 @@ class Engine:
         number = state.ensure(name).id
         state.begin()
         due = keys.due
-        state.note(setattr, keys, "count", keys.count)
-        state.note(setattr, keys, "due", due)
+        state.on_rollback(setattr, keys, "count", keys.count)
+        state.on_rollback(setattr, keys, "due", due)
         # Before the message, so that one that is handed over by this very put has its key as well.
         keys.insert(state.seq + 1, number, state.up + keys.window_ms, digest, key)
         (receipt,) = self.put(name, (message,), grant)
-        if grant is not None and state.handed[-1].messages:
+        if grant is not None and state.grant_results[-1].messages:
             # Leased as it was written: only this call knows its key.
-            handed = state.handed[-1]
+            handed = state.grant_results[-1]
             messages = [replace(each, key=key) if each.id == receipt.id else each for each in handed.messages]
-            state.handed[-1] = replace(handed, messages=messages)
+            state.grant_results[-1] = replace(handed, messages=messages)
         if due is not None and due <= state.now:
             # Without a flush: what is due is older than the window, so its message was written by an earlier commit.
             state.forget_keys(_FORGOTTEN_PER_PUT)
@@ -235,9 +232,9 @@ class Engine:
     def receive(
         self, name: str, limit: int, lease: int, source: str | None = None, room: ReadRoom | None = None
     ) -> Received:
-        """Take up to ``limit`` visible messages for ``lease`` milliseconds; no statement runs where none is visible.
+        """Receive up to ``limit`` visible messages for ``lease`` milliseconds; runs no statement if none is visible.
 
-        Raises `NoRoom` where ``room`` has none for their bodies.
+        Raises `NoRoom` if ``room`` is too small for their bodies.
         """
         state = self.state
         queue = self._find(name)
@@ -249,7 +246,7 @@ class Engine:
         touch.empty += not messages
         if source is not None:
             touch.count(source, bool(messages))
-        # Counted after the messages were taken.
+        # Counted after the messages were leased.
         return Received(
             messages,
             Depth(queue.visible, queue.invisible),
@@ -265,7 +262,7 @@ class Engine:
         return self._stamped(self.receive(name, limit, lease, source, room))
 
     def finds_nothing(self, name: object) -> bool:
-        """Say whether a receive at this moment would find nothing, and run no statement to know it."""
+        """Return whether a receive now would find nothing; runs no statement."""
         state = self.state
         queue = state.queues.get(name) if isinstance(name, str) else None
         if queue is None:
@@ -316,9 +313,9 @@ class Engine:
         return self._stamped(self.settle(name, Settlement(release=(Release(claim.id, claim.pop_receipt),))).release[0])
 
     def reclaim(self, name: str, claims: Sequence[Claim], uncount: bool = True) -> None:
-        """Take handed messages back that are still under exactly these receipts (O7)."""
+        """Return delivered messages to the queue if they still have exactly these receipts (O7)."""
         state = self.state
-        queue = state.look(name)
+        queue = state.current(name)
         now = state.now
         state.touch(name)
         if queue is None:
@@ -331,22 +328,22 @@ class Engine:
             if held is None:
                 continue
             state.begin()
-            # One that is visible again already keeps its place in the order.
+            # A message that is visible again keeps its place in the order.
             vis = min(held, now)
             state.execute(_RESTORE, (vis, void, int(uncount), seq))
             queue.tally.move(held, vis)
-            state.note(queue.tally.move, vis, held)
+            state.on_rollback(queue.tally.move, vis, held)
 
-    def reread(self, name: str) -> None:
-        """Let time pass for a queue and have its level told (O3)."""
+    def refresh(self, name: str) -> None:
+        """Update a queue to the current time and report its state (O3)."""
         state = self.state
-        state.look(name)
+        state.current(name)
         state.touch(name)
 
     def peek(self, name: str, limit: int, room: ReadRoom | None = None) -> list[StoredMessage]:
-        """Look at visible messages without taking them; also at those that only a pause keeps back.
+        """Return visible messages without leasing them, including those of a paused queue.
 
-        Raises `NoRoom` where ``room`` has none for their bodies.
+        Raises `NoRoom` if ``room`` is too small for their bodies.
         """
         queue = self._find(name)
         if not queue.tally.visible or queue.behind:
@@ -356,12 +353,12 @@ class Engine:
         return self._with_keys(queue, [row[0] for row in rows], messages)
 
     def browse(self, name: str, limit: int, after: tuple[int, int] | None, newest: bool) -> Browsed:
-        """Look at visible messages from a place on, however many stand before it; those that a pause keeps back too."""
+        """Return visible messages after any position, including those of a paused queue."""
         queue = self._find(name)
         state = self.state
         state.flush()
         place = after or ((INTEGER_MAX, INTEGER_MAX) if newest else (-1, -1))
-        # Of two upper bounds SQLite searches by the first, and would step over all that lies between.
+        # SQLite searches by the first of two upper bounds, and would step over all rows in between.
         until = min(state.now, place[0]) if newest else state.now
         where = (queue.id, until, *place, limit + 1)
         rows = state.execute(_BROWSE_BACK if newest else _BROWSE, where).fetchall()
@@ -371,30 +368,30 @@ class Engine:
         return Browsed(self._with_keys(queue, [row[0] for row in rows], messages), following)
 
     def depth(self, name: str) -> Depth | None:
-        """Count; None where there is no such queue."""
-        queue = self.state.look(name)
+        """Count the messages; None if there is no such queue."""
+        queue = self.state.current(name)
         return None if queue is None else Depth(queue.visible, queue.invisible)
 
     def counts(self, name: str) -> Counts | None:
-        """Tell all; None where there is no such queue."""
-        queue = self.state.look(name)
+        """Return all counts; None if there is no such queue."""
+        queue = self.state.current(name)
         if queue is None:
             return None
         leased, oldest_ms = queue.tally.invisible - queue.waiting, self.state.oldest_ms(queue)
         return Counts(queue.visible, queue.invisible, leased=leased, delayed=queue.waiting, oldest_ms=oldest_ms)
 
     def exists(self, name: str) -> bool:
-        """Say whether there is such a queue."""
+        """Return whether the queue exists."""
         return name in self.state.queues
 
     def oldest_ms(self, name: str) -> int | None:
-        """Return how long the message that has been visible longest has waited; None where none is visible."""
+        """Return how long the message visible longest has waited; None if none is visible."""
         state = self.state
-        queue = state.look(name)
+        queue = state.current(name)
         return None if queue is None else state.oldest_ms(queue)
 
     def clear(self, name: str) -> None:
-        """Remove every message, at once whatever their number: the queue goes on under another number."""
+        """Remove every message immediately, however many: the queue gets another number."""
         state = self.state
         queue = self._find(name)
         total = queue.tally.total
@@ -404,39 +401,39 @@ class Engine:
         state.flush()
         state.begin()
         old_number, old_tally = queue.id, queue.tally
-        state.note(setattr, queue, "id", old_number)
-        state.note(setattr, queue, "tally", old_tally)
+        state.on_rollback(setattr, queue, "id", old_number)
+        state.on_rollback(setattr, queue, "tally", old_tally)
         state.queue_number += 1
         state.execute("UPDATE queues SET id=? WHERE id=?", (state.queue_number, old_number))
         queue.id = state.queue_number
         queue.tally = type(old_tally)(state.now)
         queue.tally.rose = old_tally.rose
-        state.note(setattr, queue, "delayed", queue.delayed)
+        state.on_rollback(setattr, queue, "delayed", queue.delayed)
         queue.delayed = EMPTY
         self._forget_all(old_number)
         state.discard(old_number, total)
 
     def pause(self, name: str, paused: bool) -> None:
-        """Give nothing out any more, or give out again; what is visible then rises for everybody."""
+        """Pause or resume a queue; a resume reports visible messages as a rise."""
         state = self.state
         queue = self._find(name)
         if queue.paused == paused:
             return
         state.begin()
         state.execute("UPDATE queues SET paused=? WHERE id=?", (int(paused), queue.id))
-        state.note(setattr, queue, "paused", queue.paused)
+        state.on_rollback(setattr, queue, "paused", queue.paused)
         queue.paused = paused
         if not paused:
             queue.tally.rose = queue.tally.visible > 0
         state.touch(name)
 
     def paused(self, name: str) -> bool:
-        """Say whether a queue is paused; False where there is none."""
+        """Return whether a queue is paused; False if it does not exist."""
         found = self.state.queues.get(name)
         return found is not None and found.paused
 
     def create(self, name: str, metadata: dict[str, str] | None) -> bool:
-        """Make a queue and say whether it is new."""
+        """Create a queue; return whether it is new."""
         state = self.state
         text = json.dumps(metadata or {}, ensure_ascii=False, sort_keys=True)
         new = name not in state.queues
@@ -448,7 +445,7 @@ class Engine:
         return new
 
     def metadata(self, name: str) -> dict[str, str]:
-        """Return what `create` was given last."""
+        """Return a queue's metadata. Raises `QueueNotFound`."""
         queue = self._find(name)
         (text,) = self.state.execute("SELECT metadata FROM queues WHERE id=?", (queue.id,)).fetchone()
         found: dict[str, str] = json.loads(text)
@@ -471,7 +468,7 @@ class Engine:
         return self.metadata(name), Depth(queue.visible, queue.invisible)
 
     def delete(self, name: str) -> None:
-        """Remove a queue and its messages; nothing happens where it does not exist."""
+        """Delete a queue and its messages; no-op if it does not exist."""
         state = self.state
         queue = state.queues.get(name)
         if queue is None:
@@ -480,7 +477,7 @@ class Engine:
         state.begin()
         state.execute("DELETE FROM queues WHERE id=?", (queue.id,))
         del state.queues[name]
-        state.note(state.queues.__setitem__, name, queue)
+        state.on_rollback(state.queues.__setitem__, name, queue)
         self._forget_all(queue.id)
         state.discard(queue.id, queue.tally.total)
         state.touch(name)
@@ -491,29 +488,29 @@ class Engine:
         self.delete(name)
 
     def queues(self, prefix: str, after: str, limit: int) -> list[str]:
-        """List names in ascending order."""
+        """Return names in ascending order."""
         return [name for (name,) in self.state.execute(_NAMES, _page(prefix, after, limit))]
 
     def listing(self, prefix: str, after: str, limit: int) -> list[tuple[str, dict[str, str]]]:
-        """List names with their metadata, in ascending order."""
+        """Return names with their metadata, in ascending order."""
         rows = self.state.execute(_NAMES_AND_METADATA, _page(prefix, after, limit))
         return [(name, json.loads(text)) for name, text in rows]
 
     def probe(self) -> None:
-        """Write the clock and nothing else, which tells whether the file still works."""
+        """Write only the clock, to test whether the file works."""
         self.state.begin()
 
     # -- parts of operations ---------------------------------------------------------------------------------------
 
     def _forget_all(self, number: int) -> None:
-        """Look for no key of a queue number that no queue has any more."""
+        """Stop looking for keys of a queue number that is no longer in use."""
         state = self.state
         if number in state.keys.queues:
             state.keys.queues.discard(number)
-            state.note(state.keys.queues.add, number)
+            state.on_rollback(state.keys.queues.add, number)
 
     def _find(self, name: str) -> Queue:
-        queue = self.state.look(name)
+        queue = self.state.current(name)
         if queue is None:
             raise QueueNotFound("there is no such queue")
         return queue
@@ -522,12 +519,12 @@ class Engine:
         return Stamped(answer, self.state.now, self.state.up)
 
     def _read(self, queue: Queue, count: int, room: ReadRoom | None) -> list[_Row]:
-        """Read visible messages, the longest visible first, once there is room for them."""
+        """Read visible messages, longest visible first, within the memory budget."""
         state = self.state
         state.flush()
         where = (queue.id, state.now, count)
         if room is not None and not room.take(count * _MESSAGE_BYTES):
-            # Not for the largest there can be: how long they are stands in the rows' heads, and no body is read for it.
+            # Too small for the largest messages: read the real sizes, which are in the rows' heads.
             size = sum(length for (length,) in state.execute(_SELECT_SIZES, where))
             if not room.take(size):
                 raise NoRoom(size)
@@ -546,17 +543,17 @@ class Engine:
         else:
             state.connection.executemany(_LEASE, [(until, receipt, row[0]) for row in rows])
         queue.tally.move(state.now, until, len(rows))
-        state.note(queue.tally.move, until, state.now, len(rows))
+        state.on_rollback(queue.tally.move, until, state.now, len(rows))
         if len(rows) < count:
-            # Never seen; but a count that is too high would wake listeners for nothing for ever.
-            _log.error("counts of a queue differ from its table by %d; counting anew", count - len(rows))
+            # Never observed; but a count that is too high would wake listeners in vain for ever.
+            _log.error("counts of a queue differ from its table by %d; counting again", count - len(rows))
             state.recount(queue)
         text = hex16(receipt)
         messages = [message_of(seq, text, body, n + 1, ins, exp, headers) for seq, n, exp, ins, body, headers in rows]
         return self._with_keys(queue, [row[0] for row in rows], messages)
 
     def _with_keys(self, queue: Queue, seqs: list[int], messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Return messages with the keys that they were put under, where the queue has any."""
+        """Return messages with their keys, if the queue has any."""
         state = self.state
         if queue.id not in state.keys.queues or not seqs:
             return messages
@@ -567,14 +564,14 @@ class Engine:
         ]
 
     def _delete_all(self, queue: Queue, claims: Sequence[Claim]) -> list[Settled]:
-        """Delete many with one look and one statement: row by row they would cost a third of a settle."""
+        """Delete many messages by one statement: row by row, they would take a third of a settlement's time."""
         state = self.state
         if len(claims) < _FEW:
             return [self._delete(queue, claim.id, claim.pop_receipt) for claim in claims]
         wanted = [(number_of(claim.id), number_of(claim.pop_receipt)) for claim in claims]
         known = [seq for seq, _ in wanted if seq is not None]
         marks = ",".join("?" * len(known))
-        # The queue is compared here, not there: with `AND q=?` SQLite walks the index of the whole queue instead.
+        # The queue is compared in Python: with `AND q=?` SQLite would scan the index of the whole queue.
         rows = {
             seq: (receipt, vis, exp)
             for seq, number, receipt, vis, exp in state.execute(
@@ -594,7 +591,7 @@ class Engine:
             elif row[0] != receipt:
                 settled.append(_MISMATCH)
             else:
-                # Named twice in one request, it is not found the second time.
+                # If named twice in one request, it is not found the second time.
                 del rows[seq]
                 gone.append(seq)
                 when = (row[1], row[2])
@@ -606,7 +603,7 @@ class Engine:
             state.execute(f"DELETE FROM messages WHERE seq IN ({','.join('?' * len(gone))})", gone)  # noqa: S608
         for (vis, exp), count in counts.items():
             queue.tally.remove(vis, exp, count)
-            state.note(queue.tally.add, vis, exp, count)
+            state.on_rollback(queue.tally.add, vis, exp, count)
         for vis, count in delayed.items():
             state.undelay(queue, vis, count)
         state.freed += len(gone)
@@ -621,7 +618,7 @@ class Engine:
         if row is None:
             return self._miss(queue, seq)
         queue.tally.remove(*row)
-        state.note(queue.tally.add, *row)
+        state.on_rollback(queue.tally.add, *row)
         if receipt is not None and not receipt & _LEASED:
             state.undelay(queue, row[0], 1)
         state.freed += 1
@@ -650,13 +647,13 @@ class Engine:
         else:
             state.execute(_MOVE_BODY, (vis, receipt, body, seq))
         queue.tally.move(held, vis)
-        state.note(queue.tally.move, vis, held)
+        state.on_rollback(queue.tally.move, vis, held)
         if not under & _LEASED:
             state.undelay(queue, held, 1)
         return Settled(True, pop_receipt=hex16(receipt))
 
     def _held(self, queue: Queue, seq: int | None, receipt: int | None) -> int | None:
-        """Return since or until when a message under this receipt is (in)visible; None if it is not under it."""
+        """Return when a message with this receipt becomes or became visible; None if it has another."""
         if seq is None or receipt is None:
             return None
         row = self.state.execute(_SELECT_HELD, (seq, queue.id, receipt)).fetchone()
@@ -668,12 +665,12 @@ class Engine:
         return _NOT_FOUND
 
     def _receipt(self) -> int:
-        # The second highest bit is always set: all receipts are equally wide, so a new lease rewrites bytes in place.
+        # The second highest bit is always set: equally wide receipts are overwritten in place.
         return self._receipts() & (INTEGER_MAX >> 1) & ~_LEASED | (1 << 62)
 
 
 def _page(prefix: str, after: str, limit: int) -> tuple[str, str, str, int]:
-    # Names are ASCII; this is above every name that starts with the prefix.
+    # Names are ASCII; this is greater than every name with the prefix.
     return after, prefix, prefix + "\x7f", limit
 
 
@@ -687,7 +684,7 @@ _is_hex16 = re.compile("[0-9a-f]{16}").fullmatch
 def message_of(
     seq: int, receipt: str, body: bytes, n: int, ins: int, exp: int | None, headers: bytes | None
 ) -> StoredMessage:
-    """Return the message that a row holds."""
+    """Return the message of a row."""
     expires = None if exp is None else _date(exp)
     if headers is None:
         return StoredMessage(hex16(seq), receipt, body, n, _date(ins), expires)
@@ -695,12 +692,12 @@ def message_of(
 
 
 def hex16(number: int) -> str:
-    """Write an id or a receipt."""
+    """Return an id or a receipt as text."""
     return f"{number:016x}"
 
 
 def hexes(first: int, count: int) -> list[str]:
-    """Return ``count`` numbers in a row as `hex16` writes them; most batches differ in their last two digits only."""
+    """Return ``count`` consecutive numbers as `hex16` does; most batches differ only in the last two digits."""
     low = first & 0xFF
     if low + count > len(_PAIRS):
         return [hex16(first + step) for step in range(count)]
@@ -709,7 +706,7 @@ def hexes(first: int, count: int) -> list[str]:
 
 
 def number_of(text: object) -> int | None:
-    """Return the number of an id or a receipt, or None for what this store cannot have given out."""
+    """Return the number of an id or a receipt, or None if this store cannot have created it."""
     if not isinstance(text, str) or _is_hex16(text) is None:
         return None
     number = int(text, 16)

@@ -1,7 +1,7 @@
-"""The data file: who owns it, whether it is ours, and which shape it has.
+"""The data file: its lock, its checks, its schema, and the reserve for a full disk.
 
-The advisory lock stands on a file of its own. A second descriptor of the database itself must never be opened and
-closed while SQLite has it open: POSIX drops all locks of the process with the first close.
+The advisory lock is on a file of its own. No second descriptor of the database may be opened and closed while SQLite
+has it open: POSIX drops all locks of the process with the first close.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from bridge.contract.errors import ConfigurationError, StoreDamaged, StoreError,
 _log = logging.getLogger("queuebell.store")
 
 APPLICATION_ID: Final = 0x51424C4C
-"""``QBLL`` in the file's header: what tells our files from other SQLite files."""
+"""``QBLL`` in the file's header, which distinguishes data files from other SQLite files."""
 
 NAME: Final = "queue.db"
-"""What the data file is called in a bridge's data folder."""
+"""Name of the data file in a bridge's data folder."""
 
 SYNCHRONOUS: Final = ("NORMAL", "FULL", "EXTRA")
 
@@ -32,7 +32,7 @@ _MAGIC: Final = b"SQLite format 3\x00"
 _HEADER_BYTES: Final = 100
 _FIRST_PAGE_BYTES: Final = 4096
 _NEW: Final = ".new"
-# Pages the write-ahead log may grow to within one commit's reach; the writer checkpoints earlier when it is idle.
+# Pages after which a commit checkpoints the write-ahead log; an idle writer does so earlier.
 _CHECKPOINT_PAGES: Final = 4000
 _LOG_BYTES: Final = 6 * 1024 * 1024
 _LOG_BYTES_KEPT: Final = 64 * 1024 * 1024
@@ -40,22 +40,22 @@ _LOG_BYTES_KEPT: Final = 64 * 1024 * 1024
 _V1: Final = (
     """CREATE TABLE queues (
         id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, metadata TEXT NOT NULL, paused INTEGER NOT NULL)""",
-    # The body stands last and the columns before it keep their width from the first lease on, so that SQLite
-    # overwrites a few bytes in place where a lease changes, and not a body of 64 KiB.
+    # The body comes last, after columns of constant width, so that a lease overwrites a few bytes in place, and not a
+    # body of 64 KiB.
     """CREATE TABLE messages (
         seq INTEGER PRIMARY KEY, q INTEGER NOT NULL, vis INTEGER NOT NULL, exp INTEGER, n INTEGER NOT NULL,
         rcpt INTEGER NOT NULL, ins INTEGER NOT NULL, body BLOB NOT NULL)""",
-    # The row id ends every index entry by itself: this is the order of receive, (q, vis, seq).
+    # The row id ends every index entry: this is the order of receives, (q, vis, seq).
     "CREATE INDEX messages_by_due ON messages (q, vis)",
     "CREATE INDEX messages_by_expiry ON messages (q, exp) WHERE exp IS NOT NULL",
-    # The newest time and the highest numbers ever given (O2); they outlive the rows that had them.
+    # The newest time and the highest numbers ever used (O2); they outlive their rows.
     """CREATE TABLE clock (
         id INTEGER PRIMARY KEY CHECK (id = 1), now INTEGER NOT NULL, seq INTEGER NOT NULL, queue INTEGER NOT NULL)""",
     "INSERT INTO clock VALUES (1, 0, 0, 0)",
 )
 
 _V2: Final = (
-    # The keys of puts that are carried out once; each outlives its message by what is left of its time.
+    # The keys of puts; each stays for its window at least.
     """CREATE TABLE once (
         seq INTEGER PRIMARY KEY, q INTEGER NOT NULL, until INTEGER NOT NULL, digest BLOB NOT NULL,
         key TEXT NOT NULL)""",
@@ -64,37 +64,34 @@ _V2: Final = (
 )
 
 _V3: Final = (
-    # A queue's own number: a clear changes its id, never this. 0 is for what stood before.
+    # A queue's permanent number: a clear changes its id, never this. 0 is for older queues.
     "ALTER TABLE queues ADD COLUMN made INTEGER NOT NULL DEFAULT 0",
 )
 
 _V4: Final = (
-    # JSON, NULL for none. It stands behind the body, but one that is NULL is known by the row's head alone.
+    # JSON, NULL for none. It comes after the body, but the row's head shows whether it is NULL.
     "ALTER TABLE messages ADD COLUMN headers BLOB",
 )
 
 STEPS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4)
-"""Step i brings a file from schema version i to i + 1; steps are only ever added."""
+"""Step i migrates a file from schema version i to i + 1; steps are only added."""
 
 
 CLOSE: Final = "chmod -R go-rwx {}"
-"""What closes a data folder to others, while it is served as well."""
+"""The command that closes a data folder to other users, also while it is in use."""
 
 
 def make_folder(folder: Path) -> None:
-    """Make a data folder that nobody but its owner reads, in folders that nobody else writes to.
-
-    Those that are there stay as they are. Raises `OSError`.
-    """
+    """Create a data folder for its owner alone, and its parents; existing ones stay as they are. Raises `OSError`."""
     for parent in reversed(folder.parents):
         parent.mkdir(mode=0o755, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_to_others(folder: Path) -> str:
-    """Say that every user of this machine can read or replace what stands in a data folder; "" where they cannot.
+    """Return a warning if every user of this machine can read or replace the data, else "".
 
-    A group may be meant to, as for `open_to_all`.
+    Access for a group may be intended, as for `open_to_all`.
     """
     try:
         mode = folder.stat().st_mode
@@ -110,7 +107,7 @@ def open_to_others(folder: Path) -> str:
 
 
 class FileLock:
-    """The advisory lock of one data file, held from `acquire` to `release`, and dropped by the kernel at a crash."""
+    """The advisory lock of a data file; the kernel releases it after a crash."""
 
     __slots__ = ("_fd", "_path")
 
@@ -119,18 +116,18 @@ class FileLock:
         self._fd: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock; raises `StoreOwned` if somebody has it, `StoreUnavailable` if it cannot be made."""
+        """Take the lock; raises `StoreOwned` if another process has it, `StoreUnavailable` if that fails."""
         try:
             import fcntl
         except ImportError:
-            raise ConfigurationError("a data file needs Linux or macOS; use the bridge's URL as the store") from None
+            raise ConfigurationError("a data file needs Linux or macOS; use a bridge's URL as the store") from None
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreUnavailable(f"{self._path}: {error.strerror}") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A full disk keeps nobody from owning the file; only the number in it is missing then.
+            # On a full disk only the process number is missing.
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -139,7 +136,7 @@ class FileLock:
             os.close(fd)
             who = f"process {holder}" if holder.isdigit() else "another process"
             raise StoreOwned(
-                f"{self._path}: the data file is owned by {who}: end that, or use another file (--data)"
+                f"{self._path}: the data file is in use by {who}: stop it, or use another file (--data)"
             ) from None
         except OSError as error:
             os.close(fd)
@@ -147,16 +144,16 @@ class FileLock:
         self._fd = fd
 
     def release(self) -> None:
-        """Let go; nothing happens where it is not held. The lock file stays: removing it would race with a waiter."""
+        """Release the lock, if held. The lock file stays: removing it would race with another process."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 def messages_in(path: Path) -> int:
-    """Return how many messages a data file holds, 0 where there is none; it is read and nothing is changed.
+    """Return the number of messages in a data file, 0 if there is no file; changes nothing.
 
-    Raises `StoreDamaged` for what is no such file, and `StoreUnavailable` where it cannot be read.
+    Raises `StoreDamaged` for an invalid file, and `StoreUnavailable` if it cannot be read.
     """
     if not path.exists():
         return 0
@@ -165,15 +162,15 @@ def messages_in(path: Path) -> int:
             (count,) = connection.execute("SELECT count(*) FROM messages").fetchone()
     except sqlite3.DatabaseError as error:
         damaged = not isinstance(error, sqlite3.OperationalError)
-        raise (StoreDamaged if damaged else StoreUnavailable)(f"{path}: it cannot be read: {error}") from error
+        raise (StoreDamaged if damaged else StoreUnavailable)(f"{path}: cannot be read: {error}") from error
     return int(count)
 
 
 def open_file(path: Path, synchronous: str = "FULL") -> tuple[sqlite3.Connection, FileLock]:
-    """Own, check, and open a data file, making it and its directory where they are missing.
+    """Lock, check and open a data file; create it and its folder if missing.
 
-    Raises `StoreOwned`, `StoreDamaged`, `StoreUnavailable`, `StoreFull`, or `ConfigurationError` for a newer schema;
-    a file that is refused is left as it was.
+    Raises `StoreOwned`, `StoreDamaged`, `StoreUnavailable`, `StoreFull`, or `ConfigurationError` for a newer schema; a
+    refused file is not changed.
     """
     if synchronous not in SYNCHRONOUS:
         raise ConfigurationError(f"synchronous is one of {', '.join(SYNCHRONOUS)}")
@@ -208,11 +205,11 @@ def open_memory() -> sqlite3.Connection:
 
 
 def translate(error: sqlite3.Error, where: str) -> StoreError:
-    """Return the error of ours that says in one line what SQLite reports."""
-    # The primary code; the bits above say more than anybody needs.
+    """Return the store error for an error of SQLite."""
+    # The primary code, without the bits of the extended code.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
-        return StoreFull(f"{where}: there is no room left")
+        return StoreFull(f"{where}: no space left")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return StoreDamaged(f"{where}: the data file is damaged ({error})")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -221,12 +218,12 @@ def translate(error: sqlite3.Error, where: str) -> StoreError:
 
 
 def limit_log(connection: sqlite3.Connection, tight: bool) -> None:
-    """Say how long the write-ahead log may stay once its pages are in the file: as at the start, where it is tight."""
+    """Set the length to which the write-ahead log is cut after a checkpoint; minimal if ``tight``."""
     connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES if tight else _LOG_BYTES_KEPT}").fetchall()
 
 
 def migrate(connection: sqlite3.Connection, where: str) -> None:
-    """Bring the schema up to date, step by step, each in a transaction of its own.
+    """Migrate the schema step by step, each in its own transaction.
 
     Raises `ConfigurationError` if a newer version wrote the file.
     """
@@ -237,15 +234,15 @@ def migrate(connection: sqlite3.Connection, where: str) -> None:
 
 
 def _connect(name: str) -> sqlite3.Connection:
-    # Autocommit: the engine says BEGIN and COMMIT itself. The connection is used by one thread at a time.
+    # Autocommit: the engine executes BEGIN and COMMIT. The connection is used by one thread at a time.
     connection = sqlite3.connect(name, timeout=1.0, isolation_level=None, check_same_thread=False)
-    # Some distributions compile it in; overwriting deleted rows doubles the writes of every delete.
+    # On by default in some distributions; it doubles the writes of every delete.
     connection.execute("PRAGMA secure_delete=OFF")
     return connection
 
 
 def _check_header(path: Path) -> bool:
-    """Say whether the file is still to be made; read before SQLite has it open, so no lock can be dropped."""
+    """Return whether the file has to be created; must run before SQLite opens it, so that no lock is dropped."""
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
@@ -256,24 +253,24 @@ def _check_header(path: Path) -> bool:
     if not header:
         return True
     if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
-        raise StoreDamaged(f"{path}: the data file is damaged or no data file of Queuebell")
+        raise StoreDamaged(f"{path}: the file is damaged, or not a data file of Queuebell")
     version, application = struct.unpack(">I4xI", header[60:72])
     if _never_filled(path, header):
         return True
     if application != APPLICATION_ID:
-        raise StoreDamaged(f"{path}: an SQLite file of another program, no data file of Queuebell")
+        raise StoreDamaged(f"{path}: an SQLite file of another program, not a data file of Queuebell")
     _refuse_newer(version, str(path))
     return False
 
 
 def _never_filled(path: Path, header: bytes) -> bool:
-    """Say whether this is what older versions left where their first start was cut short: one page, never a table."""
+    """Return whether an older version's first start was interrupted: one page, no table."""
     pages, schema, application = struct.unpack(">I8xI24xI", header[28:72])
     if (pages, schema, application, path.stat().st_size) != (1, 0, 0, _FIRST_PAGE_BYTES):
         return False
     try:
         with _beside(path, "-journal").open("rb") as file:
-            # What the file had before the transaction that was cut short.
+            # The size of the file before the interrupted transaction.
             return int.from_bytes(file.read(20)[16:]) <= 1
     except FileNotFoundError:
         return True
@@ -287,10 +284,10 @@ def _refuse_newer(version: int, where: str) -> None:
 
 
 def _make_file(path: Path) -> None:
-    """Make a data file under another name and give it its own when it is whole and on the disk.
+    """Create a data file under another name, and rename it once it is complete and on the disk.
 
-    Whoever dies on the way leaves nothing under the name of the data file: half made, it would be taken for a
-    stranger's, since its header is looked at before SQLite could take a transaction that was cut short back.
+    An interrupted start then leaves no file under the final name: its header would be checked before SQLite could roll
+    the interrupted transaction back, and rejected.
     """
     path = path.resolve()
     new = _beside(path, _NEW)
@@ -301,7 +298,7 @@ def _make_file(path: Path) -> None:
         os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with contextlib.closing(_connect(str(new))) as connection:
             _make(connection)
-        # They would be taken for the new file's.
+        # SQLite would apply them to the new file.
         _remove([_beside(path, "-journal"), _beside(path, "-wal")])
         new.replace(path)
         _flush_folder(path.parent)
@@ -330,7 +327,7 @@ def _remove(paths: list[Path]) -> None:
 
 
 def _make(connection: sqlite3.Connection) -> None:
-    """Make a file in one transaction of the old journal, so that its header is never in the write-ahead log only."""
+    """Create the schema by one transaction of the old journal, so that the header is not only in the log."""
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     statements = [statement for step in STEPS for statement in step]
     _transact(
@@ -346,15 +343,15 @@ def _transact(connection: sqlite3.Connection, statements: tuple[str, ...]) -> No
             connection.execute(statement)
         connection.execute("COMMIT")
     except BaseException:
-        # A full disk has rolled back already, and a second ROLLBACK would hide that error behind its own.
+        # SQLite rolls back on a full disk; a second ROLLBACK would hide that error.
         with contextlib.suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise
 
 
 def _settle_in(connection: sqlite3.Connection, path: Path, synchronous: str) -> None:
-    # EXCLUSIVE, set before the first access, keeps every other process off and needs no shared memory: the reset of
-    # a write-ahead log by two processes at once corrupts files on SQLite before 3.51.3.
+    # EXCLUSIVE, set before the first access, excludes other processes and needs no shared memory: before SQLite 3.51.3
+    # two processes that reset a write-ahead log at once corrupt the file.
     for pragma in (
         "journal_mode=WAL",
         f"synchronous={synchronous}",
@@ -375,9 +372,9 @@ def _settle_in(connection: sqlite3.Connection, path: Path, synchronous: str) -> 
 
 
 def _extend_log(path: Path) -> None:
-    """Give the empty log its length beforehand: syncing a file that does not grow takes half the time.
+    """Extend the empty log in advance: syncing a file that does not grow takes half the time.
 
-    Zeros after the last valid frame, or instead of any, are what SQLite's recovery ends at anyway.
+    SQLite's recovery ends at the first invalid frame, so zeros do no harm.
     """
     try:
         with path.open("r+b", buffering=0) as log:
@@ -387,18 +384,23 @@ def _extend_log(path: Path) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        # It only costs speed; where the disk is full, calls will say so.
+        # This only costs speed; on a full disk, calls fail and say so.
         _log.debug("%s: not extended: %s", path, error.strerror)
 
 
 _log = logging.getLogger("queuebell.store")
 
 RESERVE_BYTES: Final = 24 * 1024 * 1024
-"""The log is copied back every 4,000 pages of 4 KiB; a commit more, and SQLite's own needs, come on top."""
+"""The log of 4,000 pages of 4 KiB, a commit more, and what SQLite itself needs."""
 
 
 class Reserve:
-    """The file of zeros. ``short`` is True from when it was given up until it is made again."""
+    """A file of zeros that reserves space for a full disk; ``short`` while it is released.
+
+    To continue on a full disk, the log has to be copied into the data file, which may have to grow for that; without
+    space not even deletes would work. So the reserve is released when the disk is full, and puts are refused until it
+    can be restored.
+    """
 
     def __init__(self, path: Path, size: int = RESERVE_BYTES) -> None:
         self._path = path
@@ -406,9 +408,9 @@ class Reserve:
         self.short = False
 
     def hold(self) -> bool:
-        """Make the file, or say that there is no room for it; a disk too small for it from the start does without.
+        """Create or restore the reserve; return whether it exists. A disk too small from the start does without.
 
-        One that was given up stays as an empty file, so that this holds through a restart: puts wait for room.
+        A released reserve stays as an empty file, so that puts wait for space after a restart too.
         """
         given_up = self.short
         try:
@@ -419,7 +421,7 @@ class Reserve:
                 return True
             disk = os.statvfs(self._path.parent)
             if disk.f_bavail * disk.f_frsize + held < self._size:
-                # Trying would take the last of it, for a moment, from whoever else writes there.
+                # A try would take the last space from other programs for a moment.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             with open(self._path, "wb", opener=_owned) as file:
                 if hasattr(os, "posix_fallocate"):
@@ -427,10 +429,10 @@ class Reserve:
                 else:
                     file.write(bytes(self._size))
         except OSError as error:
-            self._say(error.strerror or str(error), given_up)
+            self._log_shortage(error.strerror or str(error), given_up)
             with contextlib.suppress(OSError):
                 if given_up:
-                    # An empty one stays where it was given up: the next start has to know that puts wait for room.
+                    # The next start has to know that puts wait for space.
                     os.truncate(self._path, 0)
                 else:
                     self._path.unlink(missing_ok=True)
@@ -439,28 +441,28 @@ class Reserve:
         self.short = False
         return True
 
-    def _say(self, why: str, given_up: bool) -> None:
+    def _log_shortage(self, why: str, given_up: bool) -> None:
         if self.short:
-            # Tried again with every commit.
-            _log.debug("%s: no room to set aside: %s", self._path, why)
+            # Repeated with every commit.
+            _log.debug("%s: no space for the reserve: %s", self._path, why)
         elif given_up:
             _log.warning(
-                "%s: was given up before this start, and there is no room for it yet (%s): what was acknowledged is "
-                "safe, messages can be taken and deleted, and puts wait for room",
+                "%s: the reserve was released before this start, and there is no space to restore it yet (%s). "
+                "Acknowledged messages are safe, and can be received and deleted; puts wait for space",
                 self._path,
                 why,
             )
         else:
             _log.warning(
-                "%s: no room to set aside %d MiB (%s): what was acknowledged is safe, but on a full disk messages may "
-                "not be taken or deleted either; make room and start again",
+                "%s: no space for a reserve of %d MiB (%s). Acknowledged messages are safe, but on a full disk they "
+                "may not be received or deleted; free space and restart",
                 self._path,
                 self._size >> 20,
                 why,
             )
 
-    def give_up(self) -> bool:
-        """Empty the file; say whether that made room."""
+    def release(self) -> bool:
+        """Release the reserved space; return whether there was any."""
         try:
             if self._path.stat().st_size == 0:
                 return False
@@ -468,7 +470,10 @@ class Reserve:
         except OSError:
             return False
         self.short = True
-        _log.warning("%s: given up, so that messages can still be taken and deleted; puts wait for room", self._path)
+        _log.warning(
+            "%s: the disk is full; the reserve is released, so messages can be received and deleted, and puts wait",
+            self._path,
+        )
         return True
 
 

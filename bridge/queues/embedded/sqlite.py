@@ -1,4 +1,4 @@
-"""The embedded queue on an SQLite file that this process owns: one writer thread, group commit."""
+"""The embedded store on an SQLite file that this process owns: one writer thread, many calls a commit."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from bridge.queues.base import PUT_WINDOW_S
 from bridge.queues.embedded.committer import Call, Commit, Committer
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import FileLock, Reserve, open_file, translate
-from bridge.queues.embedded.state import Level, StoreObserver
+from bridge.queues.embedded.state import Backlog, StoreObserver
 from bridge.queues.embedded.store import EmbeddedStore, deliver, random_receipt
 
 _log = logging.getLogger("queuebell.store")
 
 _GROUP_MAX = 1024
-# Up to so many callers it is worth waiting for those that were just answered.
+# Up to so many callers, it is worth waiting for those just answered to call again.
 _FEW = 64
-# Turns of the loop that a call waits for others at most, however many come in each.
-_LOOKS_MAX = 4
-# A file that nobody writes to is tried at most this often, and only when somebody asks `failure`.
+# Maximum turns of the loop that a call waits for others.
+_WAITS_MAX = 4
+# Least interval of test writes to an idle file, made only when `failure` is called.
 _PROBE_S = 3.0
-# Tidying begins when nothing was asked for so long; a wait that only exists while there is something to tidy.
+# Tidying begins after so long without calls; the writer waits like this only while there is something to tidy.
 _QUIET_S = 0.01
-# A defect that broke the writer once may do so again and again, and must not take the processor for that.
+# Pause after an unexpected error, so that a repeating one does not use the whole processor.
 _BROKEN_PAUSE_S = 0.2
 _pause = threading.Event()
-# Commits between two steps of tidying while it is never quiet.
+# Commits between two steps of tidying under constant load.
 _COMMITS_PER_STEP = 64
-# While puts wait for room, making it is not to wait for the end of what makes it possible.
+# The same while puts wait for space.
 _COMMITS_PER_STEP_TIGHT = 4
 
 
 class SqliteStore(EmbeddedStore):
-    """A queue store on one file, owned by this process (`EmbeddedStore`).
+    """The embedded store on one file, owned by this process (`EmbeddedStore`).
 
-    All calls go through one writer thread. It takes whatever waits, makes one transaction of it, and answers after its
-    commit, so that with ``synchronous="FULL"`` what was acknowledged survives a loss of power. ``clock`` (monotonic
-    seconds) and ``wall`` (seconds since the epoch, asked once at opening) are the time (O2). The key of a `put_once` is
-    remembered for ``put_window_s`` at least.
+    One writer thread carries out all waiting calls as one transaction and answers after its commit: calls are durable
+    before they are answered, in order, and with ``synchronous="FULL"`` they survive a loss of power. A crash leaves the
+    state of the last commit. ``clock`` (monotonic seconds) and ``wall`` (seconds since the epoch, read once at opening)
+    define the time (O2). The key of a `put_once` is remembered for ``put_window_s`` at least.
 
-    A store belongs to the event loop that opened it. Raises `StoreOwned`, `StoreDamaged`, `StoreUnavailable` or
-    `ConfigurationError` when it is opened, `StoreFull`, `StoreUnavailable` and `UnknownOutcome` later.
+    A store belongs to the event loop that opened it. Opening raises `StoreOwned`, `StoreDamaged`, `StoreUnavailable` or
+    `ConfigurationError`; calls raise `StoreFull`, `StoreUnavailable` and `UnknownOutcome`.
     """
 
     def __init__(
@@ -76,23 +76,23 @@ class SqliteStore(EmbeddedStore):
         self._observer: tuple[StoreObserver, ...] = ()
         self._calls: queue.SimpleQueue[list[Call] | None] = queue.SimpleQueue()
         self._turn: list[Call] = []
-        # Whoever uses the engine holds this: the writer, or the loop for what needs no statement (`_hand_over`).
+        # Held while using the engine: by the writer, or by the loop for receives that find nothing (`_hand_over`).
         self._in_use = threading.Lock()
         self._under_way = 0
-        # Whether `_hand_over` is to come, how many calls it saw last and left, how often, and how many went together
-        # lately.
-        self._looking = False
+        # Of `_hand_over`: whether it is scheduled, how many calls it saw last, how often it waited, and the recent size
+        # of groups.
+        self._handing_over = False
         self._seen = 0
-        self._looks = 0
+        self._waits = 0
         self._together = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] | None = None
         self._committer: Committer | None = None
-        self._levels: list[Level] = []
+        self._backlogs: list[Backlog] = []
         self._connection: sqlite3.Connection | None = None
         self._lock: FileLock | None = None
-        # Of the writer's thread: the calls taken and not answered, and whether the last one was taken.
+        # Of the writer's thread: the calls in progress, and whether `close` was called.
         self._in_hand: list[Call] = []
         self._last = False
         self._identity = (0, 0)
@@ -100,37 +100,37 @@ class SqliteStore(EmbeddedStore):
         self._seen_at = 0.0
 
     async def open(self) -> None:
-        """Own and open the file in the writer's thread; 1 to 2 s at a million messages."""
+        """Own and open the file in the writer's thread; takes 1 to 2 s at a million messages."""
         self._refuse_closed()
         if self._opening is None:
             loop = self._loop = asyncio.get_running_loop()
             self._thread = threading.get_ident()
             self._opening = loop.create_future()
             self._ended = loop.create_future()
-            # Whoever asked may be cancelled; the outcome is then looked at by the next call.
-            self._opening.add_done_callback(_looked_at)
-            # A daemon, so that a program that forgot to close is not held for ever; nothing acknowledged is at risk.
+            # If the caller is cancelled, the next call gets the outcome.
+            self._opening.add_done_callback(_retrieve)
+            # A daemon, so that a program ends without `close`; acknowledged calls are safe.
             threading.Thread(target=self._write, name="queuebell-writer", daemon=True).start()
         opening = self._opening
         try:
             await asyncio.shield(opening)
         except Exception:
-            # Let a later call try again: another owner may be gone by then. (A caller's cancellation is no Exception.)
+            # A later call may try again. (A cancellation is not an Exception.)
             if self._opening is opening:
                 self._opening = None
             raise
 
     def observe(self, observer: StoreObserver) -> None:
-        """Let ``observer`` hear of every commit from now on; one at a time, the last one counts."""
+        """Report every commit to ``observer`` from now on, instead of an earlier one."""
         self._observer = (observer,)
 
-    def levels(self) -> list[Level]:
-        """Return how the queues stood when the file was opened; once, for of many queues it is much to keep."""
-        levels, self._levels = self._levels, []
-        return levels
+    def backlogs(self) -> list[Backlog]:
+        """Return the states of the queues at the opening of the file; only once, to free memory."""
+        backlogs, self._backlogs = self._backlogs, []
+        return backlogs
 
     def failure(self) -> str | None:
-        """Return what is wrong with the file, or None; a file not written to for a while is tried meanwhile."""
+        """Return what is wrong with the file, or None; starts a test write if the file has been idle for a while."""
         committer = self._committer
         if committer is None or self._closed:
             return "the data file is not open"
@@ -143,7 +143,7 @@ class SqliteStore(EmbeddedStore):
         return committer.failure
 
     async def close(self) -> None:
-        """Carry out what waits, bring the log into the file, let go of the lock; may be called twice."""
+        """Carry out waiting calls, copy the log into the file and release the lock; may be called twice."""
         first = not self._closed
         self._closed = True
         if self._opening is None or self._ended is None:
@@ -160,42 +160,42 @@ class SqliteStore(EmbeddedStore):
         first = not self._turn
         self._turn.append(call)
         if first and self._together <= 1 and not self._under_way and not self._answers_here(call):
-            # They came one by one lately: to wait for others costs a turn of the loop, and nobody comes.
+            # Calls have come one by one lately: waiting for others would only cost a turn of the loop.
             self._give()
         elif first:
-            self._look_soon()
+            self._hand_over_soon()
 
-    def _look_soon(self) -> None:
-        if not self._looking:
+    def _hand_over_soon(self) -> None:
+        if not self._handing_over:
             assert self._loop is not None
-            self._looking = True
+            self._handing_over = True
             self._loop.call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
-        """Give the writer what was asked for in one turn of the loop, together, or wait for more that is to come.
+        """Pass the calls of one turn of the loop to the writer together, or wait for more.
 
-        The first call alone would wake it, at the price of the interpreter's lock, for a commit of one. So it is with
-        a few beside a commit of others: callers that ask again when they are answered would stay in two halves for
-        ever, each at the price of a commit, with the writer and the loop in each other's way.
+        Passed at once, the first call would be a commit of its own, and callers that call again when they are answered
+        would stay in two groups for ever, each with its own commit, while the writer and the loop contend for the
+        interpreter lock.
         """
-        self._looking = False
+        self._handing_over = False
         count = len(self._turn)
         if count <= self._under_way <= _FEW:
-            # They would wait for that commit anyway; `_deliver` looks again.
+            # They would wait for the current commit anyway; `_deliver` checks again.
             return
-        if self._seen < count < self._together <= _FEW and self._looks < _LOOKS_MAX:
+        if self._seen < count < self._together <= _FEW and self._waits < _WAITS_MAX:
             self._seen = count
-            self._looks += 1
-            self._look_soon()
+            self._waits += 1
+            self._hand_over_soon()
             return
         self._give()
 
     def _give(self) -> None:
         calls, self._turn = self._turn, []
-        self._seen = self._looks = 0
+        self._seen = self._waits = 0
         if not calls:
             return
-        # Falls slowly, for one that is late is no sign of fewer callers.
+        # Falls slowly: one late call does not mean fewer callers.
         self._together = max(len(calls), self._together - 1)
         if self._found_nothing(calls):
             return
@@ -204,22 +204,22 @@ class SqliteStore(EmbeddedStore):
             self._calls.put(calls[first : first + _GROUP_MAX])
 
     def _answers_here(self, call: Call) -> bool:
-        """Say whether `_found_nothing` might answer it, which tells the observers: not from within the caller."""
+        """Return whether `_found_nothing` might answer it; its report to observers must not run within the caller."""
         return self._committer is None or self._committer.is_receive(call)
 
     def _found_nothing(self, calls: list[Call]) -> bool:
-        """Answer receives that find nothing here, without the writer, and say whether that was done.
+        """Answer receives that find nothing without the writer; return whether that was done.
 
-        Only where no earlier call is unanswered and the writer does nothing by itself: then everything that was ever
-        acknowledged is in the counts, and the order of what the observers hear is that of the calls.
+        Only if no earlier call is unanswered and the writer is idle: then the counts include everything acknowledged,
+        and reports come in the order of the calls.
         """
         committer = self._committer
         if self._under_way or committer is None or not self._in_use.acquire(blocking=False):
             return False
         try:
             commit = committer.find_nothing(calls)
-        except Exception:  # noqa: BLE001 - the calls must be answered whatever it is
-            _log.exception("%s: a receive could not be answered in memory; the writer answers it", self.path)
+        except Exception:  # noqa: BLE001 - the calls must be answered
+            _log.exception("%s: answering a receive in memory failed; the writer answers it", self.path)
             return False
         finally:
             self._in_use.release()
@@ -231,34 +231,34 @@ class SqliteStore(EmbeddedStore):
     def _observers(self) -> Sequence[StoreObserver]:
         return self._observer
 
-    # -- on the writer's thread ------------------------------------------------------------------------------------
+    # -- in the writer's thread ------------------------------------------------------------------------------------
 
     def _write(self) -> None:
         try:
             committer = self._start()
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is raised by `open`)
-            self._tell(self._failed, error)
+        except Exception as error:  # noqa: BLE001  (`open` raises any exception)
+            self._call_loop(self._failed, error)
             return
-        self._tell(self._started, committer)
+        self._call_loop(self._started, committer)
         try:
             while not self._last:
                 try:
                     self._serve(committer)
-                except Exception as error:  # noqa: BLE001  (what breaks the writer costs the calls in hand, no later ones)
-                    self._commit_told(committer.broke(error, self._in_hand))
+                except Exception as error:  # noqa: BLE001  (an unexpected error fails the calls in progress, not later ones)
+                    self._on_commit(committer.broke(error, self._in_hand))
                     _pause.wait(_BROKEN_PAUSE_S)
         finally:
             try:
-                self._let_go(committer)
+                self._close_file(committer)
             finally:
-                self._tell(self._stopped)
+                self._call_loop(self._stopped)
 
     def _start(self) -> Committer:
         reserve = Reserve(self.path.with_name(self.path.name + ".reserve"))
         try:
             engine = self._open_engine()
         except StoreFull:
-            if not reserve.give_up():
+            if not reserve.release():
                 raise
             engine = self._open_engine()
         if not reserve.short:
@@ -279,16 +279,16 @@ class SqliteStore(EmbeddedStore):
                 check=self._check_file,
                 put_window_s=self._put_window_s,
             )
-            self._levels = engine.state.levels()
+            self._backlogs = engine.state.backlogs()
             engine.state.commit()
-            engine.state.take_levels()
+            engine.state.take_backlogs()
         except BaseException as error:
             connection.close()
             lock.release()
             if isinstance(error, sqlite3.Error):
                 raise translate(error, str(self.path)) from error
             if isinstance(error, TypeError | ValueError | OverflowError):
-                # A table that holds what we never wrote.
+                # The table has values that no version wrote.
                 raise StoreDamaged(f"{self.path}: the data file is damaged ({error})") from error
             raise
         self._connection, self._lock = connection, lock
@@ -303,7 +303,7 @@ class SqliteStore(EmbeddedStore):
                 calls = get()
             else:
                 try:
-                    # Between two calls of one worker there is a pause too; tidying waits for a longer one.
+                    # Tidying waits for a longer pause than that between two calls of one worker.
                     calls = get(timeout=_QUIET_S) if since_tidy else get_nowait()
                 except queue.Empty:
                     since_tidy = 0
@@ -320,12 +320,12 @@ class SqliteStore(EmbeddedStore):
             if group:
                 self._in_hand = group
                 with self._in_use:
-                    committer.run(group, self._commit_told)
+                    committer.run(group, self._on_commit)
                 since_tidy += 1
             if since_tidy > (_COMMITS_PER_STEP_TIGHT if committer.upkeep.tight else _COMMITS_PER_STEP) and (
                 committer.untidy and not self._last
             ):
-                # Never quiet: a step all the same, or the file would only grow.
+                # Tidy under constant load too, or the file would only grow.
                 since_tidy = 1
                 self._tidy(committer)
 
@@ -333,35 +333,37 @@ class SqliteStore(EmbeddedStore):
         with self._in_use:
             committer.tidy()
 
-    def _commit_told(self, commit: Commit) -> None:
-        told = commit.calls
-        self._in_hand = [] if len(told) == len(self._in_hand) else [call for call in self._in_hand if call not in told]
-        self._tell(self._deliver, commit, self._observer)
+    def _on_commit(self, commit: Commit) -> None:
+        done = commit.calls
+        self._in_hand = [] if len(done) == len(self._in_hand) else [call for call in self._in_hand if call not in done]
+        self._call_loop(self._deliver, commit, self._observer)
 
-    def _tell(self, function: Callable[..., object], *args: Any) -> None:
+    def _call_loop(self, function: Callable[..., object], *args: Any) -> None:
         loop = self._loop
         try:
             if loop is not None:
                 loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
-            # The loop is closed: nobody waits any more, but what was asked is carried out.
+            # The loop is closed and no caller waits, but the calls are carried out.
             _log.debug("%s: the event loop was closed before the store", self.path)
 
-    def _let_go(self, committer: Committer) -> None:
+    def _close_file(self, committer: Committer) -> None:
         connection, lock = self._connection, self._lock
         try:
             if connection is not None:
                 try:
                     committer.upkeep.checkpoint("TRUNCATE")
                 except sqlite3.Error as error:
-                    _log.warning("%s: the log was left for the next start: %s", self.path, error)
+                    _log.warning(
+                        "%s: the WAL checkpoint failed and will be repeated at the next start: %s", self.path, error
+                    )
                 connection.close()
         finally:
             if lock is not None:
                 lock.release()
 
     def _check_file(self) -> None:
-        """Refuse to acknowledge what would go into a file that nobody can find again."""
+        """Raise `StoreUnavailable` before a commit if the file was moved or replaced."""
         try:
             found = self.path.stat()
         except OSError as error:
@@ -369,12 +371,12 @@ class SqliteStore(EmbeddedStore):
         if (found.st_dev, found.st_ino) != self._identity:
             raise StoreUnavailable(f"{self.path}: the data file was replaced by another")
 
-    # -- told by the writer, on the event loop's thread ------------------------------------------------------------
+    # -- called by the writer, in the event loop's thread ----------------------------------------------------------
 
     def _deliver(self, commit: Commit, observers: Sequence[StoreObserver]) -> None:
         self._under_way -= len(commit.calls)
         if self._turn:
-            self._look_soon()
+            self._hand_over_soon()
         deliver(commit, observers)
 
     def _started(self, committer: Committer) -> None:
@@ -390,7 +392,7 @@ class SqliteStore(EmbeddedStore):
 
     def _stopped(self) -> None:
         self._committer = None
-        # Calls that came after the last group; the store is closed to new ones.
+        # Calls that came after the last group.
         while not self._calls.empty():
             for call in self._calls.get_nowait() or ():
                 call.error = Closed("the store is closed")
@@ -399,6 +401,6 @@ class SqliteStore(EmbeddedStore):
             self._ended.set_result(None)
 
 
-def _looked_at(future: asyncio.Future[None]) -> None:
+def _retrieve(future: asyncio.Future[None]) -> None:
     if not future.cancelled():
         future.exception()

@@ -1,7 +1,7 @@
-"""What the engine knows without asking the table, and the transaction that keeps both in step.
+"""The state of the queues in memory, and the transaction that keeps it consistent with the table.
 
-Counts live in memory (O(1) at a million messages); every change of them is noted in a journal, so that a transaction
-that fails takes its counts back with it.
+Counts are kept in memory, so that reading them takes constant time at a million messages. A journal records how to undo
+each change if the transaction fails.
 """
 
 from __future__ import annotations
@@ -18,40 +18,39 @@ from bridge.queues.base import StoredMessage
 from bridge.queues.limits import QUEUES_MAX
 
 Value = int | bytes | None
-"""What stands in a row of the table `messages`: seq, q, vis, exp, n, rcpt, ins, body, headers."""
+"""A value in a row of the table `messages`: seq, q, vis, exp, n, rcpt, ins, body, headers."""
 
 _COLUMNS = 9
 _ROW = "(?,?,?,?,?,?,?,?,?)"
-# Rows that one commit removes because they have expired: some milliseconds, however many there are.
+# Maximum of expired rows that one commit removes: some milliseconds.
 _EXPIRED_ROWS = 1000
 _EXPIRED = "FROM messages WHERE q=? AND exp<=? ORDER BY exp, seq LIMIT ?"
 _COUNT_EXPIRED = f"SELECT vis, exp, COUNT(*), SUM(~rcpt & 1) FROM (SELECT vis, exp, rcpt {_EXPIRED}) GROUP BY vis, exp"  # noqa: S608
 _DELETE_EXPIRED = f"DELETE FROM messages WHERE seq IN (SELECT seq {_EXPIRED})"  # noqa: S608
 _SELECT_OLDEST = "SELECT vis FROM messages WHERE q=? ORDER BY vis LIMIT 1"
 _INSERT = f"INSERT INTO messages VALUES {_ROW}"  # noqa: S608
-# One statement for many rows: `executemany` would let go of the interpreter lock, and wait for it, once a row. Each of
-# these stays below the 999 variables that every SQLite allows, and the smaller take what the larger leave.
+# One statement for many rows: `executemany` would release and take the interpreter lock for each row. Each statement
+# stays below the 999 variables that every SQLite allows; the smaller ones insert the remainder.
 _BLOCKS = tuple((size * _COLUMNS, _INSERT + f",{_ROW}" * (size - 1)) for size in (100, 20, 5, 1))
 
-# What a row costs beside its body, in the table and its index; only for guessing the length of the log.
+# Size of a row without its body, in table and index; only for estimating the length of the log.
 _ROW_BYTES = 120
 _PAGE_BYTES = 4096
 _PAGES_PER_COMMIT = 3
 
-# Of the number that a queue keeps for ever so many are a count, and those above the time; both fit into 63.
+# A queue's permanent number has so many bits for a counter, and above them the time, 63 in all.
 _MADE_BITS = 20
 
 
-class Level(msgspec.Struct, frozen=True):
-    """How one queue stands after one commit, in the writer's order (O1).
+class Backlog(msgspec.Struct, frozen=True):
+    """The state of one queue after one commit, in commit order (O1).
 
-    ``rose``: ``visible`` went from 0 to more at some point within this commit, even if it is 0 again now; delays and
-    leases that came due since the last look count. ``put``, ``receives`` and ``empty`` count messages put, receives
-    answered, and those of them that found nothing (a peek is no receive). ``next_visible_in_ms``: when the next
-    invisible message becomes visible or a message expires, whichever changes the level first. ``paused``: nothing is
-    given out, and all messages count as invisible. ``sources``: (found, empty) by wake source, of the receives that
-    said one. ``leased`` and ``delayed``: what a pause or none has them be. ``oldest_ms``: for how long the message that
-    has been visible longest has waited, None where none is.
+    ``rose``: ``visible`` rose from 0 within this commit, even if it is 0 again now, including by delays and leases that
+    ended since the last commit. ``put``, ``receives`` and ``empty`` count messages put, receives, and receives that
+    found nothing. ``next_visible_in_ms``: when the next invisible message becomes visible or the next message expires.
+    ``paused``: receives return nothing, and all messages count as invisible. ``sources``: (found, empty) by the wake
+    source of receives. ``leased`` and ``delayed`` do not depend on a pause. ``oldest_ms``: how long the message visible
+    longest has waited, None if none is visible.
     """
 
     queue: str
@@ -71,9 +70,9 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Leave to hand up to ``limit`` messages to one session within the put's own commit, leased for ``lease_s`` (O7).
+    """Permission to deliver up to ``limit`` messages to a session within the put's commit, leased for ``lease_s`` (O7).
 
-    ``session`` means nothing to the store.
+    ``session`` is opaque to the store.
     """
 
     session: str
@@ -81,11 +80,11 @@ class Grant(msgspec.Struct, frozen=True):
     lease_s: float
 
 
-class Handed(msgspec.Struct, frozen=True):
+class GrantResult(msgspec.Struct, frozen=True):
     """The outcome of a grant.
 
-    ``messages`` are leased and their dequeue count is raised; there may be none, as when the put failed. ``visible``
-    counts the visible messages at that point of the writer's order, ``messages`` among them.
+    ``messages`` are leased with their dequeue count raised; there may be none, as after a failed put. ``visible``
+    counts the visible messages at that point of the commit order, including ``messages``.
     """
 
     queue: str
@@ -95,24 +94,24 @@ class Handed(msgspec.Struct, frozen=True):
 
 
 class StoreObserver(Protocol):
-    """Who is told of commits: the bridge. Every call comes on the event loop's thread."""
+    """Receives reports of commits, in the event loop's thread: the bridge."""
 
     def grant(self, queue: str, count: int) -> Grant | None:
-        """Say whether a session may be handed messages; asked when a put of ``count`` visible messages is submitted.
+        """Return a grant if a session should receive messages of a put with ``count`` visible messages.
 
-        Every grant given is answered by one `Handed`.
+        Every grant gets one `GrantResult`.
         """
         ...
 
-    def committed(self, levels: list[Level], handed: list[Handed]) -> None:
-        """Hear of one commit, before the callers of its calls do (mark before acknowledgement, B1)."""
+    def committed(self, backlogs: list[Backlog], handed: list[GrantResult]) -> None:
+        """Process one commit, before its callers get their answers (B1)."""
         ...
 
 
 class Queue:
-    """A queue in memory: the number its rows carry, the one that is its own, its counts, and whether it is paused.
+    """A queue in memory: the number in its rows, its permanent number, its counts, and whether it is paused.
 
-    The tally counts by time alone; what is told of a queue are `visible` and `invisible`.
+    The tally counts by time alone; `visible` and `invisible` also consider a pause.
     """
 
     __slots__ = ("behind", "delayed", "id", "made", "name", "paused", "tally")
@@ -124,55 +123,55 @@ class Queue:
         self.tally = tally
         self.paused = paused
         self.behind = False
-        """Whether more has expired than one commit removes: until it is gone, nothing is given out, as in a pause."""
+        """Whether more messages expired than one commit removes: until they are gone, receives return nothing."""
         self.delayed = EMPTY
-        """When delays end: of what was put or given back for later and is not visible yet."""
+        """When the delays of messages end that were put or released with a delay."""
 
     @property
     def visible(self) -> int:
-        """Messages that a receive could take now: none while it is paused."""
+        """Messages that a receive could return now: none while paused."""
         return 0 if self.paused or self.behind else self.tally.visible
 
     @property
     def invisible(self) -> int:
-        """Messages that no receive could take now: all of them while it is paused."""
+        """Messages that no receive could return now: all while paused."""
         return self.tally.total if self.paused or self.behind else self.tally.invisible
 
     @property
     def waiting(self) -> int:
-        """Messages that were put or given back for later, as of the tally's time."""
+        """Delayed messages, as of the tally's time."""
         self.delayed.take_until(self.tally.now)
         return self.delayed.total
 
     def next_visible(self) -> int | None:
-        """Return when time alone makes a message visible next: never while it is paused."""
+        """Return when the next message becomes visible by time alone; None while paused."""
         if self.paused:
             return None
         return self.tally.now if self.behind else self.tally.next_visible()
 
     def next_delayed(self, now: int) -> int | None:
-        """Return when the next delay ends: never while it is paused."""
+        """Return when the next delay ends; None while paused."""
         self.delayed.take_until(now)
         return None if self.paused else self.delayed.earliest()
 
     def delay(self, at: int, count: int) -> None:
-        """Note that ``count`` messages are delayed until then."""
+        """Add ``count`` messages delayed until ``at``."""
         if self.delayed is EMPTY:
             self.delayed = Calendar()
         self.delayed.add(at, count)
 
     def undelay(self, at: int, count: int) -> None:
-        """Take a delay back, unless it has ended."""
+        """Remove delays that have not ended."""
         if at in self.delayed:
             self.delayed.remove(at, count)
 
     def next_change(self) -> int | None:
-        """Return when time alone changes what is told next: while it is paused, only an expiry does."""
+        """Return when time alone changes the state next: while paused, only an expiry does."""
         return self.tally.next_expiry() if self.paused else self.tally.next_change()
 
 
 class Touch:
-    """What one commit did to one queue, as far as its level does not show it."""
+    """Operations of one commit on one queue, for its report."""
 
     __slots__ = ("empty", "put", "receives", "sources")
 
@@ -181,10 +180,10 @@ class Touch:
         self.receives = 0
         self.empty = 0
         self.sources: dict[str, tuple[int, int]] = {}
-        """(found, empty) of the receives that said why they looked."""
+        """(found, empty) by the source of receives."""
 
     def count(self, source: str, work: bool) -> None:
-        """Count a receive that said why it looked."""
+        """Count a receive by its source."""
         found, empty = self.sources.get(source, (0, 0))
         self.sources[source] = (found + work, empty + (not work))
 
@@ -212,7 +211,7 @@ class State:
         self.garbage: list[int] = []
         self.freed = 0
         self.log_pages = 0
-        self.handed: list[Handed] = []
+        self.grant_results: list[GrantResult] = []
         self.committing = False
         self._may_expire = _EXPIRED_ROWS
         self._inserts: list[Value] = []
@@ -232,22 +231,22 @@ class State:
         return self.now
 
     def due_in(self, at: int | None) -> int | None:
-        """Return a time to come as milliseconds from now, at least 1, and never more than was asked for.
+        """Return a future time as milliseconds from now, at least 1, rounded down.
 
-        Whoever waits for it adds the resolution of one millisecond (B2).
+        Callers that wait add the resolution of one millisecond (B2).
         """
         return None if at is None else max(1, at - self.up)
 
     # -- the transaction -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Open the transaction of this commit where none is open yet."""
+        """Open the transaction of this commit, unless it is open."""
         if not self._in_transaction:
             self.execute("BEGIN IMMEDIATE")
             self._in_transaction = True
 
     def flush(self) -> None:
-        """Write the rows that puts have left for one statement; before any other statement looks at messages."""
+        """Write the rows that puts have queued, before any other statement reads messages."""
         values = self._inserts
         if values:
             self.begin()
@@ -259,16 +258,16 @@ class State:
             values.clear()
 
     def insert(self, values: list[Value], size: int) -> None:
-        """Leave rows, one after the other and flat, for the next `flush`; ``size`` is that of bodies and headers."""
+        """Queue rows, as one flat list, for the next `flush`; ``size`` is that of bodies and headers."""
         self._inserts += values
         self._insert_bytes += size + len(values) // _COLUMNS * _ROW_BYTES
 
-    def note(self, undo: Callable[..., object], *args: object) -> None:
-        """Note what takes a change in memory back, if this transaction fails."""
+    def on_rollback(self, undo: Callable[..., object], *args: object) -> None:
+        """Record how to undo a change in memory if this transaction fails."""
         self._journal.append((undo, args))
 
     def commit(self) -> bool:
-        """Make everything since the last commit last, and say whether anything was written."""
+        """Commit all changes since the last commit; return whether anything was written."""
         self.flush()
         wrote = self._in_transaction
         if self._in_transaction:
@@ -285,12 +284,12 @@ class State:
         return wrote
 
     def rollback(self) -> None:
-        """Take back everything since the last commit, in the file and in memory."""
+        """Undo all changes since the last commit, in the file and in memory."""
         self.committing = False
         self._in_transaction = False
         self._inserts.clear()
         self._insert_bytes = 0
-        self.handed.clear()
+        self.grant_results.clear()
         # Memory first: it cannot fail, and the statement below can.
         for undo, args in reversed(self._journal):
             undo(*args)
@@ -300,35 +299,35 @@ class State:
             touch.sources.clear()
             queue = self.queues.get(name)
             if queue is not None:
-                # Delays that came due stay due; whether they rose is no longer known, and a rise untold is a loss.
+                # Ended delays stay ended; they may not have been reported, and a missing report loses a wake.
                 queue.tally.rose = queue.tally.visible > 0
         # SQLite rolls some failures back by itself.
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
 
     def touch(self, name: str) -> Touch:
-        """Have this queue's level told after the commit."""
+        """Mark this queue for the report of the commit."""
         touched = self._touched.get(name)
         if touched is None:
             touched = self._touched[name] = Touch()
         return touched
 
-    def take_levels(self) -> list[Level]:
-        """Return the levels of the queues touched since the last call."""
-        levels = [self._level(name, touch) for name, touch in self._touched.items()]
+    def take_backlogs(self) -> list[Backlog]:
+        """Return the states of the queues touched since the last call."""
+        backlogs = [self._backlog(name, touch) for name, touch in self._touched.items()]
         self._touched.clear()
-        return levels
+        return backlogs
 
-    def take_handed(self) -> list[Handed]:
+    def take_grant_results(self) -> list[GrantResult]:
         """Return the outcomes of the grants since the last call."""
-        handed = self.handed
-        self.handed = []
+        handed = self.grant_results
+        self.grant_results = []
         return handed
 
     # -- queues ----------------------------------------------------------------------------------------------------
 
-    def look(self, name: str) -> Queue | None:
-        """Return a queue with its counts as of now: what came due is visible, what expired is gone."""
+    def current(self, name: str) -> Queue | None:
+        """Return a queue as of now, expired messages removed, or None if it does not exist."""
         queue = self.queues.get(name)
         if queue is not None:
             queue.tally.advance(self.now)
@@ -337,52 +336,52 @@ class State:
         return queue
 
     def ensure(self, name: str, metadata: str = "{}") -> Queue:
-        """Return a queue as `look` does, made where it is missing; raises `BadInput` if there are too many."""
-        queue = self.look(name)
+        """Return a queue as `current` does, created if missing; raises `BadInput` if there are too many."""
+        queue = self.current(name)
         if queue is None:
             if len(self.queues) >= QUEUES_MAX:
                 raise BadInput("too_many_queues", f"at most {QUEUES_MAX} queues")
             self.begin()
             self.queue_number += 1
             number = self.queue_number
-            # No other queue of its millisecond has it, and none of another file that stood in this one's place.
+            # Unique among the queues of this file, and of files that were here before.
             made = self.now << _MADE_BITS | number & (1 << _MADE_BITS) - 1
             self.execute("INSERT INTO queues VALUES (?,?,?,0,?)", (number, name, metadata, made))
             queue = self.queues[name] = Queue(number, name, Tally(self.now), made)
-            self.note(self.queues.pop, name)
+            self.on_rollback(self.queues.pop, name)
         return queue
 
     def delay(self, queue: Queue, vis: int, count: int) -> None:
-        """Note that so many messages wait until ``vis``, and nobody holds them."""
+        """Count messages delayed until ``vis`` that are not leased."""
         if count and vis > self.now:
             queue.delay(vis, count)
-            self.note(queue.undelay, vis, count)
+            self.on_rollback(queue.undelay, vis, count)
 
     def undelay(self, queue: Queue, vis: int, count: int) -> None:
-        """Note that so many of those that wait until ``vis`` do so no more."""
+        """Stop counting messages delayed until ``vis``."""
         if count and vis in queue.delayed:
             queue.delayed.remove(vis, count)
-            self.note(queue.delayed.add, vis, count)
+            self.on_rollback(queue.delayed.add, vis, count)
 
     def discard(self, number: int, total: int, small: int = 1000) -> None:
-        """Remove the rows of a queue number that no queue has any more: at once if few, else bit by bit later."""
+        """Delete the rows of a queue number no longer in use: immediately if few, else step by step later."""
         if total > small:
             self.garbage.append(number)
-            self.note(self.garbage.remove, number)
+            self.on_rollback(self.garbage.remove, number)
         elif total:
             self.execute("DELETE FROM messages WHERE q=?", (number,))
             self.freed += total
 
     def recount(self, queue: Queue) -> None:
-        """Count a queue anew from the table."""
+        """Count a queue again from the table."""
         self.flush()
         old = queue.tally
         queue.tally = self.counted(queue.id)
         queue.tally.rose = old.rose or queue.tally.visible > 0
-        self.note(setattr, queue, "tally", old)
+        self.on_rollback(setattr, queue, "tally", old)
 
     def counted(self, number: int) -> Tally:
-        """Return the counts of a queue number as the table has them."""
+        """Return the counts of a queue number in the table."""
         tally = Tally(self.now)
         rows = self.execute("SELECT vis, exp, COUNT(*) FROM messages WHERE q=? GROUP BY vis, exp", (number,))
         for vis, exp, count in rows:
@@ -390,37 +389,39 @@ class State:
         return tally
 
     def forget_keys(self, limit: int) -> None:
-        """Forget up to ``limit`` keys whose time is over and whose message is gone."""
+        """Forget up to ``limit`` expired keys whose message is gone."""
         self.removed(self.keys.forget(self.now, self.up + self.keys.window_ms, limit))
 
     def removed(self, rows: int) -> None:
-        """Take note that one statement removed so many rows without a look at their bodies: the log grew."""
+        """Record that a statement removed so many rows, which extended the log."""
         self.log_pages += rows * _ROW_BYTES // _PAGE_BYTES + 1
 
-    def levels(self) -> list[Level]:
-        """Return how every queue stands now; ``rose`` where something is visible."""
+    def backlogs(self) -> list[Backlog]:
+        """Return the current state of every queue, with ``rose`` set where messages are visible."""
         self.tick()
-        levels = []
+        backlogs = []
         nothing = Touch()
         for name in list(self.queues):
-            queue = self.look(name)
+            queue = self.current(name)
             if queue is not None:
                 queue.tally.rose = queue.tally.visible > 0
-                levels.append(self._level(name, nothing))
-        return levels
+                backlogs.append(self._backlog(name, nothing))
+        return backlogs
 
-    def _level(self, name: str, touch: Touch) -> Level:
+    def _backlog(self, name: str, touch: Touch) -> Backlog:
         queue = self.queues.get(name)
         if queue is None:
-            return Level(name, False, 0, 0, False, touch.put, touch.receives, touch.empty, None, sources=touch.sources)
+            return Backlog(
+                name, False, 0, 0, False, touch.put, touch.receives, touch.empty, None, sources=touch.sources
+            )
         tally = queue.tally
         rose, tally.rose = tally.rose, False
-        return Level(
+        return Backlog(
             name,
             True,
             queue.visible,
             queue.invisible,
-            # What rises while it is paused rises for everybody when it is resumed.
+            # A rise while paused is reported at the resume.
             rose and not queue.paused and not queue.behind,
             touch.put,
             touch.receives,
@@ -434,7 +435,7 @@ class State:
         )
 
     def oldest_ms(self, queue: Queue) -> int | None:
-        """Return how long the message that has been visible longest has waited; None where none is visible."""
+        """Return how long the message visible longest has waited; None if none is visible."""
         if not queue.visible:
             return None
         self.flush()
@@ -442,9 +443,9 @@ class State:
         return None if row is None else max(0, self.now - int(row[0]))
 
     def _purge(self, queue: Queue) -> None:
-        """Remove what has expired before any count or predicate is believed (O1), as far as one commit may.
+        """Remove expired messages before counts are used (O1), up to the limit of one commit.
 
-        Many that expire together would hold up the calls of all other queues.
+        Without the limit, many messages that expire together would delay the calls of all other queues.
         """
         self.flush()
         self.begin()
@@ -453,19 +454,19 @@ class State:
         removed = self.execute(_DELETE_EXPIRED, bounds).rowcount
         for vis, exp, count, delayed in gone:
             queue.tally.remove(vis, exp, count)
-            self.note(queue.tally.add, vis, exp, count)
+            self.on_rollback(queue.tally.add, vis, exp, count)
             self.undelay(queue, vis, delayed)
         self.freed += removed
         self.removed(removed)
         self._may_expire -= removed
         self.touch(queue.name)
-        self.note(setattr, queue, "behind", queue.behind)
+        self.on_rollback(setattr, queue, "behind", queue.behind)
         if not queue.tally.has_expired():
-            # What was not given out meanwhile rises now.
+            # Messages held back meanwhile become visible now.
             queue.tally.rose = queue.tally.rose or (queue.behind and queue.tally.visible > 0)
             queue.behind = False
         elif self._may_expire:
-            # Never seen; but a count of what is not there would have every call purge again.
+            # Never observed; but a wrong count would make every call purge again.
             self.recount(queue)
             queue.behind = False
         else:
@@ -476,20 +477,20 @@ class State:
         for number, name, made, paused in self.execute("SELECT id, name, made, paused FROM queues"):
             by_number[number] = self.queues[name] = Queue(number, name, Tally(self.now), made, bool(paused))
         orphans: set[int] = set()
-        # Two passes over the index alone: most rows are visible, and those need no line each in Python.
+        # Two passes over the index alone: most rows are visible and need no row each in Python.
         for number, count in self.execute("SELECT q, COUNT(*) FROM messages WHERE vis<=? GROUP BY q", (self.now,)):
             if number in by_number:
                 by_number[number].tally.add(self.now, None, count)
             else:
                 orphans.add(number)
-        # Which of them are leased only the rows say, and these are few beside the visible ones.
+        # Only the rows show which messages are leased, and these are few compared with the visible ones.
         for number, vis, count, delayed in self.execute(
             "SELECT q, vis, COUNT(*), SUM(~rcpt & 1) FROM messages WHERE vis>? GROUP BY q, vis", (self.now,)
         ):
             if number in by_number:
                 by_number[number].tally.add(vis, None, count)
                 if delayed:
-                    # Without a line in the journal: what the file holds, no rollback takes back.
+                    # Not in the journal: a rollback does not change what the file already contained.
                     by_number[number].delay(vis, delayed)
             else:
                 orphans.add(number)
@@ -501,8 +502,8 @@ class State:
         self.garbage.extend(sorted(orphans))
 
 
-# Stale heap entries are dropped when their time comes; leases that are extended over and over with a long timeout
-# would pile them up until then, so the heap is rebuilt when most of it is stale.
+# Stale heap entries are dropped when their time comes; repeated extensions of long leases would accumulate them until
+# then, so the heap is rebuilt when most of it is stale.
 _SLACK = 64
 
 
@@ -517,7 +518,7 @@ class Calendar:
         self.total = 0
 
     def add(self, at: int, count: int) -> None:
-        """Note ``count`` more at this time."""
+        """Add ``count`` at this time."""
         self.total += count
         known = self._counts.get(at)
         if known is not None:
@@ -530,7 +531,7 @@ class Calendar:
             heapq.heapify(self._heap)
 
     def remove(self, at: int, count: int) -> None:
-        """Forget ``count`` at this time; they must have been added before."""
+        """Remove ``count`` at this time; they must have been added before."""
         left = self._counts[at] - count
         self.total -= count
         if left:
@@ -548,7 +549,7 @@ class Calendar:
         return None
 
     def take_until(self, now: int) -> int:
-        """Forget everything up to and including ``now`` and return how many that were."""
+        """Remove everything up to and including ``now``; return the number."""
         taken = 0
         heap = self._heap
         while heap and heap[0] <= now:
@@ -565,11 +566,14 @@ class Calendar:
 
 
 EMPTY: Final = Calendar()
-"""Without times: most queues have none and share it, and replace it before they add one."""
+"""Shared by queues without times, which replace it before they add one."""
 
 
 class Tally:
-    """The counts of one queue as of ``now``, the time it was last advanced to.
+    """The counts of visible and invisible messages of one queue as of ``now``, the time it was last advanced to.
+
+    Pure: times are whole milliseconds of the store's clock (O2). Each change takes O(log n) of the number of different
+    times, whatever the number of messages.
 
     ``rose`` is set whenever ``visible`` goes from 0 to more, and is for the owner to clear.
     """
@@ -594,7 +598,7 @@ class Tally:
         return self.visible + self._due.total
 
     def add(self, vis: int, exp: int | None, count: int = 1) -> None:
-        """Count messages in that are visible from ``vis`` and expire at ``exp``."""
+        """Add messages that are visible from ``vis`` and expire at ``exp``."""
         if vis <= self.now:
             self._raise(count)
         else:
@@ -603,7 +607,7 @@ class Tally:
             self.expire_at(exp, count)
 
     def remove(self, vis: int, exp: int | None, count: int = 1) -> None:
-        """Count messages out that were counted in with this ``vis`` (or have come due since) and ``exp``."""
+        """Remove messages that were added with this ``vis`` and ``exp``."""
         if vis <= self.now:
             self.visible -= count
         else:
@@ -612,7 +616,7 @@ class Tally:
             self._expiring.remove(exp, count)
 
     def move(self, old: int, new: int, count: int = 1) -> None:
-        """Change from when messages are visible; their expiry stays."""
+        """Change when messages become visible; their expiry stays."""
         if old <= self.now and new <= self.now:
             return
         if old <= self.now:
@@ -625,13 +629,13 @@ class Tally:
             self._add_due(new, count)
 
     def expire_at(self, exp: int, count: int) -> None:
-        """Note that ``count`` of the messages counted in expire at ``exp``."""
+        """Record that ``count`` of the added messages expire at ``exp``."""
         if self._expiring is EMPTY:
             self._expiring = Calendar()
         self._expiring.add(exp, count)
 
     def advance(self, now: int) -> None:
-        """Let time pass: what came due is visible. Time that goes back is ignored."""
+        """Advance to ``now``: messages whose time has come are visible. An earlier time is ignored."""
         if now <= self.now:
             return
         self.now = now
@@ -640,7 +644,7 @@ class Tally:
             self._raise(came_due)
 
     def has_expired(self) -> bool:
-        """Say whether messages counted here have expired: they are to be removed before any count is believed."""
+        """Return whether messages have expired, which must be removed before counts are used."""
         earliest = self._expiring.earliest()
         return earliest is not None and earliest <= self.now
 
@@ -653,7 +657,7 @@ class Tally:
         return self._expiring.earliest()
 
     def next_change(self) -> int | None:
-        """Return when time alone changes the counts next, by a message becoming visible or expiring, or None."""
+        """Return when a message becomes visible or expires next, or None."""
         due = self._due.earliest()
         expiry = self._expiring.earliest()
         if due is None:
@@ -675,13 +679,16 @@ _FIND = "SELECT seq, until, digest FROM once WHERE q=? AND key=?"
 _INSERT = "INSERT INTO once VALUES (?,?,?,?,?)"
 _DUE = "SELECT seq FROM once WHERE until<=? ORDER BY until LIMIT ?"
 _STANDS = "EXISTS (SELECT 1 FROM messages WHERE messages.seq=once.seq)"
-# Each is one statement, so that it can stand alone as well as in a transaction.
+# Single statements, valid with and without a transaction.
 _KEEP = f"UPDATE once SET until=? WHERE seq IN ({_DUE}) AND {_STANDS}"  # noqa: S608
 _FORGET = f"DELETE FROM once WHERE seq IN ({_DUE}) AND NOT {_STANDS}"  # noqa: S608
 
 
 class Keys:
-    """The table `once`; ``count`` is how many keys stand in it, ``due`` when the first one's time is over.
+    """The keys of `put_once`, in the table `once`: ``count`` is their number, ``due`` when the first one may expire.
+
+    A key stays while its message exists, and at least for the window. It belongs to a queue number, which changes when
+    the queue is cleared or recreated: its old keys are then no longer found, and removed when they expire.
 
     A key is remembered for ``window_ms`` at least.
     """
@@ -693,10 +700,10 @@ class Keys:
         self._execute = connection.execute
         self.count, self.due = self._execute("SELECT COUNT(*), MIN(until) FROM once").fetchone()
         self.queues: set[int] = {number for (number,) in self._execute("SELECT DISTINCT q FROM once")}
-        """The numbers of queues that have, or had, a key: a receive of any other looks for none."""
+        """The queue numbers with keys; receives of other queues look for none."""
 
     def find(self, number: int, key: str, now: int) -> bytes | None:
-        """Return the digest of what was put under a key, or None where nothing is known of it (any more)."""
+        """Return the digest of the body put under a key, or None if the key is unknown or expired."""
         if number not in self.queues:
             return None
         row = self._execute(_FIND, (number, key)).fetchone()
@@ -708,7 +715,7 @@ class Keys:
         return bytes(digest)
 
     def insert(self, seq: int, number: int, until: int, digest: bytes, key: str) -> None:
-        """Write a key down; one of the same name whose time is over gives way."""
+        """Insert a key, replacing an expired one of the same name."""
         row = (seq, number, until, digest, key)
         try:
             self._execute(_INSERT, row)
@@ -721,14 +728,14 @@ class Keys:
             self.due = until
 
     def of(self, seqs: Sequence[int]) -> dict[int, str]:
-        """Return the keys of those messages that have one."""
+        """Return the keys of messages that have one."""
         marks = ",".join("?" * len(seqs))
         return dict(self._execute(f"SELECT seq, key FROM once WHERE seq IN ({marks})", seqs).fetchall())  # noqa: S608
 
     def forget(self, now: int, again: int, limit: int) -> int:
-        """Look at up to ``limit`` keys whose time is over, and return how many are gone.
+        """Check up to ``limit`` expired keys; return how many were removed.
 
-        Those whose message still stands are looked at again at ``again``.
+        Keys whose message still exists are checked again at ``again``.
         """
         self._execute(_KEEP, (again, now, limit))
         gone = self._execute(_FORGET, (now, limit)).rowcount
@@ -738,10 +745,10 @@ class Keys:
 
 
 class StoreClock:
-    """Milliseconds since the epoch: the wall clock at start, or the newest time in the file, plus elapsed time.
+    """The one clock of a store (O2), in milliseconds since the epoch; it never goes back.
 
-    ``clock`` gives monotonic seconds; ``start_ms`` is where this run begins. A wall clock that is set later moves
-    nothing.
+    It starts at ``start_ms``, the wall clock or the newest time in the file if later, and adds the elapsed time of
+    ``clock`` (monotonic seconds).
     """
 
     __slots__ = ("_clock", "_newest", "_origin", "_start_us")
@@ -753,12 +760,12 @@ class StoreClock:
         self._newest = self._start_us
 
     def read(self) -> int:
-        """Return now in whole milliseconds, rounded down: what is due at this time is due indeed."""
-        # By microseconds, since 0.005 s x 1000 may be a little less than 5 and would round down to 4.
+        """Return now in whole milliseconds, rounded down, so that nothing is due too early."""
+        # In microseconds, because 0.005 s x 1000 may be slightly less than 5 and would round down to 4.
         us = self._start_us + round((self._clock() - self._origin) * 1e6)
         self._newest = max(self._newest, us)
         return self._newest // 1000
 
     def read_up(self) -> int:
-        """Return the newest time read, rounded up: what is counted from here is never a tick early (B2)."""
+        """Return the newest time read, rounded up, so that times counted from it are never too early (B2)."""
         return -(-self._newest // 1000)

@@ -1,4 +1,7 @@
-"""The bridge's own store, without where it is kept: from a caller's coroutine to a call for the engine."""
+"""The embedded store: `EmbeddedStore` turns coroutines into calls of the engine; `MemoryStore` runs them in memory.
+
+`bridge.queues.embedded.sqlite.SqliteStore` runs them on a file.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from bridge.queues.base import (
 from bridge.queues.embedded.committer import Call, Commit, Committer
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import open_memory
-from bridge.queues.embedded.state import Grant, Level, StoreObserver
+from bridge.queues.embedded.state import Backlog, Grant, StoreObserver
 from bridge.queues.served import Browsed, ReadRoom, ServedStore, Stamped
 
 P = ParamSpec("P")
@@ -38,64 +41,64 @@ _place = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII).fullmatch
 
 
 def random_receipt() -> int:
-    """Return 63 random bits: a receipt must not be guessed."""
+    """Return 63 random bits, so that receipts cannot be guessed."""
     return int.from_bytes(secrets.token_bytes(8)) >> 1
 
 
 class EmbeddedStore(ServedStore):
-    """A queue store in the bridge's own process, beyond the promise of every store (rules O1 to O7).
+    """A queue store in the bridge's process, which also reports its state after each commit (rules O1 to O7).
 
-    It tells an observer how each queue stands after each commit, in the order of its one writer, so that the bridge
-    needs neither triggers nor sweeps for these queues. It is opened by `open`, or by the first call. A caller that is
-    cancelled leaves its call under way: it still runs, but what a receive brings then is taken back, uncounted.
+    Reports come in commit order, so that the bridge needs neither triggers nor sweeps for these queues. The store is
+    opened by `open`, or by the first call. A cancelled call is still carried out, but messages that it receives return
+    to the queue, uncounted.
     """
 
     capabilities: Capabilities = Capabilities(
         put_once=True, uncounted_release=True, oldest_age=True, counts_leased=True, headers=True
     )
     boot: str
-    """32 hex digits; goes into `Received.boot`."""
+    """32 hex digits, for `Received.boot`."""
 
     def __init__(self, address: str) -> None:
         self._address = f"{platform.node()}\n{address}"
         self._name = address
         self._closed = False
         self._thread = 0
-        """The one it was opened in, whose event loop all calls belong to."""
+        """The thread that opened the store; all calls belong to its event loop."""
 
     def __str__(self) -> str:
         return self._name
 
-    # -- what a subclass gives -------------------------------------------------------------------------------------
+    # -- for the subclass ------------------------------------------------------------------------------------------
 
     def _engine(self) -> Engine | None:
-        """Return the engine, None while it is not open."""
+        """Return the engine, None while the store is not open."""
         raise NotImplementedError
 
     def _submit(self, call: Call) -> None:
-        """Hand a call to the engine's thread or turn, in order."""
+        """Queue a call for the engine, in order."""
         raise NotImplementedError
 
     def _observers(self) -> Sequence[StoreObserver]:
         raise NotImplementedError
 
     async def open(self) -> None:
-        """Take the store into use; once is enough.
+        """Open the store; repeated calls are no-ops.
 
-        Raises `StoreOwned`, `StoreDamaged`, or `ConfigurationError` for a file that a newer version wrote.
+        Raises `StoreOwned`, `StoreDamaged`, or `ConfigurationError` for a file of a newer version.
         """
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Finish what is under way and let go of everything."""
+        """Finish calls in progress and release all resources."""
         raise NotImplementedError
 
     def observe(self, observer: StoreObserver) -> None:
-        """Let ``observer`` hear of every commit from now on."""
+        """Report every commit to ``observer`` from now on."""
         raise NotImplementedError
 
     def failure(self) -> str | None:
-        """Return None while the file works, else one line that says what is wrong."""
+        """Return None while the file works, else a line with the cause."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
@@ -105,11 +108,11 @@ class EmbeddedStore(ServedStore):
     # -- the promise -----------------------------------------------------------------------------------------------
 
     def fingerprint(self, queue: str) -> str:
-        """Return hex digits that name this queue of this store on this machine (B11)."""
+        """Return hex digits that identify this queue of this store on this machine (B11)."""
         return digest_of(self._address, queue)
 
     def engine(self, queue: str) -> str | None:
-        """Return None: this is the bridge's own."""
+        """Return None: the queues are embedded."""
         return None
 
     async def _do(
@@ -137,14 +140,14 @@ class EmbeddedStore(ServedStore):
     async def _receive(
         self, queue: str, limit: int, visibility_s: float, source: str | None, room: ReadRoom | None
     ) -> Stamped[Received]:
-        """Ask for messages, and give back what comes when nobody waits for it any more."""
+        """Receive messages; return them to the queue if the caller was cancelled."""
 
         def take_back(answer: Stamped[Received]) -> None:
             self.reclaim(queue, [Claim(message.id, message.pop_receipt) for message in answer.answer.messages])
 
         engine = self._engine() or await self._opened()
         given = (queue, limit, limits.lease_ms(visibility_s), source, room)
-        asked = self._ask(engine.receive_stamped, given, unheard=take_back)
+        asked = self._ask(engine.receive_stamped, given, abandoned=take_back)
         try:
             return await asked
         except asyncio.CancelledError:
@@ -154,61 +157,61 @@ class EmbeddedStore(ServedStore):
 
     @property
     def remembered(self) -> int:
-        """How many keys of `put_once` are remembered; a little behind."""
+        """The number of remembered keys of `put_once`, as of about the last commit."""
         engine = self._engine()
         return 0 if engine is None else engine.state.keys.count
 
     async def browse(self, queue: str, limit: int = 32, *, after: str = "", newest: bool = False) -> Browsed:
-        """Look at up to 32 visible messages from a place on; one short request, wherever that is."""
+        """Return up to 32 visible messages from any position by one short request."""
         limits.check_peek(queue, limit)
         place = None
         if after:
             if (found := _place(after)) is None:
-                raise BadInput("bad_parameter", "after is what an earlier answer gave to go on from")
+                raise BadInput("bad_parameter", "after must come from an earlier answer")
             place = (int(found[1]), int(found[2]))
         engine = self._engine() or await self._opened()
         return await self._ask(engine.browse, (queue, limit, place, newest))
 
-    # -- what the bridge asks --------------------------------------------------------------------------------------
+    # -- for the bridge --------------------------------------------------------------------------------------------
 
-    def reread(self, queue: str) -> None:
-        """Let time pass for this queue and tell its level (O3); nothing happens on a store that is not open."""
+    def refresh(self, queue: str) -> None:
+        """Update this queue to the current time and report its state (O3); no-op while the store is not open."""
         engine = self._engine()
         if engine is not None and not self._closed:
-            self._submit(Call(engine.reread, (queue,), None))
+            self._submit(Call(engine.refresh, (queue,), None))
 
     def reclaim(self, queue: str, claims: Sequence[Claim], *, uncount: bool = True) -> None:
-        """Take back what was handed over and not taken up (O7); nothing happens on a store that is not open.
+        """Return delivered messages that no worker accepted (O7); no-op while the store is not open.
 
-        What is still under exactly these receipts becomes visible at once, its receipt void, and with ``uncount`` its
-        dequeue count restored.
+        Messages that still have exactly these receipts become visible immediately, their receipts invalid, and with
+        ``uncount`` their dequeue counts restored.
         """
         engine = self._engine()
         if engine is not None and not self._closed and claims:
             self._submit(Call(engine.reclaim, (queue, list(claims), uncount), None))
 
-    def levels(self) -> list[Level]:
-        """Return one level for each queue that existed at start; ``rose`` where something is visible."""
+    def backlogs(self) -> list[Backlog]:
+        """Return the state of each queue that existed at the start, with ``rose`` set where messages are visible."""
         raise NotImplementedError
 
-    def made(self, queue: str) -> int | None:
-        """Return a queue's own number, None where it does not exist; a little ahead of what is committed.
+    def number(self, queue: str) -> int | None:
+        """Return a number that identifies the queue, None if it does not exist; may include an uncommitted create.
 
-        A queue that is made again has another. It survives restarts, and a clear does not change it. Raises `Closed`
-        where the store is not open.
+        A recreated queue has another number. Restarts and clears do not change it. Raises `Closed` while the store is
+        not open.
         """
         self._refuse_closed()
         engine = self._engine()
         if engine is None:
             raise Closed("the store is not open")
-        # One look into a dict, which the writer may be changing: before its change, or after it.
+        # The writer may change this dict at the same time; one lookup sees it before or after.
         found = engine.state.queues.get(queue)
         return None if found is None else found.made
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
     async def _put_asked(self, queue: str, messages: Sequence[NewMessage]) -> tuple[Engine, Grant | None]:
-        """Ask the observers whether a put may hand messages over."""
+        """Return the engine, and a grant if an observer wants messages of this put delivered."""
         engine = self._engine() or await self._opened()
         self._refuse_closed()
         grant: Grant | None = None
@@ -239,24 +242,24 @@ class EmbeddedStore(ServedStore):
         args: tuple[object, ...],
         queue: str = "",
         grant: Grant | None = None,
-        unheard: Callable[[Any], None] | None = None,
+        abandoned: Callable[[Any], None] | None = None,
     ) -> asyncio.Future[T]:
         self._refuse_closed()
         if threading.get_ident() != self._thread:
             raise WrongThread("store")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._submit(Call(operation, args, future, queue, grant, unheard))
+        self._submit(Call(operation, args, future, queue, grant, abandoned))
         return future
 
 
 def deliver(commit: Commit, observers: Sequence[StoreObserver]) -> None:
-    """Tell the observers of a commit, then its callers (mark before acknowledgement, B1)."""
+    """Report a commit to the observers, then answer its callers (request the wake before acknowledging, B1)."""
     try:
-        if commit.levels or commit.handed:
+        if commit.backlogs or commit.grant_results:
             for observer in observers:
-                observer.committed(commit.levels, commit.handed)
+                observer.committed(commit.backlogs, commit.grant_results)
     finally:
-        # Whatever an observer does: what is committed is acknowledged.
+        # Committed calls are acknowledged even if an observer fails.
         for call in commit.calls:
             call.resolve()
 
@@ -265,11 +268,11 @@ _log = logging.getLogger("queuebell.store")
 
 
 class Shared:
-    """One name: the engine, who listens, and how many stores use it."""
+    """The engine and observers of one name, shared by the stores that use it."""
 
     def __init__(self, name: str, engine: Engine) -> None:
         self.committer = Committer(engine, f"memory:{name}")
-        # Stores on loops of different threads may share a name.
+        # Stores in different threads may share a name.
         self.lock = threading.Lock()
         self.users = 0
         self.observers: list[tuple[MemoryStore, StoreObserver]] = []
@@ -280,11 +283,11 @@ _shared_lock = threading.Lock()
 
 
 class MemoryStore(EmbeddedStore):
-    """A queue store in memory (`EmbeddedStore`), the SQLite engine without a file, a thread or a lock on disk.
+    """The embedded store in memory: the same engine without a file or thread; its last user takes the messages along.
 
-    Stores of one ``name`` share their messages, their observers and the first one's clock. Calls run in order in the
-    next turn of the caller's event loop, all that wait as one commit, so that a simulated loop runs it too: with
-    ``clock``, ``wall``, ``receipts`` and ``boot`` given, two runs do the same.
+    Stores of one ``name`` share messages, observers and the first one's clock. All waiting calls run as one commit in
+    the next turn of the caller's event loop, so that a simulated loop can run it: with ``clock``, ``wall``,
+    ``receipts`` and ``boot`` given, runs are reproducible.
     """
 
     def __init__(
@@ -312,7 +315,7 @@ class MemoryStore(EmbeddedStore):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> None:
-        """Join the other stores of this name, or make it; costs nothing."""
+        """Join the other stores of this name, or create it."""
         self._refuse_closed()
         if self._share is not None:
             return
@@ -331,7 +334,7 @@ class MemoryStore(EmbeddedStore):
                 )
                 shared = _shared[self.name] = Shared(self.name, engine)
             elif self._boot_given is not None:
-                # The bridge that joins says under which boot these queues are known.
+                # The joining bridge defines the boot of these queues.
                 shared.committer.engine.boot = self._boot_given
             else:
                 self.boot = shared.committer.engine.boot
@@ -341,29 +344,29 @@ class MemoryStore(EmbeddedStore):
             shared.observers.append((self, self._observer))
 
     def observe(self, observer: StoreObserver) -> None:
-        """Let ``observer`` hear of every commit of every store of this name."""
+        """Report every commit of every store of this name to ``observer``."""
         shared = self._share
         if shared is not None:
             shared.observers = [entry for entry in shared.observers if entry[0] is not self]
             shared.observers.append((self, observer))
         self._observer = observer
 
-    def levels(self) -> list[Level]:
-        """Return how the queues stand now."""
+    def backlogs(self) -> list[Backlog]:
+        """Return the current states of the queues."""
         shared = self._share
         if shared is None:
             return []
         with shared.lock:
-            return shared.committer.engine.state.levels()
+            return shared.committer.engine.state.backlogs()
 
     def failure(self) -> str | None:
-        """Return None while it is open."""
+        """Return None while the store is open."""
         if self._share is None:
             return "the store is not open"
         return self._share.committer.failure
 
     async def close(self) -> None:
-        """Carry out what waits and leave; the last one to leave takes the messages along."""
+        """Carry out waiting calls and close; the last store to close discards the messages."""
         self._closed = True
         shared, self._share = self._share, None
         if shared is None:
@@ -385,7 +388,7 @@ class MemoryStore(EmbeddedStore):
         shared = self._share
         if shared is None:
             return () if self._observer is None else (self._observer,)
-        # A grant is asked on the observer's own thread only.
+        # Grants are requested in the observer's own thread only.
         return [observer for store, observer in shared.observers if store._loop is self._loop]
 
     def _submit(self, call: Call) -> None:
@@ -405,24 +408,24 @@ class MemoryStore(EmbeddedStore):
         calls, self._waiting = self._waiting, []
         with shared.lock:
             if calls:
-                shared.committer.run(calls, functools.partial(self._told, shared))
+                shared.committer.run(calls, functools.partial(self._report, shared))
             engine = shared.committer.engine
             if engine.state.garbage:
                 shared.committer.tidy()
             if engine.state.garbage and self._loop is not None and not self._closed:
                 self._turn = self._loop.call_soon(self._next_turn)
 
-    def _told(self, shared: Shared, commit: Commit) -> None:
-        # Each in a turn of its own, outside the lock: an observer may call the store again, or fail.
+    def _report(self, shared: Shared, commit: Commit) -> None:
+        # In a later turn, outside the lock: an observer may call the store again, or fail.
         near = []
         for store, observer in shared.observers:
             if store._loop is self._loop:
                 near.append(observer)
             elif store._loop is not None:
                 try:
-                    store._loop.call_soon_threadsafe(observer.committed, commit.levels, commit.handed)
+                    store._loop.call_soon_threadsafe(observer.committed, commit.backlogs, commit.grant_results)
                 except RuntimeError:
-                    # That loop is closed: nobody listens there any more, but all others are told.
+                    # That loop is closed; the other observers still get the report.
                     _log.debug("%s: an event loop was closed before the store", self)
         if self._loop is not None:
             self._loop.call_soon(deliver, commit, near)

@@ -1,4 +1,4 @@
-"""Requests to a bridge: over the wire of the process, or over HTTP where they are large or there is no wire."""
+"""Requests to a bridge: over the process's connection, or over HTTP if they are large or there is no connection."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from bridge.contract.address import HttpAddress
     from bridge.queues.http.session import Fallback
 
-# Below the 75 s after which the server closes an idle connection: a request never meets a connection just closed.
+# Below the 75 s after which the server closes an idle connection, so that no request meets a closed one.
 KEEPALIVE_S: Final = 30.0
 
 
 class Limits(NamedTuple):
-    """How long one request may take, and how long it may take to be connected where that is less; seconds."""
+    """Time limits in seconds of one request, and of its connection attempt."""
 
     total_s: float
     connect_s: float | None = None
 
 
 class Exchanged(NamedTuple):
-    """What was answered, by whichever way; header names are in lower case."""
+    """An answer by either way; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -42,14 +42,14 @@ class Requests:
         self._credential = credential
         self._wires = WireUser(credential)
         self._fallback: Fallback | None = None
-        """What goes over HTTP, once something has to."""
+        """Requests over HTTP, once one is needed."""
 
     async def ask(
         self, where: HttpAddress, method: str, path: str, raw: bytes, limits: Limits, media: str = JSON
     ) -> Exchanged:
-        """Send one request and wait for its answer.
+        """Send one request and return its answer.
 
-        Raises `NotSent` where nothing was done, `Unanswered` where no answer came, `Closed` once it is closed, and
+        Raises `NotSent` if nothing was done, `Unanswered` if no answer came, `Closed` after `close`, and
         `KeyUnavailable`.
         """
         if len(raw) <= CALL_BYTES_MAX and len(path) <= TARGET_MAX and self._wires.worth_asking(where):
@@ -63,7 +63,7 @@ class Requests:
             else:
                 return Exchanged(answer.status, answer.headers, answer.body, ready.boot, ready.able)
         if self._fallback is None:
-            # Late, for nothing but this needs aiohttp.
+            # Imported late: only this needs aiohttp.
             from bridge.queues.http.session import Fallback
 
             self._fallback = Fallback(self._credential, KEEPALIVE_S)
@@ -72,7 +72,7 @@ class Requests:
         return Exchanged(status, headers, body, headers.get(BOOT_HEADER.lower()), able)
 
     async def close(self) -> None:
-        """Fail what is under way, and let go of connections; may be called twice."""
+        """Fail requests in progress and close the connections; may be called twice."""
         await self._wires.close()
         if self._fallback is not None:
             await self._fallback.close()

@@ -1,4 +1,4 @@
-"""HTTP requests that are sent once. Imports aiohttp: itself imported by what is in use."""
+"""HTTP requests that are sent once. Imports aiohttp, so it is imported late."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from bridge.brokers.credential import Credential
     from bridge.contract.address import HttpAddress
 
-# aiohttp warns of larger bytes, which it would copy in one go.
+# aiohttp warns of larger bytes, which it would copy at once.
 _WHOLE_BYTES_MAX = 1 << 20
 
 
 def open_session(keepalive_s: float, **options: Any) -> ClientSession:
-    """Return a session that repeats nothing, keeps no cookies and gives bodies as they came.
+    """Return a session that never repeats a request, keeps no cookies and does not decompress bodies.
 
-    ``keepalive_s`` is below what servers allow an idle connection: a request never meets one just closed.
+    ``keepalive_s`` should be below the server's time-out of idle connections, so that no request meets a closed one.
     """
     session = ClientSession(
-        # No limit of its own: a listener with many slots settles as many at once, and each call has a time-out.
+        # No limit: a listener with many slots settles as many messages at once, and each call has a time-out.
         connector=TCPConnector(limit=0, keepalive_timeout=keepalive_s),
         cookie_jar=DummyCookieJar(),
         auto_decompress=False,
@@ -49,10 +49,9 @@ def open_session(keepalive_s: float, **options: Any) -> ClientSession:
 
 
 class Fallback:
-    """Requests of one store to a queue service, where they do not go over a wire.
+    """Requests of one store over HTTP.
 
-    aiohttp's client would repeat GET, PUT and DELETE after a connection that was dropped before the answer: ours does
-    not.
+    Each is sent once: by default aiohttp repeats GET, PUT and DELETE if the connection drops before the answer.
     """
 
     def __init__(self, credential: Credential, keepalive_s: float) -> None:
@@ -70,9 +69,9 @@ class Fallback:
         total_s: float,
         connect_s: float | None,
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send one request, and return what was answered: status, headers by names in lower case, and body.
+        """Send one request; return status, headers with names in lower case, and body of its answer.
 
-        Raises `NotSent` where nothing was sent, `Unanswered` where no answer came, and `Closed`.
+        Raises `NotSent` if nothing was sent, `Unanswered` if no answer came, and `Closed`.
         """
         try:
             async with self._session.request(
@@ -91,7 +90,7 @@ class Fallback:
         except (ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             raise Unanswered(why_unreachable(error)) from error
         except RuntimeError as error:
-            # What aiohttp raises when the session was closed under a call.
+            # aiohttp raises this if the session is closed during a call.
             if self._closed:
                 raise Closed("the store was closed") from error
             raise

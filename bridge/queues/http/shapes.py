@@ -1,7 +1,4 @@
-"""Requests and answers of the queue service's JSON API, as the bridge and the store that asks it have them.
-
-They hold claims and receipts, which belong to the promise of every store (`bridge.queues.base`).
-"""
+"""Requests and answers of the queue service's JSON API, for the bridge and for the store that calls it."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from bridge.queues.base import NEVER, Claim, Counts, Depth, PutReceipt
 
 
 class PutItem(msgspec.Struct, gc=False, forbid_unknown_fields=True, omit_defaults=True):
-    """One message of a put: exactly one of the two bodies."""
+    """One message of a put, with exactly one of the two bodies."""
 
     body: str | None = None
     body_base64: bytes | None = None
@@ -27,7 +24,7 @@ class PutRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ReceiveRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A receive, with its defaults; ``wake_source`` is why the client looks, for the metrics."""
+    """A receive; ``wake_source`` is its reason, for the metrics."""
 
     max: int = 1
     visibility_timeout_s: int = 30
@@ -35,7 +32,7 @@ class ReceiveRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
 
 
 class ReleaseItem(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Give one message back; ``uncounted`` says that nobody worked on it, and takes this hand-out off its count."""
+    """Release one message; ``uncounted`` undoes the count of its receive, as no handler ran."""
 
     id: str
     pop_receipt: str
@@ -44,7 +41,7 @@ class ReleaseItem(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
 
 
 class ExtendItem(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Lengthen one lease, perhaps with a new body."""
+    """Extend one lease, optionally with a new body."""
 
     id: str
     pop_receipt: str
@@ -54,7 +51,7 @@ class ExtendItem(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class SettleRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What to do with messages held: at most 32 in each list."""
+    """Leased messages to settle: at most 32 in each list."""
 
     delete: list[Claim] = []
     release: list[ReleaseItem] = []
@@ -68,11 +65,11 @@ class CreateRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PauseRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The optional body of a pause or a resume, which has nothing to say."""
+    """The optional body of a pause or a resume, without fields."""
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A message handed out, or looked at (without a receipt then), in one of the two forms of its body."""
+    """A received message, or a peeked one without a receipt; with one of the two forms of its body."""
 
     id: str
     pop_receipt: str | msgspec.UnsetType = msgspec.UNSET
@@ -99,11 +96,11 @@ class ReceiveAnswer(msgspec.Struct, frozen=True):
     next_visible_in_ms: int | None
     next_delayed_in_ms: int | msgspec.UnsetType | None = msgspec.UNSET
     blocked: bool | msgspec.UnsetType = msgspec.UNSET
-    """Something else than emptiness limited this answer, so that it proves nothing; only ever said where it is so."""
+    """Something other than emptiness limited this answer, so it proves nothing; only sent if true."""
     depth_is_least: bool | msgspec.UnsetType = msgspec.UNSET
-    """There may be more than `depth` says; only ever said where it is so."""
+    """There may be more than `depth`; only sent if true."""
     counts: Counts | msgspec.UnsetType = msgspec.UNSET
-    """What else the engine told beside this receive; only said where it told anything."""
+    """Further counts of the store with this receive, if any."""
 
 
 class PeekAnswer(msgspec.Struct, frozen=True):
@@ -113,7 +110,7 @@ class PeekAnswer(msgspec.Struct, frozen=True):
 
 
 class Messages(msgspec.Struct, frozen=True):
-    """The same, as a client reads it."""
+    """The answer to a peek, as a client decodes it."""
 
     messages: list[Message]
 

@@ -1,8 +1,8 @@
-"""The store behind ``http://host:port``: the queue service of a bridge, in any other process.
+"""The store ``http://host:port``: the queue service of a bridge, used from another process.
 
-Calls go over the wire of the process, large ones and those to whom no wire can be opened over HTTP. No retry of any
-kind at one address (L6): a repeated ``DELETE .../messages`` removes what was put in between. Of several equal bridges
-the next is asked where the one before did nothing for certain, or where asking twice is as good as once.
+Calls use the process's connection to the bridge; large calls, and bridges without such connections, use HTTP. A call is
+never repeated at one address (L6): a second ``DELETE .../messages`` would remove messages put in between. Of several
+equal bridges the next one is tried if the one before certainly did nothing, or if the call may be repeated.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ log = logging.getLogger("queuebell.store")
 
 REQUEST_TIMEOUT_S = 10.0
 _OURS = (b"{", b"")
-"""How the body of every answer begins that is no refusal."""
+"""How the body of every successful answer begins."""
 _BETWEEN = (408, 429, 500, 502, 503, 504)
-"""What a proxy says for a service that is away or busy."""
+"""Statuses of a proxy for a service that is unavailable or busy."""
 MESSAGE_TYPE: Final = "application/vnd.queuebell.message+json"
-"""Of a put under a key whose body is no message as it is, but one in JSON as a put of several has it."""
+"""Media type of a put under a key whose body is a JSON message, with headers."""
 _BYTES: Final = "application/octet-stream"
 _EXISTING = "create=false"
 _of_queue = re.compile(r"/v1/queues/([A-Za-z0-9_-]+/[A-Za-z0-9_-]+)", re.ASCII).match
@@ -101,71 +101,69 @@ SERVICE: Final = Capabilities(put_once=True, uncounted_release=True, oldest_age=
 
 
 class _Older(Unsupported):
-    """A bridge is of a version that drops headers; raised before anything is put."""
+    """The bridge's version drops headers; raised before anything is put."""
 
 
 class HttpStore(PutOnceStore):
     """The queues of the bridge at ``url``; connects at the first call.
 
-    ``http://A:PORT,B:PORT`` are bridges that share a store: the first that answers is kept, and the next asked when it
-    is gone. What only one of them may carry out (a put without a key, a receive, a settlement) is asked of the next
-    only if nothing was done; a look and `put_once` also after an answer that did not come.
-    Calls end after ``timeout`` seconds (R, 10). A call that was sent and not answered raises `UnknownOutcome`; one
-    that could not be sent `StoreUnavailable`. ``api_key`` is for a bridge that asks for one; without it that of the
-    environment is used (`Credential`).
+    ``http://A:PORT,B:PORT`` are bridges that share a store: the first one that answers is used until it fails. A put
+    without a key, a receive or a settlement is sent to the next only if nothing was done; reads and `put_once` also
+    after a missing answer. Calls end after ``timeout`` seconds (R, 10). A call without an answer raises
+    `UnknownOutcome`, one that could not be sent `StoreUnavailable`. ``api_key`` defaults to the environment's
+    (`Credential`).
     """
 
     capabilities: Capabilities = SERVICE
-    """What a queue service can do; of one on an engine that can do less that is known after its first answer."""
+    """Capabilities of a queue service; those of a shared store behind it are known after its first answer."""
 
     def __init__(
         self, url: str, *, timeout: float = REQUEST_TIMEOUT_S, api_key: ApiKey = None, draw: Draw = random.random
     ) -> None:
         self._base = normalised(url)
-        # As they were given: "localhost" may be listened on at ::1 alone.
+        # As given: "localhost" may mean ::1 alone.
         addresses = http_addresses(url, "store")
         self._url = in_one_text(addresses)
         self.api_key = api_key
-        """What was given as such, for the session with the same bridge."""
+        """As given, for the session with the same bridge."""
         self._credential = Credential.of(addresses, api_key)
         self._failover = Failover(addresses, draw)
         self._timeout = timeout
         self._requests = Requests(self._credential)
         self._closed = False
         self._known: set[HttpAddress] = set()
-        """Who has answered as a queue service does."""
+        """Addresses that have answered as a queue service."""
         self._carrying: set[HttpAddress] = set()
-        """The addresses whose newest answer names `CARRIES`."""
+        """Addresses whose newest answer has `CARRIES`: they keep headers."""
         self._alone: dict[HttpAddress, str] = {}
-        """Of several: the boots of those who hold messages of their own."""
+        """Of several addresses: the boots of bridges with embedded queues."""
         self._engines: dict[str, str] = {}
         self.boot: str | None = None
-        """The boot that the newest answer came from; None before the first, and always of several: the queues of equal
-        bridges are none's own."""
+        """The boot of the newest answer; None before the first, and always with several addresses."""
 
     @property
     def url(self) -> str:
-        """The address without a trailing slash, written the one way that equal addresses share."""
+        """The normalised address, the same for equal addresses."""
         return self._base
 
     @property
     def bridge_url(self) -> str:
-        """The address of the bridge whose queues these are, as it was given."""
+        """The address of the bridge, as given."""
         return self._url
 
     def __str__(self) -> str:
         return self._base
 
     def fingerprint(self, queue: str) -> str:
-        """Return 32 hex digits that name this queue at this address, or in the engine behind it once known (B11)."""
+        """Return 32 hex digits that identify this queue at this address, or in the shared store behind it (B11)."""
         return self._engines.get(queue) or digest_of(self._base, queue)
 
     def engine(self, queue: str) -> str | None:
-        """Return what the newest answer about a queue named as its fingerprint in an engine; None where none did."""
+        """Return the queue's fingerprint in a shared store, from the newest answer about it; None without one."""
         return self._engines.get(queue)
 
     def unnamed(self, queue: str) -> bool:
-        """Say whether none of several bridges has told yet what holds this queue: until then no name of it is true."""
+        """Return whether the queue's fingerprint is still unknown: no bridge of several has reported its store."""
         return self._failover.several and queue not in self._engines and not self._alone
 
     async def put(
@@ -173,8 +171,8 @@ class HttpStore(PutOnceStore):
     ) -> list[PutReceipt]:
         """Put 1 to 32 messages, all or none.
 
-        Raises `Unsupported` for messages with headers where the bridge is of a version that would drop them; before its
-        first answer it is asked for that, in a request of its own.
+        Raises `Unsupported` for messages with headers if the bridge's version would drop them; before its first
+        answer a separate request finds that out.
         """
         refuse_connection(connection)
         messages = new_messages(bodies)
@@ -191,7 +189,7 @@ class HttpStore(PutOnceStore):
     async def put_once(
         self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
     ) -> PutReceipt | None:
-        """Put a message under a key unless this very one was before; for headers see `put`."""
+        """Put a message under a key; for headers see `put`."""
         refuse_connection(connection)
         check_key(key)
         (message,) = messages = new_messages([body])
@@ -211,7 +209,7 @@ class HttpStore(PutOnceStore):
             (message,) = messages
             raw, kind = message.body, _BYTES
             if message.headers:
-                # A request has less room for headers of its own than a message has.
+                # Message headers may be larger than request headers.
                 raw, kind = encode(PutItem(*body_fields(raw), headers=message.headers)), MESSAGE_TYPE
             carries = bool(message.headers)
             status, answer = await self._put(queue, "PUT", path, raw, kind, carries, repeatable=True)
@@ -222,7 +220,7 @@ class HttpStore(PutOnceStore):
     async def receive(
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
     ) -> Received:
-        """Take up to ``limit`` messages; ``visibility_s`` is rounded up to whole seconds."""
+        """Receive up to ``limit`` messages; ``visibility_s`` is rounded up to whole seconds."""
         request = ReceiveRequest(limit, whole_seconds(visibility_s), source)
         answer = decode(RECEIVE, await self._call("POST", queue, "/receive", encode(request)))
         return Received(
@@ -248,39 +246,41 @@ class HttpStore(PutOnceStore):
         return decode(SETTLE, await self._call("POST", queue, "/settle", raw))
 
     async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
-        """Look without taking."""
+        """Return messages without leasing them."""
         answer = decode(PEEK, await self._call("GET", queue, f"/peek?max={whole(limit, 'max')}"))
         return [stored(message) for message in answer.messages]
 
     async def depth(self, queue: str) -> Depth | None:
-        """Count; None for a queue that does not exist."""
+        """Count the messages; None for a queue that does not exist."""
         try:
             return decode(DESCRIBE, await self._call("GET", queue, "")).depth
         except QueueNotFound:
             return None
 
     async def counts(self, queue: str) -> Counts | None:
-        """Ask how it stands, for all that the service tells of it."""
+        """Return all counts that the service provides."""
         try:
-            told = decode(DESCRIBE, await self._call("GET", queue, ""))
+            state = decode(DESCRIBE, await self._call("GET", queue, ""))
         except QueueNotFound:
             return None
-        if told.depth is None:
+        if state.depth is None:
             return None
-        oldest_ms = None if told.oldest_ms is msgspec.UNSET else told.oldest_ms
-        depth = told.depth
-        return Counts(depth.visible, depth.invisible, told.depth_at_least, told.leased, told.delayed, oldest_ms)
+        oldest_ms = None if state.oldest_ms is msgspec.UNSET else state.oldest_ms
+        depth = state.depth
+        return Counts(depth.visible, depth.invisible, state.depth_at_least, state.leased, state.delayed, oldest_ms)
 
     async def oldest_ms(self, queue: str) -> int | None:
-        """Ask how it stands. Raises `Unsupported` where the service is of a version that does not say."""
+        """Return how long the oldest message has waited. Raises `Unsupported` if the service does not report it."""
         try:
             oldest = decode(DESCRIBE, await self._call("GET", queue, "")).oldest_ms
         except QueueNotFound:
             oldest = None
         if oldest is msgspec.UNSET:
-            raise Unsupported("this queue service is of a version that does not say how long messages have waited")
+            raise Unsupported("this queue service's version does not report how long messages have waited")
         if not self.capabilities.oldest_age:
-            raise Unsupported("the engine behind this queue service cannot tell how long its oldest message has waited")
+            raise Unsupported(
+                "the store behind this queue service does not report how long its oldest message has waited"
+            )
         return oldest
 
     async def clear(self, queue: str) -> None:
@@ -288,28 +288,28 @@ class HttpStore(PutOnceStore):
         await self._call("DELETE", queue, "/messages")
 
     async def pause(self, queue: str, paused: bool = True) -> None:
-        """Give nothing out from now on, or give out again."""
+        """Pause or resume a queue."""
         await self._call("POST", queue, "/pause" if paused else "/resume")
 
     async def paused(self, queue: str) -> bool:
-        """Ask how it stands."""
+        """Return whether a queue is paused."""
         try:
             return decode(DESCRIBE, await self._call("GET", queue, "")).paused
         except QueueNotFound:
             return False
 
     async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
-        """Make a queue; say whether it is new."""
+        """Create a queue; return whether it is new."""
         raw = b"" if metadata is None else encode({"metadata": metadata})
         status, _ = await self._request("PUT", self._path(queue, ""), raw)
         return status == 201
 
     async def delete(self, queue: str) -> None:
-        """Remove a queue and its messages."""
+        """Delete a queue and its messages."""
         await self._call("DELETE", queue, "")
 
     async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
-        """List references, page by page as far as ``limit`` needs."""
+        """Return references, read page by page."""
         found: list[str] = []
         if whole(limit, "limit") < 1:
             raise BadInput("bad_parameter", "limit is a whole number, 1 or more")
@@ -351,7 +351,7 @@ class HttpStore(PutOnceStore):
             return await self._request(
                 method, path, raw, media, repeatable=repeatable, carries=queue if carries else ""
             )
-        except QueueNotFound:  # only of a put that makes no queue
+        except QueueNotFound:  # A put with create=False.
             raise await missing_from(self, queue) from None
 
     async def _request(
@@ -364,9 +364,9 @@ class HttpStore(PutOnceStore):
         repeatable: bool = False,
         carries: str = "",
     ) -> tuple[int, bytes]:
-        """Ask one address after the other, as `Failover` says, until one has answered or the time is up.
+        """Send a request to one address after the other, as `Failover` decides, until one answers or time is up.
 
-        ``carries`` names the queue of a put with headers, which passes over bridges that would drop them.
+        ``carries`` is the queue of a put with headers, which skips bridges that would drop them.
         """
         if not self._failover.several:
             (where,) = self._failover.round(0.0)
@@ -378,20 +378,20 @@ class HttpStore(PutOnceStore):
         left = self._failover.round(loop.time())
         while left:
             where, asked = left.pop(0), loop.time()
-            # Who hangs leaves time for another one, where that may be asked the same.
+            # If the call may be repeated, leave time for the next address.
             limit = (deadline - asked) / (2 if repeatable and left else 1)
             if limit <= 0:
                 break
             try:
                 answer = await self._ask(where, method, path, raw, media, Limits(limit, TRY_S), carries)
             except _Older as error:
-                told = weightier(told, error)  # It answers, and is as good as before for all else.
+                told = more_severe(told, error)  # It answers, and is still good for other calls.
             except (StoreError, ConfigurationError) as error:
                 outcome = outcome_of(error)
                 if outcome is Outcome.ANSWERED:
                     self._answered(where, loop.time())
                     raise
-                told = weightier(told, error)
+                told = more_severe(told, error)
                 pause = getattr(error, "retry_after", None)
                 if not self._failover.tell(where, outcome, loop.time(), repeatable=repeatable, retry_after=pause):
                     break
@@ -412,11 +412,13 @@ class HttpStore(PutOnceStore):
         self._failover.tell(where, Outcome.ANSWERED, now)
         if (changed := self._failover.changed()) is not None:
             before, after = changed
-            log.warning("the queue service at %s is asked from now on; the one at %s is gone", after.url, before.url)
+            log.warning(
+                "using the queue service at %s from now on; the one at %s is unavailable", after.url, before.url
+            )
             if len(set(self._alone.values())) > 1:
                 log.error(
-                    "the bridges at %s each hold messages of their own: what was put at one is not at the others, and"
-                    " waits there until somebody listens to it alone. Name one of them, or have them share a store",
+                    "the bridges at %s have embedded queues of their own: a message put at one of them waits there for"
+                    " workers of that bridge. Name one bridge only, or start them with a shared --store",
                     " and ".join(each.url for each in self._alone),
                 )
 
@@ -450,24 +452,26 @@ class HttpStore(PutOnceStore):
         if (problem is None and (known or body[:1] in _OURS)) or (problem and problem.code in STATUS_BY_CODE):
             self._known.add(where)
             self._name(where, path, boot, engine)
-            # A refusal may be a proxy's, which does not know.
+            # The rejection may come from a proxy, which does not know.
             carrying = carrying or (problem is not None and where in self._carrying)
             (self._carrying.add if carrying else self._carrying.discard)(where)
             if engine is not None or boot is not None:
-                self.capabilities = SERVICE if engine is None else able(differs)
+                self.capabilities = SERVICE if engine is None else capabilities_of(differs)
             if not carrying:
                 self.capabilities = msgspec.structs.replace(self.capabilities, headers=False)
             if carries and not carrying and problem is None:
                 log.error(
-                    "%s: a message was just put without its headers: the bridge at %s was replaced by an older "
-                    "version, which drops them. Upgrade it",
+                    "%s: a message was put without its headers: the bridge at %s was replaced by an older version, "
+                    "which drops them. Upgrade it",
                     carries,
                     base,
                 )
         elif status not in _BETWEEN:
-            # Of an address that has worked, something in between may answer for a while.
+            # At an address that has worked, a proxy may answer for a while.
             wrong = StoreError if known else NoQueueService
-            raise wrong(f"{base}: this is not a Queuebell queue service: it answers {status}, and not as one does")
+            raise wrong(
+                f"{base}: this is not a Queuebell queue service: it answered with status {status} in another format"
+            )
         if problem is None:
             return status, body
         raise refusal(status, problem, retry_after)
@@ -476,22 +480,22 @@ class HttpStore(PutOnceStore):
         return where.url if self._failover.several else self._base
 
     async def _require_headers(self, where: HttpAddress, queue: str, limits: Limits) -> None:
-        """Ask an address that has not said that it keeps headers, by a short list; raise `_Older` where it does not."""
+        """Check by a short request whether an address keeps headers; raise `_Older` if not."""
         try:
             await self._ask(where, "GET", f"/v1/queues?prefix={queue}&limit=1", b"", JSON, limits)
         except UnknownOutcome as error:
             raise StoreUnavailable(f"{error}; nothing was put") from error
         except NotAllowed as error:
-            if error.code != "forbidden":  # A key that may put alone has its answer all the same.
+            if error.code != "forbidden":  # Keys without this permission get the answer's headers too.
                 raise
         if where not in self._carrying:
             raise _Older(
-                f"{queue}: nothing was put: the bridge at {where.url} is of an older version, which drops the headers "
-                "of messages. Upgrade it, or put without headers"
+                f"{queue}: nothing was put: the bridge at {where.url} has an older version, which drops the headers of "
+                "messages. Upgrade it, or put without headers"
             )
 
     def _name(self, where: HttpAddress, path: str, boot: str | None, engine: str | None) -> None:
-        """Remember who answered: a bridge on its own store names its boot, one on an engine what holds the queue."""
+        """Remember the store behind an answer: embedded queues have a boot, a shared store has a fingerprint."""
         if boot is not None:
             self.boot = None if self._failover.several else boot
             self._alone[where] = boot
@@ -501,8 +505,8 @@ class HttpStore(PutOnceStore):
             self._alone.pop(where, None)
             if self._failover.several and self._engines.get(found[1], engine) != engine:
                 log.error(
-                    "the bridge at %s keeps %s in another store than the one that was asked before: what was put there"
-                    " is not here. Start all bridges of a list with one --store",
+                    "the bridge at %s has %s in another store than the bridge used before, so messages put there are"
+                    " not here. Start all bridges of a list with the same --store",
                     where.url,
                     found[1],
                 )
@@ -510,27 +514,28 @@ class HttpStore(PutOnceStore):
 
 
 def differences(engine: Capabilities) -> str:
-    """Return in what an engine differs from a queue service of its own, for `ABLE_HEADER`; empty for nothing."""
-    said, usual = msgspec.structs.asdict(engine), msgspec.structs.asdict(SERVICE)
-    told = {name: value for name, value in said.items() if value != usual[name]}
-    return msgspec.json.encode(told).decode() if told else ""
+    """Return how a shared store differs from an embedded one, for `ABLE_HEADER`; empty if it does not."""
+    given, usual = msgspec.structs.asdict(engine), msgspec.structs.asdict(SERVICE)
+    changed = {name: value for name, value in given.items() if value != usual[name]}
+    return msgspec.json.encode(changed).decode() if changed else ""
 
 
 @functools.lru_cache
-def able(differs: str) -> Capabilities:
-    """Read what `differences` wrote; what is not understood is as usual."""
+def capabilities_of(differs: str) -> Capabilities:
+    """Return the capabilities described by `differences`; invalid text means none."""
     try:
-        told = msgspec.json.decode(differs, type=dict[str, object])
-        found: Capabilities = msgspec.convert({**msgspec.structs.asdict(SERVICE), **told}, Capabilities)
+        changed = msgspec.json.decode(differs, type=dict[str, object])
+        found: Capabilities = msgspec.convert({**msgspec.structs.asdict(SERVICE), **changed}, Capabilities)
     except msgspec.DecodeError:
         return SERVICE
     return found
 
 
 def normalised(url: str) -> str:
-    """Write the address of a queue service, or those of several, the one way that equal ones share.
+    """Return the normalised address of one or several bridges, the same for equal addresses.
 
-    Loopback names are one, and the order of several is none. Raises `ConfigurationError` for what is no such address.
+    Loopback names are equal, and the order of several does not matter. Raises `ConfigurationError` for an invalid
+    address.
     """
     places = {}
     for where in http_addresses(url, "store"):
@@ -540,7 +545,7 @@ def normalised(url: str) -> str:
 
 
 class Describe(msgspec.Struct):
-    """How a queue stands, as far as a store asks for it; older services tell less."""
+    """The state of a queue; older services send less."""
 
     depth: Depth | None = None
     depth_at_least: bool = False
@@ -558,7 +563,7 @@ class Listing(msgspec.Struct):
 
 
 class Problem(msgspec.Struct):
-    """What a refusal says; empty where it is no answer of a queue service."""
+    """A rejection; empty if it did not come from a queue service."""
 
     code: str = ""
     detail: str = ""
@@ -575,15 +580,15 @@ encode = msgspec.json.Encoder().encode
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """Read an answer. Raises `UnknownOutcome` where it is not one of a queue service."""
+    """Decode an answer. Raises `UnknownOutcome` if it did not come from a queue service."""
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnknownOutcome("the answer is not one of a queue service") from error
+        raise UnknownOutcome("the answer did not come from a queue service") from error
 
 
 def problem_in(body: bytes) -> Problem:
-    """Read a refusal."""
+    """Decode a rejection."""
     try:
         return _problem.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -591,7 +596,7 @@ def problem_in(body: bytes) -> Problem:
 
 
 def refusal(status: int, problem: Problem, retry_after: float | None) -> Exception:
-    """Return the error that a refusal stands for; ``retry_after`` in seconds, where it said so."""
+    """Return the error for a rejection; ``retry_after`` in seconds, if given."""
     code, detail = problem.code, problem.detail or f"the queue service answered {status}"
     if code == "queue_not_found":
         return QueueNotFound(detail)
@@ -611,12 +616,12 @@ def refusal(status: int, problem: Problem, retry_after: float | None) -> Excepti
         return StoreUnavailable(detail, retry_after)
     if code in ("unauthenticated", "forbidden"):
         return NotAllowed(code, detail)
-    # 403, 421: it is the queue service, and does not want us.
+    # 403, 421: the queue service rejects this client.
     return StoreError(f"{detail} (status {status})")
 
 
 def outcome_of(error: Exception) -> Outcome:
-    """Return what an error means for which of several bridges is asked next."""
+    """Return what an error means for the choice of the next bridge."""
     if isinstance(error, UnknownOutcome):
         return Outcome.UNKNOWN
     if isinstance(error, StoreUnavailable | NoQueueService):
@@ -626,11 +631,10 @@ def outcome_of(error: Exception) -> Outcome:
     return Outcome.ANSWERED
 
 
-def weightier(told: Exception | None, error: Exception) -> Exception:
-    """Return which error of several bridges the caller is told.
+def more_severe(told: Exception | None, error: Exception) -> Exception:
+    """Return the error of several bridges that the caller gets.
 
-    First that it may have been done. Then that it was refused, whoever was asked before: an equal bridge that is away
-    would refuse it too. Then to try again.
+    Most severe is an unknown outcome, then a rejection, as an equal bridge would reject the call too, then "try again".
     """
     order = (StoreUnavailable, NotAllowed, UnknownOutcome)
     weights = [sum(isinstance(each, kind) << place for place, kind in enumerate(order)) for each in (told, error)]
@@ -638,12 +642,12 @@ def weightier(told: Exception | None, error: Exception) -> Exception:
 
 
 def stored(message: Message) -> StoredMessage:
-    """Return a message as stores give it. Raises `UnknownOutcome` where its times are none."""
+    """Return a received message. Raises `UnknownOutcome` if its times are invalid."""
     try:
         inserted = from_rfc3339(message.inserted_at)
         expires = None if message.expires_at is None else from_rfc3339(message.expires_at)
     except ValueError as error:
-        raise UnknownOutcome("the answer is not one of a queue service") from error
+        raise UnknownOutcome("the answer did not come from a queue service") from error
     body = message.body.encode() if message.body else message.body_base64 or b""
     return StoredMessage(
         message.id,
@@ -658,13 +662,13 @@ def stored(message: Message) -> StoredMessage:
 
 
 def put_item(message: NewMessage) -> PutItem:
-    """Return what a put says of a message. Raises `BadInput` for what JSON would change on its way."""
+    """Return a message of a put. Raises `BadInput` for values that JSON would change."""
     delay, ttl = whole(message.visible_after_ms, "visible_after_ms"), whole(message.ttl_s, "ttl_s")
     return PutItem(*body_fields(message.body), delay, ttl, message.headers)
 
 
 def body_fields(body: object) -> tuple[str | None, bytes | None]:
-    """Return a body as text, or else as bytes, which travel as base64. Raises `BadInput` where it is no bytes."""
+    """Return a body as text, or else as bytes, which are sent as base64. Raises `BadInput` if it is not bytes."""
     if not isinstance(body, bytes):
         raise BadInput("bad_parameter", "a body is bytes")
     try:
@@ -674,7 +678,7 @@ def body_fields(body: object) -> tuple[str | None, bytes | None]:
 
 
 def extend_item(item: Extend) -> ExtendItem:
-    """Return what a settlement says of a lease to be lengthened. Raises `BadInput` as `whole_seconds` does."""
+    """Return an extension of a settlement. Raises `BadInput` as `whole_seconds` does."""
     seconds = whole_seconds(item.visibility_s)
     return ExtendItem(
         item.id, item.pop_receipt, seconds, *((None, None) if item.body is None else body_fields(item.body))
@@ -682,15 +686,15 @@ def extend_item(item: Extend) -> ExtendItem:
 
 
 def whole(value: object, name: str) -> int:
-    """Return a whole number as it is. Raises `BadInput` for all else."""
-    # JSON would carry True as a word and 1.5 as a fraction; both are mistakes of the caller.
+    """Return a whole number. Raises `BadInput` for any other value."""
+    # JSON would accept True and 1.5; both are mistakes of the caller.
     if not isinstance(value, int) or isinstance(value, bool):
         raise BadInput("bad_parameter", f"{name} is a whole number")
     return value
 
 
 def whole_seconds(seconds: float) -> int:
-    """Round a lease up to what the wire can say: whole seconds, at least 1; never early (B2). Raises `BadInput`."""
+    """Return a lease rounded up to whole seconds, at least 1 (B2). Raises `BadInput`."""
     if type(seconds) not in (int, float) or not 0 < seconds <= VISIBILITY_S_MAX:
         raise BadInput("bad_parameter", f"a visibility timeout is above 0 and at most {VISIBILITY_S_MAX} seconds")
     return max(1, math.ceil(seconds - 1e-9))

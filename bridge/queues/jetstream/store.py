@@ -1,8 +1,7 @@
-"""The store behind ``nats://host:4222``: JetStream work queues, a stream and a pull consumer a queue.
+"""The store ``nats://host:4222``: JetStream work queues, each a stream with a pull consumer.
 
-A receive asks for what is there and does not wait: the server says at once when there is no more. The lease is the
-consumer's ``ack_wait``, one for all who receive; it is lengthened where a receive asks for more, and never shortened
-(`bridge.queues.jetstream.store`).
+A receive does not wait: the server reports immediately that there are no more messages. The lease is the consumer's
+``ack_wait``, the same for all receives; it is extended if a receive requests more, and never shortened (`Leases`).
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ from bridge.queues.side_by_side import apart, outcomes, side_by_side
 log = logging.getLogger("queuebell.store")
 
 AGAIN_S: Final = (0.0, 0.002, 0.02)
-"""When a consumer that has not heard of a message yet is asked again: it hears within milliseconds of the put."""
+"""Pauses before further requests to a consumer that lags behind its stream, usually by milliseconds."""
 DRAINED: Final = "404"
 EXPIRED: Final = "408"
 REPLICAS_MAX: Final = 5
@@ -80,8 +79,8 @@ class JetStreamStore(CheckedStore):
     """The queues of one NATS server or cluster; connects at the first call. Answers may take ``timeout`` seconds.
 
     Servers of a cluster are listed as for the NATS bus. Options of the address: ``credentials``, ``nkey``, ``name``,
-    ``inbox`` and those of TLS as there; ``prefix`` (``queuebell``) of streams, subjects and consumers; ``replicas`` of
-    streams that it makes (1, or 3 where three servers or more are listed).
+    ``inbox`` and TLS as for the bus; ``prefix`` (default ``queuebell``) of streams, subjects and consumers;
+    ``replicas`` of created streams (default 1, or 3 with three or more servers).
     """
 
     kind = "jetstream"
@@ -107,7 +106,7 @@ class JetStreamStore(CheckedStore):
     def __init__(self, url: str, *, timeout: float = ANSWER_S) -> None:
         where = Address(url, schemes=("nats", "tls"), options=OPTIONS, several=True)
         self._prefix = where.options.get("prefix", "queuebell")
-        # Who names three servers wants to do without one of them; fewer than three cannot.
+        # Three servers can tolerate the loss of one; fewer cannot.
         self._replicas = where.number("replicas", 3 if len(where.hosts) >= 3 else 1, most=REPLICAS_MAX)
         if not is_token(self._prefix) or not self._replicas:
             raise ConfigurationError("store: prefix is letters, digits, '_' and '-'; replicas is 1 to 5")
@@ -117,42 +116,44 @@ class JetStreamStore(CheckedStore):
         self._leases = Leases(self._api)
         self._recount = Recount()
         self._fit: set[str] = set()
-        """Streams whose configuration was found good for a queue."""
+        """Streams with a checked configuration."""
 
     def check_client(self) -> None:
-        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        """Raise `ConfigurationError` if the client library is not installed; needs no network."""
         check_installed()
 
     def __str__(self) -> str:
         return self._where.text
 
     def fingerprint(self, queue: str) -> str:
-        """Return 32 hex digits for this queue at this address; another list of a cluster's servers has another."""
+        """Return 32 hex digits for this queue at this address; other lists of a cluster's servers give others."""
         return digest_of("jetstream", self._where.place, self._names(queue).stream)
 
     async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
-        """Put messages in order, each acknowledged by the server once it is stored."""
+        """Put messages in order; the server confirms each once it is stored."""
         names = self._names(queue)
         await self._wire.connect()
-        self._wire.check_size(max(len(message.body) + size_of(written(message.headers)) for message in messages))
-        self._recount.stirred(queue)
+        self._wire.check_size(
+            max(len(message.body) + headers_size(headers_to_send(message.headers)) for message in messages)
+        )
+        self._recount.used(queue)
         try:
             await self._check_stream(names)
             stored = await self._publish(names, messages)
         except (NoResponder, QueueNotFound):
-            # No stream, or one that has no leader just now: the cluster elects another within seconds. It is made
-            # before anything is put: another stream that hears this subject would take the message, for nobody.
+            # No stream, or none with a leader: the cluster elects another within seconds. The stream is created before
+            # the put, as another stream with this subject would store the message without a worker.
             if not create and await self.depth(queue) is None:
                 raise QueueNotFound(f"there is no queue {queue}") from None
             try:
                 await self._make(names)
             except UnknownOutcome as error:
-                raise StoreUnavailable(f"{error}, when the stream was to be made; no message was put") from error
+                raise StoreUnavailable(f"{error}, while creating the stream; no message was put") from error
             stored = await self._publish(names, messages)
         return [PutReceipt(str(one.seq), "", 0) for one in stored]
 
     async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
-        """Take messages; their leases last the consumer's ``ack_wait``, as long as was asked for at least."""
+        """Receive messages; their leases last the consumer's ``ack_wait``, at least as long as requested."""
         lease_s = lease_ms / 1000
         names = self._names(queue)
         await self._check_stream(names)
@@ -177,18 +178,18 @@ class JetStreamStore(CheckedStore):
         except StoreError:
             if not found:
                 raise
-            behind = True  # what came is leased and can be worked on
+            behind = True  # The received messages are leased and can be handled.
         if found:
-            self._recount.stirred(queue)
+            self._recount.used(queue)
             again = any(message.dequeue_count > 1 for message in found)
-            await self._leases.look_again(names, lease_s, lost=again)
+            await self._leases.refresh(names, lease_s, lost=again)
         if behind:
             return Received(found, blocked=True)
         if len(found) == limit or status == DRAINED:
-            if found or not self._recount.worth(queue):
+            if found or not self._recount.needed(queue):
                 return Received(found)
         elif status != EXPIRED or consumer.leases_max < 0:
-            return Received(found, blocked=True)  # moved, stopped or silent: what else is there was not told
+            return Received(found, blocked=True)  # Moved, stopped or silent: there may be more.
         state = await self._state(names, queue)
         if state is None:
             return Received(found, blocked=status != DRAINED)
@@ -200,10 +201,10 @@ class JetStreamStore(CheckedStore):
         return Received(found, depth, blocked=blocked, counts=counts)
 
     async def _behind(self, names: Names, found: list[StoredMessage]) -> bool:
-        """Say whether the stream holds what its consumer has not heard of.
+        """Return whether the stream has messages that its consumer does not see yet.
 
-        The server tells its consumers of a message after it has acknowledged the put. Seen of 2.15 on two busy cores:
-        of 6,000 receives, each just after a put, 115 were answered that there is none, for up to 4 ms.
+        The server updates consumers after it has confirmed a put. Measured with 2.15 on two busy cores: of 6,000
+        receives, each just after a put, 115 returned nothing, for up to 4 ms.
         """
         stream = await self._api.stream(names)
         if not stream.messages or max((int(message.id) for message in found), default=0) >= stream.last_seq:
@@ -211,13 +212,13 @@ class JetStreamStore(CheckedStore):
         consumer = await self._api.consumer(names)
         if consumer is not None:
             consumer.check_running(names)
-        # Numbers alone would be wrong of messages removed by hand, counts alone of those that a filter leaves out.
+        # Numbers alone would be wrong after manual deletes, counts alone with a filter.
         return consumer is None or (
             consumer.delivered.stream_seq < stream.last_seq and consumer.num_ack_pending < stream.messages
         )
 
     async def _settle(self, queue: str, settlement: Settlement) -> Settling:
-        """Carry out each item by a request; an extension lasts ``ack_wait`` again."""
+        """Settle each item by a request; an extension lasts ``ack_wait`` again."""
         self._check_open()
         names = self._names(queue)
         if not (settlement.delete or settlement.release or settlement.extend):
@@ -225,9 +226,9 @@ class JetStreamStore(CheckedStore):
         lease_s = max((item.visibility_s for item in settlement.extend), default=0.0)
         await self._leases.hold(names, lease_s)
         if settlement.extend:
-            await self._leases.look_again(names, lease_s)
+            await self._leases.refresh(names, lease_s)
         if settlement.release:
-            self._recount.stirred(queue)
+            self._recount.used(queue)
         delete, release, extend = len(settlement.delete), len(settlement.release), len(settlement.extend)
         words = [b"+ACK"] * delete + [_nak(item) for item in settlement.release] + [b"+WPI"] * extend
         items: list[Claim | Release | Extend] = [*settlement.delete, *settlement.release, *settlement.extend]
@@ -236,7 +237,7 @@ class JetStreamStore(CheckedStore):
         return Settling(told[:delete], told[delete : delete + release], told[delete + release :])
 
     async def depth(self, queue: str) -> Depth | None:
-        """Count: never delivered, and delivered but not acknowledged; None for a queue that does not exist."""
+        """Count messages never delivered, and delivered but not acknowledged; None for a missing queue."""
         state = await self._counted(self._names(queue))
         if state is None:
             return None
@@ -244,7 +245,7 @@ class JetStreamStore(CheckedStore):
         return Depth(state.num_pending, state.num_ack_pending)
 
     async def counts(self, queue: str) -> Counts | None:
-        """Count likewise; a second request asks since when the first that was never delivered is there."""
+        """Count the messages; a second request reads the time of the first one never delivered."""
         names = self._names(queue)
         state = await self._counted(names)
         if state is None:
@@ -278,15 +279,15 @@ class JetStreamStore(CheckedStore):
         return False
 
     async def delete(self, queue: str) -> None:
-        """Remove the stream with its consumer and messages."""
+        """Delete the stream with its consumer and messages."""
         names = self._names(queue)
         self._fit.discard(names.stream)
         self._leases.forget(names)
         with contextlib.suppress(QueueNotFound):
-            await self._api.remove_stream(names)
+            await self._api.delete_stream(names)
 
     async def _queues(self, prefix: str, after: str, limit: int) -> list[str]:
-        """List references; the server is asked for all of them."""
+        """Return references; the server returns all of them."""
         streams = await self._api.stream_names(f"{self._prefix}.queue.*.*")
         found = (reference_of(self._prefix, stream) for stream in streams)
         return sorted(ref for ref in found if ref is not None and ref > after and ref.startswith(prefix))[:limit]
@@ -302,32 +303,32 @@ class JetStreamStore(CheckedStore):
         return Names.of(self._prefix, queue)
 
     async def _check_stream(self, names: Names) -> None:
-        """Refuse a stream that is not fit for a queue, at its first use. Raises `QueueNotFound` for a missing one."""
+        """Check a stream's configuration at its first use. Raises `UnfitQueue` and `QueueNotFound`."""
         if names.stream in self._fit:
             return
         try:
             await self._api.stream(names)
         except UnknownOutcome as error:
-            # A user that may put and nothing else gets no answer. It is not asked again: each try takes its time-out.
-            log.warning("jetstream: the settings of the stream %s cannot be read: %s", names.stream, error)
+            # A user that may only put gets no answer. Not repeated, as each try takes the time-out.
+            log.warning("jetstream: the configuration of the stream %s cannot be read: %s", names.stream, error)
         self._fit.add(names.stream)
 
     async def _make(self, names: Names) -> None:
         self._fit.discard(names.stream)
         self._leases.forget(names)
-        await self._api.make_stream(names, self._replicas)
+        await self._api.create_stream(names, self._replicas)
 
     async def _state(self, names: Names, queue: str) -> ConsumerState | None:
         try:
             state = await self._api.consumer(names)
         except StoreError:
-            return None  # the receive itself was answered
+            return None  # The receive itself succeeded.
         if state is not None:
             self._recount.counted(queue, state.num_pending + state.num_ack_pending)
         return state
 
     async def _publish(self, names: Names, messages: Sequence[NewMessage]) -> list[Stored]:
-        """Send all in order, then wait for all; some may stand where one failed."""
+        """Send all in order, then wait for all; if one fails, others may be stored."""
         results = await side_by_side("jetstream put", (self._publish_one(names, message) for message in messages))
         failed = [error for error in results if isinstance(error, StoreError)]
         if not failed:
@@ -340,7 +341,7 @@ class JetStreamStore(CheckedStore):
     async def _publish_one(self, names: Names, message: NewMessage) -> Stored | StoreError:
         with self._wire.asking() as answers:
             try:
-                self._wire.send(names.subject, message.body, answers, written(message.headers))
+                self._wire.send(names.subject, message.body, answers, headers_to_send(message.headers))
                 answer = decoded((await answers.next()).payload, _Put)
             except StoreError as error:
                 return error
@@ -348,11 +349,11 @@ class JetStreamStore(CheckedStore):
             return meaning(answer.error)
         if answer.stream != names.stream:
             self._fit.discard(names.stream)
-            return StoreError(f"jetstream: {names.stream} is gone, and the stream {answer.stream} took the message")
+            return StoreError(f"jetstream: {names.stream} is gone, and the stream {answer.stream} stored the message")
         return Stored(answer.stream, answer.seq)
 
     async def _pull(self, names: Names, consumer: ConsumerState, limit: int) -> tuple[list[StoredMessage], str]:
-        """Return the messages and the server's last word; empty where the batch was full, or no word came."""
+        """Return the messages and the server's final status; empty after a full batch, or without a status."""
         asked: dict[str, object] = {"batch": limit, "no_wait": True}
         if consumer.leases_max > 0:
             asked["expires"] = round(WAIT_S * NANO)
@@ -379,7 +380,7 @@ class JetStreamStore(CheckedStore):
         except UnknownOutcome:
             if not found:
                 raise
-            return None  # what came is leased and can be worked on
+            return None  # The received messages are leased and can be handled.
 
     async def _acknowledge(self, names: Names, item: Claim | Release | Extend, word: bytes) -> Settled:
         delivery = Delivery.of(item.pop_receipt)
@@ -390,13 +391,13 @@ class JetStreamStore(CheckedStore):
         try:
             await self._wire.ask(item.pop_receipt, word)
         except NoResponder:
-            if await self._stands(names):
-                raise UnknownOutcome("jetstream: the consumer has no leader just now, which would take this") from None
+            if await self._consumer_exists(names):
+                raise UnknownOutcome("jetstream: the consumer has no leader now") from None
             return Settled(False, code="message_not_found")
         return Settled(True, item.pop_receipt if isinstance(item, Extend) else None)
 
-    async def _stands(self, names: Names) -> bool:
-        """Say whether the consumer is there, led or not; where the cluster cannot say, that is raised."""
+    async def _consumer_exists(self, names: Names) -> bool:
+        """Return whether the consumer exists, with or without a leader; raise if that is unknown."""
         try:
             return await self._api.consumer(names) is not None
         except QueueNotFound:
@@ -415,53 +416,59 @@ def _stored(message: Incoming, delivery: Delivery) -> StoredMessage:
         message.payload,
         delivery.delivered,
         delivery.stored_at,
-        headers=read(message),
+        headers=headers_of(message),
     )
 
 
-LOOK_AGAIN_S: Final = 60.0
-"""When what is known of a consumer is read anew, once messages are leased by it; a quiet queue costs nothing."""
-DOUBT_S: Final = 1.0
-"""The same where a lease may have been lost, or where two may have lengthened at the same moment."""
-GLANCE_S: Final = 1.0
-"""How long that may take: the messages are leased already, and whoever asked for them waits."""
-PUT_OFF_S: Final = 10.0
-"""When a look that failed is tried again: a server that is silent about consumers must not hold up every receive."""
+REFRESH_S: Final = 60.0
+"""Age at which the known state of a consumer is read again while messages are leased; idle queues cost nothing."""
+UNCERTAIN_S: Final = 1.0
+"""The same if a lease may have ended early, or two programs may have extended leases at once."""
+REFRESH_TIMEOUT_S: Final = 1.0
+"""Time-out of that read: the messages are leased already, and the caller waits."""
+RETRY_S: Final = 10.0
+"""Pause after a failed read: a server that does not answer them must not delay every receive."""
 DEFAULT_LEASE_S: Final = 30.0
 
 
 class _Known:
-    """A consumer as it was read, and when; when a look at it failed since."""
+    """A consumer's state, when it was read, and when a read failed since."""
 
-    __slots__ = ("at", "doubted", "failed_at", "state")
+    __slots__ = ("at", "failed_at", "state", "uncertain")
 
-    def __init__(self, state: ConsumerState, *, doubted: bool) -> None:
+    def __init__(self, state: ConsumerState, *, uncertain: bool) -> None:
         self.state = state
         self.at = monotonic()
-        self.doubted = doubted
+        self.uncertain = uncertain
         self.failed_at: float | None = None
 
     def due(self, *, lost: bool) -> bool:
-        """Say whether it is to be read anew."""
+        """Return whether it should be read again."""
         now = monotonic()
-        if self.failed_at is not None and now - self.failed_at < PUT_OFF_S:
+        if self.failed_at is not None and now - self.failed_at < RETRY_S:
             return False
-        return now - self.at >= (DOUBT_S if lost or self.doubted else LOOK_AGAIN_S)
+        return now - self.at >= (UNCERTAIN_S if lost or self.uncertain else REFRESH_S)
 
 
 class Leases:
-    """The consumers of one store as they are known here, by stream."""
+    """Ensures that the leases of JetStream's consumers are never shorter than requested.
+
+    ``ack_wait`` belongs to the consumer, and so applies to all receives. Other workers may extend it, and an
+    administrator may change anything, so a consumer is read again before a change, and from time to time while messages
+    are leased. Only a receive recreates a missing consumer: the old leases are gone with it, and a new consumer would
+    not answer their acknowledgements, while without one they are rejected.
+    """
 
     def __init__(self, api: JetStreamApi) -> None:
         self._api = api
         self._known: dict[str, _Known] = {}
 
     def forget(self, names: Names) -> None:
-        """Have the consumer read anew at the next call, and made by the next receive where it is missing."""
+        """Read the consumer again at the next call; the next receive creates it if missing."""
         self._known.pop(names.stream, None)
 
     async def consumer(self, names: Names, lease_s: float) -> ConsumerState:
-        """Return the consumer, made where it is missing, with leases of at least ``lease_s``."""
+        """Return the consumer, created if missing, with leases of at least ``lease_s``."""
         known = self._known.get(names.stream)
         if known is not None:
             try:
@@ -470,15 +477,15 @@ class Leases:
                 self.forget(names)
         state = await self._read(names)
         if state is None:
-            state = await self._api.make_consumer(names, lease_s or DEFAULT_LEASE_S)
-            self._known[names.stream] = _Known(state, doubted=False)
+            state = await self._api.create_consumer(names, lease_s or DEFAULT_LEASE_S)
+            self._known[names.stream] = _Known(state, uncertain=False)
         return await self._long_enough(names, state, lease_s)
 
     async def hold(self, names: Names, lease_s: float) -> None:
-        """Have the leases that were given out last at least ``lease_s``.
+        """Extend existing leases to at least ``lease_s``.
 
-        Raises `QueueNotFound` where nothing is known of the queue and it is not there. What was known and is gone is
-        forgotten: each acknowledgement is told of it.
+        Raises `QueueNotFound` for an unknown queue that does not exist. A known one that is gone is forgotten: each
+        acknowledgement then fails by itself.
         """
         known = self._known.get(names.stream)
         state = await self._read(names) if known is None else known.state
@@ -489,17 +496,16 @@ class Leases:
         except (ConsumerGone, QueueNotFound):
             self.forget(names)
 
-    async def look_again(self, names: Names, lease_s: float, *, lost: bool = False) -> None:
-        """Read the consumer anew if that is due; ``lost`` says that a lease may have ended too early.
+    async def refresh(self, names: Names, lease_s: float, *, lost: bool = False) -> None:
+        """Read the consumer again if due, and extend short leases; ``lost`` if a lease may have ended too early.
 
-        Leases that are too short by then are lengthened, those given out too. What fails here is tried again after
-        `PUT_OFF_S`.
+        A failure is ignored and repeated after `RETRY_S`.
         """
         known = self._known.get(names.stream)
         if known is None or not known.due(lost=lost):
             return
         try:
-            async with asyncio.timeout(GLANCE_S):
+            async with asyncio.timeout(REFRESH_TIMEOUT_S):
                 state = await self._read(names)
                 if state is not None:
                     await self._long_enough(names, state, lease_s)
@@ -513,14 +519,14 @@ class Leases:
         if state is None:
             self.forget(names)
         else:
-            self._known[names.stream] = _Known(state, doubted=False)
+            self._known[names.stream] = _Known(state, uncertain=False)
         return state
 
     async def _long_enough(self, names: Names, state: ConsumerState, lease_s: float) -> ConsumerState:
         if state.ack_wait_s < lease_s:
-            state = await self._api.lengthen(names, lease_s)
-            # The server has no way to change it only if it is as it was read: another may write a shorter one now.
-            self._known[names.stream] = _Known(state, doubted=True)
+            state = await self._api.extend_leases(names, lease_s)
+            # The server has no conditional update: another program may write a shorter time now.
+            self._known[names.stream] = _Known(state, uncertain=True)
         return state
 
 
@@ -529,8 +535,12 @@ _LINE_BYTES: Final = len(": \r\n")
 _FRAME_BYTES: Final = len("NATS/1.0\r\n\r\n")
 
 
-def written(headers: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the headers to send, None for none."""
+def headers_to_send(headers: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the headers to send, None for none.
+
+    The client library strips spaces of values, and changes other characters depending on its parser. Values that it
+    would change are sent as JSON in one header.
+    """
     if not headers:
         return None
     plain = {name: value for name, value in headers.items() if _passes(value)}
@@ -538,15 +548,15 @@ def written(headers: Mapping[str, str]) -> dict[str, str] | None:
     return {**plain, REST: json.dumps(rest)} if rest else plain
 
 
-def size_of(headers: Mapping[str, str] | None) -> int:
-    """Return how many bytes they take beside the payload."""
+def headers_size(headers: Mapping[str, str] | None) -> int:
+    """Return the size of headers in bytes."""
     if headers is None:
         return 0
     return _FRAME_BYTES + sum(len(name) + len(value) + _LINE_BYTES for name, value in headers.items())
 
 
-def read(message: Incoming) -> dict[str, str]:
-    """Return the headers of a message, of other producers' those that a message of ours may have."""
+def headers_of(message: Incoming) -> dict[str, str]:
+    """Return the headers of a message; of other producers', only valid ones."""
     if not message.headers and message.content_type is None:
         return {}
     found = dict(message.headers)

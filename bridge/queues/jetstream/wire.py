@@ -1,7 +1,7 @@
-"""Requests over one NATS connection: each has an end, and what comes back is heard at an inbox of our own.
+"""Requests over one NATS connection: each has a time-out, and answers arrive at an inbox of this connection.
 
-The connection is made at the first request and made anew at the next one after it broke; nothing is sent twice. Its
-defences against half-open connections and a deaf client library are those of `bridge.brokers.nats.broker`.
+The connection is opened by the first request, and again by the next one after it broke; nothing is sent twice.
+`bridge.brokers.nats.broker` detects half-open connections and failures of the client library.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from bridge.contract.errors import (
 )
 
 ANSWER_S: Final = 5.0
-"""How long an answer may take; less than a listener's own time-out R."""
+"""Time-out of an answer; less than a listener's time-out R."""
 OPTIONS: Final = ("credentials", "nkey", "name", "inbox", "prefix", "replicas")
 NOBODY: Final = "503"
 OLDEST: Final = (2, 10)
-"""Older servers take what they do not know for nothing, such as the word that a consumer is to be there already."""
+"""Older servers ignore unknown fields, such as the condition that a consumer must exist."""
 UNTOLD: Final = (0, 0)
 _UNSUBSCRIBE_S = 1.0
 
 
 class NoResponder(StoreUnavailable):
-    """The server has nobody for this subject: no such stream or consumer, or no JetStream at all."""
+    """No responder for this subject: no such stream or consumer, or no JetStream."""
 
 
 class Answers:
-    """What came back for one request so far."""
+    """The answers to one request."""
 
     def __init__(self, reply: str, within_s: float, silent: Callable[[], None]) -> None:
         self.reply = reply
@@ -52,12 +52,12 @@ class Answers:
         self._silent = silent
         self._waiting: asyncio.Queue[Incoming | None] = asyncio.Queue()
 
-    def heard(self, message: Incoming | None) -> None:
-        """Take an answer, or with None the news that the connection is gone."""
+    def add(self, message: Incoming | None) -> None:
+        """Add an answer, or None if the connection is lost."""
         self._waiting.put_nowait(message)
 
     async def next(self) -> Incoming:
-        """Wait for the next answer. Raises `NoResponder`, and `UnknownOutcome` where none comes in time."""
+        """Wait for the next answer. Raises `NoResponder`, and `UnknownOutcome` if none comes in time."""
         try:
             async with asyncio.timeout(self._within_s):
                 message = await self._waiting.get()
@@ -67,7 +67,7 @@ class Answers:
         if message is None:
             raise UnknownOutcome("jetstream: the connection ended before the answer")
         if status_of(message) == NOBODY and message.reply_to is None:
-            raise NoResponder("jetstream: nobody answers; no such stream, none that leads it now, or no JetStream")
+            raise NoResponder("jetstream: no responder; there is no such stream, it has no leader now, or no JetStream")
         return message
 
 
@@ -81,7 +81,7 @@ class Wire:
         self._broker: NatsBroker | None = None
         self._opening = asyncio.Lock()
         self._watches: set[asyncio.Task[None]] = set()
-        self._doubting: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
         self._open: dict[str, Answers] = {}
         self._inbox: tuple[str, ...] = ()
         self._topics = Topics(".", "*")
@@ -94,7 +94,7 @@ class Wire:
             raise Closed("the store is closed")
 
     async def connect(self) -> None:
-        """See that there is a connection. Raises `StoreUnavailable`, `ConfigurationError` or `Closed`."""
+        """Open the connection if needed. Raises `StoreUnavailable`, `ConfigurationError` or `Closed`."""
         self.check_open()
         if self._broker is None:
             async with self._opening:
@@ -103,7 +103,7 @@ class Wire:
     async def _connect(self) -> None:
         self.check_open()
         if self._broker is not None:
-            return  # another call has made it meanwhile
+            return  # Another call opened it meanwhile.
         inbox = self._where.options.get("inbox", "_INBOX")
         broker = NatsBroker(
             f"{self._where.text}?inbox={inbox}",
@@ -120,8 +120,8 @@ class Wire:
             await broker.connect()
             if UNTOLD < broker.version < OLDEST:
                 old, least = (".".join(map(str, version)) for version in (broker.version, OLDEST))
-                raise ConfigurationError(f"{self._where.text}: this is NATS {old}; JetStream is used from {least} on")
-            await broker.subscribe((*self._inbox, "*"), self._heard)
+                raise ConfigurationError(f"{self._where.text}: this is NATS {old}; the store needs {least} or newer")
+            await broker.subscribe((*self._inbox, "*"), self._on_message)
         except BusUnavailable as error:
             await broker.close()
             raise StoreUnavailable(f"jetstream: {error}; nothing was sent") from error
@@ -135,29 +135,29 @@ class Wire:
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[Answers]:
-        """Give a place for the answers to one request; those that come after the block are forgotten."""
+        """Yield the answers to one request; later ones are dropped."""
         token = uuid.uuid4().hex
-        answers = self._open[token] = Answers(".".join((*self._inbox, token)), self._timeout, self._doubt)
+        answers = self._open[token] = Answers(".".join((*self._inbox, token)), self._timeout, self._start_probe)
         try:
             yield answers
         finally:
             self._open.pop(token, None)
 
     def send(self, subject: str, payload: bytes, answers: Answers, headers: dict[str, str] | None = None) -> None:
-        """Send one request whose answers go to ``answers``; `connect` came first. Raises `StoreUnavailable`."""
+        """Send one request whose answers go to ``answers``; call `connect` first. Raises `StoreUnavailable`."""
         self._send(subject, payload, answers.reply, headers)
 
     def check_size(self, size: int) -> None:
-        """Raise `BadInput` for a payload, with its headers, of more bytes than the server takes."""
+        """Raise `BadInput` for a payload that is too large for the server, with its headers."""
         if self._broker is not None and size > self._broker.payload_max:
             most = self._broker.payload_max
-            raise BadInput("message_too_large", f"the NATS server takes {most} bytes in one message")
+            raise BadInput("message_too_large", f"the NATS server accepts {most} bytes a message")
 
     def _send(self, subject: str, payload: bytes, reply: str, headers: dict[str, str] | None = None) -> None:
         self.check_open()
         broker = self._broker
         if broker is None or not broker.send(subject, payload, reply, headers):
-            raise StoreUnavailable("jetstream: the connection is gone or full; nothing was sent")
+            raise StoreUnavailable("jetstream: the connection is lost or full; nothing was sent")
 
     async def ask(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> Incoming:
         """Send one request and return its one answer. Raises as `connect`, `send` and `Answers.next` do."""
@@ -168,23 +168,23 @@ class Wire:
 
     @contextlib.asynccontextmanager
     async def pulling(self, subject: str, payload: bytes) -> AsyncIterator[Answers]:
-        """Send a request whose answers are messages of a stream, and give the place where they come.
+        """Send a request whose answers are messages of a stream; yield the answers.
 
-        Such messages bear the subject that they were published on, so that only an inbox of its own tells whose they
-        are. Raises as `connect` and `send` do.
+        Such messages have the subject they were published on, so that they need an inbox of their own. Raises as
+        `connect` and `send` do.
         """
         await self.connect()
         with self.asking() as answers:
-            heard = hearing(answers.heard, self._topics, self._complaints)
+            heard = hearing(answers.add, self._topics, self._complaints)
             broker = self._broker
             if broker is None:
-                raise StoreUnavailable("jetstream: the connection is gone; nothing was sent")
+                raise StoreUnavailable("jetstream: the connection is lost; nothing was sent")
             own = f"{answers.reply}.messages"
             gone = (BusUnavailable, OSError, TimeoutError, _library_error())
             try:
                 subscription = await broker.alive().subscribe(own, cb=heard)
             except gone as error:
-                raise StoreUnavailable("jetstream: the connection is gone; nothing was sent") from error
+                raise StoreUnavailable("jetstream: the connection is lost; nothing was sent") from error
             try:
                 self._send(subject, payload, own)
                 yield answers
@@ -194,7 +194,7 @@ class Wire:
                         await subscription.unsubscribe()
 
     async def close(self) -> None:
-        """End it, with whoever waits; may be called twice."""
+        """Close the connection and fail waiting requests; may be called twice."""
         self._closed = True
         async with self._opening:
             broker, self._broker = self._broker, None
@@ -203,7 +203,7 @@ class Wire:
                 watch.cancel()
             if watches:
                 await asyncio.wait(watches)
-            self._tell_all()
+            self._fail_all()
             if broker is not None:
                 await broker.close()
 
@@ -211,21 +211,21 @@ class Wire:
         await broker.broken()
         if self._broker is broker:
             self._broker = None
-        self._tell_all()
+        self._fail_all()
         await broker.close()
 
-    def _doubt(self) -> None:
-        """Ask whether the connection lives: an answer that does not come may be the server's, or the path's.
+    def _start_probe(self) -> None:
+        """Test the connection after a missing answer.
 
-        A server that hangs keeps its connections, and others of its cluster would answer.
+        A server that hangs keeps its connections open, while others of its cluster would answer.
         """
-        if self._broker is not None and self._doubting is None:
-            doubting = self._doubting = asyncio.create_task(self._probe(self._broker), name="jetstream doubt")
+        if self._broker is not None and self._probing is None:
+            doubting = self._probing = asyncio.create_task(self._probe(self._broker), name="jetstream probe")
             self._watches.add(doubting)
-            doubting.add_done_callback(self._doubted)
+            doubting.add_done_callback(self._probed)
 
-    def _doubted(self, task: asyncio.Task[None]) -> None:
-        self._doubting = None
+    def _probed(self, task: asyncio.Task[None]) -> None:
+        self._probing = None
         self._watches.discard(task)
 
     async def _probe(self, broker: NatsBroker) -> None:
@@ -236,18 +236,18 @@ class Wire:
                 self._broker = None
             await broker.close()
 
-    def _tell_all(self) -> None:
+    def _fail_all(self) -> None:
         for answers in self._open.values():
-            answers.heard(None)
+            answers.add(None)
 
-    def _heard(self, message: Incoming) -> None:
+    def _on_message(self, message: Incoming) -> None:
         answers = self._open.get(message.topic[-1])
         if answers is not None:
-            answers.heard(message)
+            answers.add(message)
 
 
 def status_of(message: Incoming) -> str:
-    """Return the status of the server's own words; empty for a message."""
+    """Return the status of a server's answer; empty for a message."""
     return message.headers.get("status", "")
 
 

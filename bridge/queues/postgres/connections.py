@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL database, each checked to lead to tables of this version."""
+"""Connections to a PostgreSQL database, checked for the schema version, and its errors."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ SCHEMA_VERSION: Final = 5
 
 SESSION: Final[dict[str, str]] = {
     "default_transaction_isolation": "read committed",
-    # A queue's table is empty when its plan is made and long when it is used: only the index is right at any length.
+    # A plan made for an empty table is used when it is long: only the index is right at any length.
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "jit": "off",
-    # One plan is right for all values, and making it anew would cost as much as carrying it out.
+    # One plan is right for all values, and planning again would take as long as executing it.
     "plan_cache_mode": "force_generic_plan",
-    # A definite refusal before the caller's own time-out (R, 10 s) leaves the outcome open.
+    # Ends before the caller's time-out (R, 10 s), which would leave the outcome unknown.
     "lock_timeout": "8s",
-    # The server's end of a call that its caller gave up (P2).
+    # The server ends calls whose caller has timed out (P2).
     "statement_timeout": "60s",
-    # The same for a client that stands still amid an answer, whose rows stay locked until then.
+    # The same for a client that hangs during an answer, whose rows stay locked until then.
     "tcp_user_timeout": "60s",
     "idle_in_transaction_session_timeout": "60s",
 }
 
 _NOT_LOCAL: Final = frozenset({"default_transaction_isolation", "tcp_user_timeout"})
-"""Settings that a transaction through a pooler does not make: BEGIN says the first, the other is for our own socket."""
+"""Not set by a transaction through a pooler: BEGIN sets the first, the other applies to the client's socket."""
 _VERSION: Final = "SELECT version FROM queuebell_schema"
 
 
 class PostgresConnections(Connections):
-    """The connections of one store or table, by which it carries out statements."""
+    """The connections of one store or table."""
 
     def __init__(self, access: PostgresAccess, size: int, key: Hashable = None) -> None:
         super().__init__(size, key)
@@ -52,23 +52,22 @@ class PostgresConnections(Connections):
         self._pooled = False
 
     async def fetch(self, sql: str, args: tuple[object, ...], within_s: float) -> list[Any]:
-        """Carry out one statement, a transaction of its own, and return its rows; never twice (L6).
+        """Execute one statement in its own transaction and return its rows; never retries (L6).
 
-        Raises `StoreUnavailable` where it was not carried out, `UnknownOutcome` where that is not known, and what
-        `explain` makes of an answer.
+        Raises `StoreUnavailable` if it was not executed, `UnknownOutcome` if that is unknown, and errors of `explain`.
         """
         rows: list[Any] = await self.use(within_s, lambda connection: connection.fetch(sql, *args))
         return rows
 
     def carried_by(self, process: int) -> bool:
-        """Say whether a process of the server's serves one of these connections, which nobody shares."""
+        """Return whether one of these connections, which must not be shared, belongs to a server process."""
         return any(not connection.is_closed() and connection.get_server_pid() == process for connection in self._open())
 
     def _explained(self, error: Exception, *, connected: bool) -> tuple[QueuebellError, bool]:
-        # What the server refused has left the connection as it was; what the client says has not.
+        # After an error of the server the connection is usable; after one of the client it is not.
         answered = getattr(error, "severity", None) is not None
         if answered and getattr(error, "sqlstate", None) == READ_ONLY:
-            # Another server takes the writes now, and a new connection may lead there; this one never does.
+            # Another server may be the primary now; only new connections can reach it.
             answered = False
             self._end_idle()
         return explain(error, self._access.text, sent=connected), answered
@@ -99,11 +98,11 @@ class PostgresConnections(Connections):
         connection.terminate()
 
     async def _check(self, connection: Any) -> None:
-        """Raise `ConfigurationError` for a database whose tables are missing, older or newer than this program."""
+        """Raise `ConfigurationError` if the tables are missing, older or newer than this program."""
         try:
             version = await connection.fetchval(_VERSION)
         except client().UndefinedTableError:
-            raise NotPrepared(f"{self._access.text}: the database has no queues yet: {INIT_HINT}") from None
+            raise NotPrepared(f"{self._access.text}: the database has no queue tables yet: {INIT_HINT}") from None
         if (fault := misfit(version)) is not None:
             kind = ConfigurationError if version > SCHEMA_VERSION else NotPrepared
             raise kind(f"{self._access.text}: {fault}")
@@ -111,7 +110,7 @@ class PostgresConnections(Connections):
 
 
 class _Pooled:
-    """A connection to a pooler: each statement is a transaction that brings its settings along, in four messages."""
+    """A connection to a pooler: each statement is a transaction with its own settings, in four messages."""
 
     def __init__(self, connection: Any, search_path: str | None) -> None:
         self._connection = connection
@@ -134,7 +133,7 @@ class _Pooled:
         return rows[0][0] if rows else None
 
     def get_server_pid(self) -> int:
-        """Return a process that there is not: the server's is another with each transaction."""
+        """Return -1: each transaction may have another server process."""
         return -1
 
     async def _within(self, call: Callable[[], Awaitable[Any]]) -> Any:
@@ -149,38 +148,38 @@ class _Pooled:
 
 
 def search_in(search_path: str) -> str:
-    """Return the statement by which a transaction looks for tables there."""
+    """Return the statement that sets the search path of a transaction."""
     quoted = search_path.replace("'", "''")
     return f"SELECT set_config('search_path', '{quoted}', true)"
 
 
 def misfit(version: int) -> str | None:
-    """Return why tables of this schema cannot be used by this program, and what to do; None where they can."""
+    """Return why tables of this schema version cannot be used, and what to do; None if they can."""
     if version > SCHEMA_VERSION:
         return (
-            f"a newer version of Queuebell has made the tables (schema {version}, this one knows {SCHEMA_VERSION}); "
-            "nothing was changed: use that version here too"
+            f"the tables are from a newer version of Queuebell (schema {version}, supported {SCHEMA_VERSION}); nothing "
+            "was changed. Upgrade this program"
         )
     if version < SCHEMA_VERSION:
-        return f"the tables are of schema {version}, and {SCHEMA_VERSION} is needed: {INIT_HINT}"
+        return f"the tables have schema {version}, but {SCHEMA_VERSION} is needed: {INIT_HINT}"
     return None
 
 
-INIT_HINT: Final = "make the tables with 'queuebell queue init postgres://...'"
+INIT_HINT: Final = "create or migrate them with 'queuebell queue init postgres://...'"
 READ_ONLY: Final = "25006"
-"""The server is a standby, or takes no writes for now: not on this connection, perhaps on another."""
+"""The server is a standby or read-only; another connection may reach the primary."""
 
-# By SQLSTATE, whole or its class of two letters; the whole is looked up first.
+# By SQLSTATE, or else by its class of two letters.
 _MEANING: Final[dict[str, type[StoreError]]] = {
-    # The server takes connections down in mid-statement; the commit may have been done.
+    # The server closes connections during a statement; the commit may have been done.
     "57P01": UnknownOutcome,
     "57P02": UnknownOutcome,
     "57P05": UnknownOutcome,
     "40003": UnknownOutcome,
     "08": UnknownOutcome,
-    # A disk that is full, and nothing else of its class.
+    # Disk full, unlike the rest of its class.
     "53100": StoreFull,
-    # Its statement was rolled back: nothing happened.
+    # The statement was rolled back.
     READ_ONLY: StoreUnavailable,
     "40": StoreUnavailable,
     "53": StoreUnavailable,
@@ -195,33 +194,33 @@ _NO_DATABASE: Final = "3D000"
 
 
 def explain(error: Exception, where: str, *, sent: bool) -> QueuebellError:
-    """Return our error for one of the client; ``sent`` where the request had left for the server.
+    """Return the store error for a client's error; ``sent`` if the request was sent.
 
-    What the server answered is believed: such a statement was rolled back, but where the connection ended with it.
+    An error of the server means that the statement was rolled back, unless it closed the connection.
     """
     state: Any = getattr(error, "sqlstate", None)
-    # Errors that the client makes up when the connection is gone carry a state too; no server said those.
+    # The client's own errors for a lost connection have a state too, but no severity.
     if isinstance(state, str) and getattr(error, "severity", None):
-        return answered(error, state, where, sent=sent)
+        return error_for(error, state, where, sent=sent)
     why = str(error) or type(error).__name__
     if sent:
         return UnknownOutcome(f"{where}: no answer from the database: {why}")
     return StoreUnavailable(f"{where}: the database cannot be reached: {why}")
 
 
-def answered(error: Exception, state: str, where: str, *, sent: bool) -> QueuebellError:
-    """Return our error for one that has this SQLSTATE, of whichever client; ``sent`` as for `explain`."""
+def error_for(error: Exception, state: str, where: str, *, sent: bool) -> QueuebellError:
+    """Return the store error for an SQLSTATE, of any client; ``sent`` as for `explain`."""
     if state in _MISSING:
-        return StoreError(f"{where}: the database has not the tables that are needed: {INIT_HINT}")
+        return StoreError(f"{where}: tables are missing in the database: {INIT_HINT}")
     if state[:2] == "22" or state == "23514":
-        return BadInput("bad_parameter", "the database refuses a value: " + str(error))
+        return BadInput("bad_parameter", "the database rejects a value: " + str(error))
     meaning = _MEANING.get(state) or _MEANING.get(state[:2]) or StoreError
     if not sent and meaning is UnknownOutcome:
         meaning = StoreUnavailable
     if state == _NO_DATABASE:
-        return ConfigurationError(f"{where}: {error}: make it, or mend the address")
+        return ConfigurationError(f"{where}: {error}: create it, or correct the address")
     if state in _REFUSED or state[:2] in _REFUSED:
         if not sent:
-            return ConfigurationError(f"{where}: the database does not let this user in: {error}")
-        return StoreError(f"{where}: this user may not do that: {error}")
+            return ConfigurationError(f"{where}: the database rejects this user: {error}")
+        return StoreError(f"{where}: this user has no permission: {error}")
     return meaning(f"{where}: {error} (SQLSTATE {state})")

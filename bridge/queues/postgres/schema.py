@@ -1,7 +1,7 @@
-"""The tables of the store on PostgreSQL: made, migrated upward, and optionally given a voice (NOTIFY).
+"""The tables of the store on PostgreSQL, their migrations, and the optional triggers that NOTIFY of puts.
 
-A version of the schema is a script; scripts that were carried out stand in `queuebell_schema` and are never changed.
-Everything happens in one transaction, one process at a time.
+Each schema version is a script, which is never changed. `init` runs the missing ones in one transaction, one process at
+a time; ``--notify`` creates the triggers, ``--no-notify`` removes them and records that this is intended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.queues.postgres.connections import SCHEMA_VERSION, explain, search_in
 
-_LOCK: Final = 0x71756575656265  # any number, the same for all who make these tables
+_LOCK: Final = 0x71756575656265  # Any number, the same for all processes.
 _REFERENCE: Final = "'^[A-Za-z0-9][A-Za-z0-9_-]{0,79}/[A-Za-z0-9][A-Za-z0-9_-]{0,79}$'"
 
 _FIRST: Final = f"""
@@ -62,8 +62,8 @@ RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
 $$;
 """  # noqa: S608
 
-# A check is carried out at each update of a row, also where it looks at nothing that was changed. Counted repetitions
-# made it a third of the cost of a receive; lengths are cheaper to ask for beside the letters.
+# Checks run at each update of a row, even of other columns. With counted repetitions they took a third of the time of a
+# receive; separate checks of lengths are faster.
 _LETTERS: Final = "'^[A-Za-z0-9][A-Za-z0-9_-]*/[A-Za-z0-9][A-Za-z0-9_-]*$'"
 _SECOND: Final = "".join(
     f"""
@@ -73,13 +73,13 @@ ALTER TABLE {table} DROP CONSTRAINT {table}_{column}_check, ADD CONSTRAINT {tabl
 """
     for table, column in (("queuebell_queues", "name"), ("queuebell_messages", "queue"))
 )
-# Of two indexes that seem to cost the same, as all do on a table that was vacuumed while empty, the planner takes the
-# younger one. By id it must be this: the other would be read from end to end, and the plan outlives the emptiness.
+# Of two indexes with equal cost, as on a table vacuumed while empty, the planner uses the younger one. For ids it must
+# be this one: the other would be scanned completely, and the plan stays when the table grows.
 _YOUNGEST: Final = "ALTER TABLE queuebell_messages DROP CONSTRAINT queuebell_messages_pkey, ADD PRIMARY KEY (id);"
 
-# A text given to a column of bytes is read as escapes, so that JSON with a backslash is changed or refused, and nothing
-# in the table could tell. So a plain INSERT names what it gives, `text` or `bytes`; both are empty in every row. Who
-# knows that the body is bytes, a worker of the older version too, names `inserted_at` as well, and passes at no cost.
+# A text given to a column of bytes is parsed for escapes, so that JSON with a backslash is changed or rejected
+# unnoticed. So a plain INSERT uses `text` or `bytes`, which are empty in every row. Statements that give the body as
+# bytes, also those of older workers, set `inserted_at` too, and so avoid the trigger.
 _THIRD: Final = """
 ALTER TABLE queuebell_messages ADD COLUMN text text, ADD COLUMN bytes bytea, ALTER COLUMN inserted_at DROP DEFAULT;
 
@@ -110,7 +110,7 @@ $$;
     for kind in ("jsonb", "json")
 )
 
-# A put under a key finds its message by an index that only keyed messages are in: the others cost what they did.
+# The index for puts under keys contains only messages with keys, so others cost nothing more.
 _FOURTH: Final = """
 ALTER TABLE queuebell_messages ADD COLUMN key text COLLATE "C";
 CREATE INDEX queuebell_messages_key ON queuebell_messages (queue, key) WHERE key IS NOT NULL;
@@ -144,7 +144,7 @@ BEGIN
 END $$;
 """
 
-# What SQL puts is held to the rule of `bridge.contract.headers` here; what our own statements put was already.
+# Checks headers of plain SQL by the rules of `bridge.contract.headers`, as the store does before its statements.
 _HEADERS: Final = f"""
 ALTER TABLE queuebell_messages ADD COLUMN headers jsonb;
 
@@ -194,7 +194,7 @@ BEGIN
     RETURN new;
 END $$;
 """  # noqa: S608
-# A parameter more makes another function, and beside the one before a call would be ambiguous.
+# Another parameter makes another function, so without the DROP, calls would be ambiguous.
 _CALLS: Final = """
 DROP FUNCTION queuebell_put(text, json, interval, interval);
 DROP FUNCTION queuebell_put(text, jsonb, interval, interval);
@@ -234,16 +234,15 @@ $$;
 MIGRATIONS: Final[tuple[str, ...]] = (_FIRST, _SECOND + _YOUNGEST, _THIRD, _FOURTH, _HEADERS + _CALLS + _OTHER_CALLS)
 assert len(MIGRATIONS) == SCHEMA_VERSION
 _TEXT: Final = 3
-"""The first schema whose plain INSERTs name what they give."""
+"""The first schema whose plain INSERTs use text or bytes."""
 
 
 async def init(url: str, *, notify: bool | None = None, prefix: str = DEFAULT_PREFIX) -> list[str]:
-    """Make or migrate the tables, and return what was done, a line each; doing it again does nothing.
+    """Create or migrate the tables; return a line for each change. Repeating it changes nothing.
 
-    ``notify`` True has every put NOTIFY the channel ``prefix``, False ends that, None leaves it, and brings functions
-    of another version up to date. A schema named by
-    ``search_path`` in the address is made too. Raises `ConfigurationError` for a database that a newer version has
-    written, and what a store call raises.
+    With ``notify`` True every put will NOTIFY the channel ``prefix``, with False none will; None keeps that, but
+    upgrades trigger functions of another version. A schema in the address's ``search_path`` is created too. Raises
+    `ConfigurationError` for tables of a newer version, and errors of store calls.
     """
     access = PostgresAccess(url, options=("pool_size",)).direct
     if len(prefix) > CHANNEL_BYTES_MAX:
@@ -251,7 +250,7 @@ async def init(url: str, *, notify: bool | None = None, prefix: str = DEFAULT_PR
     check_prefix(prefix)
     try:
         try:
-            # A setting of the session has a pooler tell itself: else it would keep our prepared statements for others.
+            # A pooler rejects session settings and so reveals itself; prepared statements would reach other clients.
             connection = await access.connect(settings={"idle_in_transaction_session_timeout": "60s"})
         except client().PostgresError as error:
             if not is_pooler(error):
@@ -270,7 +269,7 @@ async def init(url: str, *, notify: bool | None = None, prefix: str = DEFAULT_PR
 
 async def _init(connection: Any, access: PostgresAccess, notify: bool | None, prefix: str) -> list[str]:
     done: list[str] = []
-    # One that stands still would have all others wait, and all puts: the tables are locked.
+    # The tables are locked: a process that hangs would block all puts.
     await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '60s'")
     await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
     if access.search_path is not None:
@@ -278,13 +277,13 @@ async def _init(connection: Any, access: PostgresAccess, notify: bool | None, pr
         name = first if first.startswith('"') else f'"{first.lower()}"'
         if await connection.fetchval("SELECT to_regnamespace($1) IS NULL", name):
             await connection.execute(f"CREATE SCHEMA {name}")
-            done.append(f"schema {name} made")
+            done.append(f"schema {name} created")
         await connection.execute(search_in(access.search_path))
     await connection.execute("CREATE TABLE IF NOT EXISTS queuebell_schema (version integer NOT NULL)")
     version = await connection.fetchval("SELECT version FROM queuebell_schema") or 0
     if version > len(MIGRATIONS):
         raise ConfigurationError(
-            f"{access.text}: a newer version of Queuebell has made the tables (schema {version}, this one knows "
+            f"{access.text}: the tables are from a newer version of Queuebell (schema {version}, supported "
             f"{len(MIGRATIONS)}); nothing was changed"
         )
     for script in MIGRATIONS[version:]:
@@ -295,39 +294,39 @@ async def _init(connection: Any, access: PostgresAccess, notify: bool | None, pr
         done.append(
             f"tables migrated from schema {version} to {len(MIGRATIONS)}"
             if version
-            else f"tables of schema {len(MIGRATIONS)} made"
+            else f"tables of schema {len(MIGRATIONS)} created"
         )
     if 0 < version < _TEXT:
-        done.append("a plain INSERT names text or bytes from now on, and is refused where it names body")
+        done.append("a plain INSERT must use text or bytes from now on; body is rejected")
     if notify:
-        await connection.execute(speak(prefix))
+        await connection.execute(notify_script(prefix))
         done.append(f"every put notifies the channel {prefix}")
     elif notify is False:
-        await connection.execute(SILENCE)
-        done.append("puts notify nobody")
-    elif (channel := outdated(await connection.fetchval(SPOKEN))) is not None:
-        await connection.execute(speak(channel))
-        done.append(f"every put notifies the channel {channel} as this version has it")
+        await connection.execute(NO_NOTIFY)
+        done.append("puts send no notifications")
+    elif (channel := outdated_channel(await connection.fetchval(PUT_FUNCTION))) is not None:
+        await connection.execute(notify_script(channel))
+        done.append(f"trigger functions upgraded; every put notifies the channel {channel}")
     return done
 
 
 _SLOT: Final = "extract(epoch FROM clock_timestamp())::bigint"
-"""The second that a promise is for."""
+"""The second of a promise."""
 COMMIT: Final = "'postgres:' || extract(epoch FROM pg_postmaster_start_time()) || ':' || pg_current_xact_id()"
-"""What names the transaction that a statement is part of, among those of all servers."""
+"""The unique name of a statement's transaction, among all servers."""
 
-# `bridge/triggers/postgres.py` reads a NOTIFY: a trigger as JSON, or a queue reference alone. For delayed messages it
-# carries the earliest time; the receive at that time learns from the store when the next message is due.
+# `bridge/triggers/postgres.py` reads a NOTIFY: a trigger as JSON, or only a queue reference. For delayed messages it
+# has the earliest time; the receive at that time learns from the store when the next message is due.
 #
 # A NOTIFY is named after its transaction and queue. The bridge through which the message was put publishes the same
 # name over the broker (`bridge.service.shared_store`), so a bridge that gets both requests one wake (B13). Both round
 # up a new delay in the same way; for a row with an older timestamp the remaining time counts.
 #
-# A commit that notifies waits for all others in the database that do, its write to the disk included. So a bridge that
-# hears very many promises to look by itself (`bridge/triggers/promises.py`), and a put whose queue is promised says
-# nothing. Its transaction is taken part in first and the promise looked at then: in this order whoever withdraws a
-# promise, and reads afterwards which transactions are open, knows of each that relied on it. A promise is for two
-# seconds of the server's clock at most, for a frozen bridge keeps its connection, and with it its locks.
+# Commits that notify are serialised in a database, including their writes to disk. So a bridge that receives very many
+# promises to check queues itself (`bridge/triggers/promises.py`), and puts on promised queues do not notify. A put
+# first registers its transaction and then reads the promise: so a bridge that withdraws a promise, and reads the open
+# transactions afterwards, sees each that relied on it. A promise lasts two seconds of the server's clock at most, as a
+# frozen bridge keeps its connection, and so its locks.
 _PUT: Final = f"""
 DECLARE
     put record;
@@ -365,7 +364,7 @@ BEGIN
     RETURN NULL;
 END """
 _FUNCTIONS: Final = {"queuebell_messages": _PUT, "queuebell_queues": _RESUME}
-MEANT: Final = "puts notify nobody, and that is meant"
+NO_NOTIFY_NOTE: Final = "puts notify nobody, and that is meant"
 _channel = re.compile(r"pg_notify\('([^']*)'").search
 
 PROMISE: Final = f"""
@@ -377,12 +376,12 @@ given AS MATERIALIZED (
 )
 SELECT name, pg_notify($1, word)::text AS said FROM given
 """  # noqa: S608
-"""Promise to look after the queues ``$2`` of channel ``$1``, and after no others, until the next second is over.
+"""Promise to check the queues ``$2`` of channel ``$1``, and no others, until the end of the next second.
 
-Says of which, as another bridge may have done so, and tells all bridges the words ``$3`` of those.
+Returns those promised, as another bridge may have promised some, and notifies all bridges with their texts ``$3``.
 """
 PROMISED_S: Final = 2.0
-"""How long a promise stands at most that is not given again."""
+"""The longest duration of a promise that is not renewed."""
 WITHDRAW: Final = "SELECT pg_advisory_unlock_all()"
 OPEN: Final = """
 SELECT virtualtransaction AS transaction FROM pg_locks
@@ -390,18 +389,18 @@ WHERE locktype = 'advisory' AND objsubid = 1 AND granted
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND ((classid::bigint << 32) | objid::bigint) = hashtextextended($1, 1)
 """
-"""The transactions that have put something on channel ``$1`` and are not over."""
+"""The open transactions with puts on channel ``$1``."""
 
-SILENCE: Final = f"""
+NO_NOTIFY: Final = f"""
 DROP TRIGGER IF EXISTS queuebell_notify ON queuebell_messages;
 DROP TRIGGER IF EXISTS queuebell_notify ON queuebell_queues;
 DROP FUNCTION IF EXISTS queuebell_notify_put();
 DROP FUNCTION IF EXISTS queuebell_notify_resume();
-COMMENT ON TRIGGER queuebell_insert ON queuebell_messages IS '{MEANT}';
+COMMENT ON TRIGGER queuebell_insert ON queuebell_messages IS '{NO_NOTIFY_NOTE}';
 """
-LOOK: Final = f"""
+TRIGGERS: Final = f"""
 SELECT n.nspname::text AS schema, c.relname::text AS of, p.prosrc AS function, EXISTS (
-    SELECT FROM pg_trigger AS i WHERE i.tgrelid = c.oid AND obj_description(i.oid, 'pg_trigger') = '{MEANT}'
+    SELECT FROM pg_trigger AS i WHERE i.tgrelid = c.oid AND obj_description(i.oid, 'pg_trigger') = '{NO_NOTIFY_NOTE}'
 ) AS meant
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 LEFT JOIN pg_trigger AS t ON t.tgrelid = c.oid AND t.tgname = 'queuebell_notify' AND t.tgenabled IN ('O', 'A')
@@ -410,20 +409,20 @@ WHERE c.relname IN ('queuebell_messages', 'queuebell_queues') AND c.relkind IN (
     AND ($1::bool OR n.nspname = ANY (current_schemas(false)))
 ORDER BY schema, of
 """  # noqa: S608
-"""What `hearing` judges; `$1`: whether tables of all schemas count, as a channel is one for the whole database."""
+"""The rows for `check_notify`; with `$1` of all schemas, as a channel belongs to the whole database."""
 
-ROOM: Final = """
+CONNECTIONS: Final = """
 SELECT count(*)::int AS used, (current_setting('max_connections')::int
     - current_setting('superuser_reserved_connections')::int) AS most
 FROM pg_stat_activity WHERE backend_type = 'client backend'
 """
-"""How many connections of the server are in use, and how many there are for everybody."""
+"""The numbers of connections in use and available."""
 FULL: Final = 0.8
-"""From this part on `room` warns."""
+"""The share from which `check_connections` warns."""
 
 
-def speak(channel: str) -> str:
-    """Return the script that has every put, and each resume of a queue, notify this channel."""
+def notify_script(channel: str) -> str:
+    """Return the script that makes every put, and each resume of a queue, notify a channel."""
     return f"""
 CREATE OR REPLACE FUNCTION queuebell_notify_put() RETURNS trigger LANGUAGE plpgsql AS
     $${_PUT.format(channel=channel)}$$;
@@ -439,21 +438,21 @@ COMMENT ON TRIGGER queuebell_insert ON queuebell_messages IS NULL;
 """
 
 
-SPOKEN: Final = """
+PUT_FUNCTION: Final = """
 SELECT p.prosrc FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
 WHERE t.tgrelid = 'queuebell_messages'::regclass AND t.tgname = 'queuebell_notify' AND t.tgenabled IN ('O', 'A')
 """
-"""The function by which puts notify, where they do."""
+"""The trigger function of puts, if there is one."""
 
 
-def outdated(function: str | None) -> str | None:
-    """Return the channel of a function that puts notify by, where it is of another version; None where it is not."""
+def outdated_channel(function: str | None) -> str | None:
+    """Return the channel of a trigger function of another version; None for this version's, or none."""
     found = None if function is None else _channel(function)
     return None if found is None or function == _PUT.format(channel=found[1]) else found[1]
 
 
-class Voice(NamedTuple):
-    """What stands at one table: the text of its trigger function, None where there is none that works."""
+class NotifyTrigger(NamedTuple):
+    """The trigger of one table: the text of its function, None if it has none that is enabled."""
 
     schema: str
     of: str
@@ -461,38 +460,38 @@ class Voice(NamedTuple):
     meant: bool
 
 
-class Hearing(NamedTuple):
-    """Whether plain puts wake listeners, in one line."""
+class CheckResult(NamedTuple):
+    """The result of a check, in one line."""
 
     ok: bool
     detail: str
 
 
-def room(used: int, most: int) -> Hearing:
-    """Say whether a server has connections left for a fleet that grows."""
+def check_connections(used: int, most: int) -> CheckResult:
+    """Return whether the server has enough connections left for more workers."""
     detail = f"{used} of the server's {most} connections are in use"
     if used < FULL * most:
-        return Hearing(True, detail)
-    return Hearing(
+        return CheckResult(True, detail)
+    return CheckResult(
         False,
-        f"{detail}; with none left it refuses workers, bridges and your application alike. Messages are safe. Each "
-        "worker process has up to pool_size (8) for each address: lower it in the address, or raise max_connections",
+        f"{detail}; with none left it rejects workers, bridges and your application. Messages are safe. Each worker "
+        "process uses up to pool_size (8) for each address: lower it in the address, or raise max_connections",
     )
 
 
-def hearing(voices: Iterable[Voice], channel: str) -> Hearing:
-    """Say whether what is put in these tables is heard on ``channel``.
+def check_notify(triggers: Iterable[NotifyTrigger], channel: str) -> CheckResult:
+    """Return whether puts in these tables notify ``channel``.
 
-    Tables that notify another channel belong to another system, as long as some notify this one.
+    Tables that notify another channel are ignored if others notify this one.
     """
-    schemas: dict[str, dict[str, Voice]] = {}
-    for voice in voices:
-        schemas.setdefault(voice.schema, {})[voice.of] = voice
+    schemas: dict[str, dict[str, NotifyTrigger]] = {}
+    for trigger in triggers:
+        schemas.setdefault(trigger.schema, {})[trigger.of] = trigger
     if not schemas:
-        return Hearing(
+        return CheckResult(
             True,
-            "there are no tables of queues here ('queuebell queue init' makes them); "
-            "what anybody notifies wakes listeners",
+            "there are no queue tables here ('queuebell queue init' creates them); notifications of other programs "
+            "wake workers",
         )
     faults: list[str] = []
     others: list[str] = []
@@ -502,27 +501,27 @@ def hearing(voices: Iterable[Voice], channel: str) -> Hearing:
         said = {of: tables[of].function if of in tables else None for of in _FUNCTIONS}
         found = next((match[1] for text in said.values() if text is not None and (match := _channel(text))), None)
         if found is not None and found != channel:
-            others.append(f"puts in schema {schema} notify the channel {found}, and this bridge listens to {channel}")
+            others.append(f"puts in schema {schema} notify the channel {found}, but this bridge listens to {channel}")
         elif not any(said.values()) and any(each.meant for each in tables.values()):
             silent.append(schema)
         elif None in said.values():
             missing = " and ".join(of for of, text in said.items() if text is None)
             faults.append(f"schema {schema} has no trigger function at {missing}")
         elif any(said[of] != text.format(channel=channel) for of, text in _FUNCTIONS.items()):
-            faults.append(f"the trigger functions of schema {schema} are of another version of Queuebell")
+            faults.append(f"the trigger functions of schema {schema} are from another version of Queuebell")
         else:
             heard.append(schema)
     if others and not heard:
         faults += others
     if faults:
-        # Without it the command would make what notifies the usual channel, and nothing would be mended.
-        told = "" if channel == DEFAULT_PREFIX else f"QUEUEBELL_PREFIX={channel} "
-        return Hearing(
+        # Without the prefix, the command would create functions for the default channel, which would not help.
+        setting = "" if channel == DEFAULT_PREFIX else f"QUEUEBELL_PREFIX={channel} "
+        return CheckResult(
             False,
-            f"not every plain put wakes listeners: {'; '.join(faults)}. Such messages are safe, and wait a minute or "
-            f"so. Make the functions with '{told}queuebell queue init postgres://... --notify', or say with "
-            "'--no-notify' that producers publish by themselves",
+            f"not every plain put wakes workers: {'; '.join(faults)}. Such messages are safe, but may wait about a "
+            f"minute. Create the functions with '{setting}queuebell queue init postgres://... --notify', or use "
+            "'--no-notify' if producers publish triggers themselves",
         )
     if heard:
-        return Hearing(True, f"plain puts in schema {', '.join(heard)} wake listeners")
-    return Hearing(True, f"puts in schema {', '.join(silent)} notify nobody, as was asked for (--no-notify)")
+        return CheckResult(True, f"plain puts in schema {', '.join(heard)} wake workers")
+    return CheckResult(True, f"puts in schema {', '.join(silent)} send no notifications, as configured (--no-notify)")

@@ -1,11 +1,11 @@
 """The statements of the store on PostgreSQL: each is one call, one round trip and one transaction.
 
-``$1`` is the queue everywhere. Time is the server's `clock_timestamp()`, read once a statement. All parts of a
-statement see one snapshot: the plain counts see messages as they stood before this very statement took some.
+``$1`` is always the queue. Time is the server's `clock_timestamp()`, read once a statement. All parts of a statement
+see one snapshot: counts see messages as they were before the statement leased some.
 
-Statistics of a queue's table are always of another hour, and a plan that is made while it is empty is used when it is
-long. So nothing is left to choose: rows to change are named by ``id = ANY(array)``, never joined, and a queue's name is
-compared as an expression where an index on it would be the wrong one.
+Statistics of a queue's table are always outdated, and a plan made for an empty table is used when it is long. So the
+statements leave the planner no choice: rows to change are selected by ``id = ANY(array)``, never joined, and a queue's
+name is compared as an expression where an index on it would be the wrong one.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from __future__ import annotations
 from typing import Final
 
 from bridge.contract.names import DEFAULT_PREFIX
-from bridge.queues.postgres.schema import COMMIT, MEANT
+from bridge.queues.postgres.schema import COMMIT, NO_NOTIFY_NOTE
 
 BATCH_MAX: Final = 256
-"""The most messages a statement: what it costs besides its rows, its commit and both ways, is small beside so many."""
+"""Maximum of messages a statement; with so many, commit and round trip hardly matter."""
 FREED: Final = 2
 """Of a move in `SETTLE`: no worker holds the message then. With 1 added the receive that it undoes does not count."""
 COUNTED: Final = 32
-"""A receive counts so many full batches of its own at most, and of invisible ones just one where its batch is full;
-`DEPTH` counts all."""
+"""A receive counts at most so many of its batches, and after a full batch one batch of invisible messages; `DEPTH`
+counts all."""
 COUNTED_ON: Final = 8
-"""The same of a receive that goes on from a mark: there is one that counts more each second."""
+"""The same for a receive that starts at a mark; each second another one counts more."""
 COUNTS_MAX: Final = 100_000
 APART_MAX: Final = 10_000
-"""`COUNTS` counts so many visible messages at most, and so many others, whose rows it has to read."""
+"""Limits of `COUNTS` for visible messages, and for others, whose rows it has to read."""
 PURGED: Final = 1000
 FORGOTTEN_PER_PUT: Final = 4
-"""Keys past their time that one put under a key looks at."""
+"""Expired keys that one put under a key checks."""
 
 _MOMENT = "moment AS MATERIALIZED (SELECT clock_timestamp() AS now)"
 _NOW = "(SELECT now FROM moment)"
@@ -41,8 +41,8 @@ _MS = "interval '1 millisecond'"
 
 
 def _exists(schema: str = "") -> str:
-    # A queue is there while it has a row or a message: so a put that crosses a delete of the queue, or a plain INSERT,
-    # is never a message without a queue.
+    # A queue exists while it has a row or a message: a put concurrent with a delete of the queue, or a plain INSERT, is
+    # then never a message without a queue.
     return f"""(EXISTS (SELECT FROM {schema}queuebell_queues WHERE name = $1)
     OR EXISTS (SELECT FROM {schema}queuebell_messages WHERE queue = $1))"""  # noqa: S608
 
@@ -51,10 +51,10 @@ _EXISTS = _exists()
 
 
 def _made(schema: str, only: str) -> str:
-    """Return the making of a queue that is missing.
+    """Return the creation of a missing queue.
 
-    Of two that make one, the second would wait for the end of the first's transaction, which is the caller's. So only
-    one at a time tries, and the others put without a row: their message has the queue be there.
+    A second one would wait for the end of the first's transaction, which may be the caller's. So only one at a time
+    tries, and the others put without a row: their message makes the queue exist.
     """
     return f"""made AS (
     INSERT INTO {schema}queuebell_queues (name) SELECT $1
@@ -79,17 +79,17 @@ RETURNING {returning}
 
 
 _LISTS = "$2::bytea[], $3::bigint[], $4::bigint[], $5::text[]"
-"""A list of headers may be null: none of the messages has any."""
+"""Headers are null if no message has any."""
 _HEADERS = "given.headers::jsonb"
 _NAMED = f"id, receipt, (SELECT {COMMIT}) AS said"
 PUT: Final = _put(_LISTS, _HEADERS, _NAMED)
 PUT_EXISTING: Final = _put(_LISTS, _HEADERS, _NAMED, only=_EXISTS)
-"""The same on a queue that is there; no row where it is not."""
+"""The same for an existing queue; returns no row if it does not exist."""
 
 
-# Who puts under a key that another is putting under waits for the other's end, and then goes by what is written: a key
-# stands while its time is not over, or its message is there. Each put looks at some keys whose time is over: so they go
-# faster than new ones come, and no other call pays for them. ctid names rows that this statement has locked.
+# A put under a key waits for another put of the same key to end. A key is valid until it expires, and while its message
+# exists. Each put checks some expired keys, so that they are removed faster than new ones come, at no cost for other
+# calls. ctid selects rows that this statement has locked.
 def _put_once(
     schema: str, only: str, create: bool, body: str, number: str, digest: str, key: str, headers: str, returning: str
 ) -> str:
@@ -130,7 +130,7 @@ SELECT here.inside, here.there, put.* FROM here LEFT JOIN put ON true
 
 
 def put_once(*, create: bool) -> str:
-    """Return the put of one message under the key ``$5``: ``id`` is null where the key is known, or nothing `there`.
+    """Return the put of one message under the key ``$5``: ``id`` is null if the key is known, or if not `there`.
 
     ``$2`` to ``$4`` are body, delay in ms and time to live in s; ``$6`` is the body's digest, ``$7`` the window in ms,
     ``$8`` the headers as JSON, null for none.
@@ -138,7 +138,7 @@ def put_once(*, create: bool) -> str:
     return _put_once("", "true", create, "$2::bytea", "${}::bigint", "$6::text", "$5::text", "$8::text::jsonb", _NAMED)
 
 
-# Claimed in the order of the keys: two statements that name the same never wait for each other in a circle.
+# Claimed in the order of keys, so that two statements with the same keys cannot deadlock.
 PUT_EACH_ONCE: Final = f"""
 WITH {_MOMENT},
 given AS MATERIALIZED (
@@ -160,17 +160,17 @@ SELECT $1, given.key, given.body, {_NOW}, {_NOW} + given.delay * {_MS},
 FROM given WHERE given.key = ANY(ARRAY(SELECT key FROM claimed)) ORDER BY given.place
 RETURNING key
 """  # noqa: S608
-"""The put of many under different keys; the keys of those that are new."""
+"""The put of many messages under different keys; returns the new keys."""
 
 OTHERS: Final = """
 SELECT given.key FROM unnest($2::text[], $3::text[]) AS given (key, digest)
 JOIN queuebell_once AS o ON o.queue = $1 AND o.key = given.key WHERE o.digest <> decode(given.digest, 'hex')
 """
-"""Those of the keys ``$2`` under which another body was put than the digests ``$3`` say."""
+"""Those of the keys ``$2`` whose body has another digest than ``$3``."""
 
 
 def known(schema: str = "") -> str:
-    """Return the question whether what was put under the key ``$2`` has the digest ``$3``; no row for no such key."""
+    """Return the query whether the body under the key ``$2`` has the digest ``$3``; no row for an unknown key."""
     return f"""
 SELECT encode(digest, 'hex') = CAST($3 AS text) AS same FROM {schema}queuebell_once
 WHERE queue = $1 AND key = CAST($2 AS text)
@@ -178,7 +178,7 @@ WHERE queue = $1 AND key = CAST($2 AS text)
 
 
 def quoted(schema: str) -> str:
-    """Return the name of a schema as it stands before the name of a table."""
+    """Return a quoted schema, with a dot, as a prefix of a table."""
     return '"' + schema.replace('"', '""') + '".'
 
 
@@ -186,16 +186,16 @@ _TEXTS = "lpad(to_hex(id), 16, '0') AS id, replace(receipt::text, '-', '') AS re
 _INSIDE = "pg_current_xact_id()::text = $5"
 
 
-def _ringing(ring: bool) -> str:
-    return _TEXTS + (f", pg_notify('{DEFAULT_PREFIX}', $1)::text AS said" if ring else "")
+def _returning_texts(notify: bool) -> str:
+    return _TEXTS + (f", pg_notify('{DEFAULT_PREFIX}', $1)::text AS said" if notify else "")
 
 
-def put_within(schema: str, *, ring: bool, create: bool) -> str:
-    """Return the put on a connection of somebody else's, where only ``schema`` says which tables are meant.
+def put_within(schema: str, *, notify: bool, create: bool) -> str:
+    """Return the put on the caller's connection, with the tables of ``schema``.
 
-    All it takes and returns are texts, which every driver has: lists are joined by commas, bytes are as the server
-    writes them, and headers are JSON as such bytes (``$6``). It puts nothing outside the transaction ``$5``. With
-    ``ring`` it notifies the channel ``queuebell``.
+    All values are texts, which every driver supports: lists are joined by commas, bytes are in the server's text
+    format, and headers are JSON as such bytes (``$6``). It puts nothing outside the transaction ``$5``. With ``notify``
+    it notifies the channel ``queuebell``.
     """
     lists = ", ".join(
         f"string_to_array(${place}, ',')::{kind}[]"
@@ -204,54 +204,54 @@ def put_within(schema: str, *, ring: bool, create: bool) -> str:
     headers = _from_bytes("given.headers")
     tables = quoted(schema)
     only = _INSIDE if create else f"{_INSIDE} AND {_exists(tables)}"
-    return _put(lists, headers, _ringing(ring), schema=tables, only=only)
+    return _put(lists, headers, _returning_texts(notify), schema=tables, only=only)
 
 
 def _from_bytes(headers: str) -> str:
-    """Return JSON that came as bytes, none where there are none of them."""
+    """Return JSON given as bytes, null for no bytes."""
     return f"CASE WHEN octet_length({headers}) > 0 THEN convert_from({headers}, 'UTF8')::jsonb END"
 
 
-def put_once_within(schema: str, *, ring: bool, create: bool) -> str:
-    """Return the put of one message under a key likewise.
+def put_once_within(schema: str, *, notify: bool, create: bool) -> str:
+    """Return the put of one message under a key on the caller's connection, as `put_within`.
 
-    ``$6`` is its digest, ``$7`` the window, ``$8`` the key, ``$9`` the headers.
+    ``$6`` is the digest, ``$7`` the window, ``$8`` the key, ``$9`` the headers.
     """
     number, key = "CAST(${} AS text)::bigint", "CAST($8 AS text)"
     body, digest = "CAST($2 AS text)::bytea", "CAST($6 AS text)"
     headers = _from_bytes("CAST($9 AS text)::bytea")
-    return _put_once(quoted(schema), _INSIDE, create, body, number, digest, key, headers, _ringing(ring))
+    return _put_once(quoted(schema), _INSIDE, create, body, number, digest, key, headers, _returning_texts(notify))
 
 
 INSIDE: Final = "SELECT pg_current_xact_id()::text = $1"
 """Whether this statement is part of the transaction ``$1``."""
 
 
-# The server's start and the tables' number in it, told by two connections, say whether both lead to the same tables; a
-# name of a host or a database does not, for there may be a pooler in between. The transaction gets its number here: a
-# statement in another one, as each is where none was begun, has another.
+# The server's start and the tables' number in it show whether two connections lead to the same tables; names of hosts
+# and databases do not, because of poolers. The transaction gets its number here: in autocommit mode each statement has
+# another one.
 WITHIN: Final = f"""
 SELECT concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()), d.oid, c.oid), n.nspname::text,
     CASE WHEN current_setting('transaction_read_only') = 'off' THEN pg_current_xact_id()::text END, EXISTS (
         SELECT FROM pg_trigger AS t WHERE t.tgrelid = c.oid
         AND (t.tgname = 'queuebell_notify' AND t.tgenabled IN ('O', 'A')
-            OR obj_description(t.oid, 'pg_trigger') = '{MEANT}')
+            OR obj_description(t.oid, 'pg_trigger') = '{NO_NOTIFY_NOTE}')
     )
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, pg_database AS d
 WHERE c.oid = to_regclass(CASE WHEN $1 = '' THEN '' ELSE quote_ident($1) || '.' END || 'queuebell_messages')
     AND d.datname = current_database()
 """  # noqa: S608
-"""Where a connection leads: which tables, their schema (``$1``, or the first on the search path), the transaction (null
-where it takes no writes), and whether puts ring by themselves or are meant not to; no row where there are no tables."""
+"""Where a connection leads: the tables, their schema (``$1``, or the first on the search path), the transaction (null
+if read-only), and whether the tables notify of puts or are set not to; no row without tables."""
 
 
 def version_within(schema: str) -> str:
-    """Return the question for the version of the tables in ``schema``."""
+    """Return the query for the version of the tables in ``schema``."""
     return f"SELECT version FROM {quoted(schema)}queuebell_schema"  # noqa: S608
 
 
-# A lease need not outlive a crash of the server: without it the message is there again, which a lease that ended would
-# have it be too. So a receive does not wait for the disk; puts and settlements do.
+# A lease need not survive a crash of the server: without it the message is visible again, as after the end of the
+# lease. So receives do not wait for the disk; puts and settlements do.
 _MOMENT_LAZILY = """moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now, set_config('synchronous_commit', 'off', true) AS lazily
 )"""
@@ -266,24 +266,24 @@ _LEASED = f"""leased AS (
 
 
 def _beside(column: str, rows: str, id_: str) -> str:
-    """Return what has ``column`` of ``rows`` in the row with this id: a join would look at all for each."""
+    """Return ``column`` of the row of ``rows`` with this id; a join would scan all rows for each."""
     return f"(ARRAY(SELECT {column} FROM {rows}))[array_position(ARRAY(SELECT id FROM {rows}), {id_})]"  # noqa: S608
 
 
-# A receipt is random in either case; where it is a UUID of version 8 it stands for no lease.
+# Receipts are random UUIDs; version 8 means that the message is not leased.
 _FREED = "overlay(gen_random_uuid()::text PLACING '8' FROM 15 FOR 1)::uuid"
 _DELAYED = "(attempts = 0 OR substring(receipt::text FROM 15 FOR 1) = '8')"
 
 
-# Who holds a lease tells of its end; what nobody has received yet is delayed. Behind as many leases as are looked at
-# something delayed may stand: a look at the last of them finds out.
+# Workers report the ends of their leases, so only messages never received count as delayed. A delayed message may
+# follow more leases than are read; a check at the last of them finds it.
 #
-# Beside a full batch little is counted, for the index keeps what is gone until the next vacuum: visible ones from where
-# the batch begins, others from the far end, where the newest leases are.
+# After a full batch little is counted, because the index keeps dead entries until the next vacuum: visible messages
+# from the begin of the batch, others from the far end, where the newest leases are.
 #
-# $4 is from when on to look, NULL for the beginning: leases leave entries behind in the time to come too, and are not
-# counted then, nor what becomes visible after $5 milliseconds. How many entries of the index that walked over is what
-# the server counts for its statistics, of this transaction and, until they are gathered, of some before it.
+# $4 is the time to start at, NULL for the beginning: then leases are not counted, because they leave dead entries too,
+# nor messages that become visible after $5 milliseconds. The number of index entries walked over is the server's
+# statistics of this transaction, and of some before it that are not gathered yet.
 RECEIVE: Final = f"""
 WITH moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now, set_config('synchronous_commit', 'off', true) AS lazily, {_WALKED} AS before
@@ -342,9 +342,9 @@ FROM stand CROSS JOIN counted LEFT JOIN (leased JOIN picked ON picked.id = lease
 ORDER BY picked.visible_at, picked.id
 """  # noqa: S608
 
-# What is gone lies before what is there, and the longer a backlog is worked off the more of it: where a mark says how
-# far that goes ($4, `PostgresMarks`), only what lies behind is looked at. An answer that is no full batch says nothing
-# about the queue. Most of what `RECEIVE` asks besides is of no use beside a full one, and costs as much as the batch.
+# Dead index entries come before live ones, and accumulate while a backlog is processed: with a mark ($4,
+# `PostgresMarks`), only entries after it are read. An answer that is not a full batch proves nothing about the queue.
+# After a full batch most of the other results of `RECEIVE` are useless, and take as long as the batch.
 RECEIVE_ON: Final = f"""
 WITH {_MOMENT_LAZILY},
 picked AS MATERIALIZED (
@@ -364,9 +364,9 @@ FROM leased
 ORDER BY due, leased.id
 """  # noqa: S608
 
-# Ids are all different here: each receipt is compared with that of its own place. Who names a message that another
-# receive changed since the snapshot waits for its row, and compares again. Lists go as texts joined by commas: for an
-# array the client first asks the server about its type, on each new connection, for some milliseconds.
+# Ids are unique here, so each receipt is compared at its place. If another receive changed a message since the
+# snapshot, the statement waits for its row and compares again. Lists are texts joined by commas: for an array the
+# client first asks the server about its type, on each new connection, which takes milliseconds.
 DELETE_HELD: Final = """
 DELETE FROM queuebell_messages
 WHERE id = ANY((SELECT string_to_array($2, ',')::bigint[])::bigint[])
@@ -376,8 +376,8 @@ WHERE id = ANY((SELECT string_to_array($2, ',')::bigint[])::bigint[])
 RETURNING id
 """
 
-# A receipt that another receive changed since the snapshot is compared again when the row is locked; it is random, so
-# that being among those asked for is being the one of this message.
+# A receipt that another receive changed since the snapshot is compared again when the row is locked. Receipts are
+# random, so a match with any of those given is a match with this message's.
 SETTLE: Final = f"""
 WITH {_MOMENT},
 there AS MATERIALIZED (
@@ -474,7 +474,7 @@ ON CONFLICT (name) DO UPDATE SET metadata = coalesce($2::jsonb, queuebell_queues
 RETURNING xmax = 0 AS new
 """
 
-# A queue that stands by its messages alone has no metadata, and no row of its own until somebody makes one.
+# A queue that only has messages has no metadata, and no row until one is created.
 CREATE_ALIKE: Final = f"""
 WITH stood AS MATERIALIZED (SELECT {_EXISTS} AS there),
 made AS (
@@ -486,7 +486,7 @@ SELECT EXISTS (SELECT FROM made) AND NOT there AS new,
     coalesce((SELECT metadata FROM made), (SELECT metadata FROM queuebell_queues WHERE name = $1)) = $2::jsonb AS same
 FROM stood
 """  # noqa: S608
-"""``same`` is null where another transaction has made the queue since the statement began."""
+"""``same`` is null if another transaction has created the queue since the statement began."""
 
 METADATA: Final = f"""
 SELECT {_EXISTS} AS there, (SELECT metadata FROM queuebell_queues WHERE name = $1)::text AS metadata
@@ -498,7 +498,7 @@ forgotten AS (DELETE FROM queuebell_once WHERE queue = $1)
 DELETE FROM queuebell_messages WHERE queue = $1
 """
 
-# The names of queues that have messages and no row are found by leaping from name to name along the index.
+# Names of queues with messages but no row are found by skipping from name to name along the index.
 NAMES: Final = """
 WITH RECURSIVE leap AS (
     (SELECT queue FROM queuebell_messages WHERE queue > $1 AND queue >= $2 ORDER BY queue LIMIT 1)

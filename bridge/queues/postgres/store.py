@@ -1,4 +1,4 @@
-"""Queues in a PostgreSQL database: one table for messages, leases by the server's clock, SKIP LOCKED for receives."""
+"""Queues in a PostgreSQL database: one table of messages, leases by the server's clock, receives by SKIP LOCKED."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from bridge.queues.checked import digest as digest_of_body
 from bridge.queues.limits import lease_ms
 from bridge.queues.postgres import sql
 from bridge.queues.postgres.connections import PostgresConnections
-from bridge.queues.postgres.schema import SPOKEN
+from bridge.queues.postgres.schema import PUT_FUNCTION
 from bridge.queues.postgres.transaction import Joined, Within, other_database, putting, putting_once, within
 from bridge.queues.side_by_side import outcomes
 
 REQUEST_TIMEOUT_S: Final = 10.0
 LONG_S: Final = 60.0
-"""For what reads or removes a whole queue: counting, clearing, deleting."""
+"""Time-out of calls on a whole queue: counting, clearing, deleting."""
 KEY_LOOKS: Final = 5
-"""How often a put is asked for anew whose key was forgotten between its refusal and the look for what it stands for."""
+"""Attempts of a put whose key expires between its rejection and the read of its digest."""
 POOL: Final = 8
 POOL_MAX: Final = 100
 
@@ -54,10 +54,9 @@ POOL_MAX: Final = 100
 class PostgresStore(CheckedOnceStore):
     """The queues in the database at ``postgres://``; connects at the first call.
 
-    Option ``pool_size`` of the address (1 to 100, 8): the most connections at once, of all stores of this address in
-    this process and event loop together. Calls end after ``timeout``
-    seconds (R, 10), but those on a whole queue after 60. The key of a put is remembered for ``put_window_s`` at least.
-    The tables are made by ``queuebell queue init``.
+    Option ``pool_size`` of the address (1 to 100, default 8): the maximum of connections of all stores of this address
+    in this process and event loop. Calls time out after ``timeout`` seconds (R, 10), those on a whole queue after 60.
+    The key of a put is remembered for ``put_window_s`` at least. ``queuebell queue init`` creates the tables.
     """
 
     kind = "postgres"
@@ -82,7 +81,7 @@ class PostgresStore(CheckedOnceStore):
         self._home: Within | None = None
 
     def check_client(self) -> None:
-        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        """Raise `ConfigurationError` if the client library is not installed; needs no network."""
         client()
 
     def __str__(self) -> str:
@@ -90,35 +89,35 @@ class PostgresStore(CheckedOnceStore):
 
     @property
     def puts_by(self) -> Callable[[int], bool]:
-        """What says whether a process of the server's carries out calls of this store.
+        """A predicate of server processes: whether one executes calls of this store.
 
-        From now on no other store of this process shares its connections: what another puts is not this one's.
+        From now on the store does not share its connections with other stores of this process.
         """
-        self._connections.part()
+        self._connections.stop_sharing()
         return self._connections.carried_by
 
     def fingerprint(self, queue: str) -> str:
-        """Return 32 hex digits that name this queue in this database and schema (B11)."""
+        """Return 32 hex digits that identify this queue in this database and schema (B11)."""
         return digest_of(self._place, queue)
 
     async def identity(self) -> str | None:
-        """Return a digest of what `initdb` called the server's data; a physical copy is called the same."""
+        """Return a digest of the database system identifier of `initdb`; a physical copy has the same."""
         try:
             rows = await self._fetch("SELECT system_identifier FROM pg_control_system()")
         except StoreUnavailable:
             raise
-        except StoreError:  # this user may not ask, or this kind of PostgreSQL has no such function
+        except StoreError:  # No permission, or no such function in this kind of PostgreSQL.
             return None
         return digest_of("postgres", str(rows[0][0]))
 
     async def triggers_puts(self) -> bool:
-        """Return whether the tables NOTIFY of each put, which is a trigger for the bridges that listen."""
-        return bool(await self._fetch(SPOKEN))
+        """Return whether the tables NOTIFY of each put, which triggers listening bridges."""
+        return bool(await self._fetch(PUT_FUNCTION))
 
     async def put_named(
         self, queue: str, messages: Sequence[NewMessage], create: bool
     ) -> tuple[list[PutReceipt], str | None]:
-        """Put messages that were checked, and say what names their commit where the tables notify."""
+        """Put checked messages; return the name of their commit too if the tables notify."""
         self._check_open()
         rows = await self._fetch(
             sql.PUT if create else sql.PUT_EXISTING,
@@ -161,15 +160,15 @@ class PostgresStore(CheckedOnceStore):
     async def put_once_named(
         self, queue: str, key: str, message: NewMessage, create: bool
     ) -> tuple[PutReceipt | None, str | None]:
-        """Put likewise under a key; no name where it was put before."""
+        """Put under a key; no name if it was put before."""
         self._check_open()
         put, said = await self._put_under(queue, key, message, digest_of_body(message), create)
         return receipt(put), said
 
     async def put_each_once(self, queue: str, messages: Sequence[tuple[str, NewMessage]]) -> int:
-        """Put up to 256 messages, each under its key as `put_once` does, and return how many are new.
+        """Put up to 256 messages, each under its key as `put_once` does; return how many are new.
 
-        They go in together or not at all, but for those under whose key another body was put, which is raised then.
+        All or none are put, except those whose key has another body, for which it then raises `BadInput`.
         """
         given: dict[str, NewMessage] = {}
         for key, message in messages:
@@ -198,7 +197,7 @@ class PostgresStore(CheckedOnceStore):
     async def _put_under(
         self, queue: str, key: str, message: NewMessage, digest: str, create: bool
     ) -> tuple[PutReceipt | bool, str | None]:
-        """Put; where the key is known a second statement asks what for."""
+        """Put; if the key is known, a second statement compares the digest."""
         said = (key, digest, self._put_window_ms, _headers(message))
         given = (message.body, message.visible_after_ms, message.ttl_s, *said)
         statement = sql.put_once(create=create)
@@ -211,16 +210,16 @@ class PostgresStore(CheckedOnceStore):
             known = await self._fetch(sql.known(), queue, key, digest)
             if known:
                 return bool(known[0]["same"]), None
-        raise StoreUnavailable(f"{queue}: nothing was put: the key is forgotten again and again meanwhile; try again")
+        raise StoreUnavailable(f"{queue}: nothing was put: its key expired repeatedly meanwhile; try again")
 
     async def _joined(self, connection: AsyncConnection, queue: str) -> tuple[Joined, Within]:
-        """Return a caller's connection and where it leads, which is to this store's own tables."""
+        """Return the caller's connection, checked to lead to this store's tables, and where it leads."""
         self._check_open()
         joined = Joined(connection, queue)
         home = self._home or await self._find_home(queue)
         here = await joined.within(home.schema)
         if here.tables != home.tables:
-            # The server may have been started anew, or another one have taken over.
+            # The server may have restarted, or another one may have become primary.
             home = await self._find_home(queue)
             if here.tables != home.tables:
                 raise other_database(queue, f"this connection does not lead to {self}: open the store of its database")
@@ -229,30 +228,31 @@ class PostgresStore(CheckedOnceStore):
     async def _find_home(self, queue: str) -> Within:
         try:
             self._home = within(await self._fetch(sql.WITHIN, ""), queue)
-        except UnknownOutcome as error:  # of a question, and nothing was put
+        except UnknownOutcome as error:  # Of a query: nothing was put.
             raise StoreUnavailable(f"{queue}: nothing was put: {error}") from error
         return self._home
 
     async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
-        """Take up to ``limit`` messages; the depth beside them is counted up to 32 such batches, or 8.
+        """Receive up to ``limit`` messages; the depth is counted up to 32 such batches, or 8.
 
-        Behind a mark a full batch is one short statement. A shorter one proves nothing and is filled up by the whole.
+        After a mark a full batch is one short statement. A shorter batch proves nothing; the full statement completes
+        it.
         """
         now = asyncio.get_running_loop().time()
         mark = self._marks.mark(queue, now)
         if mark is None:
-            return await self._look(queue, limit, lease_ms, now)
+            return await self._receive_fully(queue, limit, lease_ms, now)
         if (again_s := self._marks.far(queue, now)) is not None:
-            return await self._look(queue, limit, lease_ms, now, since=mark, again_s=again_s)
+            return await self._receive_fully(queue, limit, lease_ms, now, since=mark, again_s=again_s)
         rows = await self._fetch(sql.RECEIVE_ON, queue, limit, lease_ms, mark)
         if len(rows) == limit:
             hidden = rows[0]["visible"] - limit
-            # With nothing behind it, what lies before the mark is not known: the next receive looks from the beginning.
-            self._marks.took(queue, now, rows[0]["due"] if hidden else None)
+            # Nothing follows, and messages before the mark are unknown: the next receive starts at the beginning.
+            self._marks.record(queue, now, rows[0]["due"] if hidden else None)
             return Received([_leased(row) for row in rows], Depth(max(1, hidden), limit), depth_is_least=True)
-        return await self._look(queue, limit, lease_ms, now, rows)
+        return await self._receive_fully(queue, limit, lease_ms, now, rows)
 
-    async def _look(
+    async def _receive_fully(
         self,
         queue: str,
         limit: int,
@@ -263,9 +263,9 @@ class PostgresStore(CheckedOnceStore):
         since: datetime.datetime | None = None,
         again_s: float | None = None,
     ) -> Received:
-        """Look from the beginning for what a batch still lacks; what was taken before is leased already.
+        """Complete a batch from the beginning of the queue; ``taken`` are leased already.
 
-        Or look from ``since`` on, and say that there may be more in ``again_s`` seconds, from the beginning.
+        Or receive from ``since`` on, and report that there may be more in ``again_s`` seconds, from the beginning.
         """
         limit -= len(taken)
         again_ms = None if again_s is None else math.ceil(again_s * 1000)
@@ -274,8 +274,7 @@ class PostgresStore(CheckedOnceStore):
         except QueuebellError:
             if not taken:
                 raise
-            # They are leased to this caller, and nobody else would tell it. That there is more is a guess that has the
-            # next receive find out.
+            # These are leased, so the caller must get them. The depth is a guess; the next receive finds out.
             return Received([_leased(row) for row in taken], Depth(1, len(taken)), depth_is_least=True)
         first = rows[0]
         found, visible, invisible = first["taken"], first["visible"], first["invisible"]
@@ -283,14 +282,14 @@ class PostgresStore(CheckedOnceStore):
             raise QueueNotFound(f"there is no queue {queue}")
         rows = sorted([*taken, *(row for row in rows if row["id"] is not None)], key=_due) if taken else rows
         full = found == limit
-        # A paused queue aside, what is visible and was neither taken nor beyond the limit is locked by somebody.
+        # Unless the queue is paused, visible messages that were not leased within the limit are locked.
         hidden = visible - found
         walked = first["walked"] if since is None else None
         if full:
             mark = since if first["passed"] else rows[0]["due"]
         else:
             mark = first["settled"] if walked is None or is_far(walked, limit) else None
-        self._marks.took(queue, now, mark, walked=walked, limit=limit)
+        self._marks.record(queue, now, mark, walked=walked, limit=limit)
         messages = [_leased(row) for row in rows if row["id"] is not None]
         leased, delayed = (None, None) if first["leased"] is None else (first["leased"] + found, first["delayed"])
         if first["paused"]:
@@ -305,7 +304,7 @@ class PostgresStore(CheckedOnceStore):
                 delayed_ms = min(again_ms, delayed_ms or again_ms)
                 next_ms = min(again_ms, next_ms or again_ms)
         elif since is not None:
-            # What lies before is not known, and a depth of 0 would say that it is.
+            # Earlier messages are unknown, and a depth of 0 would deny them.
             hidden = max(1, hidden)
         return Received(
             messages,
@@ -322,7 +321,7 @@ class PostgresStore(CheckedOnceStore):
         )
 
     async def _settle(self, queue: str, settlement: Settlement) -> Settling:
-        """Carry out all items; deletes alone are one short statement, and where one is refused a second says why."""
+        """Settle all items; deletes alone are one short statement, followed by a full one after a rejection."""
         claims = PostgresClaims(settlement)
         deletes = claims.deletes()
         gone: list[Any] = []
@@ -341,11 +340,11 @@ class PostgresStore(CheckedOnceStore):
 
     async def _peek(self, queue: str, limit: int) -> list[StoredMessage]:
         rows = await self._fetch(sql.PEEK, queue, limit)
-        self._check_there(queue, rows)
+        self._check_exists(queue, rows)
         return [_message(row, "") for row in rows if row["id"] is not None]
 
     async def depth(self, queue: str) -> Depth | None:
-        """Count all; reads the queue's whole index, which takes some 0.1 s for a million messages."""
+        """Count all messages; reads the queue's whole index, some 0.1 s for a million messages."""
         parse_reference(queue)
         (row,) = await self._fetch(sql.DEPTH, queue, within_s=LONG_S)
         if not row["named"] and not row["total"]:
@@ -354,7 +353,7 @@ class PostgresStore(CheckedOnceStore):
         return Depth(visible, row["total"] - visible)
 
     async def counts(self, queue: str) -> Counts | None:
-        """Count up to 100,000 that are visible and 10,000 that are not, which takes some 10 ms."""
+        """Count up to 100,000 visible messages and 10,000 others, in some 10 ms."""
         parse_reference(queue)
         (row,) = await self._fetch(sql.COUNTS, queue)
         visible, invisible, oldest_ms = row["visible"], row["invisible"], row["oldest_ms"]
@@ -368,28 +367,28 @@ class PostgresStore(CheckedOnceStore):
         return Counts(visible, invisible, at_least, leased, delayed, None if oldest_ms is None else max(0, oldest_ms))
 
     async def exists(self, queue: str) -> bool:
-        """Look for a row or a message: two looks into indexes."""
+        """Return whether the queue has a row or a message, by two index lookups."""
         parse_reference(queue)
         (row,) = await self._fetch(sql.EXISTS, queue)
         return bool(row["there"])
 
     async def oldest_ms(self, queue: str) -> int | None:
-        """Look at the first entry of the queue's index, past those of deleted messages since the last vacuum."""
+        """Return the age of the first live entry of the queue's index."""
         parse_reference(queue)
         rows = await self._fetch(sql.OLDEST, queue)
         return max(0, rows[0]["ms"]) if rows else None
 
     async def clear(self, queue: str) -> None:
-        """Remove every message; takes seconds for a million."""
+        """Remove every message; takes seconds for a million messages."""
         parse_reference(queue)
-        self._check_there(queue, await self._fetch(sql.CLEAR, queue, within_s=LONG_S))
+        self._check_exists(queue, await self._fetch(sql.CLEAR, queue, within_s=LONG_S))
 
     async def _pause(self, queue: str, paused: bool) -> None:
         if not await self._fetch(sql.PAUSE, queue, paused):
             raise QueueNotFound(f"there is no queue {queue}")
 
     async def paused(self, queue: str) -> bool:
-        """Look at the queue's row."""
+        """Return whether the queue is paused."""
         parse_reference(queue)
         (row,) = await self._fetch(sql.PAUSED, queue)
         return bool(row["paused"])
@@ -401,11 +400,11 @@ class PostgresStore(CheckedOnceStore):
         return bool(row["new"])
 
     async def create_alike(self, queue: str, metadata: dict[str, str]) -> bool | None:
-        """Make a queue: True; False where it stands with the same metadata, None where it stands with other."""
+        """Create a queue and return True; False if it exists with the same metadata, None if with other metadata."""
         parse_reference(queue)
         text = json.dumps(metadata)
         same = None
-        while same is None:  # each time somebody else has made it, or deleted it, meanwhile
+        while same is None:  # Null if it was created or deleted concurrently.
             (row,) = await self._fetch(sql.CREATE_ALIKE, queue, text)
             if row["new"]:
                 return True
@@ -416,27 +415,27 @@ class PostgresStore(CheckedOnceStore):
         """Return the metadata of a queue; raises `QueueNotFound`."""
         parse_reference(queue)
         rows = await self._fetch(sql.METADATA, queue)
-        self._check_there(queue, rows)
+        self._check_exists(queue, rows)
         return _metadata(rows[0])
 
     async def listing(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[tuple[str, dict[str, str]]]:
-        """List references in ascending order, with their metadata."""
+        """Return references in ascending order, with their metadata."""
         limits.check_list(prefix, after, limit)
         rows = await self._fetch(sql.LISTING, after, prefix, prefix + "\x7f", limit)
         return [(row["name"], _metadata(row)) for row in rows]
 
     async def delete(self, queue: str) -> None:
-        """Remove a queue and its messages; takes seconds for a million."""
+        """Delete a queue and its messages; takes seconds for a million messages."""
         parse_reference(queue)
         await self._fetch(sql.DELETE, queue, within_s=LONG_S)
 
     async def _queues(self, prefix: str, after: str, limit: int) -> list[str]:
-        # Names are ASCII; this is above every name that starts with the prefix.
+        # Names are ASCII; this is greater than every name with the prefix.
         rows = await self._fetch(sql.NAMES, after, prefix, prefix + "\x7f", limit)
         return [row["name"] for row in rows]
 
     async def close(self) -> None:
-        """Let go of the connections; may be called twice."""
+        """Close the connections; may be called twice."""
         self._closed = True
         await self._connections.close()
 
@@ -445,7 +444,7 @@ class PostgresStore(CheckedOnceStore):
         return await self._connections.fetch(statement, args, within_s or self._timeout)
 
     @staticmethod
-    def _check_there(queue: str, rows: Sequence[Any]) -> None:
+    def _check_exists(queue: str, rows: Sequence[Any]) -> None:
         if not rows[0]["there"]:
             raise QueueNotFound(f"there is no queue {queue}")
 
@@ -474,7 +473,7 @@ def _message(row: Any, receipt: str) -> StoredMessage:
         inserted,
         row["expires_at"],
         row["key"],
-        # Whoever may write into the table may have written anything.
+        # Other programs that write the table may have stored invalid headers.
         {} if headers is None else headers_in(headers),
     )
 
@@ -489,19 +488,19 @@ def _all_headers(messages: Sequence[NewMessage]) -> list[str | None] | None:
 
 
 MARK_S: Final = 1.0
-"""How long a look from the very beginning counts: a message that shows up before the mark waits no longer than this
-while batches are full, and not at all when one is short."""
+"""Interval of receives from the beginning: while batches are full, a message that appears before the mark waits no
+longer than this, and after a short batch not at all."""
 WALKED_S: Final = 1e-5
-"""As long counts a look for each entry that it walked over, which is ten times what one takes: where nothing is ever
-vacuumed, one part in ten of the time is spent on looks from the beginning."""
-LOOK_S: Final = 60.0
-"""The longest that one counts: no message waits for more than what a lost trigger costs."""
+"""The interval for each index entry walked over, ten times what one takes: without vacuums, a tenth of the time is
+spent on receives from the beginning."""
+INTERVAL_S_MAX: Final = 60.0
+"""The longest interval, the same as the delay after a lost trigger."""
 AGAIN_S: Final = 5.0
-"""As far ahead a look from a mark on sees what becomes visible; a look follows, until one is from the beginning."""
+"""How far ahead a receive from a mark reads; another follows then, until one is from the beginning."""
 FEW: Final = 10_000
-"""A look from the beginning that walks over fewer entries is made whenever a batch is short."""
+"""If fewer entries are walked over, each short batch is followed by a receive from the beginning."""
 COUNTED: Final = 100
-"""Beside them are those of so many batches, which may be of messages that are there and were counted."""
+"""Plus the entries of so many batches, which may belong to live messages."""
 QUEUES_MAX: Final = 10_000
 
 
@@ -513,43 +512,42 @@ class _Mark(NamedTuple):
 
 
 class PostgresMarks:
-    """One mark a queue: the time of visibility of the earliest message in the newest full batch.
+    """One mark a queue, where receives start: when the earliest message of the newest full batch became visible.
 
-    An index keeps the entries of deleted and leased messages until the next vacuum, all of them before those that wait.
-    A mark is only where to look first. What may still show up before it is what a transaction committed late, or what
-    another receive had locked and let go again, and no count behind the mark sees it. So a full batch there reports one
-    visible message at least, and takes the mark away where it counted none.
+    Until the next vacuum, an index keeps the dead entries of deleted and leased messages, all before the live ones. A
+    message may still appear before a mark, by a late commit or a lock that another receive released, and counts after
+    the mark miss it. So a full batch after a mark reports at least one visible message, and removes the mark if it
+    counted none.
 
-    A vacuum is held up by any transaction that stays open, and the way from the beginning grows. Once that is far, a
-    short batch leaves a mark as well: a second before its look, for what was being committed. Times of calls are
-    seconds of one monotonic clock.
+    Open transactions prevent vacuums, and the dead entries accumulate. If there are many, a short batch leaves a mark
+    too: one second before its receive, for transactions being committed. Times are seconds of one monotonic clock.
     """
 
     def __init__(self) -> None:
         self._marks: dict[str, _Mark] = {}
 
     def mark(self, queue: str, now: float) -> datetime.datetime | None:
-        """Return from when on to look first; None is from the beginning."""
+        """Return where to start; None is the beginning."""
         kept = self._marks.get(queue)
         if kept is None:
             return None
         if now < kept.until:
             return kept.since
-        # Once for all receives in flight: the one that was told looks from the beginning for the others too.
+        # One receive starts at the beginning, also for the others in progress.
         self._marks[queue] = kept._replace(until=now + kept.every_s)
         return None
 
     def far(self, queue: str, now: float) -> float | None:
-        """Return in how many seconds to look again, where the beginning is too far away for a short batch."""
+        """Return after how many seconds to receive again, if there are too many dead entries at the beginning."""
         kept = self._marks.get(queue)
         return min(AGAIN_S, max(0.0, kept.until - now)) if kept is not None and kept.far else None
 
-    def took(
+    def record(
         self, queue: str, begun: float, since: datetime.datetime | None, *, walked: int | None = None, limit: int = 0
     ) -> None:
-        """Note a batch that was asked for at ``begun``: where to look next, or None for the beginning.
+        """Record a receive started at ``begun``, and where the next one starts; None is the beginning.
 
-        A look from the beginning says how many entries of the index it ``walked`` over for how large a batch.
+        A receive from the beginning reports how many index entries it ``walked`` over, and its batch size.
         """
         if since is None:
             self._marks.pop(queue, None)
@@ -558,24 +556,24 @@ class PostgresMarks:
         if kept is None and len(self._marks) >= QUEUES_MAX:
             self._marks.clear()
         if kept is not None and walked is None:
-            # Only a look from the beginning starts the time anew.
+            # Only a receive from the beginning restarts the interval.
             self._marks[queue] = kept._replace(since=since)
         else:
             walked = walked or 0
-            every_s = min(LOOK_S, max(MARK_S, walked * WALKED_S))
+            every_s = min(INTERVAL_S_MAX, max(MARK_S, walked * WALKED_S))
             self._marks[queue] = _Mark(since, begun + every_s, every_s, is_far(walked, limit))
 
 
 def is_far(walked: int, limit: int) -> bool:
-    """Say whether so many entries are more than a look for so large a batch walks over where vacuums are made."""
+    """Return whether so many entries are more than with regular vacuums."""
     return walked > FEW + COUNTED * limit
 
 
 _hex16 = re.compile("[0-9a-f]{16}").fullmatch
 _hex32 = re.compile("[0-9a-f]{32}").fullmatch
 _ID_MAX = 2**63 - 1
-_NOBODY = "0" * 32
-"""A receipt that no message has: random ones carry their version."""
+_NO_RECEIPT = "0" * 32
+"""Not a valid receipt: random UUIDs contain their version."""
 
 _OK = Settled(True)
 _MISMATCH = Settled(False, code="pop_receipt_mismatch")
@@ -585,7 +583,7 @@ Held = tuple[int, str]
 
 
 class PostgresClaims:
-    """The items of a settlement; no claim may go twice into the statement that carries them out."""
+    """The items of a settlement as arguments of its statement, which must not contain a claim twice."""
 
     def __init__(self, settlement: Settlement) -> None:
         self._settlement = settlement
@@ -598,7 +596,7 @@ class PostgresClaims:
             self._move(extend, lease_ms(extend.visibility_s), extend.body)
 
     def deletes(self) -> tuple[str, str] | None:
-        """Return ids and receipts, each joined by commas, where all items are deletes of different messages."""
+        """Return ids and receipts, joined by commas, if all items are deletes of different messages."""
         asked = self._settlement
         if asked.release or asked.extend or not self._deletes:
             return None
@@ -608,21 +606,21 @@ class PostgresClaims:
         return ",".join(map(str, ids)), ",".join(ids.values())
 
     def deleted(self, ids: Iterable[int]) -> None:
-        """Note which messages of `deletes` are gone."""
+        """Record which messages of `deletes` were deleted."""
         gone = set(ids)
         self._gone = {held for held in self._deletes if held[0] in gone}
 
     def all_deleted(self) -> Settling:
-        """Return the outcome where every item was a delete and is done."""
+        """Return the outcome if all items were deletes and succeeded."""
         return Settling([_OK] * len(self._settlement.delete), [], [])
 
     def deleted_before(self, error: QueuebellError) -> Settling:
-        """Return the outcome where every item was a delete and the second statement failed."""
+        """Return the outcome if all items were deletes and the second statement failed."""
         return Settling(outcomes([_OK if _held(i) in self._gone else error for i in self._settlement.delete]), [], [])
 
     def arguments(self) -> tuple[object, ...]:
-        """Return what the statement takes after the queue."""
-        # In one order for everybody: two settlements of the same messages wait for each other, and not in a circle.
+        """Return the arguments of the statement after the queue."""
+        # Sorted, so that concurrent settlements of the same messages cannot deadlock.
         deletes, moves = sorted(self._deletes), sorted(self._moves)
         return (
             [id_ for id_, _ in deletes],
@@ -636,9 +634,9 @@ class PostgresClaims:
         )
 
     def outcome(self, queue: str, rows: Sequence[Any]) -> Settling:
-        """Return what became of each item, as if they had been settled one after the other.
+        """Return the outcome of each item, as if they had been settled one after the other.
 
-        Raises `QueueNotFound` where the rows say that there is no such queue.
+        Raises `QueueNotFound` if the rows show that there is no such queue.
         """
         done: dict[Held, Settled] = dict.fromkeys(self._gone, _OK)
         there: set[int] = set()
@@ -676,7 +674,7 @@ class PostgresClaims:
 
     def _move(self, item: Release | Extend, ms: int, body: bytes | None, how: int = 0) -> None:
         held = _held(item)
-        # Of claims that name the same lease the first counts.
+        # The first of several claims of the same lease counts.
         if held is not None and held not in self._deletes:
             self._moves.setdefault(held, (ms, body, how))
 
@@ -686,12 +684,12 @@ def _known(items: Iterable[Claim]) -> list[Held]:
 
 
 def _held(item: Claim | Release | Extend) -> Held | None:
-    """Return message and receipt of a claim; None for an id that this store cannot have given out."""
-    # Both come from the caller, who may have made them up.
+    """Return message and receipt of a claim; None for an id that this store cannot have created."""
+    # Both come from the caller and may be invented.
     id_: object = item.id
     receipt: object = item.pop_receipt
     if not isinstance(id_, str) or _hex16(id_) is None or (number := int(id_, 16)) > _ID_MAX:
         return None
     if not isinstance(receipt, str) or _hex32(receipt) is None:
-        return number, _NOBODY
+        return number, _NO_RECEIPT
     return number, receipt

@@ -1,9 +1,9 @@
-"""Puts within a transaction of the caller's: who began it commits it, and the commit has them there and rings.
+"""Puts within the caller's transaction: its commit makes them visible and wakes workers.
 
-Of each kind of connection one adapter carries out a statement and returns its rows. A kind is told by the name of its
-type, so that no driver is loaded that the caller has not loaded. A put is two statements, three without a store: where
-does the connection lead (`Within`), are the tables of this version, and the INSERT, which puts nothing where the
-transaction of the first is not the one it finds.
+An adapter for each kind of connection executes a statement and returns its rows. Kinds are recognised by the names of
+types, so that no driver is loaded that the caller does not use. A put is two statements, three without a store: where
+the connection leads (`Within`), the version of the tables, and the INSERT, which puts nothing outside the transaction
+of the first.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from bridge.queues.base import NEVER, PUT_WINDOW_S, AsyncConnection, Body, NewMe
 from bridge.queues.checked import digest, missing, receipt, sending
 from bridge.queues.limits import check_key, check_put
 from bridge.queues.postgres import sql
-from bridge.queues.postgres.connections import INIT_HINT, answered, misfit
+from bridge.queues.postgres.connections import INIT_HINT, error_for, misfit
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 Steps = Generator[tuple[str, Sequence[str]], Rows, T]
-"""Statements of one put, each given out with its arguments and answered with its rows."""
+"""A generator of one put: yields statements with arguments, and receives their rows."""
 _Adapter = TypeVar("_Adapter")
 
 _placeholder = re.compile(r'"(?:[^"]|"")*"|\$(\d)')
 _STATES: Final = ("sqlstate", "pgcode")
-"""What drivers call the SQLSTATE of an error; the second is psycopg 2, beneath SQLAlchemy or Django."""
+"""Attributes of errors with the SQLSTATE; the second is psycopg 2's, used by SQLAlchemy or Django."""
 _FAILED: Final = "25P02"
 _FAILED_BY: Final = frozenset({"PendingRollbackError", "TransactionManagementError"})
-"""What SQLAlchemy and Django raise in the place of the server, which is not asked any more."""
+"""Errors of SQLAlchemy and Django for a failed transaction, without a request to the server."""
 _UNUSABLE_BY: Final = frozenset({"InterfaceError", "InvalidRequestError"})
-"""The second is SQLAlchemy's for whatever cannot be asked of a connection or session as it stands."""
+"""The second is SQLAlchemy's for an invalid state of a connection or session."""
 _KNOWN: Final = (
     "put(..., connection=) takes a connection of asyncpg, a psycopg 3 AsyncConnection, a SQLAlchemy AsyncConnection or "
     "AsyncSession; put_in_transaction() a psycopg 3 Connection, a SQLAlchemy Connection or Session, Django's connection"
@@ -43,10 +43,10 @@ _KNOWN: Final = (
 
 
 class BlockingSession(Protocol):
-    """A connection of psycopg or SQLAlchemy, or a session of SQLAlchemy, whose calls block."""
+    """A blocking connection of psycopg or SQLAlchemy, or a blocking session of SQLAlchemy."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Carry out one statement."""
+        """Execute one statement."""
         ...
 
 
@@ -54,20 +54,20 @@ class BlockingConnection(Protocol):
     """Django's connection to a database."""
 
     def cursor(self) -> Any:
-        """Return what carries out statements."""
+        """Return a cursor."""
         ...
 
 
 class Within(NamedTuple):
-    """Where a connection leads, and in which transaction."""
+    """Where a connection leads, and its transaction."""
 
     tables: str
-    """The same for all connections to the same tables, until the server is started anew."""
+    """The same for all connections to the same tables, until the server restarts."""
     schema: str
     transaction: str | None
-    """Its number; None where it takes no writes."""
-    told: bool
-    """Puts ring by themselves, or are meant not to."""
+    """Its number; None if read-only."""
+    notifies: bool
+    """Whether the tables notify of puts, or are set not to."""
 
 
 def put_in_transaction(
@@ -82,21 +82,20 @@ def put_in_transaction(
 ) -> list[PutReceipt]:
     """Put 1 to 256 messages within the transaction that is open on a blocking connection to PostgreSQL.
 
-    The connection is of psycopg 3, SQLAlchemy 2 (a session too) or Django, and leads to a database with Queuebell's
-    tables: those in ``schema``, or the first on its search path. Nothing is there before the transaction commits, and
-    nothing after a rollback. The commit wakes listeners by NOTIFY, unless the tables were made with ``--no-notify``.
-    With ``create`` False nothing is put on a queue that does not exist (`QueueNotFound`).
+    The connection is of psycopg 3, SQLAlchemy 2 (also a session) or Django, to a database with Queuebell's tables:
+    those in ``schema``, or the first on its search path. The messages become visible with the commit; a rollback
+    discards them. The commit wakes workers by NOTIFY, unless the tables were created with ``--no-notify``. With
+    ``create`` False a missing queue raises `QueueNotFound`.
 
-    Raises `BadInput` where nothing was put and the transaction is as it was: ``no_transaction``, ``read_only``,
-    ``wrong_database``, ``transaction_failed``, ``connection_unusable``, ``unknown_connection``, and what any put
-    raises.
-    After any other error the transaction can only be rolled back; `StoreUnavailable` is worth doing it all again.
+    Raises `BadInput` if nothing was put and the transaction is unchanged: ``no_transaction``, ``read_only``,
+    ``wrong_database``, ``transaction_failed``, ``connection_unusable``, ``unknown_connection``, and errors of any put.
+    After any other error the transaction can only be rolled back; after `StoreUnavailable` repeat all of it.
     """
     messages = new_messages(bodies, visible_after_ms, ttl_s)
     check_put(queue, messages, sql.BATCH_MAX)
-    with sending(queue, messages, carries=True) as (carrying, told):
+    with sending(queue, messages, carries=True) as (carrying, record):
         receipts = _carried(connection, queue, schema, lambda here: putting(here, queue, carrying, create))
-        told(receipts)
+        record(receipts)
         return receipts
 
 
@@ -111,17 +110,17 @@ def put_once_in_transaction(
     schema: str | None = None,
     create: bool = True,
 ) -> PutReceipt | None:
-    """Put a message once under a key of your own, within the transaction that is open on a blocking connection.
+    """Put a message once under your own key, within the transaction that is open on a blocking connection.
 
-    None where this very one was put before (`PutOnceStore.put_once`); the key is remembered for 600 s at least, and a
-    rollback forgets it. Another transaction's put under this key waits for the end of this one. Takes connections and
-    raises as `put_in_transaction` does, and ``message_conflict`` for another body under a known key.
+    Returns None if it was put before (`PutOnceStore.put_once`); the key is remembered for 600 s at least, and a
+    rollback forgets it. A put of the same key in another transaction waits for the end of this one. Connections and
+    errors are as for `put_in_transaction`, and another body under a known key raises ``message_conflict``.
     """
     check_key(key)
     messages = new_messages([body], visible_after_ms, ttl_s)
     check_put(queue, messages, sql.BATCH_MAX)
     window_ms = round(PUT_WINDOW_S * 1000)
-    with sending(queue, messages, carries=True) as ((message,), told):
+    with sending(queue, messages, carries=True) as ((message,), record):
         put = receipt(
             _carried(
                 connection,
@@ -130,7 +129,7 @@ def put_once_in_transaction(
                 lambda here: putting_once(here, queue, key, message, digest(message), create, window_ms),
             )
         )
-        told(put)
+        record(put)
         return put
 
 
@@ -140,7 +139,7 @@ def _carried(
     schema: str | None,
     steps_in: Callable[[Within], Steps[T]],
 ) -> T:
-    """Carry out steps on a blocking connection, once it is known where it leads."""
+    """Execute the steps of a put on a blocking connection, after a check of where it leads."""
     with explained(queue):
         carry_out = _adapter(connection, queue, _BLOCKING)
         here = within(carry_out(connection, sql.WITHIN, (schema or "",)), queue)
@@ -157,7 +156,7 @@ def _carried(
 
 
 class Joined:
-    """A connection of the caller's whose calls are awaited, for one put; raises as `put_in_transaction` does."""
+    """The caller's asynchronous connection, for one put; raises as `put_in_transaction` does."""
 
     def __init__(self, connection: AsyncConnection, queue: str) -> None:
         with explained(queue):
@@ -165,12 +164,12 @@ class Joined:
         self._connection, self._queue = connection, queue
 
     async def within(self, schema: str) -> Within:
-        """Return where it leads, as far as tables in ``schema`` are meant."""
+        """Return where the connection leads, for the tables in ``schema``."""
         with explained(self._queue):
             return within(await self._carry_out(self._connection, sql.WITHIN, (schema,)), self._queue)
 
     async def carry_out(self, steps: Steps[T]) -> T:
-        """Carry out steps (`putting`, `putting_once`) in the transaction that `within` found."""
+        """Execute steps (`putting`, `putting_once`) in the transaction found by `within`."""
         with explained(self._queue):
             try:
                 asked = next(steps)
@@ -181,20 +180,20 @@ class Joined:
 
 
 def within(rows: Sequence[Sequence[Any]], queue: str) -> Within:
-    """Return what the statement `sql.WITHIN` says; raises `BadInput` (``wrong_database``) where there are no tables."""
+    """Return the result of `sql.WITHIN`; raise `BadInput` (``wrong_database``) if there are no tables."""
     if not rows:
-        raise other_database(queue, f"there are no tables of queues where this connection looks: {INIT_HINT}")
+        raise other_database(queue, f"there are no queue tables on this connection's search path: {INIT_HINT}")
     return Within(*rows[0])
 
 
 def putting(here: Within, queue: str, messages: Sequence[NewMessage], create: bool) -> Steps[list[PutReceipt]]:
-    """Put messages, statement by statement; each is answered with its rows."""
+    """Yield the statements of a put of messages; return the receipts."""
     lists = (
         [_bytes(message.body) for message in messages],
         [str(message.visible_after_ms) for message in messages],
         [str(message.ttl_s) for message in messages],
     )
-    statement = sql.put_within(here.schema, ring=not here.told, create=create)
+    statement = sql.put_within(here.schema, notify=not here.notifies, create=create)
     headers = ",".join(_headers(message) for message in messages)
     rows = yield statement, (queue, *map(",".join, lists), _writing(here, queue), headers)
     if not rows and not create:
@@ -209,9 +208,9 @@ def putting(here: Within, queue: str, messages: Sequence[NewMessage], create: bo
 def putting_once(
     here: Within, queue: str, key: str, message: NewMessage, digest: str, create: bool, window_ms: int
 ) -> Steps[PutReceipt | bool]:
-    """Put a message under a key likewise; returns the receipt, or else whether what was put before has this digest."""
+    """Yield the statements of a put under a key; return the receipt, or whether the earlier body has this digest."""
     body, delay, ttl = _bytes(message.body), str(message.visible_after_ms), str(message.ttl_s)
-    statement = sql.put_once_within(here.schema, ring=not here.told, create=create)
+    statement = sql.put_once_within(here.schema, notify=not here.notifies, create=create)
     given = (queue, body, delay, ttl, _writing(here, queue), digest, str(window_ms), key, _headers(message))
     (row,) = yield statement, given
     if not row[0]:
@@ -223,7 +222,7 @@ def putting_once(
     known = yield sql.known(sql.quoted(here.schema)), (queue, key, digest)
     if not known:
         raise StoreUnavailable(
-            f"{queue}: nothing was put: the key was forgotten at this very moment: put once more, or do all of it again"
+            f"{queue}: nothing was put: the key just expired: repeat the put, or the whole transaction"
         )
     return bool(known[0][0])
 
@@ -237,17 +236,17 @@ def _headers(message: NewMessage) -> str:
 
 
 def other_database(queue: str, why: str) -> BadInput:
-    """Return the error for a connection that leads elsewhere."""
-    return BadInput("wrong_database", f"{queue}: nothing was put: {why}, or give a connection to the queues' database")
+    """Return the error for a connection to another database."""
+    return BadInput("wrong_database", f"{queue}: nothing was put: {why}, or use a connection to the queues' database")
 
 
 def _writing(here: Within, queue: str) -> str:
-    """Return the transaction; refuses one that takes no writes before it fails of one."""
+    """Return the transaction; raise `BadInput` if it is read-only, before a write would fail it."""
     if here.transaction is None:
         raise BadInput(
             "read_only",
-            f"{queue}: nothing was put: the transaction of this connection is READ ONLY, or its server a standby: "
-            "begin one that writes",
+            f"{queue}: nothing was put: the connection's transaction is READ ONLY, or its server is a standby: begin a "
+            "writable one",
         )
     return here.transaction
 
@@ -255,17 +254,17 @@ def _writing(here: Within, queue: str) -> str:
 def _no_transaction(queue: str) -> BadInput:
     return BadInput(
         "no_transaction",
-        f"{queue}: nothing was put: no transaction is open on this connection (autocommit), so that the put would "
-        "be part of nothing: begin one and put within it, or put without a connection",
+        f"{queue}: nothing was put: no transaction is open on this connection (autocommit): begin one and put within "
+        "it, or put without a connection",
     )
 
 
 def _adapter(connection: object, queue: str, kinds: Mapping[str, _Adapter]) -> _Adapter:
-    """Return what carries out a statement on this connection; refuses one that cannot."""
+    """Return the adapter for a connection; raise `BadInput` if there is none, or it is unusable."""
     names = [f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(connection).__mro__]
     found = next((kinds[name] for name in names if name in kinds), None)
     if found is None:
-        raise BadInput("unknown_connection", f"{queue}: nothing was put: {names[0]} cannot be used here: {_KNOWN}")
+        raise BadInput("unknown_connection", f"{queue}: nothing was put: {names[0]} is not supported: {_KNOWN}")
     if getattr(connection, "closed", False) or getattr(connection, "closed_in_transaction", False):
         raise _unusable(queue, "it is closed")
     bind: Any = connection.get_bind() if hasattr(connection, "get_bind") else connection
@@ -277,7 +276,7 @@ def _adapter(connection: object, queue: str, kinds: Mapping[str, _Adapter]) -> _
 
 @contextmanager
 def explained(queue: str) -> Iterator[None]:
-    """Raise our errors for those of a driver, of SQLAlchemy or of Django that a put on a caller's connection meets."""
+    """Map errors of drivers, SQLAlchemy and Django to store errors."""
     try:
         yield
     except Exception as error:
@@ -288,39 +287,39 @@ def explained(queue: str) -> Iterator[None]:
 
 
 def _meaning(error: Exception, queue: str) -> QueuebellError | None:
-    """Return our error for one of a driver or of what wraps it; None for any other, which goes on as it is."""
+    """Return the store error for an error of a driver or a wrapper; None for any other error."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    # What SQLAlchemy and Django wrap has the SQLSTATE, and says less: no statement with all that it puts.
+    # The wrapped error has the SQLSTATE, and its text does not contain the statement with the bodies.
     layers = [each for each in (getattr(error, "orig", None), error.__cause__, error) if isinstance(each, Exception)]
     states = [(str(getattr(each, name, None) or ""), each) for each in layers for name in _STATES]
     state, inner = next((found for found in states if found[0]), ("", layers[0]))
     if state == _FAILED or names & _FAILED_BY:
         return BadInput(
             "transaction_failed",
-            f"{queue}: nothing was put: a statement before has failed the transaction of this connection: roll it "
-            "back, and do all of it again",
+            f"{queue}: nothing was put: an earlier statement has failed this connection's transaction: roll it back, "
+            "and repeat all of it",
         )
     if state:
-        ours = answered(
+        ours = error_for(
             inner, state, f"{queue}: nothing was put, and the transaction can only be rolled back", sent=True
         )
         return StoreUnavailable(str(ours)) if isinstance(ours, UnknownOutcome) else ours
     if names & _UNUSABLE_BY:
         return _unusable(queue, named(inner))
     if isinstance(inner, TimeoutError) and inner.errno is None:
-        # asyncpg's, whose statement it has cancelled; the connection is as good as before.
+        # asyncpg's: it has cancelled the statement, and the connection is still usable.
         return StoreUnavailable(
             f"{queue}: nothing was put within the connection's own time-out (command_timeout), and the transaction can "
-            "only be rolled back: do all of it again, or allow more time"
+            "only be rolled back: repeat all of it, or allow more time"
         )
     if type(inner).__module__ == "sqlite3" and "OperationalError" in names:
         return StoreUnavailable(
-            f"{queue}: nothing was put: the database did not take it: {named(inner)}: roll back, and do all of it again"
+            f"{queue}: nothing was put: the database rejected it: {named(inner)}: roll back, and repeat all of it"
         )
     if "OperationalError" in names or isinstance(error, OSError):
         return StoreUnavailable(
-            f"{queue}: nothing was put: the connection is broken, and its transaction with it: {named(inner)}: do "
-            "all of it again on another"
+            f"{queue}: nothing was put: the connection is lost, and its transaction with it: {named(inner)}: repeat "
+            "all of it on another"
         )
     return None
 
@@ -328,7 +327,7 @@ def _meaning(error: Exception, queue: str) -> QueuebellError | None:
 def _unusable(queue: str, why: str) -> BadInput:
     return BadInput(
         "connection_unusable",
-        f"{queue}: nothing was put: the connection cannot be used: {why}: give one that is open, and nobody else's now",
+        f"{queue}: nothing was put: the connection is unusable: {why}: use one that is open and not in use",
     )
 
 
@@ -343,7 +342,7 @@ def _text(statement: str) -> Any:
 
 
 def _placed(statement: str, written: Callable[[str], str], named: Callable[[str], str] = str) -> str:
-    """Return a statement with its placeholders as a driver has them; a quoted name has none, whatever stands in it."""
+    """Return a statement with a driver's placeholders; quoted names are not changed."""
     return _placeholder.sub(lambda found: written(found[1]) if found[1] else named(found[0]), statement)
 
 
@@ -359,7 +358,7 @@ async def _psycopg_async(connection: Any, statement: str, given: Sequence[str]) 
     from psycopg import AsyncCursor
     from psycopg.rows import tuple_row
 
-    # Not the connection's own kind of cursor, whose rows and placeholders may be any; and so below.
+    # Not the connection's own cursor class, whose rows and placeholders may differ; the same below.
     async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
         await cursor.execute(_pyformat(statement).encode(), _by_name(given))
         return await cursor.fetchall()
@@ -385,7 +384,7 @@ def _sqlalchemy(connection: Any, statement: str, given: Sequence[str]) -> Rows:
 
 
 def _no_flush(connection: Any) -> AbstractContextManager[Any]:
-    """Keep a session from writing the caller's objects within the put: their errors are the caller's to catch."""
+    """Prevent a session from flushing the caller's objects within the put, as their errors are the caller's."""
     return getattr(connection, "no_autoflush", None) or nullcontext()
 
 

@@ -1,6 +1,6 @@
-"""Where a Redis server is, and connections to it.
+"""The address of a Redis server, connections to it, and its errors.
 
-The client's own pool and retries are left out: they would send a receive twice (L6).
+The client's own pool and retries are not used: they would send a receive twice (L6).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DATABASE_MAX: Final = 99_999
 
 
 def client() -> Any:
-    """Return the client library; raises `ConfigurationError` that names the extra where it is missing."""
+    """Return the client library; raise `ConfigurationError` with the extra to install if it is missing."""
     try:
         import redis.asyncio
     except ImportError:
@@ -45,8 +45,8 @@ def client() -> Any:
 class RedisAddress:
     """``redis[s]://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE][?OPTION=VALUE&...]``, checked.
 
-    ``text`` is the address without user, password and options, for logs; ``place`` is the same text for every way of
-    writing it. Raises `ConfigurationError`; its message never repeats the address.
+    ``text`` is the address without user, password and options, for logs; ``place`` is its normalised form. Raises
+    `ConfigurationError`, without repeating the address.
     """
 
     def __init__(self, url: str) -> None:
@@ -79,7 +79,7 @@ class RedisAddress:
         return f"<RedisAddress {self.text}>"
 
     def connection(self) -> Any:
-        """Return a connection that is not made yet, and repeats nothing. Raises `ConfigurationError`."""
+        """Return a connection that is not open yet and never retries. Raises `ConfigurationError`."""
         client()
         from redis.asyncio import Connection, SSLConnection
         from redis.asyncio.retry import Retry
@@ -94,7 +94,7 @@ class RedisAddress:
             "client_name": "queuebell",
             "protocol": 2,
             "socket_timeout": None,
-            "socket_connect_timeout": None,  # the ends of calls are ours
+            "socket_connect_timeout": None,  # Calls have their own time-outs.
             "socket_keepalive": True,
             "retry": Retry(NoBackoff(), 0),
             "retry_on_timeout": False,
@@ -102,7 +102,7 @@ class RedisAddress:
         }
         if not self.where.encrypted:
             return Connection(**options)
-        self.tls.context()  # says which of the files cannot be used
+        self.tls.context()  # Raises an error that names an unusable file.
         return SSLConnection(
             ssl_ca_certs=self.tls.ca,
             ssl_certfile=self.tls.cert,
@@ -114,11 +114,11 @@ class RedisAddress:
 
 
 class Unscripted(StoreUnavailable):
-    """The server does not know this script: it was started anew, or its scripts were flushed."""
+    """The server does not know this script: it was restarted, or its scripts were flushed."""
 
 
 class RedisConnections(Connections):
-    """The connections of one store, by which it sends commands."""
+    """The connections of one store."""
 
     def __init__(self, address: RedisAddress, key: Hashable = None) -> None:
         super().__init__(address.pool_size, key)
@@ -126,10 +126,9 @@ class RedisConnections(Connections):
         self._closing: set[asyncio.Task[None]] = set()
 
     async def call(self, command: tuple[str | bytes | int, ...], within_s: float) -> Any:
-        """Send one command and return its answer; never twice (L6).
+        """Send one command and return its answer; never retries (L6).
 
-        Raises `StoreUnavailable` where it was not sent, `UnknownOutcome` where no answer came, and what `explain` makes
-        of an answer.
+        Raises `StoreUnavailable` if it was not sent, `UnknownOutcome` if no answer came, and errors of `explain`.
         """
 
         async def sent(connection: Any) -> Any:
@@ -142,11 +141,11 @@ class RedisConnections(Connections):
         where, why = self._address.text, str(error).rstrip(".")  # the client ends some with a period, some not
         if not connected:
             return StoreUnavailable(f"{where}: Redis cannot be reached: {why or 'no answer in time'}"), False
-        # An answer leaves the connection as it was; of the rest it is not known what still comes.
+        # After an answer the connection is usable; otherwise an answer may still come.
         word = word_of(error)
         answered = _is_answer(error) and word != "READONLY"
         if word == "READONLY":
-            self._end_idle()  # a new connection may lead to the new master, and none of these does
+            self._end_idle()  # Only new connections can reach the new master.
         if word == "NOSCRIPT":
             return Unscripted(f"{where}: Redis does not know the script"), answered
         if word or answered:
@@ -154,7 +153,7 @@ class RedisConnections(Connections):
         return UnknownOutcome(f"{where}: no answer from Redis: {why or type(error).__name__}"), False
 
     async def close(self) -> None:
-        """Let go of all; calls under way fail as `Closed`. May be called twice."""
+        """Close all connections; calls in progress fail with `Closed`. May be called twice."""
         await super().close()
         while self._closing:
             await asyncio.wait(self._closing)
@@ -172,17 +171,17 @@ class RedisConnections(Connections):
         return connection
 
     def _refuse(self, error: Exception) -> None:
-        """Raise our error for an attempt to connect that the server, or its certificate, has answered."""
+        """Raise the store error if the server rejected the connection, or its certificate is invalid."""
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, ssl.SSLCertVerificationError):
                 raise ConfigurationError(f"{self._address.text}: {cause}") from error
-            cause = cause.__context__  # the client's own words may leave it out
+            cause = cause.__context__  # The client's own message may not include it.
         if word_of(error) or _is_answer(error):
             raise explain(error, self._address.text, connecting=True) from error
 
     def _usable(self, connection: Any) -> bool:
-        # To one that the server closed, a command would be lost.
+        # A command on a connection that the server has closed would be lost.
         reader = getattr(connection, "_reader", None)
         if reader is None or not connection.is_connected:
             return False
@@ -198,7 +197,7 @@ class RedisConnections(Connections):
 
 
 async def _disconnect(connection: Any) -> None:
-    with contextlib.suppress(Exception):  # it is gone in any case
+    with contextlib.suppress(Exception):  # The connection is closed in any case.
         await connection.disconnect(nowait=True)
 
 
@@ -208,8 +207,8 @@ def _is_answer(error: Exception) -> bool:
     return isinstance(error, ResponseError)
 
 
-# The client takes the first word of some answers away and says it by the class of its error; an answer to a script may
-# have it somewhere inside.
+# The client removes the first word of some answers and shows it by the class of its error; in an answer to a script, it
+# may be anywhere.
 _BY_CLASS: Final[dict[str, str]] = {
     "OutOfMemoryError": "OOM",
     "BusyLoadingError": "LOADING",
@@ -226,14 +225,14 @@ _BY_CLASS: Final[dict[str, str]] = {
     "NoPermissionError": "NOPERM",
 }
 _NOT_NOW: Final[dict[str, str]] = {
-    "MISCONF": "it cannot write to its disk and takes no writes",
+    "MISCONF": "it cannot write to its disk and rejects writes",
     "NOREPLICAS": "too few replicas are connected",
     "LOADING": "it is still reading its data",
     "READONLY": "it is a replica now",
     "MASTERDOWN": "it is a replica without its master",
     "CLUSTERDOWN": "the cluster is down",
     "TRYAGAIN": "the cluster is moving these keys",
-    "BUSY": "a script of somebody runs for too long there",
+    "BUSY": "another script has been running for too long",
 }
 _REFUSED: Final = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
 _CLUSTER: Final = frozenset({"MOVED", "ASK", "CROSSSLOT"})
@@ -241,7 +240,7 @@ _WORDS: Final = frozenset({"OOM", "WRONGTYPE", *_NOT_NOW, *_REFUSED, *_CLUSTER})
 
 
 def word_of(error: Exception) -> str:
-    """Return the word by which the server names an error; empty where it said none that is known here."""
+    """Return the server's name of an error; empty if unknown."""
     by_class = _BY_CLASS.get(type(error).__name__)
     if by_class is not None:
         return by_class
@@ -250,20 +249,22 @@ def word_of(error: Exception) -> str:
 
 
 def explain(error: Exception, where: str, *, connecting: bool) -> QueuebellError:
-    """Return our error for an answer of the server, which then changed nothing."""
+    """Return the store error for an error answer; the command changed nothing."""
     word = word_of(error)
     if word == "OOM":
-        return StoreFull(f"{where}: its memory is full; what was acknowledged is safe, and can be received and deleted")
+        return StoreFull(
+            f"{where}: its memory is full; acknowledged messages are safe, and can be received and deleted"
+        )
     if word in _NOT_NOW:
         return StoreUnavailable(f"{where}: {_NOT_NOW[word]} ({word}); nothing was changed")
     if word in _REFUSED:
         if connecting:
-            return ConfigurationError(f"{where}: Redis does not let this user in ({word})")
-        return StoreError(f"{where}: this user may not do that: {error}; nothing was changed")
+            return ConfigurationError(f"{where}: Redis rejects this user or password ({word})")
+        return StoreError(f"{where}: this user has no permission: {error}; nothing was changed")
     if word in _CLUSTER:
-        return ConfigurationError(f"{where}: this is a node of a Redis Cluster, and this store speaks to one server")
+        return ConfigurationError(f"{where}: this is a node of a Redis Cluster; this store needs a single server")
     if word == "WRONGTYPE":
-        return StoreError(f"{where}: a key of this queue is used for something else: {error}; choose another prefix")
+        return StoreError(f"{where}: a key of this queue has another use: {error}; choose another prefix")
     if connecting and "DB index" in str(error):
-        return ConfigurationError(f"{where}: there is no database of this number")
-    return StoreError(f"{where}: refused: {error}")
+        return ConfigurationError(f"{where}: there is no database with this number")
+    return StoreError(f"{where}: rejected: {error}")

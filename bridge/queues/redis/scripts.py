@@ -1,13 +1,13 @@
-"""The scripts of the store on Redis: each is one call, and nobody sees what is between its steps.
+"""The scripts of the store on Redis: each is one call and atomic.
 
-A queue is a stream with one consumer group. What was delivered is in the group's pending entries list, with its count;
-what a stream does not have, a time for each entry, is in a sorted set beside it. An entry that waits for its time was
-put in the pending list by ``XCLAIM ... FORCE``, and the group's cursor steps over it.
+A queue is a stream with one consumer group. Delivered entries are in the group's pending list, with their counts; a
+sorted set has the time when each becomes visible, which streams do not provide. Delayed entries are added to the
+pending list by ``XCLAIM ... FORCE``, and the group's cursor skips them.
 
 ``KEYS``: the stream; when each delivered entry becomes visible; the newest receipts; when entries expire; bodies that
-replace those in the stream; what else is known of the queue; what was put once under which key; when the time of each
-such key is over. Time is the server's, in microseconds. Where memory is full, Redis refuses a script at its first
-command that may need more, so that a script which gives room or gives out begins with one that does not.
+replace those in the stream; further state of the queue; keys of `put_once`; when each of these keys expires. Times are
+the server's, in microseconds. If memory is full, Redis rejects a script at its first command that may need more, so
+scripts that receive or delete begin with a command that does not.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final
 GROUP: Final = "queuebell"
 PURGED: Final = 1000
 PASSED: Final = 1000
-"""How many entries that wait for their time a receive steps over; where there are more, its answer proves nothing."""
+"""Maximum of delayed entries that a receive skips; if there are more, its answer proves nothing."""
 FORGOTTEN_PER_PUT: Final = 4
-"""Keys past their time that one put under a key looks at."""
+"""Expired keys that one put under a key checks."""
 LOOKED: Final = 32
-"""How many entries that came back are looked at, to tell what is leased from what waits for its time; and how many that
-wait for their time are stepped over, to find the one that is visible for longest."""
+"""Maximum of returned entries that are read to separate leased from delayed ones, and of delayed entries that are
+skipped to find the one visible longest."""
 STRANGER_S: Final = 30
-"""How long a message is left to whoever read it with the group and without this store."""
+"""Lease of a message that another program read with the group, without this store."""
 
 _COMMON: Final = f"""
 local stream, due, receipts, expires, bodies, state = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -53,14 +53,14 @@ local function forget(id)
     return gone == 1
 end
 
--- Remove what has expired; true where that was so much that it takes another call.
+-- Remove expired entries; true if there were so many that another call is needed.
 local function purge()
     local dead = redis.call('ZRANGEBYSCORE', expires, '-inf', text(now), 'LIMIT', 0, {PURGED})
     for _, id in ipairs(dead) do forget(id) end
     return #dead == {PURGED}
 end
 
--- The last entry that the group was given, and how many are pending; a group that is missing is made.
+-- The last entry delivered to the group, and the number of pending ones; creates a missing group.
 local function group()
     for _, each in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
         local about = named(each)
@@ -69,7 +69,7 @@ local function group()
     redis.call('XGROUP', 'CREATE', stream, GROUP, '0')
     local newest = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
     if newest and redis.call('ZCARD', due) > 0 then
-        redis.call('HSET', state, 'ahead', newest[1])  -- made anew: it is to step over what was delivered before
+        redis.call('HSET', state, 'ahead', newest[1])  -- recreated: it must skip entries delivered before
         for _, id in ipairs(redis.call('ZRANGE', due, 0, -1)) do
             redis.call('XCLAIM', stream, GROUP, LEASED, 0, id, 'FORCE', 'JUSTID', 'RETRYCOUNT', 1)
         end
@@ -84,7 +84,7 @@ local function before(one, other)
     return tonumber(place) < tonumber(other_place)
 end
 
--- Have an entry that was never delivered wait until its time, in the name of a state.
+-- Delay an entry that was never delivered, as a consumer named after its state.
 local function set_aside(id, at, as)
     local last = group()
     redis.call('XCLAIM', stream, GROUP, as, 0, id, 'FORCE', 'JUSTID', 'RETRYCOUNT', 0)
@@ -103,7 +103,7 @@ local function set_aside(id, at, as)
     if not ahead or before(ahead, id) then redis.call('HSET', state, 'ahead', id) end
 end
 
--- Visible and invisible messages; what nobody was given yet is what the stream has beyond those with a time.
+-- Visible and invisible messages; entries never delivered are those of the stream without a time.
 local function counts()
     local last = group()
     local held, fresh = redis.call('ZCARD', due), 0
@@ -111,7 +111,7 @@ local function counts()
     if first then
         fresh = math.max(0, redis.call('XLEN', stream) - held)
         if fresh == 0 then
-            -- What somebody deleted still has a time: that must not hide what is there.
+            -- Deleted entries may still have a time, which must not hide existing ones.
             for _, entry in ipairs(redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', {PASSED})) do
                 if not redis.call('ZSCORE', due, entry[1]) then
                     fresh = 1
@@ -124,8 +124,8 @@ local function counts()
     return fresh + back, held - back
 end
 
--- Of what is invisible, how much is leased and how much waits for its time; -1 where that would take many looks, for
--- what came back is still in the name of its state.
+-- How many of the invisible messages are leased and delayed; -1 if that takes too long to find out, because entries
+-- that became visible again are still assigned to their state.
 local function apart(invisible)
     if invisible == 0 then return 0, 0 end
     local back = redis.call('ZRANGEBYSCORE', due, '-inf', text(now), 'LIMIT', 0, {LOOKED} + 1)
@@ -142,7 +142,7 @@ local function apart(invisible)
     return invisible - waits, waits
 end
 
--- For how many milliseconds what is visible for longest is so; -1 where nothing is, or it is behind many that are not.
+-- For how many milliseconds the oldest message has been visible; -1 if none is, or it is behind many delayed ones.
 local function oldest()
     local back = redis.call('ZRANGEBYSCORE', due, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, 1)
     local since, from = tonumber(back[2]), (group())
@@ -159,8 +159,8 @@ local function oldest()
     return since and math.max(0, math.floor((now - since) / 1000)) or -1
 end
 
--- What is visible, longest first, up to a limit; the way of the cursor to the new ones among it, and how many these
--- are; and whether something may lie beyond the entries that were looked at.
+-- Visible entries, longest first, up to a limit; the cursor's way to the new ones among them, and their number; and
+-- whether there may be more beyond the entries read.
 local function candidates(last, limit)
     local back = redis.call('ZRANGEBYSCORE', due, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, limit)
     local way, fresh, from, passed, ended = {{}}, {{}}, last, 0, false
@@ -199,8 +199,7 @@ local function told(id, receipt, count, fields)
 end
 """
 
-# A replica answers reads: an empty queue, or none, there says nothing of the master's. What changes nothing and is a
-# write is refused by it (READONLY), whatever stands in the queue.
+# A replica would answer reads from old data. A write that changes nothing makes it raise READONLY.
 _AT_MASTER = _COMMON + "redis.call('HDEL', receipts, '')\n"
 
 _PUTTING = (
@@ -224,7 +223,7 @@ local function put(body, receipt, delay, ttl, headers, ...)
     return id
 end
 
--- What a replica says of what is there is old: a write that changes nothing has it refuse (READONLY).
+-- A write that changes nothing makes a replica raise READONLY.
 local function at_master() redis.call('HDEL', receipts, '') end
 """
 )
@@ -245,8 +244,8 @@ end
 PUT: Final = _PUTTING + "make()" + _PUT_ALL
 PUT_EXISTING: Final = _PUTTING + _ONLY_EXISTING + _PUT_ALL
 
-# A key stands while its time is not over, or its message is there. Each put looks at some keys whose time is over, so
-# that they go faster than new ones come; and after its XADD, which is refused where memory is full.
+# A key is valid until it expires, and while its message exists. Each put checks some expired keys, so that they are
+# removed faster than new ones come; after its XADD, which fails if memory is full.
 _PUT_ONE = f"""
 local key, digest, window = ARGV[6], ARGV[7], tonumber(ARGV[8]) * 1000
 
@@ -296,7 +295,7 @@ end
 local limit, lease, nonce = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[1]
 local last, pending = group()
 
--- Somebody read with this group and without this store: what he holds gets a time too.
+-- Entries that another program read with this group get a time too.
 if pending > redis.call('ZCARD', due) then
     local from = '-'
     repeat
@@ -346,7 +345,7 @@ else
         if each.fields then
             picked[#picked + 1] = each
         else
-            forget(each.id)  -- trimmed or deleted by somebody else
+            forget(each.id)  -- trimmed or deleted by another program
             blocked = 1
         end
     end
@@ -364,8 +363,8 @@ end
 
 local visible, invisible = counts()
 local leased, delayed = apart(invisible)
--- When the next delayed message comes: 0 where none is, -1 where nobody looked. Past 100 leases it is the end of the
--- last of them, which is too early and never too late.
+-- When the next delayed message becomes visible: 0 if there is none, -1 if unknown. After 100 leases it is the end of
+-- the last of them, which may be too early, never too late.
 local later, after = -1, delayed == 0 and 0 or -1
 if #picked < limit then
     local coming = redis.call('ZRANGEBYSCORE', due, '(' .. text(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 100)
@@ -403,8 +402,7 @@ local function refused(id, receipt)
     return newest ~= receipt and 'mismatch' or nil
 end
 
--- Move an entry to another time, in the name of another state, and perhaps take its newest delivery off its count;
--- false where it is gone.
+-- Change an entry's time and state, and with uncounted undo the count of its newest delivery; false if it is gone.
 local function move(id, at, as, uncounted)
     if not redis.call('XRANGE', stream, id, id)[1] then
         forget(id)
@@ -501,7 +499,6 @@ return {'ok', visible, invisible, leased, delayed, visible > 0 and oldest() or -
 """
 )
 
-# The stream's last id stays, so that no id comes twice even where the clock is set back.
 OLDEST: Final = (
     _COMMON
     + """
@@ -541,6 +538,7 @@ return {{'ok', math.max(0, math.floor((now - since) / 1000))}}
 
 EXISTS: Final = _COMMON + "return {'ok', missing() and 0 or 1}\n"
 
+# The stream's last id stays, so that no id repeats even if the clock goes back.
 CLEAR: Final = (
     _AT_MASTER
     + """

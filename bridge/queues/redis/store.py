@@ -46,11 +46,11 @@ from bridge.queues.redis import scripts
 from bridge.queues.redis.connections import RedisAddress, RedisConnections, Unscripted, client
 
 ANSWER_S: Final = 5.0
-"""How long an answer may take; less than a listener's own time-out R."""
+"""Time-out of an answer; less than a listener's time-out R."""
 SCANNED: Final = 1000
 PARTS: Final = ("due", "receipts", "expires", "bodies", "queue", "once", "windows")
 SEARCHED_MAX: Final = 20_000
-"""Keys of a database that are read through to find a name that is near."""
+"""Up to so many keys of a database are scanned for similar names."""
 
 _id = re.compile("(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})").fullmatch
 _SHA: Final = {
@@ -64,18 +64,18 @@ _SHA: Final = {
 _KEYLESS: Final = frozenset(
     {scripts.RECEIVE, scripts.SETTLE, scripts.PEEK, scripts.DEPTH, scripts.COUNTS, scripts.PAUSE}
 )
-"""Scripts that need not hear what was put under which key."""
+"""Scripts that do not use the keys of `put_once`."""
 _CODES: Final = {"missing": "message_not_found", "mismatch": "pop_receipt_mismatch"}
 _LAST_MS: Final = 253_402_300_799_000
-"""The last time there is: ids that a producer made up may say a later one."""
+"""The latest valid time: ids of other producers may have a later one."""
 
 
 class RedisStore(CheckedOnceStore):
     """The queues in the database at ``redis://`` or ``rediss://``; connects at the first call.
 
-    Options of the address: ``pool_size`` (1 to 100, 8), the most connections at once; ``prefix`` (``queuebell``) of
-    all keys; ``tls_ca``, ``tls_cert`` and ``tls_key``. Answers may take ``timeout`` seconds. ``nonce`` gives texts that
-    are never the same twice. The key of a put is remembered for ``put_window_s`` at least. Redis 6.2 or newer.
+    Options of the address: ``pool_size`` (1 to 100, default 8), the maximum of connections; ``prefix`` (default
+    ``queuebell``) of all keys; ``tls_ca``, ``tls_cert`` and ``tls_key``. Answers may take ``timeout`` seconds.
+    ``nonce`` returns unique texts. The key of a put is remembered for ``put_window_s`` at least. Needs Redis 6.2.
     """
 
     kind = "redis"
@@ -102,18 +102,18 @@ class RedisStore(CheckedOnceStore):
         self._connections = RedisConnections(address, ("redis", url))
 
     def check_client(self) -> None:
-        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        """Raise `ConfigurationError` if the client library is not installed; needs no network."""
         client()
 
     def __str__(self) -> str:
         return self._text
 
     def fingerprint(self, queue: str) -> str:
-        """Return 32 hex digits that name this queue in this database (B11)."""
+        """Return 32 hex digits that identify this queue in this database (B11)."""
         return digest_of(self._place, self._keys(queue)[0])
 
     async def identity(self) -> str | None:
-        """Return a random text that the first bridge left in this database; a copy of the database has it too."""
+        """Return a digest of a random text that the first bridge stores in this database; a copy has it too."""
         key = f"{self._prefix}:identity"
         try:
             left = await self._call("GET", key)
@@ -122,7 +122,7 @@ class RedisStore(CheckedOnceStore):
                 left = await self._call("GET", key)
         except StoreUnavailable:
             raise
-        except StoreError:  # this user may not, or somebody keeps something else there
+        except StoreError:  # No permission, or the key has another use.
             return None
         return None if left is None else digest_of("redis", left.decode("utf-8", "replace"))
 
@@ -193,7 +193,7 @@ class RedisStore(CheckedOnceStore):
         return [_message(each) for each in found]
 
     async def depth(self, queue: str) -> Depth | None:
-        """Count all."""
+        """Count all messages."""
         try:
             visible, invisible = await self._run(scripts.DEPTH, queue)
         except QueueNotFound:
@@ -201,19 +201,19 @@ class RedisStore(CheckedOnceStore):
         return Depth(visible, invisible)
 
     async def counts(self, queue: str) -> Counts | None:
-        """Count all, by one script; a few entries are looked at."""
+        """Count all messages by one script, which reads a few entries."""
         try:
             return _counts(*await self._run(scripts.COUNTS, queue))
         except QueueNotFound:
             return None
 
     async def exists(self, queue: str) -> bool:
-        """Look for the stream."""
+        """Return whether the stream exists."""
         (there,) = await self._run(scripts.EXISTS, queue)
         return bool(there)
 
     async def oldest_ms(self, queue: str) -> int | None:
-        """Look at the first entries: up to 1000 that were delayed, or given back, are stepped over."""
+        """Return how long the oldest message has waited; skips up to 1000 delayed or released entries."""
         try:
             (waited,) = await self._run(scripts.OLDEST, queue)
         except QueueNotFound:
@@ -228,7 +228,7 @@ class RedisStore(CheckedOnceStore):
         await self._run(scripts.PAUSE, queue, int(paused))
 
     async def paused(self, queue: str) -> bool:
-        """Look at what is kept of the queue."""
+        """Return whether the queue is paused."""
         return bool(await self._call("HEXISTS", self._keys(queue)[1 + PARTS.index("queue")], "paused"))
 
     async def _create(self, queue: str, metadata: dict[str, str] | None) -> bool:
@@ -237,11 +237,11 @@ class RedisStore(CheckedOnceStore):
         return bool(new)
 
     async def delete(self, queue: str) -> None:
-        """Remove a queue and its messages."""
+        """Delete a queue and its messages."""
         await self._run(scripts.DELETE, queue)
 
     async def _queues(self, prefix: str, after: str, limit: int) -> list[str]:
-        """List references; walks through all keys of the database."""
+        """Return references; scans all keys of the database."""
         found: set[str] = set()
         head, cursor = f"{self._prefix}:{{", b"0"
         while True:
@@ -256,36 +256,36 @@ class RedisStore(CheckedOnceStore):
                 return sorted(found)[:limit]
 
     async def _missing(self, queue: str) -> QueueNotFound:
-        """Suggest names only where few keys are to be read through for them."""
+        """Suggest similar names only in a small database."""
         if await self._call("DBSIZE") > SEARCHED_MAX:
             return missing(queue, ())
         return await super()._missing(queue)
 
     async def close(self) -> None:
-        """Let go of the connections; may be called twice."""
+        """Close the connections; may be called twice."""
         self._closed = True
         await self._connections.close()
 
     def _keys(self, queue: str) -> tuple[str, ...]:
-        """Return the keys of a queue, all in one slot of a cluster."""
+        """Return the keys of a queue, which are in one slot of a cluster."""
         stream = f"{self._prefix}:{{{parse_reference(queue)}}}"
         return (stream, *(f"{stream}:{part}" for part in PARTS))
 
     async def _run(self, script: str, queue: str, *given: str | bytes | int) -> list[Any]:
-        """Run a script and return what it says after its first word. Raises `QueueNotFound` and as `_call` does."""
+        """Run a script; return its answer without the first word. Raises `QueueNotFound` and as `_call` does."""
         keys = self._keys(queue)[: 6 if script in _KEYLESS else None]
         rest = (len(keys), *keys, *given)
         while True:
             try:
                 answer = await self._call("EVALSHA", _SHA[script], *rest)
-            except Unscripted:  # then nothing of it was done
+            except Unscripted:  # The script did not run.
                 answer = await self._call("EVAL", script, *rest)
             match answer[0]:
                 case b"missing":
                     raise QueueNotFound(f"there is no queue {queue}")
                 case b"ok":
                     return list(answer[1:])
-            # Else it has done nothing but to remove many messages that had expired.
+            # Otherwise it only removed many expired messages.
 
     async def _call(self, *command: str | bytes | int) -> Any:
         self._check_open()
@@ -293,7 +293,7 @@ class RedisStore(CheckedOnceStore):
 
 
 def _known(id_: object) -> bool:
-    """Say whether a claim names a message that a stream may have; it may have been made up by the caller."""
+    """Return whether an id is a valid id of a stream; the caller may have invented it."""
     found = _id(id_) if isinstance(id_, str) else None
     return found is not None and int(found[1]) < 2**64 and int(found[2]) < 2**64
 
@@ -337,7 +337,7 @@ def _headers(message: NewMessage) -> bytes:
 
 
 def _key(fields: list[bytes]) -> str | None:
-    """Return what a message was put under: this store writes body, receipt, headers if any, and key, in this order."""
+    """Return the key of a message: this store writes body, receipt, headers if any, and key, in this order."""
     if fields[::2] not in ([b"body", b"receipt", b"key"], [b"body", b"receipt", b"headers", b"key"]):
         return None
     key = fields[-1].decode("ascii", "replace")
@@ -345,7 +345,7 @@ def _key(fields: list[bytes]) -> str | None:
 
 
 def _body(given: dict[bytes, bytes]) -> bytes:
-    """Return the field ``body``; of an entry without one, all its fields as a JSON object."""
+    """Return the field ``body``, or all fields of an entry without one as a JSON object."""
     if b"body" in given:
         return given[b"body"]
     shown = ([part.decode("utf-8", "backslashreplace") for part in pair] for pair in given.items())
@@ -361,6 +361,6 @@ def _reference(name: str) -> bool:
 
 
 def _counts(visible: int, invisible: int, leased: int, delayed: int, oldest_ms: int) -> Counts:
-    """Return what a script counted; below 0 is what it did not tell."""
+    """Return the counts of a script; negative numbers mean unknown."""
     told = [None if number < 0 else number for number in (leased, delayed, oldest_ms)]
     return Counts(visible, invisible, leased=told[0], delayed=told[1], oldest_ms=told[2])

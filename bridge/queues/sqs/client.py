@@ -1,4 +1,4 @@
-"""Clients of Amazon's services, or of servers that speak like them; each request is tried once (L6)."""
+"""Clients of Amazon's services, or of compatible servers; each request is sent once (L6)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONNECTIONS: Final = 1000
 
 
 def check_installed(key: str) -> None:
-    """Raise `ConfigurationError` that names the extra where the SDK is missing; ``key`` begins it."""
+    """Raise `ConfigurationError` with the extra to install if the SDK is missing; ``key`` begins it."""
     try:
         import aiobotocore.config  # type: ignore[import-untyped]
         import aiobotocore.session  # type: ignore[import-untyped]  # noqa: F401
@@ -26,7 +26,7 @@ def check_installed(key: str) -> None:
 async def client(
     service: str, key: str, region: str | None, endpoint: str | None, answer_s: float
 ) -> AsyncIterator[Any]:
-    """Give a client of ``service`` with the credentials of the environment; ``key`` is as in `check_installed`."""
+    """Yield a client of ``service`` with the credentials of the environment; ``key`` is as in `check_installed`."""
     check_installed(key)
     from aiobotocore.config import AioConfig
     from aiobotocore.session import get_session

@@ -1,4 +1,4 @@
-"""What an error of SQS or S3, or of the way there, means. Imports botocore: itself imported only by a store in use."""
+"""Map errors of SQS, S3 and the connection to store errors. Imports botocore, so it is imported late."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _OLD_DATE: Final = "Signature expired"
 OVER_LIMIT: Final = "OverLimit"
 
 FAILURES: Final = (ClientError, BotoCoreError)
-"""What calls of the SDK raise."""
+"""Exceptions of the SDK's calls."""
 
 
 def code_of(error: Exception) -> str:
-    """Return the last word of the service's code; empty for an error that did not come from it."""
+    """Return the last part of the service's code; empty for an error of another origin."""
     if not isinstance(error, ClientError):
         return ""
     told: dict[str, Any] = error.response.get("Error", {})
@@ -54,14 +54,14 @@ def code_of(error: Exception) -> str:
 
 
 def meaning(error: Exception, service: str) -> QueuebellError:
-    """Return what to raise for an error of the SDK that is not about one queue or object."""
+    """Return the store error for an error that does not concern one queue or object."""
     if isinstance(error, ClientError):
         code, status = code_of(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if code in _LATER or status in (429, 503):
-            return StoreUnavailable(f"{service}: not now: {code or status}")
+            return StoreUnavailable(f"{service}: temporarily unavailable: {code or status}")
         if status >= 500:
             return UnknownOutcome(f"{service}: the service failed: {code or status}")
-        return StoreError(f"{service}: refused: {code or status}; nothing was changed")
+        return StoreError(f"{service}: rejected: {code or status}; nothing was changed")
     if isinstance(error, NoCredentialsError | PartialCredentialsError | NoRegionError):
         return ConfigurationError(
             f"{service}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
@@ -71,17 +71,19 @@ def meaning(error: Exception, service: str) -> QueuebellError:
     return UnknownOutcome(f"{service}: no answer: {type(error).__name__}")
 
 
-def queue_meaning(error: Exception, *, let_in: bool) -> QueuebellError:
-    """Return what to raise for an error of SQS; ``let_in`` where it has carried out a call before."""
+def queue_meaning(error: Exception, *, accepted_before: bool) -> QueuebellError:
+    """Return the store error for an error of SQS; ``accepted_before`` if it has accepted a call before."""
     code, general = code_of(error), meaning(error, "sqs")
     if code in _NO_QUEUE:
         return QueueNotFound("sqs: there is no such queue")
     if type(general) is not StoreError:
         return general
     if code in _STRANGER:
-        if _OLD_DATE in str(error):  # clocks are set while programs run
+        if _OLD_DATE in str(error):  # Clocks change while programs run.
             return StoreError(f"sqs: not allowed: {code}: this machine's clock is wrong")
-        # Of a service that has let us in, another try may be answered otherwise.
-        wrong = StoreError if let_in else ConfigurationError
-        return wrong(f"sqs: the service does not let us in: {code}; check the access key, its secret and its token")
-    return StoreError(f"{general}. Credentials and policy may be the reason")
+        # After successful calls the problem may be temporary.
+        wrong = StoreError if accepted_before else ConfigurationError
+        return wrong(
+            f"sqs: the service rejects the credentials: {code}; check the access key, its secret and its token"
+        )
+    return StoreError(f"{general}. Check credentials and policy")

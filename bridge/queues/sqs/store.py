@@ -1,8 +1,8 @@
-"""The store behind ``sqs://REGION``: standard queues of Amazon SQS, or of a server that speaks like it.
+"""The store ``sqs://REGION``: standard queues of Amazon SQS, or of a compatible server.
 
-A receive is a long poll of at least a second, for a short one asks only some of the servers that hold the queue: its
-empty answer would prove nothing (L8). The SDK tries each request once (L6); below it nothing repeats one either, since
-aiohttp's client repeats only GET, PUT and DELETE, and SQS is spoken to by POST.
+A receive is a long poll of at least a second: a short poll asks only some of SQS's servers, so its empty answer would
+prove nothing (L8). The SDK sends each request once (L6), and aiohttp's client repeats only GET, PUT and DELETE, while
+SQS uses POST.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from bridge.queues.base import (
     StoredMessage,
     digest_of,
 )
-from bridge.queues.checked import CheckedStore
+from bridge.queues.checked import CheckedStore, xml_text
 from bridge.queues.connections import LazyClient
 from bridge.queues.recount import Recount
 from bridge.queues.side_by_side import apart, outcomes, side_by_side
@@ -56,12 +56,12 @@ from bridge.queues.sqs.client import check_installed, client
 
 DELAY_MS_MAX: Final = 900_000
 VISIBILITY_S_MAX: Final = 11 * 3600
-"""SQS refuses what ends more than 12 hours after the receive: the hour between is for whoever works on the message."""
+"""SQS rejects leases that end more than 12 hours after the receive; an hour remains for earlier extensions."""
 RETENTION_S: Final = 14 * 86_400
-"""The longest there is; SQS drops what is older."""
+"""The longest retention; SQS removes older messages."""
 ANSWER_S: Final = 10
 IN_FLIGHT_MAX: Final = 115_000
-"""Of the 120,000 leased messages at which a queue gives nothing more out; the count is approximate."""
+"""Below the 120,000 leased messages at which receives of a queue return nothing; the count is approximate."""
 _KEY: Final = "store: sqs://"
 _RECEIPT_GONE = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight"})
 _COUNTS = (
@@ -74,7 +74,7 @@ _COUNTS = (
 class SqsStore(CheckedStore):
     """The queues of one region (`SqsAddress`); connects at the first call, with the credentials of the environment.
 
-    Puts and settlements go ten messages a request; delays and leases are rounded up to whole seconds.
+    Puts and settlements take ten messages a request; delays and leases are rounded up to whole seconds.
     """
 
     kind = "sqs"
@@ -107,22 +107,22 @@ class SqsStore(CheckedStore):
         self._client: LazyClient[Any] = LazyClient(
             partial(client, "sqs", _KEY, where.region, where.endpoint, where.wait_s + ANSWER_S)
         )
-        self._let_in = False
+        self._accepted = False
 
     def check_client(self) -> None:
-        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        """Raise `ConfigurationError` if the client library is not installed; needs no network."""
         check_installed(_KEY)
 
     def __str__(self) -> str:
         return self._where.text
 
     def fingerprint(self, queue: str) -> str:
-        """Return 32 hex digits for this queue of this region or endpoint; accounts of Amazon are not told apart."""
+        """Return 32 hex digits for this queue of this region or endpoint; does not distinguish Amazon accounts."""
         return digest_of("sqs", self._where.place, self._where.region, self._where.name(queue))
 
     async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
         name = self._where.name(queue)
-        self._recount.stirred(queue)
+        self._recount.used(queue)
         ids: list[str] = []
         for entries in requests(messages):
             try:
@@ -137,9 +137,9 @@ class SqsStore(CheckedStore):
         ]
 
     async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
-        """Take up to ten messages, waiting up to ``capabilities.receive_s`` where there are none.
+        """Receive up to ten messages; wait up to ``capabilities.receive_s`` for the first one.
 
-        An empty answer is followed by a count where that may tell anything (`Recount`).
+        An empty answer is followed by a count if needed (`Recount`).
         """
         asked = {
             "MaxNumberOfMessages": min(limit, BATCH_MAX),
@@ -154,7 +154,7 @@ class SqsStore(CheckedStore):
             return Received([], blocked=True)
         found = [stored(message) for message in answer.get("Messages", ())]
         if found:
-            self._recount.stirred(queue)
+            self._recount.used(queue)
             return Received(found)
         empty = await self._recount.after_empty(queue, self.counts)
         blocked = empty.depth is not None and empty.depth.invisible >= IN_FLIGHT_MAX
@@ -164,7 +164,7 @@ class SqsStore(CheckedStore):
         self._check_open()
         name = self._where.name(queue)
         if settlement.release:
-            self._recount.stirred(queue)
+            self._recount.used(queue)
         delete, release = len(settlement.delete), len(settlement.release)
         lists = await side_by_side(
             "sqs settle",
@@ -190,7 +190,7 @@ class SqsStore(CheckedStore):
         return Settling(told[:delete], told[delete : delete + release], kept)
 
     async def depth(self, queue: str) -> Depth | None:
-        """Count, approximately and up to a minute late; None for a queue that does not exist."""
+        """Count the messages, approximately and up to a minute late; None for a queue that does not exist."""
         counts = await self.counts(queue)
         if counts is None:
             return None
@@ -198,7 +198,7 @@ class SqsStore(CheckedStore):
         return Depth(counts.visible, counts.invisible)
 
     async def counts(self, queue: str) -> Counts | None:
-        """Count likewise; what was given back for later is among the leased."""
+        """Count the messages, approximately; those released with a delay count as leased."""
         try:
             answer = await self._call("get_queue_attributes", self._where.name(queue), AttributeNames=list(_COUNTS))
         except QueueNotFound:
@@ -207,11 +207,11 @@ class SqsStore(CheckedStore):
         return Counts(visible, leased + delayed, leased=leased, delayed=delayed)
 
     async def clear(self, queue: str) -> None:
-        """Remove every message; SQS takes up to a minute for it, and refuses a second one within that minute."""
+        """Remove every message; SQS takes up to a minute, and rejects a second request within that minute."""
         await self._call("purge_queue", self._where.name(queue))
 
     async def _create(self, queue: str, metadata: dict[str, str] | None) -> bool:
-        """Make a standard queue that keeps messages for 14 days."""
+        """Create a standard queue that keeps messages for 14 days."""
         name = self._where.name(queue)
         try:
             await self._url(name)
@@ -221,14 +221,14 @@ class SqsStore(CheckedStore):
         return False
 
     async def delete(self, queue: str) -> None:
-        """Remove a queue; its name can be used again after a minute."""
+        """Delete a queue; its name can be used again after a minute."""
         name = self._where.name(queue)
         with contextlib.suppress(QueueNotFound):
             await self._call("delete_queue", name)
         self._urls.pop(name, None)
 
     async def _queues(self, prefix: str, after: str, limit: int) -> list[str]:
-        """List references; SQS tells names in no order, so that all are asked for whatever ``limit`` is."""
+        """Return references; SQS does not sort names, so all are read whatever ``limit`` is."""
         found: list[str] = []
         more: dict[str, Any] = {}
         while True:
@@ -262,12 +262,12 @@ class SqsStore(CheckedStore):
             if put:
                 raise UnknownOutcome(f"sqs: {len(put)} of {len(entries)} messages of a request were put: {codes}")
             if all(one.get("SenderFault") for one in failed):
-                raise StoreError(f"sqs: refused a message: {codes}; nothing was put")
+                raise StoreError(f"sqs: a message was rejected: {codes}; nothing was put")
             raise StoreUnavailable(f"sqs: nothing was put: {codes}")
         return [put[entry["Id"]] for entry in entries]
 
     async def _each(self, name: str, operation: str, entries: list[dict[str, Any]]) -> list[Settled | QueuebellError]:
-        # A message named twice is asked for once: some servers refuse a request that names one twice.
+        # Each message is sent once: some servers reject a request that names one twice.
         unique = list({entry["ReceiptHandle"]: entry for entry in reversed(entries)}.values())
         parts = [
             [{**entry, "Id": str(number)} for number, entry in enumerate(unique[start : start + BATCH_MAX])]
@@ -291,7 +291,7 @@ class SqsStore(CheckedStore):
         return str((await self._ask("get_queue_url", QueueName=name))["QueueUrl"])
 
     async def _call(self, operation: str, name: str, **asked: Any) -> dict[str, Any]:
-        """Make one request about a queue; the first one asks where the queue is."""
+        """Make one request about a queue; the first one looks its URL up."""
         url = self._urls.get(name)
         if url is None:
             url = self._urls[name] = await self._url(name)
@@ -311,11 +311,11 @@ class SqsStore(CheckedStore):
             self._check_open()
             if code_of(error) == OVER_LIMIT:
                 raise _OverLimit("sqs: too many messages are leased; delete or release some") from error
-            raise queue_meaning(error, let_in=self._let_in) from error
+            raise queue_meaning(error, accepted_before=self._accepted) from error
         except RuntimeError as error:
-            self._check_open()  # what aiohttp raises when it was closed under a call
-            raise UnknownOutcome("sqs: the connection broke under a call") from error
-        self._let_in = True
+            self._check_open()  # aiohttp raises this if it is closed during a call
+            raise UnknownOutcome("sqs: the connection was lost during a call") from error
+        self._accepted = True
         return answer
 
 
@@ -324,7 +324,7 @@ class _OverLimit(StoreUnavailable):
 
 
 def _handle(item: Claim | Release | Extend) -> dict[str, Any]:
-    # An empty handle would have the whole request refused.
+    # An empty handle would fail the whole request.
     return {"ReceiptHandle": item.pop_receipt or "-"}
 
 
@@ -349,17 +349,17 @@ OPTIONS: Final = ("account", "endpoint", "wait")
 
 _region = re.compile(r"[a-z]{2}[a-z0-9-]{1,30}").fullmatch
 _prefix = re.compile(r"[A-Za-z0-9_-]{0,60}").fullmatch
-# A dash of the account is doubled, so that the first run of dashes of odd length is where the queue begins.
+# Dashes of the account are doubled: the queue begins after the first run of dashes with odd length.
 _joined = re.compile(r"((?:[A-Za-z0-9_]|--)+)-([A-Za-z0-9][A-Za-z0-9_-]*)").fullmatch
 
 
 class SqsAddress:
-    """Where the queues are, checked.
+    """A checked address ``sqs://REGION[/PREFIX]?...``, and the mapping of queue references to SQS names.
 
-    ``account/queue`` is the SQS queue ``PREFIXaccount-queue``, with each dash of the account doubled: no two references
-    meet in one name. With ``account=NAME`` the address is for that account alone, and its queues are called
-    ``PREFIXqueue``: so any queue that is there already has a reference. ``endpoint`` is another server than Amazon's,
-    ``wait`` the seconds of a long poll, 1 to 20. Raises `ConfigurationError`, without repeating the address.
+    ``account/queue`` is the SQS queue ``PREFIXaccount-queue``, with each dash of the account doubled, so that names are
+    unique. With ``account=NAME`` the address is for that account alone, and its queues are named ``PREFIXqueue``, so
+    that existing queues have references too. ``endpoint`` is a server other than Amazon's, ``wait`` the seconds of a
+    long poll, 1 to 20. Raises `ConfigurationError`, without repeating the address.
     """
 
     def __init__(self, url: str) -> None:
@@ -378,7 +378,7 @@ class SqsAddress:
         if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
             raise ConfigurationError("store: endpoint must start with http:// or https://")
         if self.account is not None and not is_token(self.account):
-            raise ConfigurationError("store: account is that of a queue reference")
+            raise ConfigurationError("store: account must be the account of a queue reference")
         self.region = parts.netloc
         self.prefix = parts.path.removeprefix("/")
         self.wait_s = int(wait)
@@ -389,7 +389,7 @@ class SqsAddress:
     def name(self, reference: str) -> str:
         """Return the name of the SQS queue of a reference.
 
-        Raises `BadQueueReference` where SQS has no room for the name, and for another account than the address has.
+        Raises `BadQueueReference` for a name that is too long for SQS, and for an account other than the address's.
         """
         account, queue = split_reference(parse_reference(reference))
         if self.account is None:
@@ -397,13 +397,15 @@ class SqsAddress:
         elif account == self.account:
             name = self.prefix + queue
         else:
-            raise BadQueueReference("the store's address is for one account, and the reference names another")
+            raise BadQueueReference("the store's address is for one account, and the reference has another")
         if len(name) > NAME_MAX:
-            raise BadQueueReference(f"the name of an SQS queue is at most {NAME_MAX} characters, prefix and account in")
+            raise BadQueueReference(
+                f"the name of an SQS queue has at most {NAME_MAX} characters, including prefix and account"
+            )
         return name
 
     def reference(self, name: str) -> str | None:
-        """Return the reference of an SQS queue, None where it has none here."""
+        """Return the reference of an SQS queue, None if it has none."""
         if not name.startswith(self.prefix):
             return None
         rest = name.removeprefix(self.prefix)
@@ -418,17 +420,20 @@ class SqsAddress:
 
 BATCH_MAX: Final = 10
 BATCH_BYTES_MAX: Final = 256 * 1024
-"""Of all bodies of a request; Amazon takes more by now, other servers do not."""
+"""Limit of all bodies of a request; Amazon accepts more now, other servers do not."""
 ENCODING: Final = "queuebell-encoding"
 HEADERS: Final = "queuebell-headers"
 BASE64: Final = "base64"
 EMPTY: Final = "empty"
 _ATTRIBUTE_BYTES = 64
-_strange = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]").search
 
 
 def requests(messages: Sequence[NewMessage]) -> list[list[dict[str, Any]]]:
-    """Return the entries of messages, as many a request as SQS takes; delays are rounded up to seconds."""
+    """Return the entries of messages by request, within the limits of SQS; delays are rounded up to seconds.
+
+    Bodies are text of few control characters, and never empty. A message has ten attributes at most, and some names of
+    headers are not valid names of attributes, so all headers are one JSON attribute.
+    """
     made: list[list[dict[str, Any]]] = []
     size = 0
     for number, message in enumerate(messages):
@@ -445,7 +450,7 @@ def requests(messages: Sequence[NewMessage]) -> list[list[dict[str, Any]]]:
 
 
 def stored(message: Mapping[str, Any]) -> StoredMessage:
-    """Return a message as it was received."""
+    """Return a received message; text attributes of other producers become headers."""
     told = message["Attributes"]
     sent = datetime.datetime.fromtimestamp(int(told["SentTimestamp"]) / 1000, datetime.UTC)
     count = int(told["ApproximateReceiveCount"])
@@ -475,14 +480,11 @@ def _headers(attributes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text(body: bytes) -> tuple[str, str | None]:
-    """Return a body as it is where it can be, so that any consumer can read it."""
+    """Return a body as text that any consumer can read, if possible, else in base64."""
     if not body:
         return "-", EMPTY
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        text = "\0"
-    return (text, None) if _strange(text) is None else (base64.b64encode(body).decode("ascii"), BASE64)
+    text = xml_text(body)
+    return (base64.b64encode(body).decode("ascii"), BASE64) if text is None else (text, None)
 
 
 def _body(message: Mapping[str, Any]) -> bytes:
@@ -494,5 +496,5 @@ def _body(message: Mapping[str, Any]) -> bytes:
         try:
             return base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
-            return text.encode()  # somebody else's word: the handler sees what is there
+            return text.encode()  # Another producer's attribute: the handler gets the text.
     return text.encode()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from bridge.queues.base import StoredMessage
-from bridge.queues.embedded.state import Grant, Handed, Level
+from bridge.queues.embedded.state import Backlog, Grant, GrantResult
 
 
 class Ear:
     """Observes a store."""
 
     def __init__(self, grant: Grant | None = None) -> None:
-        self.levels: list[Level] = []
-        self.handed: list[Handed] = []
+        self.backlogs: list[Backlog] = []
+        self.handed: list[GrantResult] = []
         self.commits = 0
         self.asked: list[tuple[str, int]] = []
         self.next_grant = grant
@@ -25,19 +25,19 @@ class Ear:
         grant, self.next_grant = self.next_grant, None
         return grant
 
-    def committed(self, levels: list[Level], handed: list[Handed]) -> None:
+    def committed(self, backlogs: list[Backlog], handed: list[GrantResult]) -> None:
         """Remember."""
         self.commits += 1
-        self.levels += levels
+        self.backlogs += backlogs
         self.handed += handed
         self._heard.set()
 
-    async def next_level(self) -> Level:
-        """Wait for the next commit and return the last level heard."""
+    async def next_backlog(self) -> Backlog:
+        """Wait for the next commit and return the last backlog heard."""
         self._heard.clear()
         async with asyncio.timeout(100):
             await self._heard.wait()
-        return self.levels[-1]
+        return self.backlogs[-1]
 
     def carried(self) -> list[StoredMessage]:
         """Return the messages of the newest grant."""

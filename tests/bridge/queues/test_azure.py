@@ -201,10 +201,10 @@ class TestRequests:
         async with ScriptedServer(lambda *_: next(answers)) as server, store_at(server.url) as store:
             with pytest.raises(StoreError, match="clock is wrong"):
                 await store.receive(QUEUE)
-            with pytest.raises(ConfigurationError, match="does not let us in: AuthenticationFailed; check AccountKey"):
+            with pytest.raises(ConfigurationError, match="rejects the credentials: AuthenticationFailed; check AccountKey"):
                 await store.receive(QUEUE)
             await store.receive(QUEUE)
-            with pytest.raises(StoreError, match="does not let us in"):
+            with pytest.raises(StoreError, match="rejects the credentials"):
                 await store.receive(QUEUE)
 
     async def test_a_version_that_the_service_does_not_know_is_told_with_its_remedy(self, store_at: StoreAt) -> None:

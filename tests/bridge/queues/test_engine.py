@@ -36,7 +36,7 @@ from bridge.queues.embedded import file as sqlite_file
 from bridge.queues.embedded.committer import Upkeep
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import open_file, open_memory
-from bridge.queues.embedded.state import Calendar, Grant, Handed, Level
+from bridge.queues.embedded.state import Backlog, Calendar, Grant, GrantResult
 from tests.bridge.queues.clocks import WALL, FakeClock
 from tests.support.writers import counts_of
 
@@ -96,7 +96,7 @@ class Modelled:
 
 
 class Told(msgspec.Struct):
-    """What the next level of a queue is to tell of the calls of its commit."""
+    """What the next backlog of a queue is to tell of the calls of its commit."""
 
     put: int = 0
     receives: int = 0
@@ -179,7 +179,7 @@ class EngineMachine(RuleBasedStateMachine):
                 result = type(error)
             if how == "again" and not self.open and attempt == 0:
                 state.rollback()
-                assert state.take_handed() == []
+                assert state.take_grant_results() == []
                 self.unsure.update(BOTH)
         self.expire(queue)
         self.open = how == "with next"
@@ -194,16 +194,16 @@ class EngineMachine(RuleBasedStateMachine):
         """Commit what is open; each queue that was touched is told as it stands."""
         self.open = False
         self.engine.state.commit()
-        levels = self.engine.state.take_levels()
-        names = [level.queue for level in levels]
+        backlogs = self.engine.state.take_backlogs()
+        names = [backlog.queue for backlog in backlogs]
         assert len(set(names)) == len(names) and set(names) >= self.told.keys()
-        for level in levels:
-            self.check(level, self.told.get(level.queue, Told()))
+        for backlog in backlogs:
+            self.check(backlog, self.told.get(backlog.queue, Told()))
         self.told.clear()
 
-    def check(self, level: Level, told: Told) -> None:
-        name, stands = level.queue, self.model.get(level.queue)
-        expected = Level(name, False, 0, 0, False, told.put, told.receives, told.empty, None, sources=told.sources)
+    def check(self, backlog: Backlog, told: Told) -> None:
+        name, stands = backlog.queue, self.model.get(backlog.queue)
+        expected = Backlog(name, False, 0, 0, False, told.put, told.receives, told.empty, None, sources=told.sources)
         if stands is not None:
             counts = self.counts(name)
             assert counts is not None and counts.leased is not None and counts.delayed is not None
@@ -221,12 +221,12 @@ class EngineMachine(RuleBasedStateMachine):
                 delayed=counts.delayed,
                 oldest_ms=counts.oldest_ms,
             )
-        assert msgspec.structs.replace(level, rose=False) == expected
-        if level.visible and not self.stood.get(name):
-            assert level.rose
-        elif level.rose and name not in self.unsure:
+        assert msgspec.structs.replace(backlog, rose=False) == expected
+        if backlog.visible and not self.stood.get(name):
+            assert backlog.rose
+        elif backlog.rose and name not in self.unsure:
             assert not self.stood.get(name)
-        self.stood[name] = level.visible > 0
+        self.stood[name] = backlog.visible > 0
         self.unsure.discard(name)
 
     @property
@@ -296,7 +296,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.claims.append(Claim(receipt.id, receipt.pop_receipt))
         self.told_of(queue).put += len(put)
 
-    def hand_over(self, queue: str, grant: Grant | None, handed: list[Handed], put: bool) -> None:
+    def hand_over(self, queue: str, grant: Grant | None, handed: list[GrantResult], put: bool) -> None:
         """Nobody could take anything before: the first ones put. Otherwise those that waited longest."""
         if grant is None:
             assert handed == []
@@ -315,7 +315,7 @@ class EngineMachine(RuleBasedStateMachine):
         grant = None if limit is None else Grant("s", limit, 0.02)
         receipts = self.do(how, queue, lambda engine: engine.put(queue, put, grant))
         self.add(queue, put, receipts)
-        self.hand_over(queue, grant, self.engine.state.take_handed(), True)
+        self.hand_over(queue, grant, self.engine.state.take_grant_results(), True)
 
     @rule(
         how=_how,
@@ -329,7 +329,7 @@ class EngineMachine(RuleBasedStateMachine):
         grant, message = None if limit is None else Grant("s", limit, 0.02), put[0]
         digest = hashlib.sha256(message.body).digest()
         result = self.do(how, queue, lambda engine: engine.put_once(queue, key, digest, message, grant, create))
-        handed = self.engine.state.take_handed()
+        handed = self.engine.state.take_grant_results()
         stands = self.model.get(queue)
         if stands is None and not create:
             assert result is QueueNotFound
@@ -483,8 +483,8 @@ class EngineMachine(RuleBasedStateMachine):
             self.unsure.add(queue)
 
     @rule(how=_how, queue=_queue)
-    def reread(self, how: str, queue: str) -> None:
-        self.do(how, queue, lambda engine: engine.reread(queue))
+    def refresh(self, how: str, queue: str) -> None:
+        self.do(how, queue, lambda engine: engine.refresh(queue))
         self.told_of(queue)
 
     @rule(us=st.sampled_from([500, 1000, 5000, 20_000, 1_001_000]))
@@ -498,13 +498,13 @@ class EngineMachine(RuleBasedStateMachine):
         """Everything that counts is in the file."""
         self.commit()
         self.engine = self.start()
-        levels = self.engine.state.levels()
-        assert {level.queue for level in levels} == self.model.keys()
+        backlogs = self.engine.state.backlogs()
+        assert {backlog.queue for backlog in backlogs} == self.model.keys()
         self.stood.clear()
-        for level in levels:
-            self.expire(level.queue)
-            self.check(level, Told())
-            assert level.rose is (level.visible > 0)
+        for backlog in backlogs:
+            self.expire(backlog.queue)
+            self.check(backlog, Told())
+            assert backlog.rose is (backlog.visible > 0)
 
     @rule()
     def tidy(self) -> None:
@@ -575,7 +575,7 @@ def expiring(count: int) -> Iterator[Engine]:
     engine.put(Q, [NewMessage(b"x", ttl_s=1)] * count + [NewMessage(b"stays")], None)
     engine.put("a/other", [NewMessage(b"y")], None)
     engine.state.commit()
-    engine.state.take_levels()
+    engine.state.take_backlogs()
     clock.now += 1.0
     with contextlib.closing(connection):
         yield engine
@@ -598,14 +598,14 @@ def test_many_that_expire_together_go_in_slices(count: int) -> None:
             received = engine.receive(Q, 32, 1000)
             state.commit()
             commits += 1
-            (level,) = (each for each in state.take_levels() if each.queue == Q)
+            (backlog,) = (each for each in state.take_backlogs() if each.queue == Q)
             assert left - (rows(engine) - 1) <= 1000
             left = rows(engine)
             if received.messages:
                 break
-            assert (level.visible, level.rose) == (0, False)
+            assert (backlog.visible, backlog.rose) == (0, False)
             assert received.depth.visible == 0 and received.depth.invisible > 0
-            assert received.next_visible_in_ms == level.next_visible_in_ms == 1
+            assert received.next_visible_in_ms == backlog.next_visible_in_ms == 1
             assert engine.peek(Q, 32) == []
         assert [each.body for each in received.messages] == [b"stays"]
         assert commits == -(-count // 1000)
@@ -685,7 +685,7 @@ def test_a_slice_that_is_taken_back_changes_nothing() -> None:
     with expiring(2500) as engine:
         state = engine.state
         state.tick()
-        engine.reread(Q)
+        engine.refresh(Q)
         state.rollback()
         assert rows(engine) == 2502
         assert not state.queues[Q].behind and state.queues[Q].tally.total == 2501

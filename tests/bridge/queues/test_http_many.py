@@ -153,7 +153,7 @@ async def test_two_services_with_messages_of_their_own_are_told_of(caplog: pytes
             assert not store.unnamed(QUEUE)
         await store.depth(QUEUE)
         assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
-        assert "each hold messages of their own" in caplog.messages[1]
+        assert "have embedded queues of their own" in caplog.messages[1]
         await store.close()
 
 

@@ -43,7 +43,7 @@ from bridge.queues.jetstream.api import (
     meaning,
     reference_of,
 )
-from bridge.queues.jetstream.store import JetStreamStore, size_of, written
+from bridge.queues.jetstream.store import JetStreamStore, headers_size, headers_to_send
 from bridge.queues.jetstream.wire import Answers
 from tests.support.brokers import NatsServer, nats_that_says
 from tests.support.processes import PATIENCE_S
@@ -72,7 +72,7 @@ async def store(server: NatsServer) -> AsyncIterator[JetStreamStore]:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each look at a consumer the time that it takes on a busy machine."""
-    monkeypatch.setattr(jetstream_leases, "GLANCE_S", PATIENCE_S)
+    monkeypatch.setattr(jetstream_leases, "REFRESH_TIMEOUT_S", PATIENCE_S)
 
 
 async def consume(server: NatsServer, *, ack_wait: float = 30, **config: int) -> None:
@@ -154,11 +154,11 @@ class Scripted:
         if said == "gone":
             raise StoreUnavailable("the connection is gone")
         if said == "ok":
-            answers.heard(Incoming(("x",), b'{"stream": "%s", "seq": %d}' % (NAMES.stream.encode(), number)))
+            answers.add(Incoming(("x",), b'{"stream": "%s", "seq": %d}' % (NAMES.stream.encode(), number)))
         if said == "full":
-            answers.heard(Incoming(("x",), b'{"error": {"code": 503, "err_code": 10077, "description": "full"}}'))
+            answers.add(Incoming(("x",), b'{"error": {"code": 503, "err_code": 10077, "description": "full"}}'))
         if said == "lost":
-            answers.heard(None)
+            answers.add(None)
 
 
 @pytest.mark.parametrize(
@@ -194,14 +194,14 @@ async def test_a_put_that_failed_tells_how_many_stand(answers: list[str], put: i
         (Refusal(404, 10059, "stream not found"), QueueNotFound, "there is no such stream"),
         (Refusal(404, 10014, "consumer not found"), ConsumerGone, "there is no such consumer"),
         (Refusal(400, 10149, "consumer does not exist"), ConsumerGone, "there is no such consumer"),
-        (Refusal(400, 10058, "name in use"), Taken, r"refused: name in use \(10058\); nothing was changed"),
+        (Refusal(400, 10058, "name in use"), Taken, r"rejected: name in use \(10058\); nothing was changed"),
         *(
-            (Refusal(503, code, "full"), StoreFull, rf"no room: full \({code}\); what was acknowledged is safe")
+            (Refusal(503, code, "full"), StoreFull, rf"no space: full \({code}\); acknowledged messages are safe")
             for code in (10023, 10047, 10049, 10077, 10122)
         ),
-        (Refusal(503, 10008, "not available"), StoreUnavailable, r"not now: not available \(10008\)"),
-        (Refusal(408, 0, "late"), StoreUnavailable, r"not now: late \(408\)"),
-        (Refusal(500, 10052, "odd"), StoreError, r"refused: odd \(10052\); nothing was changed"),
+        (Refusal(503, 10008, "not available"), StoreUnavailable, r"temporarily unavailable: not available \(10008\)"),
+        (Refusal(408, 0, "late"), StoreUnavailable, r"temporarily unavailable: late \(408\)"),
+        (Refusal(500, 10052, "odd"), StoreError, r"rejected: odd \(10052\); nothing was changed"),
     ],
 )
 def test_what_a_refusal_means(refusal: Refusal, kind: type[StoreError], said: str) -> None:
@@ -213,7 +213,7 @@ def test_what_a_refusal_means(refusal: Refusal, kind: type[StoreError], said: st
 
 def test_an_answer_that_is_none() -> None:
     """Nothing is known of what was done then."""
-    with pytest.raises(UnknownOutcome, match="not one of JetStream"):
+    with pytest.raises(UnknownOutcome, match="did not come from JetStream"):
         decoded(b"{", Stored)
 
 
@@ -263,12 +263,12 @@ class TestJetStream:
             return await asyncio.get_running_loop().create_future()
 
         monkeypatch.setattr(store._api, "consumer", silent)
-        monkeypatch.setattr(jetstream_leases, "LOOK_AGAIN_S", 0.0)
-        monkeypatch.setattr(jetstream_leases, "GLANCE_S", 0.01)
+        monkeypatch.setattr(jetstream_leases, "REFRESH_S", 0.0)
+        monkeypatch.setattr(jetstream_leases, "REFRESH_TIMEOUT_S", 0.01)
         for _ in range(2):
             assert len((await store.receive(QUEUE, 1, LONG)).messages) == 1
         assert asked == [NAMES]
-        monkeypatch.setattr(jetstream_leases, "PUT_OFF_S", 0.0)
+        monkeypatch.setattr(jetstream_leases, "RETRY_S", 0.0)
         assert len((await store.receive(QUEUE, 1, LONG)).messages) == 1
         assert asked == [NAMES] * 2
 
@@ -295,7 +295,7 @@ class TestJetStream:
             async with JetStreamStore(f"nats://127.0.0.1:{server.port}") as other:
                 await other.delete(QUEUE)
         if due:
-            monkeypatch.setattr(jetstream_leases, "LOOK_AGAIN_S", 0.0)
+            monkeypatch.setattr(jetstream_leases, "REFRESH_S", 0.0)
         settled = await store.settle(
             QUEUE,
             Settlement(
@@ -336,7 +336,7 @@ class TestJetStream:
         await store.receive(QUEUE, 1, 5.0)
         assert await ack_wait(store) == 5.0
         left[0] = 9
-        with pytest.raises(StoreUnavailable, match="shortens"):
+        with pytest.raises(StoreUnavailable, match="shortening"):
             await store.receive(QUEUE, 1, LONG)
 
     async def test_headers_count_in_what_the_server_takes(self, tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ class TestJetStream:
         ):
             await store.create(QUEUE)
             headers = {"a": "x" * 5000}
-            size = 70_000 - size_of(written(headers))
+            size = 70_000 - headers_size(headers_to_send(headers))
             with pytest.raises(BadInput) as refused:
                 await store.put(QUEUE, [NewMessage(b"x" * 65_536, headers=headers)])
             assert refused.value.code == "message_too_large"
@@ -377,7 +377,7 @@ class TestJetStream:
     async def test_a_server_that_is_too_old_is_refused(self, version: str) -> None:
         """At the first call, in words that say what is needed; nothing is sent to it."""
         async with nats_that_says(version) as port, JetStreamStore(f"nats://127.0.0.1:{port}") as store:
-            with pytest.raises(ConfigurationError, match=r"this is NATS \d\.\d; JetStream is used from 2\.10 on"):
+            with pytest.raises(ConfigurationError, match=r"this is NATS \d\.\d; the store needs 2\.10 or newer"):
                 await store.put(QUEUE, [NewMessage(b"one")])
 
     @pytest.mark.parametrize("version", ["2.10.0", "2.15.1", "3.0.0", "unheard of"])
@@ -442,8 +442,8 @@ STREAMS: list[tuple[dict[str, Any], str | int]] = [
     ({"subjects": None, "mirror": {"name": "origin"}, "mirror_direct": True}, r"the subjects \[\]: nothing can be put"),
     ({"sources": [{"name": "origin"}], "republish": {"src": ">", "dest": "copies.>"}}, FITS),
     ({"subject_transform": {"src": ">", "dest": "other.>"}}, "a subject_transform"),
-    ({"retention": "interest"}, "retention interest: it drops what is put"),
-    ({"retention": "limits"}, "retention limits: it keeps what was handled"),
+    ({"retention": "interest"}, "retention interest: it drops messages put"),
+    ({"retention": "limits"}, "retention limits: it keeps handled messages"),
     ({"no_ack": True}, "no_ack"),
     ({"discard": "old"}, FITS),
     ({"discard": "old", "max_msgs": 9}, "discard old and max_msgs: a full stream drops its oldest"),
@@ -451,7 +451,7 @@ STREAMS: list[tuple[dict[str, Any], str | int]] = [
     ({"discard": "old", "max_msgs_per_subject": 9}, "max_msgs_per_subject: a full stream drops its oldest"),
     ({"max_msgs_per_subject": 9}, "max_msgs_per_subject"),
     ({"max_msgs_per_subject": 9, "discard_new_per_subject": True, "max_msgs": 9, "max_bytes": 9000}, FITS),
-    ({"max_age": 3600 * SECOND}, "max_age: messages that nobody has handled yet"),
+    ({"max_age": 3600 * SECOND}, "max_age: messages are removed before they are handled"),
     ({"consumer_limits": {"inactive_threshold": 3600 * SECOND}}, "consumer_limits with an inactive_threshold"),
     ({"consumer_limits": {"max_ack_pending": 9}, "deny_delete": True, "deny_purge": True}, FITS),
     ({"allow_msg_ttl": True, "subject_delete_marker_ttl": 60 * SECOND, "allow_rollup_hdrs": True}, FITS),
@@ -480,9 +480,9 @@ CONSUMERS: list[tuple[dict[str, Any], str | int]] = [
     ({"direct": True}, 10090),
     ({"filter_subject": "queuebell.queue.shop.*"}, FITS),
     ({"filter_subjects": ["shop.>", "{subject}"]}, FITS),
-    ({"filter_subject": "shop.>"}, r"the filter \['shop.>'\]: it leaves queuebell.queue.shop"),
+    ({"filter_subject": "shop.>"}, r"the filter \['shop.>'\]: it excludes queuebell.queue.shop"),
     ({"filter_subjects": ["shop.a", "shop.b"]}, "the filter"),
-    ({"replay_policy": "original"}, "replay_policy original: it holds messages back"),
+    ({"replay_policy": "original"}, "replay_policy original: it delays messages"),
     ({"inactive_threshold": 3600 * SECOND}, "an inactive_threshold"),
     ({"priority_groups": ["a"], "priority_policy": "overflow"}, "priority_groups: workers name no group"),
     (
@@ -615,11 +615,11 @@ async def test_a_stream_of_others_that_hears_the_subject_gets_no_message(
     everything = Names("ORDERS", "queuebell.queue.>", "another")
     await made_by_hand(server, everything, {})
     for _ in range(2):
-        with pytest.raises(ConfigurationError, match=f"CREATE.{NAMES.stream} was refused .*another stream hears"):
+        with pytest.raises(ConfigurationError, match=f"CREATE.{NAMES.stream} was rejected .*another stream has"):
             await store.put(QUEUE, [NewMessage(b"one")])
     assert (await ask(server, "STREAM.INFO.ORDERS"))["state"]["messages"] == 0
     store._fit.add(NAMES.stream)  # it was there when it was looked for
-    with pytest.raises(StoreError, match=f"{NAMES.stream} is gone, and the stream ORDERS took the message"):
+    with pytest.raises(StoreError, match=f"{NAMES.stream} is gone, and the stream ORDERS stored the message"):
         await store.put(QUEUE, [NewMessage(b"one")])
-    with pytest.raises(ConfigurationError, match="another stream hears"):
+    with pytest.raises(ConfigurationError, match="another stream has the subject"):
         await store.put(QUEUE, [NewMessage(b"one")])

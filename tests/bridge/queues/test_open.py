@@ -116,9 +116,9 @@ async def test_a_large_queue_is_cleared_bit_by_bit() -> None:
 async def test_a_store_never_opened_closes() -> None:
     """Nothing was taken, so there is nothing to let go."""
     store = MemoryStore("never")
-    store.reread(Q)
+    store.refresh(Q)
     store.reclaim(Q, [])
-    assert store.levels() == []
+    assert store.backlogs() == []
     assert store.failure() is not None
     await store.close()
 
@@ -137,7 +137,7 @@ def test_a_store_left_on_a_closed_loop_holds_up_nobody() -> None:
         near.observe(ear)
         async with asyncio.timeout(10):
             put = await far.put(Q, [NewMessage(b"x")])
-        visible = ear.levels[-1].visible
+        visible = ear.backlogs[-1].visible
         for store in (left, near, far):
             await store.close()
         return len(put), visible
@@ -183,9 +183,9 @@ async def test_one_name_is_one_store() -> None:
     await producer.put(Q, [NewMessage(b"x")])
     await bridge.open()
     bridge.observe(ear)
-    assert [level.visible for level in bridge.levels()] == [1]
+    assert [backlog.visible for backlog in bridge.backlogs()] == [1]
     await producer.put(Q, [NewMessage(b"y")])
-    assert [level.visible for level in ear.levels] == [2]
+    assert [backlog.visible for backlog in ear.backlogs] == [2]
     assert (await producer.receive(Q, 1, 1.0)).boot == "ab" * 16
     assert await other.depth(Q) is None
     assert producer.fingerprint(Q) == bridge.fingerprint(Q) != other.fingerprint(Q)

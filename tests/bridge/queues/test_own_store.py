@@ -16,7 +16,7 @@ from bridge.contract.errors import BadInput, Closed, QueueNotFound
 from bridge.queues import limits
 from bridge.queues.base import BODY_BYTES_MAX, Claim, Depth, NewMessage, Settled, Settlement
 from bridge.queues.embedded.sqlite import SqliteStore
-from bridge.queues.embedded.state import Grant, Handed, Level
+from bridge.queues.embedded.state import Backlog, Grant, GrantResult
 from bridge.queues.embedded.store import EmbeddedStore, MemoryStore
 from bridge.queues.served import NoRoom
 from tests.bridge.queues.clocks import Counter, FakeClock
@@ -251,19 +251,19 @@ async def test_a_closed_store_does_nothing(make: Make) -> None:
 async def test_what_is_told_between_calls_needs_an_open_store(make: Make) -> None:
     """A bridge may let time pass or take back before it opened its store: nothing happens; a number is not known."""
     store, claim = await filled(make)
-    store.reread(Q)
+    store.refresh(Q)
     store.reclaim(Q, [claim])
     assert store.remembered == 0
     with pytest.raises(Closed, match="not open"):
-        store.made(Q)
+        store.number(Q)
     assert await store.depth(Q) == Depth(2, 1)
-    assert store.made("billing/none") is None
-    assert store.made(Q)
+    assert store.number("billing/none") is None
+    assert store.number(Q)
     await store.close()
-    store.reread(Q)
+    store.refresh(Q)
     store.reclaim(Q, [claim])
     with pytest.raises(Closed, match="the store is closed"):
-        store.made(Q)
+        store.number(Q)
 
 
 LONG = "x" * 9000
@@ -405,23 +405,23 @@ async def test_each_commit_tells_the_level(store: EmbeddedStore, ear: Ear, clock
     await store.put(Q, [NewMessage(b"a"), NewMessage(b"b", 500)])
     await store.receive(Q, 1, 2.0)
     await store.receive(Q, 1, 2.0)
-    assert ear.levels == [
-        Level(Q, True, 1, 1, True, 2, 0, 0, 500, leased=0, delayed=1, oldest_ms=0),
-        Level(Q, True, 0, 2, False, 0, 1, 0, 500, leased=1, delayed=1),
-        Level(Q, True, 0, 2, False, 0, 1, 1, 500, leased=1, delayed=1),
+    assert ear.backlogs == [
+        Backlog(Q, True, 1, 1, True, 2, 0, 0, 500, leased=0, delayed=1, oldest_ms=0),
+        Backlog(Q, True, 0, 2, False, 0, 1, 0, 500, leased=1, delayed=1),
+        Backlog(Q, True, 0, 2, False, 0, 1, 1, 500, leased=1, delayed=1),
     ]
     clock.now += 0.5
     received = await store.receive(Q, 5, 2.0)
     assert received.boot == BOOT
     # What came due since the last look made it rise, although it is taken again within the same commit.
-    assert ear.levels[-1] == Level(Q, True, 0, 2, True, 0, 1, 0, 1500, leased=2)
+    assert ear.backlogs[-1] == Backlog(Q, True, 0, 2, True, 0, 1, 0, 1500, leased=2)
 
 
 async def test_told_before_acknowledged(store: EmbeddedStore, ear: Ear) -> None:
     """The bridge marks before the producer hears of it (B1)."""
     heard: list[int] = []
     task = asyncio.create_task(store.put(Q, one()), name="put")
-    task.add_done_callback(lambda _: heard.append(len(ear.levels)))
+    task.add_done_callback(lambda _: heard.append(len(ear.backlogs)))
     await task
     await asyncio.sleep(0)
     assert heard == [1]
@@ -431,13 +431,13 @@ async def test_reread_lets_time_pass(store: EmbeddedStore, ear: Ear, clock: Fake
     """A due timer re-reads: too early it tells the rest, in time that it rose (O3)."""
     await store.put(Q, one(delay_ms=100))
     clock.now += 0.099
-    store.reread(Q)
-    assert await ear.next_level() == Level(Q, True, 0, 1, False, 0, 0, 0, 1, delayed=1)
+    store.refresh(Q)
+    assert await ear.next_backlog() == Backlog(Q, True, 0, 1, False, 0, 0, 0, 1, delayed=1)
     clock.now += 0.001
-    store.reread(Q)
-    assert await ear.next_level() == Level(Q, True, 1, 0, True, 0, 0, 0, None, oldest_ms=0)
-    store.reread("billing/unknown")
-    assert await ear.next_level() == Level("billing/unknown", False, 0, 0, False, 0, 0, 0, None)
+    store.refresh(Q)
+    assert await ear.next_backlog() == Backlog(Q, True, 1, 0, True, 0, 0, 0, None, oldest_ms=0)
+    store.refresh("billing/unknown")
+    assert await ear.next_backlog() == Backlog("billing/unknown", False, 0, 0, False, 0, 0, 0, None)
 
 
 async def test_a_grant_for_a_put_that_fails_is_answered(
@@ -482,7 +482,7 @@ async def test_a_grant_of_a_put_that_is_refused_late_names_its_queue(
     ear.next_grant = Grant("s", 1, 2.0)
     with pytest.raises(BadInput):
         await (store.put_once(queue, "k", NewMessage(b"x")) if once else store.put(queue, [NewMessage(b"x")]))
-    assert ear.handed == [Handed(queue, "s", [], visible)]
+    assert ear.handed == [GrantResult(queue, "s", [], visible)]
 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["first call", "open"])
@@ -504,9 +504,9 @@ async def test_observers_hear_of_a_receive_outside_of_its_caller(make: Make) -> 
     class Outside(Ear):
         callers: ClassVar[list[object]] = []
 
-        def committed(self, levels: Sequence[Level], handed: Sequence[Handed]) -> None:
+        def committed(self, backlogs: Sequence[Backlog], handed: Sequence[GrantResult]) -> None:
             self.callers.append(asyncio.current_task())
-            super().committed(levels, handed)
+            super().committed(backlogs, handed)
 
     await store.clear(Q)
     ear = Outside()

@@ -309,7 +309,7 @@ async def test_a_refused_call_leaves_its_connection_usable(pooler: Pgbouncer, sc
     await init(url)
     async with PostgresStore(url.replace("?", "?pool_size=1&")) as store:
         with pytest.raises(BadInput, match="division by zero"):
-            await store._fetch("SELECT 1 / 0")  # the database refuses nothing that the store's own calls let pass
+            await store._fetch("SELECT 1 / 0")  # the database rejects nothing that the store's own calls let pass
         await store.put(QUEUE, new(b"after"))
 
 

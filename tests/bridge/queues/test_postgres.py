@@ -41,10 +41,10 @@ async def test_init_makes_migrates_and_refuses(url: str) -> None:
     """Made once, nothing to do the second time; an older schema is not used and a newer one not touched."""
     schema = url.partition("search_path=")[2]
     both = f"{url},public"
-    assert await init(both) == [f'schema "{schema}" made', f"tables of schema {SCHEMA_VERSION} made"]
+    assert await init(both) == [f'schema "{schema}" created', f"tables of schema {SCHEMA_VERSION} created"]
     assert await init(both) == await init(url) == []
     assert await init(url, notify=True, prefix="shop") == ["every put notifies the channel shop"]
-    assert await init(url, notify=False) == ["puts notify nobody"]
+    assert await init(url, notify=False) == ["puts send no notifications"]
     await execute(url, "UPDATE queuebell_schema SET version = 99")
     with pytest.raises(ConfigurationError, match="newer version"):
         await init(url)
@@ -61,7 +61,7 @@ async def test_what_init_may_not_do_is_said(url: str, server: PostgresServer) ->
     await init(url)
     who = f"u{uuid.uuid4().hex}"
     await execute(url, f"CREATE ROLE {who} LOGIN")
-    with pytest.raises(StoreError, match="this user may not do that"):
+    with pytest.raises(StoreError, match="this user has no permission"):
         await init(url.replace("postgres@", f"{who}@").replace("search_path=", "search_path=other_"))
     server.stop("fast")
     try:

@@ -54,7 +54,7 @@ def test_what_the_server_says_is_believed(
     ours = explain(said(kind), "postgres://here", sent=sent)
     assert type(ours) is meaning
     assert "said the server" in str(ours) or kind is asyncpg.UndefinedTableError
-    assert str(ours).startswith("the database refuses a value" if meaning is BadInput else "postgres://here: ")
+    assert str(ours).startswith("the database rejects a value" if meaning is BadInput else "postgres://here: ")
 
 
 @pytest.mark.parametrize(
@@ -99,24 +99,24 @@ ROLLED_BACK = "nothing was put, and the transaction can only be rolled back: "
 @pytest.mark.parametrize(
     ("error", "meaning", "words"),
     [
-        (said(asyncpg.InFailedSQLTransactionError), "transaction_failed", "a statement before has failed"),
-        (driver("PendingRollbackError", "sqlalchemy.exc"), "transaction_failed", "a statement before has failed"),
-        (driver("TransactionManagementError", "django.db"), "transaction_failed", "a statement before has failed"),
-        (driver("InterfaceError", "psycopg"), "connection_unusable", "cannot be used: InterfaceError: said so: give"),
-        (driver("InvalidRequestError", "sqlalchemy.exc"), "connection_unusable", "InvalidRequestError: said so: give"),
+        (said(asyncpg.InFailedSQLTransactionError), "transaction_failed", "an earlier statement has failed"),
+        (driver("PendingRollbackError", "sqlalchemy.exc"), "transaction_failed", "an earlier statement has failed"),
+        (driver("TransactionManagementError", "django.db"), "transaction_failed", "an earlier statement has failed"),
+        (driver("InterfaceError", "psycopg"), "connection_unusable", "is unusable: InterfaceError: said so: use"),
+        (driver("InvalidRequestError", "sqlalchemy.exc"), "connection_unusable", "InvalidRequestError: said so: use"),
         (driver("Error", "psycopg2", pgcode="40001"), StoreUnavailable, f"{ROLLED_BACK}said so (SQLSTATE 40001)"),
         (driver("Error", "psycopg", sqlstate="57P01"), StoreUnavailable, f"{ROLLED_BACK}said so (SQLSTATE 57P01)"),
-        (driver("Error", "psycopg", sqlstate="22021"), BadInput, "the database refuses a value: said so"),
+        (driver("Error", "psycopg", sqlstate="22021"), BadInput, "the database rejects a value: said so"),
         (wrapped(driver("Error", "psycopg", sqlstate="53100")), StoreFull, f"{ROLLED_BACK}said so (SQLSTATE 53100)"),
-        (caused(driver("Error", "psycopg", sqlstate="42501")), StoreError, f"{ROLLED_BACK}this user may not do that"),
+        (caused(driver("Error", "psycopg", sqlstate="42501")), StoreError, f"{ROLLED_BACK}this user has no permission"),
         (TimeoutError(), StoreUnavailable, "nothing was put within the connection's own time-out (command_timeout)"),
-        (TimeoutError(110, "timed out"), StoreUnavailable, "the connection is broken, and its transaction with it"),
-        (ConnectionResetError("reset"), StoreUnavailable, "with it: ConnectionResetError: reset: do all of it again"),
-        (wrapped(driver("Gone", "psycopg")), StoreUnavailable, "with it: Gone: said so: do all of it again"),
+        (TimeoutError(110, "timed out"), StoreUnavailable, "the connection is lost, and its transaction with it"),
+        (ConnectionResetError("reset"), StoreUnavailable, "with it: ConnectionResetError: reset: repeat all of it"),
+        (wrapped(driver("Gone", "psycopg")), StoreUnavailable, "with it: Gone: said so: repeat all of it"),
         (
             caused(driver("OperationalError", "sqlite3")),
             StoreUnavailable,
-            "the database did not take it: OperationalError: said so: roll back, and do all of it again",
+            "the database rejected it: OperationalError: said so: roll back, and repeat all of it",
         ),
     ],
 )

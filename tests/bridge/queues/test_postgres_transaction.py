@@ -200,9 +200,9 @@ async def test_on_a_connection_to_another_database_it_is_refused(
             await caller.execute("INSERT INTO public.orders VALUES (17)")
             await caller.end(commit=True)
 
-    await refused("no tables of queues")
+    await refused("no queue tables")
     await init_as(other, 2)
-    await refused("open the store of its database|tables are of schema 2")
+    await refused("open the store of its database|tables have schema 2")
     await init(other)
     await execute(other, "UPDATE queuebell_schema SET version = 99")
     await refused("open the store of its database|newer version")
@@ -236,7 +236,7 @@ async def test_what_the_database_refuses_is_explained(
     """Our error says that nothing was put and what is left to do, without the bodies; the driver's is its cause."""
     await execute(url, "ALTER TABLE queuebell_messages ADD CONSTRAINT never CHECK (attempts <> 0)")
     async with opened(server, schema) as caller:
-        with pytest.raises(BadInput, match=f"{QUEUE}: nothing was put|the database refuses") as refused:
+        with pytest.raises(BadInput, match=f"{QUEUE}: nothing was put|the database rejects") as refused:
             await caller.put(store, QUEUE, ["secret"])
         assert "secret" not in str(refused.value) and refused.value.__cause__ is not None
         await caller.end(commit=False)

@@ -128,4 +128,4 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = Recount()
     for name in ("a/1", "a/2", "a/3"):
         rule.counted(name, 0)
-    assert [rule.worth(name) for name in ("a/1", "a/2", "a/3")] == [True, True, False]
+    assert [rule.needed(name) for name in ("a/1", "a/2", "a/3")] == [True, True, False]

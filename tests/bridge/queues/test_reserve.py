@@ -38,13 +38,13 @@ def test_held_given_up_and_held_again(tmp_path: Path) -> None:
     """It takes its whole size on the disk, and is short from when it was given up until it is made again."""
     path = tmp_path / "queue.db.reserve"
     reserve = Reserve(path, 1 << 20)
-    assert not reserve.give_up()
+    assert not reserve.release()
     assert reserve.hold()
     assert path.stat().st_size == 1 << 20
-    assert reserve.give_up()
+    assert reserve.release()
     assert reserve.short
     assert path.stat().st_size == 0
-    assert not reserve.give_up(), "there is nothing left to give"
+    assert not reserve.release(), "there is nothing left to give"
     assert reserve.hold()
     assert path.stat().st_size == 1 << 20
     assert not reserve.short
@@ -59,4 +59,4 @@ def test_no_room_from_the_start_is_said(tmp_path: Path, full_disk: FullDisk, cap
     assert not reserve.short
     assert not path.exists()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "no room to set aside 24 MiB" in caplog.text
+    assert "no space for a reserve of 24 MiB" in caplog.text

@@ -171,7 +171,7 @@ async def test_a_full_disk_fails_what_needs_room_and_nothing_else(store: SqliteS
     engine = engine_of(store)
     assert counts_of(engine.state.queues[Q].tally) == counts_of(engine.state.counted(engine.state.queues[Q].id))
     assert await store.depth("billing/other") is None
-    assert sum(level.put for level in ear.levels) == 1
+    assert sum(backlog.put for backlog in ear.backlogs) == 1
     await limit_pages(store, -1)
     await store.put(Q, big)
     assert store.failure() is None

@@ -60,7 +60,7 @@ def test_one_account_keeps_names_as_they_are() -> None:
     where = SqsAddress("sqs://eu-central-1?account=shop")
     assert where.name("shop/orders") == "orders"
     assert where.reference("any_queue-7") == "shop/any_queue-7"
-    with pytest.raises(BadQueueReference, match="the reference names another"):
+    with pytest.raises(BadQueueReference, match="the reference has another"):
         where.name("other/orders")
 
 
@@ -88,7 +88,7 @@ def test_names_have_a_limit() -> None:
             for wait in ("0", "21", "²", "")
         ),
         ("sqs://eu-central-1?endpoint=ftp://s3cret", "endpoint must start with http:// or https://"),
-        ("sqs://eu-central-1?account=a.b", "account is that of a queue reference"),
+        ("sqs://eu-central-1?account=a.b", "account must be the account of a queue reference"),
     ],
 )
 def test_addresses_that_are_none(url: str, says: str) -> None:
@@ -102,22 +102,22 @@ def test_addresses_that_are_none(url: str, says: str) -> None:
     ("code", "status", "kind", "said"),
     [
         *((code, 400, QueueNotFound, "there is no such queue") for code in ("QueueDoesNotExist", "A.NonExistentQueue")),
-        *((code, 400, StoreUnavailable, f"not now: {code}") for code in ("SlowDown", "Throttling", "KmsThrottled")),
-        *(("Any", status, StoreUnavailable, "not now: Any") for status in (429, 503)),
-        ("", 503, StoreUnavailable, "not now: 503"),
+        *((code, 400, StoreUnavailable, f"temporarily unavailable: {code}") for code in ("SlowDown", "Throttling", "KmsThrottled")),
+        *(("Any", status, StoreUnavailable, "temporarily unavailable: Any") for status in (429, 503)),
+        ("", 503, StoreUnavailable, "temporarily unavailable: 503"),
         *(("Any", status, UnknownOutcome, "the service failed: Any") for status in (500, 599)),
-        ("Any", 499, StoreError, "refused: Any; nothing was changed. Credentials and policy may be the reason"),
-        ("", 400, StoreError, "refused: 400; nothing was changed. Credentials and policy may be the reason"),
+        ("Any", 499, StoreError, "rejected: Any; nothing was changed. Check credentials and policy"),
+        ("", 400, StoreError, "rejected: 400; nothing was changed. Check credentials and policy"),
         (
             "ExpiredToken", 403, ConfigurationError,
-            "the service does not let us in: ExpiredToken; check the access key, its secret and its token",
+            "the service rejects the credentials: ExpiredToken; check the access key, its secret and its token",
         ),
     ],
 )  # fmt: skip
 def test_what_an_error_means(code: str, status: int, kind: type[QueuebellError], said: str) -> None:
     """Its class says whether another try is worth it, and its text what the service said."""
     answer = {"Error": {"Code": code, "Message": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    error = queue_meaning(ClientError(answer, "ReceiveMessage"), let_in=False)
+    error = queue_meaning(ClientError(answer, "ReceiveMessage"), accepted_before=False)
     assert (type(error), str(error)) == (kind, f"sqs: {said}")
 
 
@@ -192,7 +192,7 @@ class TestRequests:
         )  # fmt: skip
         async with service(SendMessageBatch=lambda _: next(answers)) as server, store_at(server) as store:
             part = "sqs: 1 of 2 messages of a request were put: InternalFailure"
-            none, refusal = "sqs: nothing was put: InternalFailure", "sqs: refused a message: A, B; nothing was put"
+            none, refusal = "sqs: nothing was put: InternalFailure", "sqs: a message was rejected: A, B; nothing was put"
             for said in (part, none, refusal):
                 with pytest.raises(StoreError) as wrong:
                     await store.put(QUEUE, [NewMessage(b"x"), NewMessage(b"y")])

@@ -89,9 +89,9 @@ async def test_what_breaks_the_writer_costs_the_calls_in_hand_and_is_reported(
         await store.put(Q, [NewMessage(b"y")])
     else:
         monkeypatch.setattr(committer, where, Breaks(getattr(committer, where), RuntimeError("a defect")))
-        with pytest.raises(UnknownOutcome, match=r"the writer failed unexpectedly \(RuntimeError: a defect\)"):
+        with pytest.raises(UnknownOutcome, match=r"unexpected error in the writer \(RuntimeError: a defect\)"):
             await store.put(Q, [NewMessage(b"y")])
-        assert "the writer failed unexpectedly" in str(store.failure())
+        assert "unexpected error in the writer" in str(store.failure())
     await store.put(Q, [NewMessage(b"z")])
     # The writer wrote of its defect before it took the next call.
     (record,) = [record for record in caplog.records if record.exc_info]
@@ -112,7 +112,7 @@ COMMIT, ROLLBACK = "COMMIT", "ROLLBACK"
         (sqlite3.SQLITE_IOERR_FSYNC, COMMIT, UnknownOutcome, "disk I/O error"),
         (sqlite3.SQLITE_IOERR_WRITE, COMMIT, StoreUnavailable, "disk I/O error"),
         (sqlite3.SQLITE_IOERR_FSYNC, "UPDATE clock", StoreUnavailable, "disk I/O error"),
-        (sqlite3.SQLITE_FULL, COMMIT, StoreFull, "there is no room left"),
+        (sqlite3.SQLITE_FULL, COMMIT, StoreFull, "no space left"),
         (sqlite3.SQLITE_BUSY, COMMIT, StoreUnavailable, "another process has the data file open"),
         (sqlite3.SQLITE_CORRUPT, "INSERT", StoreDamaged, "the data file is damaged (disk I/O error)"),
     ],
@@ -143,14 +143,16 @@ def test_a_commit_that_fails_says_whether_it_may_have_been_done(
         attempts = 2 if raised is StoreFull and rolls_back else 1
         assert committer.failure == f"here: {said}" and committer.writes == attempts
         assert told[0].calls == [put]
-        assert ("rollback failed as well" in caplog.text) is not rolls_back
+        assert ("rollback failed too" in caplog.text) is not rolls_back
         assert caplog.text.count(f"here: {said}") == 1
         failing = False
         if not rolls_back:
             connection.rollback()
         committer.run([put], told.append)
-        assert put.error is None and committer.failure is None and "here: works again" in caplog.text
-        assert [(level.put, level.visible) for level in told[1].levels] == [(1, 1)] and committer.writes == attempts + 1
+        assert put.error is None and committer.failure is None and "here: writes work again" in caplog.text
+        assert [(backlog.put, backlog.visible) for backlog in told[1].backlogs] == [
+            (1, 1)
+        ] and committer.writes == attempts + 1
 
 
 async def test_a_receive_that_cannot_be_answered_in_memory_is_answered_by_the_writer(
@@ -230,7 +232,7 @@ async def fill(disk: SmallDisk, times: Times) -> None:
     async with opened(disk, times) as store:
         for _ in range(BATCHES):
             await store.put(Q_FULL_DISK, [NewMessage(b"x" * 65_000, 0, 60)] * 32)
-    assert Reserve(disk.folder / "queue.db.reserve", RESERVE).give_up()
+    assert Reserve(disk.folder / "queue.db.reserve", RESERVE).release()
     disk.size = disk.used()
     disk.held.clear()
 

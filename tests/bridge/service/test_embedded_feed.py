@@ -17,7 +17,7 @@ from bridge.contract.wire import Hello, Subscription, Wake, Welcome
 from bridge.core.settings import Periods
 from bridge.observe.facts import Fact, LoopLagged, Suspended
 from bridge.producer.buses.memory import MemoryBus
-from bridge.queues.embedded.state import Handed, Level
+from bridge.queues.embedded.state import Backlog, GrantResult
 from bridge.service.bridge import BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.service.clocks import LoopWatch, paired, system_clocks
@@ -189,10 +189,10 @@ async def test_a_lease_that_is_carried_counts_from_before_the_flush(
     """The worker is told what is left; below half it is taken back, uncounted, and the wake asks for a receive."""
     ahead, now, committed = 0.0, Bridge.now, EmbeddedFeed.committed
 
-    def later(feed: EmbeddedFeed, levels: list[Level], handed: list[Handed]) -> None:
+    def later(feed: EmbeddedFeed, backlogs: list[Backlog], handed: list[GrantResult]) -> None:
         nonlocal ahead
         ahead += flush_s if handed else 0.0
-        committed(feed, levels, handed)
+        committed(feed, backlogs, handed)
 
     monkeypatch.setattr(Bridge, "now", lambda bridge: now(bridge) + ahead)
     monkeypatch.setattr(EmbeddedFeed, "committed", later)

@@ -207,11 +207,11 @@ class Failing(MemoryStore):
 
     failures = 0
 
-    def reread(self, queue: str) -> None:
+    def refresh(self, queue: str) -> None:
         if self.failures:
             self.failures -= 1
             raise OSError("ESTALE")
-        super().reread(queue)
+        super().refresh(queue)
 
     def reclaim(self, queue: str, claims: Sequence[Claim], *, uncount: bool = True) -> None:
         if self.failures:

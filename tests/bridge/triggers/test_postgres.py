@@ -16,7 +16,7 @@ from bridge.brokers.postgres.line import INBOX
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.observe.facts import Fact, TriggerRefused
-from bridge.queues.postgres.schema import init, speak
+from bridge.queues.postgres.schema import init, notify_script
 from bridge.queues.postgres.store import PostgresStore
 from bridge.service.bridge import Bridge
 from bridge.triggers.attachment import Attachments, BusSettings
@@ -197,8 +197,8 @@ async def test_puts_that_ring_nobody_are_told_and_heal(
             ("DROP FUNCTION queuebell_notify_put() CASCADE", "at queuebell_messages"),
             ("DROP TRIGGER queuebell_notify ON queuebell_queues", "at queuebell_queues"),
             ("ALTER TABLE queuebell_messages DISABLE TRIGGER queuebell_notify", "at queuebell_messages"),
-            (speak("elsewhere"), "the channel elsewhere"),
-            (speak("queuebell").replace("RETURN NULL", "RETURN  NULL"), "another version"),
+            (notify_script("elsewhere"), "the channel elsewhere"),
+            (notify_script("queuebell").replace("RETURN NULL", "RETURN  NULL"), "another version"),
         ):
             if fault is not None:
                 connection = await PostgresAccess(url).connect()

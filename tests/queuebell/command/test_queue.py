@@ -133,7 +133,7 @@ def test_a_put_may_ask_for_a_queue_that_is_there(bridge: Serving) -> None:
     bridge.client("queue", "create", "typo/orders")
     for more in ([], ["--id", "order-7"], ["--bridge", bridge.url]):
         done = perform("queue", "put", "typo/order", "x", "--existing", *more, "--store", bridge.url, code=1)
-        assert b"there is no queue typo/order, and nothing was put. Did you mean typo/orders?" in done.stderr
+        assert b"there is no queue typo/order; nothing was put. Did you mean typo/orders?" in done.stderr
     assert bridge.client("queue", "list", "--prefix", "typo/") == "typo/orders\n"
     assert bridge.client("queue", "put", "typo/orders", "x", "--existing") == "typo/orders: put 1\n"
     assert bridge.client("queue", "put", "typo/orders", "x", "--existing", "--id", "7") == "typo/orders: put 1\n"
@@ -198,7 +198,7 @@ def test_tables_are_made_once_and_used(server: PostgresServer) -> None:
     """It says what it did; a put and a get go after it, and not before."""
     url = server.url(search_path="command")
     assert b"queuebell queue init" in perform("queue", "put", "a/b", "x", "--store", url, code=78).stderr
-    assert b"tables of schema 5 made" in perform("queue", "init", url).stdout
+    assert b"tables of schema 5 created" in perform("queue", "init", url).stdout
     assert b"nothing to do" in perform("queue", "init", url).stdout
     assert json.loads(perform("queue", "init", url, "--notify", "--json").stdout) == {
         "done": ["every put notifies the channel queuebell"]

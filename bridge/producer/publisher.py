@@ -26,8 +26,7 @@ from bridge.contract.errors import BadInput, BusUnavailable, QueuebellError, Wro
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.contract.names import parse_reference, split_reference
 from bridge.observe import tracing
-from bridge.producer.bus import Bus
-from bridge.producer.buses import open_bus
+from bridge.producer.buses import Bus, open_bus
 from bridge.producer.buses.memory import MemoryBus, Triggerable
 from bridge.producer.publication import Publication, Sending
 

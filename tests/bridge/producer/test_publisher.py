@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from bridge.contract.errors import BadInput, BusUnavailable
-from bridge.producer.bus import Bus
+from bridge.producer.buses import Bus
 from bridge.producer.publisher import BlockingPublisher, Publisher, PublisherState
 from tests.support.buses import RecordingBus
 from tests.support.processes import PATIENCE_S

@@ -29,11 +29,9 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.producer.outbox.bells import hang, ring_here
-from bridge.producer.outbox.database import Link
+from bridge.producer.outbox.database import Link, notify_relays, on_local_commit
 from bridge.producer.outbox.relay import Relay
-from bridge.producer.outbox.rows import OutboxRow
-from bridge.producer.outbox.statements import Execute, Place, insert
+from bridge.producer.outbox.table import Execute, OutboxRow, Place, insert
 from bridge.queues.base import Body, Capabilities, NewMessage, PutReceipt, new_messages
 from bridge.queues.http import HttpStore
 from queuebell.frameworks.sqlalchemy import Outbox
@@ -41,7 +39,7 @@ from tests.support.outboxes import QUEUE, Rig, SqlAlchemyRig, put
 from tests.support.processes import Processes, until
 from tests.support.sim_loop import pass_time, simulated
 
-# Private: `_behind`: the test plants a fault of the relay there.
+# Private: `_note_busy`: the test plants a fault of the relay there.
 
 
 class FakeStore:
@@ -233,7 +231,7 @@ class Database:
         return work(self.execute)
 
     @asynccontextmanager
-    async def listen(self, ring: Callable[[], None]) -> AsyncIterator[asyncio.Future[None]]:
+    async def listen(self, on_commit: Callable[[], None]) -> AsyncIterator[asyncio.Future[None]]:
         self.heard.append(asyncio.get_running_loop().time())
         if self.deaf:
             raise self.deaf.pop(0)
@@ -292,7 +290,7 @@ async def test_a_fault_of_the_relay_itself_is_logged(caplog: pytest.LogCaptureFi
     """Its task ends, and whoever leaves learns why."""
     database = Database()
     async with relay_of(database) as relay:
-        relay._behind = None  # type: ignore[assignment, method-assign]
+        relay._note_busy = None  # type: ignore[assignment, method-assign]
         await relay.ended()
     (record,) = caplog.records
     assert record.getMessage() == "unexpected error in a task of the outbox"
@@ -304,8 +302,10 @@ async def test_a_loop_that_is_gone_fails_no_commit() -> None:
     gone = asyncio.new_event_loop()
     gone.close()
     rung = asyncio.Event()
-    take_down = [hang(partial(loop.call_soon_threadsafe, rung.set)) for loop in (gone, asyncio.get_running_loop())]
-    ring_here()
+    take_down = [
+        on_local_commit(partial(loop.call_soon_threadsafe, rung.set)) for loop in (gone, asyncio.get_running_loop())
+    ]
+    notify_relays()
     await rung.wait()
     for each in take_down:
         each()

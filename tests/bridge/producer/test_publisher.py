@@ -14,7 +14,7 @@ from bridge.producer.publisher import BlockingPublisher, Publisher, PublisherSta
 from tests.support.buses import RecordingBus
 from tests.support.processes import PATIENCE_S
 
-# Private: `_carry`, `_loop`, `_thread`: the test plants a fault of the publisher there. `_task`: it has ended.
+# Private: `_send_batch`, `_loop`, `_thread`: the test plants a fault of the publisher there. `_task`: it has ended.
 
 
 async def test_publish_returns_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -53,7 +53,7 @@ async def test_faults_at_the_end_are_logged(caplog: pytest.LogCaptureFixture) ->
             raise OSError("a fault")
 
     publisher = Publisher(Broken())
-    publisher._carry = None  # type: ignore[assignment, method-assign]
+    publisher._send_batch = None  # type: ignore[assignment, method-assign]
     await publisher.publish("a", "q")
     while publisher._task is None or not publisher._task.done():
         await asyncio.sleep(0)

@@ -51,8 +51,8 @@ class SlowStore:
 class PublishesTooEarly(PublishingQueue):
     """V5: the publish is sent before the put is visible."""
 
-    async def _put(self, queue: str, batch: list[NewMessage], more: Any) -> list[PutReceipt]:
-        await self._tell(queue, [message.visible_after_ms for message in batch])
+    async def _put(self, queue: str, batch: list[NewMessage], *_: Any) -> list[PutReceipt]:
+        await self._publish(queue, [message.visible_after_ms for message in batch])
         return await self._store.put(queue, batch)
 
 

@@ -92,7 +92,7 @@ class ReplayRun:
         self._put_ids: set[tuple[str, str]] = set()
 
     async def run(self) -> ReplayResult:
-        """ReplayRun all, release what stays, and return the result.
+        """Replay all, release what stays, and return the result.
 
         After a cancellation it finishes the current batch and releases the rest. Raises what the store raises.
         """

@@ -74,12 +74,12 @@ async def test_what_is_owed_beyond_its_bound_is_counted_and_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of five queues two fit: the three oldest are given up, with one line; a queue that is owed twice is one."""
-    monkeypatch.setattr("bridge.triggers.republishing.OWED_MAX", 2)
+    monkeypatch.setattr("bridge.triggers.republishing.WAITING_MAX", 2)
     facts: list[Fact] = []
-    told = Republisher("a" * 32, "queuebell", ["nats"], lambda: 0.0, facts.append)
+    republisher = Republisher("a" * 32, "queuebell", ["nats"], lambda: 0.0, facts.append)
     for queue in ("a", "b", "c", "d", "e", "e"):
-        told.hear([CloudQueueWorkDetected("billing", f"{queue}{queue}{queue}")], "http")
-    assert told.owed == 2
+        republisher.republish([CloudQueueWorkDetected("billing", f"{queue}{queue}{queue}")], "http")
+    assert republisher.waiting == 2
     assert facts == [OwedDropped(f"billing/{name}") for name in ("aaa", "bbb", "ccc")]
     (line,) = caplog.records
     assert "is dropped" in line.getMessage() and vars(line)["queue"] == "billing/aaa"

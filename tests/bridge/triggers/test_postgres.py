@@ -52,6 +52,7 @@ class Marks:
     def __init__(self) -> None:
         self.marked: list[CloudQueueWorkDetected] = []
         self.facts: list[Fact] = []
+        self.emit = self.facts.append
 
     def trigger(
         self,
@@ -67,17 +68,17 @@ class Marks:
         return len(events)
 
 
-class Promising:
+class Keeper:
     """Keeps what it is told of puts and promises."""
 
     def __init__(self) -> None:
         self.puts: list[str] = []
         self.said: list[tuple[str, str, bool]] = []
 
-    def put(self, queue: str) -> None:
+    def on_put(self, queue: str) -> None:
         self.puts.append(queue)
 
-    def told(self, queue: str, by: str, promised: bool) -> None:
+    def on_report(self, queue: str, by: str, promised: bool) -> None:
         self.said.append((queue, by, promised))
 
 
@@ -87,10 +88,8 @@ class Desk:
     def __init__(self) -> None:
         self.bridge = Marks()
         self.line = ClusterLink()
-        self.promising = Promising()
-        self.notifications = Notifications(
-            self.bridge, "postgres", "queuebell", self.bridge.facts.append, self.promising
-        )
+        self.keeper = Keeper()
+        self.notifications = Notifications(self.bridge, "postgres", "queuebell", self.keeper)
 
     async def say(self, *payloads: str) -> list[str]:
         """Say payloads and return which queues were marked."""
@@ -278,10 +277,10 @@ async def test_a_refused_promise_is_the_others_to_keep() -> None:
     """A bridge that was refused looks once; should the other freeze after that, it takes over all the same."""
     promises, line = hot(), Written(["1/1", "2/1", "3/1"], [], [])
     await promises.turn(line, 10.0)
-    promises.told(QUEUE, "another", True, 10.0)
+    promises.on_report(QUEUE, "another", True, 10.0)
     await promises.turn(line, 10.0)
     assert promises.wait() is None
-    assert promises.silent(10.0 + SILENCE_S) is None
+    assert promises.take_over(10.0 + SILENCE_S) is None
     assert promises.wait() == TICK_S
 
 

@@ -110,7 +110,7 @@ def keep(promises: Promises, database: Database, lost_at: int | None = None) -> 
             except StopIteration:
                 break
             except BusUnavailable:
-                promises.broke()
+                promises.reset()
                 break
             yield
             count += 1
@@ -121,7 +121,7 @@ def hot() -> Promises:
     """Promises of a bridge that hears many puts."""
     promises = Promises("queuebell", BOOT)
     for _ in range(MANY):
-        promises.heard(QUEUE, 0.0)
+        promises.on_put(QUEUE, 0.0)
     return promises
 
 

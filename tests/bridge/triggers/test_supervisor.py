@@ -11,7 +11,7 @@ import pytest
 from bridge.brokers import SCHEMES
 from bridge.brokers.base import Broker
 from bridge.observe.facts import Fact
-from bridge.triggers.supervisor import Supervised
+from bridge.triggers.supervisor import SupervisedConnection
 from tests.support.memory_broker import SERVERS, MemoryBroker, MemoryServer
 from tests.support.sim_loop import pass_time, simulated
 
@@ -26,8 +26,8 @@ class Bus:
         self.downs = 0
         self.gaps = 0
         self.facts: list[Fact] = []
-        self.supervised = Supervised(
-            self._open, "nats", self.up, self.gap, on_down=self._down, tell=self.facts.append, draw=lambda: 0.5
+        self.supervised = SupervisedConnection(
+            self._open, "nats", self.up, self.gap, on_down=self._down, emit=self.facts.append, draw=lambda: 0.5
         )
 
     def gap(self) -> None:
@@ -92,7 +92,7 @@ async def test_a_client_that_raises_what_it_does_not_promise_is_replaced() -> No
 
     # The first is asked for its address only.
     brokers = iter([MemoryBroker(server), *(kind(server) for kind in kinds)])
-    bus = Supervised(lambda: next(brokers), "nats", up, lambda: None)
+    bus = SupervisedConnection(lambda: next(brokers), "nats", up, lambda: None)
     await bus.start()
     await pass_time(60)
     assert bus.check()[0]

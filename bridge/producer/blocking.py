@@ -11,7 +11,6 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
@@ -81,9 +80,7 @@ class BlockingStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def put(
@@ -184,7 +181,7 @@ class BlockingStore:
             if self._life is None:
                 self._life = self._make()
             if self._life.begin():
-                atexit.register(self._exit)
+                atexit.register(self._end, 0.0)  # without waiting for calls
             future = self._life.submit(f"{what} {queue}", self._timeout, call)
         try:
             return future.result(self._timeout + SLACK_S)
@@ -195,10 +192,6 @@ class BlockingStore:
         finally:
             future.cancel()  # also if this thread was interrupted
 
-    def _exit(self) -> None:
-        """Close at the program's end, without waiting for calls."""
-        self._end(0.0)
-
     def _end(self, patience: float) -> None:
         with self._lock:
             first, self._closed = not self._closed, True
@@ -208,7 +201,7 @@ class BlockingStore:
         if patience:
             _refuse_loop("close")
         if first:
-            atexit.unregister(self._exit)
+            atexit.unregister(self._end)
         life.end(patience)
 
     def _forked(self) -> None:

@@ -14,7 +14,6 @@ import random
 import secrets
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self, cast
 
 import msgspec
@@ -89,9 +88,7 @@ class Publisher:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def publish(
@@ -113,7 +110,7 @@ class Publisher:
         ``id`` only to repeat a publish that may have been lost (P5). Raises only `BadInput` for arguments out of range
         or after `close`, and `WrongThread`.
         """
-        self._add(_traced(_event(account, queue, payload_size, count, not_before_ms, id, traceparent)))
+        self._add(_event(account, queue, payload_size, count, not_before_ms, id, traceparent))
 
     async def close(self) -> list[CloudQueueWorkDetected]:
         """Send what is pending, wait up to ``close_timeout`` seconds for it, and return what was not sent.
@@ -266,9 +263,7 @@ class BlockingPublisher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def publish(
@@ -283,7 +278,7 @@ class BlockingPublisher:
         traceparent: str | None = None,
     ) -> None:
         """Publish as `Publisher.publish` does, from any thread."""
-        event = _traced(_event(account, queue, payload_size, count, not_before_ms, id, traceparent))
+        event = _event(account, queue, payload_size, count, not_before_ms, id, traceparent)
         if os.getpid() != self._pid:
             raise BadInput("bad_parameter", "a blocking publisher does not survive a fork: create one in each process")
         with self._lock:
@@ -343,7 +338,7 @@ def _event(
         payload_size = 1 if count is None else count
     elif count is not None:
         raise BadInput("bad_parameter", "publish: count and payload_size mean the same; give only one of them")
-    return check_event(
+    event = check_event(
         CloudQueueWorkDetected(
             storage_account=account,
             queue_name=queue,
@@ -353,11 +348,7 @@ def _event(
             traceparent=traceparent,
         )
     )
-
-
-def _traced(event: CloudQueueWorkDetected) -> CloudQueueWorkDetected:
-    """Return the event with the context of a new span, if tracing is on and the put did not pass one."""
-    if tracing.on is None or event.traceparent is not None:
+    if tracing.on is None or traceparent is not None:
         return event
     return msgspec.structs.replace(event, traceparent=tracing.on.publish(event.queue, event.payload_size))
 

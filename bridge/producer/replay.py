@@ -50,11 +50,9 @@ class ReplayObserver(Protocol):
 
     def moved(self, message: StoredMessage, target: str, new_id: str, burial: Burial | None) -> None:
         """It was put on ``target``, or discarded ("")."""
-        ...
 
     def stays(self, message: StoredMessage, why: str) -> None:
         """It stays in the queue, for the reason ``why``."""
-        ...
 
 
 class ReplayRun:

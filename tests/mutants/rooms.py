@@ -122,7 +122,7 @@ ROOMS: Final = (
     _room(
         "commits",
         "bridge/producer/outbox/table.py bridge/triggers/promises.py",
-        "bridge/producer/outbox bridge/triggers/test_promises.py",
+        "bridge/producer/test_outbox.py bridge/triggers/test_promises.py",
         marks=AT_LENGTH,
     ),
     _room(
@@ -235,7 +235,7 @@ ROOMS: Final = (
         "frameworks",
         "queuebell/frameworks/**/*.py",
         "queuebell/frameworks queuebell/test_django_relay.py queuebell/test_many_addresses.py "
-        "conformance/test_outboxes.py bridge/producer/outbox",
+        "conformance/test_outboxes.py bridge/producer/test_outbox.py",
         marks=WITH_SYSTEM,
         processes=True,
     ),

@@ -30,11 +30,9 @@ class Bus(Protocol):
         Raises `BusUnavailable` if a retry may help and `BadInput` if not. After a cancellation the outcome is unknown;
         a duplicate only adds receives (I7).
         """
-        ...
 
     async def close(self) -> None:
         """Close the connections; may be called twice."""
-        ...
 
 
 def open_bus(url: str, api_key: ApiKey = None) -> Bus:

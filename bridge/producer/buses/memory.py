@@ -19,7 +19,6 @@ class Triggerable(Protocol):
 
     def trigger(self, events: Sequence[CloudQueueWorkDetected], *, bus: str) -> int:
         """Mark the queues of ``events`` before returning (B1) and return how many were accepted."""
-        ...
 
 
 class MemoryBus:

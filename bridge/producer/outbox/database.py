@@ -24,7 +24,6 @@ class Link(Protocol):
 
         With ``commit`` it commits in the same step, so no lock waits for the event loop.
         """
-        ...
 
 
 class OutboxDatabase(Protocol):
@@ -33,22 +32,18 @@ class OutboxDatabase(Protocol):
     @property
     def place(self) -> Place:
         """The table."""
-        ...
 
     def connect(self) -> AbstractAsyncContextManager[Link]:
         """Open a connection, or take one of a pool."""
-        ...
 
     def listen(self, on_commit: Callable[[], None]) -> AbstractAsyncContextManager[asyncio.Future[None]]:
         """Listen on a separate connection while the block lasts; the future is done once that connection is lost.
 
         Raises `Unsupported` for a driver without notifications.
         """
-        ...
 
     async def close(self) -> None:
         """Close what the caller does not own."""
-        ...
 
 
 class BlockingLink(Protocol):
@@ -56,19 +51,15 @@ class BlockingLink(Protocol):
 
     def execute(self, statement: str, given: Any) -> list[tuple[Any, ...]]:
         """Execute one statement."""
-        ...
 
     def commit(self) -> None:
         """Commit."""
-        ...
 
     def listen(self) -> Any:
         """Commit `LISTEN` and return the driver's connection, which leaves its pool and has no other user."""
-        ...
 
     def close(self) -> None:
         """Roll back and release the connection."""
-        ...
 
 
 class BlockingDatabase:

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
@@ -125,9 +124,7 @@ class Relay:
             self._tasks.append(loop.create_task(self._listen(), name="queuebell-outbox-listen"))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._unsubscribe()
         self.stop()
         self._committed.set()  # commits of this process are relayed before it leaves

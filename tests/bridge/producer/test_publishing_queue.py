@@ -24,23 +24,19 @@ from tests.support.sim_loop import simulated
 class SlowStore:
     """A store whose puts become visible when ``gate`` opens; ``fault`` is raised instead of an answer."""
 
-    def __init__(self, resolution_ms: int = 1, batch_max: int = 32) -> None:
-        self.capabilities = Capabilities(resolution_ms=resolution_ms, batch_max=batch_max)
+    def __init__(self) -> None:
+        self.capabilities = Capabilities(batch_max=32)
         self.gate = asyncio.Event()
         self.gate.set()
         self.visible: list[bytes] = []
-        self.batches: list[int] = []
         self.fault: Exception | None = None
         self.begun = asyncio.Event()
-        self.said: list[dict[str, Any]] = []
 
     def fingerprint(self, queue: str) -> str:
         return "f" * 32
 
     async def put(self, queue: str, messages: Sequence[NewMessage], **more: Any) -> list[PutReceipt]:
-        self.said.append({**more, "ttl_s": {message.ttl_s for message in messages}})
         self.begun.set()
-        self.batches.append(len(messages))
         await self.gate.wait()
         if self.fault is not None:
             raise self.fault
@@ -174,15 +170,9 @@ class Scripted:
     def __init__(self, *outcomes: Exception | PutReceipt | None) -> None:
         self.outcomes = list(outcomes)
         self.asked: list[tuple[str, str, NewMessage]] = []
-        self.more: list[dict[str, object]] = []
-        self.held = asyncio.Event()
 
     async def put_once(self, queue: str, key: str, message: NewMessage, **more: object) -> PutReceipt | None:
         self.asked.append((queue, key, message))
-        self.more.append(more)
-        if not self.outcomes:
-            self.held.set()
-            await asyncio.Event().wait()
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, Exception):
             raise outcome

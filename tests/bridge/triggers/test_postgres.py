@@ -22,9 +22,7 @@ from bridge.queues.postgres.voice import speak
 from bridge.service.bridge import Bridge
 from bridge.triggers.attachment import Attachments, BusSettings
 from bridge.triggers.postgres import Notifications
-from bridge.triggers.promises import CROWD, SILENCE_S, TICK_S
 from tests.bridge.queues.postgres_rig import schema, server, url
-from tests.bridge.triggers.test_promises import QUEUE, Written, hot
 from tests.support.postgres import PostgresServer, execute, running
 from tests.support.processes import until
 
@@ -158,7 +156,7 @@ def test_a_database_can_be_left_out_of_readiness() -> None:
     assert {"postgres", "postgres-2"} <= bridge.readiness().checks.keys()
 
 
-# -- a real server_postgres
+# -- a real server
 @pytest.fixture(scope="module")
 def server_postgres() -> Iterator[PostgresServer]:
     with running() as server_postgres:
@@ -241,7 +239,7 @@ async def test_a_server_that_runs_out_of_connections_is_told(
 
 
 __all__ = ["schema", "server", "url"]
-QUEUE_OWN_ECHO = "billing/orders"
+QUEUE = "billing/orders"
 
 
 @contextlib.asynccontextmanager
@@ -253,7 +251,7 @@ async def on_database(url: str) -> AsyncIterator[Bridge]:
         yield bridge
 
 
-def triggers(bridge: Bridge, queue: str = QUEUE_OWN_ECHO) -> int:
+def triggers(bridge: Bridge, queue: str = QUEUE) -> int:
     state = bridge.describe(queue)
     return 0 if state is None else state.triggers
 
@@ -264,41 +262,10 @@ async def test_a_bridge_marks_its_own_put_once_and_another_hears_it(url: str) ->
     await init(url, notify=True)
     async with on_database(url) as one, on_database(url) as two:
         for number in range(10):
-            await one.store.put(QUEUE_OWN_ECHO, [f"{number}"])
-        await two.store.put(QUEUE_OWN_ECHO, ["of the other"])
-        await one.store.pause(QUEUE_OWN_ECHO)
-        await one.store.pause(QUEUE_OWN_ECHO, paused=False)
+            await one.store.put(QUEUE, [f"{number}"])
+        await two.store.put(QUEUE, ["of the other"])
+        await one.store.pause(QUEUE)
+        await one.store.pause(QUEUE, paused=False)
         await execute(url, "SELECT queuebell_put('billing/last', 'x'::text)")
         await until(lambda: triggers(one, "billing/last") and triggers(two, "billing/last"), "both hear a plain put")
         assert (triggers(one), triggers(two)) == (12, 12)
-
-
-async def test_a_refused_promise_is_the_others_to_keep() -> None:
-    """A bridge that was refused looks once; should the other freeze after that, it takes over all the same."""
-    promises, line = hot(), Written(["1/1", "2/1", "3/1"], [], [])
-    await promises.turn(line, 10.0)
-    promises.on_report(QUEUE, "another", True, 10.0)
-    await promises.turn(line, 10.0)
-    assert promises.wait() is None
-    assert promises.take_over(10.0 + SILENCE_S) is None
-    assert promises.wait() == TICK_S
-
-
-@contextlib.asynccontextmanager
-async def crowd(url: str) -> AsyncIterator[None]:
-    """Put all the time, from transactions beside each other, as long as the context lasts."""
-    connections = [await PostgresAccess(url).connect() for _ in range(2 * CROWD)]
-
-    async def put(connection: Any) -> None:
-        while True:
-            await connection.execute("SELECT queuebell_put($1, 'x'::text)", QUEUE)
-
-    putting = [asyncio.create_task(put(each), name="crowd") for each in connections]
-    try:
-        yield
-    finally:
-        for task in putting:
-            task.cancel()
-        await asyncio.wait(putting)
-        for connection in connections:
-            connection.terminate()

@@ -84,7 +84,7 @@ class ReplayRun:
         self._options = options
         self._check = check
         self._may_put = may_put
-        self._teller = observer
+        self._observer = observer
         self._left = present
         self._ids = set(options.ids)
         self._put_ids: set[tuple[str, str]] = set()
@@ -154,8 +154,8 @@ class ReplayRun:
         except (BadInput, BlobNotFound) as error:
             self.result.stay += 1
             self._ids.discard(message.id)
-            if self._teller is not None:
-                self._teller.stays(message, str(error))
+            if self._observer is not None:
+                self._observer.stays(message, str(error))
             return None
         return target, burial, body
 
@@ -208,8 +208,8 @@ class ReplayRun:
         for (message, burial, _), new_id in zip(group, new_ids, strict=True):
             self.result.moved += 1
             self._ids.discard(message.id)
-            if self._teller is not None:
-                self._teller.moved(message, target, new_id, burial)
+            if self._observer is not None:
+                self._observer.moved(message, target, new_id, burial)
         try:
             settled = (await self._held.in_time(self._store.settle(self._queue, Settlement(delete=claims)))).delete
         except BaseException:

@@ -49,6 +49,106 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether triggers are accepted from brokers and wakes published there, although clients are not identified."""
 
 
+class Attachments:
+    """All brokers and databases of a bridge, by lists of URLs; they are called ``nats``, ``nats-2`` and so on.
+
+    Databases in ``postgres`` carry triggers only (`bridge/triggers/postgres.py`). ``access`` decides who may open a
+    session over a broker; None allows all. ``ours`` has, by the address of a database with the bridge's own queues,
+    whether one of its processes carries out the bridge's puts.
+
+    Raises `ConfigurationError` for an invalid URL, and an unknown bus in `ready_requires`.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        *,
+        nats: Sequence[str] = (),
+        mqtt: Sequence[str] = (),
+        postgres: Sequence[str] = (),
+        settings: BusSettings | None = None,
+        announcer: Announcer | None = None,
+        access: AccessWatch | None = None,
+        ours: Mapping[str, Callable[[int], bool]] | None = None,
+    ) -> None:
+        settings = settings or BusSettings()
+        check_prefix(settings.prefix)
+        urls = {**_named("nats", nats, ("nats", "tls")), **_named("mqtt", mqtt, ("mqtt", "mqtts"))}
+        databases = _named("postgres", postgres, ("postgres", "postgresql"))
+        names = [*urls, *databases]
+        required = names if settings.ready_requires is None else settings.ready_requires
+        for name in required:
+            if name not in names:
+                known = ", ".join(names) or "none"
+                raise ConfigurationError(f"ready_requires: there is no bus '{name}'; configured: {known}")
+        if settings.cluster is not None:
+            _check_cluster(settings, nats)
+        self._announcer = announcer or Announcer(bridge)
+        self._own_announcer = announcer is None
+        # C6: all members of a cluster receive its NATS, and NOTIFY of the database behind all. A trigger of another
+        # bus may reach only one, which sends it to all.
+        engines = [name for name, url in databases.items() if url in (ours or {})]
+        heard_by_all = names if settings.cluster is None else ["nats", *engines]
+        self.buses: dict[str, Attachment] = {}
+        self._sessions: dict[str, BrokeredSessions] = {}
+        for name, url in urls.items():
+            given, prefix = take_prefix(url)
+            prefix = prefix if given != url else settings.prefix
+            factory = broker_maker(given, name="queuebell-bridge", prefix=prefix)
+            self.buses[name] = Attachment(
+                bridge,
+                factory,
+                name,
+                factory().kind,
+                prefix=prefix,
+                sessions=self._sessions.setdefault(prefix, BrokeredSessions(bridge, prefix, access=access)),
+                announcer=self._announcer,
+                # Every bridge listens to the databases directly.
+                brokers=heard_by_all if name == "nats" else names,
+                republish=settings.republish,
+                trusted=settings.trusted,
+                cluster=None
+                if settings.cluster is None or name != "nats"
+                else BrokerClusterLink(bridge, prefix, heard_by_all, **settings.cluster),
+            )
+            bridge.add_check(name, self.buses[name].check, required=name in required)
+        self.databases: dict[str, PostgresListener] = {}
+        for name, url in databases.items():
+            own = (ours or {}).get(url, lambda _: False)
+            database = self.databases[name] = PostgresListener(bridge, url, name, prefix=settings.prefix, ours=own)
+            bridge.add_check(name, database.check, required=name in required)
+            bridge.add_check(f"{name} puts", database.checks.puts, required=False)
+            bridge.add_check(f"{name} connections", database.checks.connections, required=False)
+
+    def subjects(self) -> list[Subject]:
+        """Return where wakes are published on each bus."""
+        return [bus.subject() for bus in self.buses.values() if bus.announces]
+
+    async def __aenter__(self) -> Attachments:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Begin to connect to all; returns immediately."""
+        for bus in self._all():
+            await bus.start()
+
+    async def stop(self) -> None:
+        """Disconnect all; may be called twice."""
+        for bus in self._all():
+            await bus.stop()
+        for sessions in self._sessions.values():
+            await sessions.stop()
+        if self._own_announcer:
+            self._announcer.close()
+
+    def _all(self) -> list[Attachment | PostgresListener]:
+        return [*self.buses.values(), *self.databases.values()]
+
+
 class Attachment:
     """One broker of a bridge, called ``name``."""
 
@@ -161,106 +261,6 @@ class Attachment:
         if self._broker is not None:
             account, queue = split_reference(wake.queue)
             self._broker.publish((self._prefix, "wake", account, queue), encode_frame(wake))
-
-
-class Attachments:
-    """All brokers and databases of a bridge, by lists of URLs; they are called ``nats``, ``nats-2`` and so on.
-
-    Databases in ``postgres`` carry triggers only (`bridge/triggers/postgres.py`). ``access`` decides who may open a
-    session over a broker; None allows all. ``ours`` has, by the address of a database with the bridge's own queues,
-    whether one of its processes carries out the bridge's puts.
-
-    Raises `ConfigurationError` for an invalid URL, and an unknown bus in `ready_requires`.
-    """
-
-    def __init__(
-        self,
-        bridge: Bridge,
-        *,
-        nats: Sequence[str] = (),
-        mqtt: Sequence[str] = (),
-        postgres: Sequence[str] = (),
-        settings: BusSettings | None = None,
-        announcer: Announcer | None = None,
-        access: AccessWatch | None = None,
-        ours: Mapping[str, Callable[[int], bool]] | None = None,
-    ) -> None:
-        settings = settings or BusSettings()
-        check_prefix(settings.prefix)
-        urls = {**_named("nats", nats, ("nats", "tls")), **_named("mqtt", mqtt, ("mqtt", "mqtts"))}
-        databases = _named("postgres", postgres, ("postgres", "postgresql"))
-        names = [*urls, *databases]
-        required = names if settings.ready_requires is None else settings.ready_requires
-        for name in required:
-            if name not in names:
-                known = ", ".join(names) or "none"
-                raise ConfigurationError(f"ready_requires: there is no bus '{name}'; configured: {known}")
-        if settings.cluster is not None:
-            _check_cluster(settings, nats)
-        self._announcer = announcer or Announcer(bridge)
-        self._own_announcer = announcer is None
-        # C6: all members of a cluster receive its NATS, and NOTIFY of the database behind all. A trigger of another
-        # bus may reach only one, which sends it to all.
-        engines = [name for name, url in databases.items() if url in (ours or {})]
-        heard_by_all = names if settings.cluster is None else ["nats", *engines]
-        self.buses: dict[str, Attachment] = {}
-        self._sessions: dict[str, BrokeredSessions] = {}
-        for name, url in urls.items():
-            given, prefix = take_prefix(url)
-            prefix = prefix if given != url else settings.prefix
-            factory = broker_maker(given, name="queuebell-bridge", prefix=prefix)
-            self.buses[name] = Attachment(
-                bridge,
-                factory,
-                name,
-                factory().kind,
-                prefix=prefix,
-                sessions=self._sessions.setdefault(prefix, BrokeredSessions(bridge, prefix, access=access)),
-                announcer=self._announcer,
-                # Every bridge listens to the databases directly.
-                brokers=heard_by_all if name == "nats" else names,
-                republish=settings.republish,
-                trusted=settings.trusted,
-                cluster=None
-                if settings.cluster is None or name != "nats"
-                else BrokerClusterLink(bridge, prefix, heard_by_all, **settings.cluster),
-            )
-            bridge.add_check(name, self.buses[name].check, required=name in required)
-        self.databases: dict[str, PostgresListener] = {}
-        for name, url in databases.items():
-            own = (ours or {}).get(url, lambda _: False)
-            database = self.databases[name] = PostgresListener(bridge, url, name, prefix=settings.prefix, ours=own)
-            bridge.add_check(name, database.check, required=name in required)
-            bridge.add_check(f"{name} puts", database.checks.puts, required=False)
-            bridge.add_check(f"{name} connections", database.checks.connections, required=False)
-
-    def subjects(self) -> list[Subject]:
-        """Return where wakes are published on each bus."""
-        return [bus.subject() for bus in self.buses.values() if bus.announces]
-
-    async def __aenter__(self) -> Attachments:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-
-    async def start(self) -> None:
-        """Begin to connect to all; returns immediately."""
-        for bus in self._all():
-            await bus.start()
-
-    async def stop(self) -> None:
-        """Disconnect all; may be called twice."""
-        for bus in self._all():
-            await bus.stop()
-        for sessions in self._sessions.values():
-            await sessions.stop()
-        if self._own_announcer:
-            self._announcer.close()
-
-    def _all(self) -> list[Attachment | PostgresListener]:
-        return [*self.buses.values(), *self.databases.values()]
 
 
 def _check_cluster(settings: BusSettings, nats: Sequence[str]) -> None:

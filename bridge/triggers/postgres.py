@@ -40,6 +40,59 @@ CHECKS_PER_ROOM: Final = 12
 """After this many checks it also asks whether the server has connections left."""
 
 
+class PostgresListener:
+    """One database of a bridge, called ``name``; the option ``prefix`` of ``url`` names its channel.
+
+    ``ours`` returns whether a process of the server carries out this bridge's own puts.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        url: str,
+        name: str,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        ours: Callable[[int], bool] = lambda _: False,
+        draw: Draw = random.random,
+    ) -> None:
+        given, own = take_prefix(url)
+        self._prefix = own if given != url else prefix
+        if len(self._prefix) > CHANNEL_BYTES_MAX:
+            raise ConfigurationError(f"prefix: a channel name of PostgreSQL may have at most {CHANNEL_BYTES_MAX} bytes")
+        self._keeper = PromiseKeeper(name, self._prefix, bridge.boot)
+        self._notifications = Notifications(bridge, name, self._prefix, self._keeper, ours)
+        self.checks = DatabaseChecks(name, self._prefix, bridge.gap)
+        PostgresLine(given)  # raises for a wrong address
+        self._connection: SupervisedConnection[PostgresLine] = SupervisedConnection(
+            lambda: PostgresLine(given), name, self._up, bridge.gap,
+            on_down=self._down, emit=bridge.emit, draw=draw,
+        )  # fmt: skip
+
+    async def start(self) -> None:
+        """Begin to connect; returns immediately."""
+        await self._connection.start()
+
+    async def stop(self) -> None:
+        """Disconnect; may be called twice."""
+        await self._connection.stop()
+        self._keeper.stop()
+
+    def check(self) -> tuple[bool, str]:
+        """Return whether it receives triggers, and its state, for `/readyz`."""
+        return self._connection.check()
+
+    async def _up(self, line: PostgresLine) -> None:
+        await self._notifications.attach(line)
+        await self.checks.attach(line)
+        self._keeper.attach(line)
+
+    def _down(self) -> None:
+        self._keeper.detach()
+        self.checks.detach()
+        self._notifications.detach()
+
+
 class _Addressed(msgspec.Struct):
     storage_account: str
     queue_name: str
@@ -55,7 +108,7 @@ _addressed = msgspec.json.Decoder(_Addressed).decode
 class Notifications:
     """Reads payloads, marks their triggers and acknowledges requests, over one connection after the other.
 
-    ``keeper`` is told of each put that expects no answer, and of the promises of bridges. Notifications of the
+    ``keeper`` gets each put that expects no answer, and the promises of bridges. Notifications of the
     server's processes that are ``ours`` mark nothing: this bridge put those messages and marked them itself.
     """
 
@@ -209,56 +262,3 @@ class DatabaseChecks:
         elif before is not None and not before.ok:
             log.info("fixed: %s", self._puts.detail, extra={"bus": self._bus})
             self._on_fixed()
-
-
-class PostgresListener:
-    """One database of a bridge, called ``name``; the option ``prefix`` of ``url`` names its channel.
-
-    ``ours`` returns whether a process of the server carries out this bridge's own puts.
-    """
-
-    def __init__(
-        self,
-        bridge: Bridge,
-        url: str,
-        name: str,
-        *,
-        prefix: str = DEFAULT_PREFIX,
-        ours: Callable[[int], bool] = lambda _: False,
-        draw: Draw = random.random,
-    ) -> None:
-        given, own = take_prefix(url)
-        self._prefix = own if given != url else prefix
-        if len(self._prefix) > CHANNEL_BYTES_MAX:
-            raise ConfigurationError(f"prefix: a channel name of PostgreSQL may have at most {CHANNEL_BYTES_MAX} bytes")
-        self._keeper = PromiseKeeper(name, self._prefix, bridge.boot)
-        self._notifications = Notifications(bridge, name, self._prefix, self._keeper, ours)
-        self.checks = DatabaseChecks(name, self._prefix, bridge.gap)
-        PostgresLine(given)  # raises for a wrong address
-        self._connection: SupervisedConnection[PostgresLine] = SupervisedConnection(
-            lambda: PostgresLine(given), name, self._up, bridge.gap,
-            on_down=self._down, emit=bridge.emit, draw=draw,
-        )  # fmt: skip
-
-    async def start(self) -> None:
-        """Begin to connect; returns immediately."""
-        await self._connection.start()
-
-    async def stop(self) -> None:
-        """Disconnect; may be called twice."""
-        await self._connection.stop()
-        self._keeper.stop()
-
-    def check(self) -> tuple[bool, str]:
-        """Return whether it receives triggers, and its state, for `/readyz`."""
-        return self._connection.check()
-
-    async def _up(self, line: PostgresLine) -> None:
-        await self._notifications.attach(line)
-        await self.checks.attach(line)
-        self._keeper.attach(line)
-
-    def _down(self) -> None:
-        self._keeper.detach()
-        self.checks.detach()
-        self._notifications.detach()

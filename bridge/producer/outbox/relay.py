@@ -127,7 +127,6 @@ class Relay:
     async def __aexit__(self, *_: object) -> None:
         self._unsubscribe()
         self.stop()
-        self._committed.set()  # commits of this process are relayed before it leaves
         # Not a cancellation: while connecting, it would leave a driver's socket open.
         self._leaving.set()
         if self._lost is not None and not self._lost.done():
@@ -153,7 +152,7 @@ class Relay:
         await asyncio.wait(self._tasks[:1])
 
     def stop(self) -> None:
-        """End `run` once the rows committed by now are put, or cannot be."""
+        """Read once more, and end `run` once the rows committed by now are put, or cannot be."""
         self._stopping = True
         self._committed.set()
 
@@ -275,16 +274,16 @@ class Relay:
                 table.HELD_S,
             )
 
-    def _failed(self, who: str, what: str, error: Exception) -> None:
+    def _failed(self, name: str, failure: str, error: Exception) -> None:
         self._failures += 1
-        if who not in self._failing:  # one line for each change of state
-            self._failing.add(who)
-            log.warning("%s: %s: %s", who, what, named(error))
+        if name not in self._failing:  # one line for each change of state
+            self._failing.add(name)
+            log.warning("%s: %s: %s", name, failure, named(error))
 
-    def _worked(self, who: str) -> None:
-        if who in self._failing:
-            self._failing.discard(who)
-            log.info("%s: works again", who)
+    def _worked(self, name: str) -> None:
+        if name in self._failing:
+            self._failing.discard(name)
+            log.info("%s: works again", name)
 
     async def _listen(self) -> None:
         """Keep a connection that receives the notification of every commit."""

@@ -212,13 +212,17 @@ class Publisher:
                     error,
                     extra={"queue": dropped.queue, "id": dropped.id, "code": error.code},
                 )
-        except (QueuebellError, TimeoutError) as error:
-            self._count_failure(error)
-            self._publication.failed(batch, loop.time(), self._draw)
         except Exception as error:
-            # A bug in a bus must not end the publisher.
-            log.exception("unexpected error from a bus")
-            self._count_failure(error)
+            if not isinstance(error, QueuebellError | TimeoutError):
+                # A bug in a bus must not end the publisher.
+                log.exception("unexpected error from a bus")
+            self._failures += 1
+            if not self._failing:  # one line for each change of state
+                self._failing = True
+                log.warning(
+                    "the bridge does not accept triggers; they are kept while this process runs: %s",
+                    str(error) or type(error).__name__,
+                )
             self._publication.failed(batch, loop.time(), self._draw)
         else:
             self._publication.sent(batch)
@@ -226,15 +230,6 @@ class Publisher:
             if self._failing:
                 self._failing = False
                 log.info("the bridge accepts triggers again")
-
-    def _count_failure(self, error: Exception) -> None:
-        self._failures += 1
-        if not self._failing:  # one line for each change of state
-            self._failing = True
-            log.warning(
-                "the bridge does not accept triggers; they are kept while this process runs: %s",
-                str(error) or type(error).__name__,
-            )
 
 
 class BlockingPublisher:

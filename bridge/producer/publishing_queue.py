@@ -68,16 +68,11 @@ class PublishingQueue:
     ) -> None:
         if not 0 <= server_timeout * 1000 <= NOT_BEFORE_MS_MAX:
             raise BadInput("bad_parameter", f"server_timeout must be from 0 to {NOT_BEFORE_MS_MAX // 1000} seconds")
-        self._store = store
+        self.store: Final = store
         self._publisher = publisher
         self._claim_check = claim_check
         self._server_timeout_ms = math.ceil(server_timeout * 1000)
         self._under_way: set[asyncio.Task[list[PutReceipt]]] = set()
-
-    @property
-    def store(self) -> QueueStore:
-        """The store."""
-        return self._store
 
     async def put(
         self,
@@ -103,7 +98,7 @@ class PublishingQueue:
         messages = new_messages(bodies, visible_after_ms, ttl_s)
         more = {} if create else _EXISTING
         return await sent(
-            self._store, queue, messages, lambda messages: self._put_all(queue, messages, connection, more)
+            self.store, queue, messages, lambda messages: self._put_all(queue, messages, connection, more)
         )
 
     async def put_once(
@@ -126,7 +121,7 @@ class PublishingQueue:
         `put_once` raises. With a ``connection`` it is tried once in its open transaction, and not published;
         ``connection`` and ``create`` are as for `put`.
         """
-        store = once(self._store)
+        store = once(self.store)
         parse_reference(queue)
         more = {} if create else _EXISTING
 
@@ -136,7 +131,7 @@ class PublishingQueue:
                 return await store.put_once(queue, key, message, connection=connection, **more)
             return await self._put_until(store, queue, key, message, patience, more)
 
-        return await sent(self._store, queue, new_messages([body], visible_after_ms, ttl_s), put)
+        return await sent(self.store, queue, new_messages([body], visible_after_ms, ttl_s), put)
 
     async def close(self) -> None:
         """Wait for puts that continue after their callers were cancelled; close the publisher only after this."""
@@ -146,7 +141,7 @@ class PublishingQueue:
     async def _put_all(
         self, queue: str, messages: list[NewMessage], connection: AsyncConnection | None, more: _More
     ) -> list[PutReceipt]:
-        size = self._store.capabilities.batch_max
+        size = self.store.capabilities.batch_max
         receipts: list[PutReceipt] = []
         for start in range(0, len(messages), size):
             batch = messages[start : start + size]
@@ -172,11 +167,11 @@ class PublishingQueue:
     ) -> list[PutReceipt]:
         check, batch = self._claim_check, given
         if check is not None:
-            batch = await put_aside_all(check, self._store, queue, given)
+            batch = await put_aside_all(check, self.store, queue, given)
         try:
             if connection is not None:
-                return await self._store.put(queue, batch, connection=connection, **more)
-            receipts = await self._store.put(queue, batch, **more)
+                return await self.store.put(queue, batch, connection=connection, **more)
+            receipts = await self.store.put(queue, batch, **more)
         except (QueuebellError, asyncio.CancelledError) as error:
             if isinstance(error, UnknownOutcome | asyncio.CancelledError) and connection is None:
                 await self._publish_unknown(queue, batch)
@@ -226,7 +221,7 @@ class PublishingQueue:
         context = None if tracing.on is None else tracing.on.carried().get(TRACEPARENT)
         sizes: dict[int, int] = {}
         for delay in delays_ms:
-            due = rounded_up(delay, self._store.capabilities.resolution_ms)
+            due = rounded_up(delay, self.store.capabilities.resolution_ms)
             sizes[due] = sizes.get(due, 0) + 1
         for due, size in sizes.items():
             try:

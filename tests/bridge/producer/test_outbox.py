@@ -78,7 +78,7 @@ async def is_empty(rig: Rig) -> None:
 async def test_a_damaged_row_is_refused_and_holds_up_nothing(
     rig: Rig, once: bool, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is kept with the reason, counted and logged, as one that the store refuses; mended, it goes as any other."""
+    """It is kept with the reason, counted and logged; once repaired, it is put."""
     store = FakeStore(once=once)
     await rig.write(put("1", NewMessage("2", headers={"a": "b"}), "3"))
     before = await rig.query("SELECT headers, body, written_ms, ttl_s FROM queuebell_outbox WHERE id = 2")
@@ -97,7 +97,7 @@ async def test_a_damaged_row_is_refused_and_holds_up_nothing(
 
 
 async def test_a_bridge_that_restarts(rig: Rig, tmp_path: Path) -> None:
-    """What is committed meanwhile waits; each message is there once, in order."""
+    """Rows committed in the meantime wait; each message is there once, in order."""
     async with Processes(tmp_path) as processes:
         bridge = await processes.serve()
         async with HttpStore(bridge.url) as store, rig.relay(store, interval_s=0.05) as relay:
@@ -114,7 +114,7 @@ async def test_a_bridge_that_restarts(rig: Rig, tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_run_gives_way(rig: Rig) -> None:
-    """Also amid a put; the row stays."""
+    """Also during a put; the row stays."""
     begun = asyncio.Event()
 
     class Hanging(FakeStore):
@@ -136,13 +136,12 @@ async def test_a_cancelled_run_gives_way(rig: Rig) -> None:
     "options", [{"interval_s": 0.0}, {"sweep_s": float("nan")}, {"interval_s": float("inf")}, {"close_timeout": -1.0}]
 )
 async def test_numbers_that_are_none_are_refused(rig: Rig, options: dict[str, float]) -> None:
-    """Before anything is read."""
     with pytest.raises(BadInput, match=next(iter(options))):
         rig.relay(FakeStore(), **options)
 
 
 async def test_what_cannot_be_relayed_from_or_to() -> None:
-    """A database in memory, one of another kind, and what is no store."""
+    """A database in memory, and one of another kind."""
     outbox = Outbox(MetaData())
     for engine in (sqlalchemy.create_engine("sqlite://"), create_async_engine("sqlite+aiosqlite://")):
         with pytest.raises(ConfigurationError, match="in memory"):
@@ -154,7 +153,7 @@ async def test_what_cannot_be_relayed_from_or_to() -> None:
 
 
 async def test_a_store_is_needed(rig: Rig) -> None:
-    """An address is none."""
+    """An address is not a store."""
     with pytest.raises(ConfigurationError, match="to a store"):
         rig.relay("http://127.0.0.1:8470")
 
@@ -240,7 +239,7 @@ def now() -> float:
 
 @simulated
 async def test_a_driver_that_cannot_be_listened_on_is_not_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    """It is looked each interval instead, and one line says so."""
+    """The relay polls instead, and logs that once."""
     database, began = Database("postgresql"), now()
     async with relay_of(database, interval_s=2.0) as relay:
         await pass_time(7)
@@ -252,7 +251,7 @@ async def test_a_driver_that_cannot_be_listened_on_is_not_asked_again(caplog: py
 
 @simulated
 async def test_a_fault_of_the_relay_itself_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Its task ends, and whoever leaves learns why."""
+    """Its task ends, and leaving logs the error."""
     database = Database()
     async with relay_of(database) as relay:
         relay._note_busy = None  # type: ignore[assignment, method-assign]
@@ -263,7 +262,7 @@ async def test_a_fault_of_the_relay_itself_is_logged(caplog: pytest.LogCaptureFi
 
 
 async def test_a_loop_that_is_gone_fails_no_commit() -> None:
-    """Nor does it keep the others from hearing."""
+    """Other relays are still notified."""
     gone = asyncio.new_event_loop()
     gone.close()
     rung = asyncio.Event()

@@ -76,19 +76,19 @@ SCRIPTS = [
 
 
 def test_every_put_is_covered_by_a_publish_cut_after_it() -> None:
-    """P3: over all scripts of seven steps no put is left without an acknowledged publish that followed it."""
+    """P3: over all scripts of seven steps, an acknowledged publish follows each put."""
     for script in SCRIPTS:
         assert uncovered(Publication, script) == [], script
 
 
 @pytest.mark.parametrize("mutant", [ClearsAfterAcknowledgement, NoTrailingEdge])
 def test_mutants_lose_puts(mutant: type[Publication]) -> None:
-    """V16: a bit cleared after the acknowledgement loses a put that came meanwhile, and the exploration finds it."""
+    """V16: a bit cleared after the acknowledgement loses a put in between, and the scripts find it."""
     assert any(uncovered(mutant, script) for script in SCRIPTS if len(script) <= 5)
 
 
 def test_publishes_merge_while_one_is_on_its_way() -> None:
-    """P3: what is owed meanwhile is one event with the summed size, sent after the first has landed."""
+    """P3: they become one event with the summed size, sent after the first has landed."""
     publication = machine()
     publication.add(0.0, event(size=2))
     first = publication.take(0.0)
@@ -102,7 +102,7 @@ def test_publishes_merge_while_one_is_on_its_way() -> None:
 
 
 def test_other_queues_do_not_wait() -> None:
-    """P3 is per queue: an event of another queue goes although one is in flight."""
+    """P3 is per queue."""
     publication = machine()
     publication.add(0.0, event("one"))
     publication.take(0.0)
@@ -111,7 +111,6 @@ def test_other_queues_do_not_wait() -> None:
 
 
 def test_sizes_are_summed_up_to_the_maximum() -> None:
-    """A merged size never grows past what an event may say."""
     publication = machine()
     for _ in range(3):
         publication.add(0.0, event(size=900_000))
@@ -121,7 +120,7 @@ def test_sizes_are_summed_up_to_the_maximum() -> None:
 
 
 def test_a_resend_keeps_its_id() -> None:
-    """P5: the very same publish is sent again under the very same id."""
+    """P5."""
     publication = machine()
     publication.add(0.0, event())
     (first,) = publication.take(0.0)
@@ -131,7 +130,7 @@ def test_a_resend_keeps_its_id() -> None:
 
 
 def test_a_merged_resend_has_another_id() -> None:
-    """P5: an event that also speaks of a later put is not the one that was sent before."""
+    """P5: an event that includes a later put is a new one."""
     publication = machine()
     publication.add(0.0, event())
     (first,) = publication.take(0.0)
@@ -143,7 +142,7 @@ def test_a_merged_resend_has_another_id() -> None:
 
 
 def test_an_overdue_time_merged_into_the_bit_has_another_id() -> None:
-    """P5: when a due time passes during an outage and joins a failed event, neither id is repeated."""
+    """P5: if a due time passes during an outage and joins a failed event, neither id is repeated."""
     publication = machine()
     publication.add(0.0, event())
     publication.add(0.0, event(after_ms=1000))
@@ -163,7 +162,7 @@ def test_an_overdue_time_that_meets_nothing_keeps_its_id() -> None:
 
 
 def test_what_is_due_first_is_sent_first() -> None:
-    """At once before any due time, and the due times nearest first, whatever came first."""
+    """For now before any due time, then the nearest, in any order of publishing."""
     publication = machine()
     for after_ms in (9000, 3000, 0, 6000):
         publication.add(0.0, event(after_ms=after_ms))
@@ -171,7 +170,7 @@ def test_what_is_due_first_is_sent_first() -> None:
 
 
 def test_given_words_are_kept() -> None:
-    """The caller's id, and the publisher's source, are on the event."""
+    """The event has the caller's id and the publisher's source."""
     publication = machine()
     publication.add(0.0, event(id="mine"))
     (sending,) = publication.take(0.0)
@@ -198,7 +197,7 @@ def test_failures_back_off_and_a_success_forgets_them() -> None:
 
 
 def test_a_close_ends_the_back_off() -> None:
-    """P4: closing sends what is owed at once."""
+    """P4."""
     publication = machine()
     publication.add(0.0, event())
     publication.failed(publication.take(0.0), 0.0, lambda: 0.999)
@@ -208,7 +207,7 @@ def test_a_close_ends_the_back_off() -> None:
 
 
 def test_one_refused_event_stops_no_other() -> None:
-    """A batch that is refused is halved until the bad event stands alone; all the others are sent."""
+    """A rejected batch is halved until the bad event is alone; all others are sent."""
     publication = machine()
     for number in range(1000):
         publication.add(0.0, event(f"q{number}"))
@@ -226,7 +225,7 @@ def test_one_refused_event_stops_no_other() -> None:
 
 
 def test_batches_stay_within_a_request() -> None:
-    """A flush is at most 1000 events and 1 MiB, and repeated flushes reach every queue."""
+    """At most 1000 events and 1 MiB each, and every queue is reached."""
     publication = machine()
     for number in range(2500):
         publication.add(0.0, CloudQueueWorkDetected("a", f"q{number}", traceparent="é" * 1000))
@@ -240,7 +239,7 @@ def test_batches_stay_within_a_request() -> None:
 
 
 def test_due_times_past_the_limit_are_rounded_up() -> None:
-    """B2: many due times of one queue are merged into whole seconds, never to an earlier time."""
+    """B2: they are merged into whole seconds, never to an earlier time."""
     publication = machine()
     for after in range(1, 3 * DUE_TIMES_MAX):
         publication.add(0.0, event(after_ms=after * 7))
@@ -262,7 +261,7 @@ steps = st.lists(
 
 @given(steps)
 def test_no_due_time_comes_early_and_none_is_lost(script: list[tuple[str, str, int]]) -> None:
-    """B2, P3: for each publish an acknowledged event reaches its due time or later, cut after the publish."""
+    """B2, P3: for each publish an acknowledged event, cut after it, takes effect at its due time or later."""
     publication = machine()
     now = 17.0003
     publishes: list[tuple[str, float, float]] = []  # queue, when published, when due
@@ -347,7 +346,7 @@ def test_a_trace_goes_with_its_put(after_ms: int, newer: str | None, told: str) 
 
 
 def test_publishes_that_became_one_tell_all_their_traces() -> None:
-    """Owed together, given back beside a newer one, and due meanwhile; one alone tells of no other."""
+    """Merged while pending, after a failure and when due; a single one has no list."""
     third = OTHER.replace("b", "c")
     publication = machine()
     publication.add(0.0, traced())
@@ -368,7 +367,7 @@ def test_publishes_that_became_one_tell_all_their_traces() -> None:
 
 
 def test_a_trace_goes_with_a_time_that_became_due() -> None:
-    """Owed at once, alone and beside what is owed already."""
+    """Alone, and merged into what is for now."""
     publication = machine()
     publication.add(0.0, traced(after_ms=1000))
     (sending,) = publication.take(1.0)
@@ -381,7 +380,7 @@ def test_a_trace_goes_with_a_time_that_became_due() -> None:
 
 
 def test_what_is_left_of_a_delay_is_told_at_any_time() -> None:
-    """It counts from receipt: what has passed since the put is taken off, to the millisecond, rounded up."""
+    """It counts from receipt: the time since the put is subtracted, to the millisecond, rounded up."""
     publication = machine()
     publication.add(7.0001, event(after_ms=5000))
     assert [owed.not_before_ms for owed in publication.pending(7.0)] == [5001]
@@ -393,10 +392,7 @@ def test_what_is_left_of_a_delay_is_told_at_any_time() -> None:
 
 
 def test_the_limit_of_due_times_is_met_exactly() -> None:
-    """The last one within it is kept to the millisecond, the next is rounded up to a second, a known one is merged.
-
-    What goes at once is no due time.
-    """
+    """The last within it keeps its millisecond, the next is rounded up to a second, a known one merges."""
     publication = machine()
     publication.add(0.0, event())
     for number in range(DUE_TIMES_MAX):
@@ -426,7 +422,7 @@ def test_a_request_is_filled_to_the_last_byte(more: int, taken: int) -> None:
 
 
 def test_a_batch_grows_again_twofold() -> None:
-    """Halved where something is refused, doubled by each success, up to the most of one request."""
+    """Halved by a rejection, doubled by each success, up to the most of one request."""
     publication = machine()
     for number in range(40):
         publication.add(0.0, event(f"q{number}"))
@@ -444,7 +440,7 @@ def test_a_batch_grows_again_twofold() -> None:
 
 
 def test_a_queue_that_is_done_keeps_no_other_in_the_air() -> None:
-    """Two events of one queue in a batch: when it lands, the queue after it may be published again."""
+    """Two events of one queue in a batch: when it lands, the next queue may be published again."""
     publication = machine()
     publication.add(0.0, event("one"))
     publication.add(0.0, event("one", after_ms=500))
@@ -458,7 +454,6 @@ def test_a_queue_that_is_done_keeps_no_other_in_the_air() -> None:
 
 @pytest.mark.parametrize("after_ms", [0, 500])
 def test_the_newer_of_two_merged_traces_is_told(after_ms: int) -> None:
-    """Before anything was sent."""
     publication = machine()
     publication.add(0.0, traced(after_ms=after_ms))
     publication.add(0.0, traced(after_ms=after_ms, trace=OTHER))

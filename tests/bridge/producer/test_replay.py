@@ -55,7 +55,7 @@ async def bodies(store: QueueStore, queue: str) -> list[bytes]:
 
 
 async def test_a_put_without_an_answer_leaves_everything_and_says_so() -> None:
-    """The messages stay, and a note says where they may be as well."""
+    """The messages stay, and a note names the queue where they may be too."""
 
     class Silent(MemoryStore):
         async def put(self, queue: str, *more: Any, **others: Any) -> Any:
@@ -73,7 +73,7 @@ async def test_a_put_without_an_answer_leaves_everything_and_says_so() -> None:
 
 @pytest.mark.parametrize(("to", "target"), [(None, "pay/orders"), ("others", "pay/others"), ("far/away", "far/away")])
 def test_where_a_dead_letter_goes(to: str | None, target: str) -> None:
-    """Where it came from, or where one says; only a whole reference leads out of the account."""
+    """Where it came from, or to ``to``; only a whole reference names another account."""
     burial = Burial(QUEUE, "1", NOON, NOON, "price", 5)
     assert target_of(POISON, burial, to) == target
 
@@ -81,7 +81,7 @@ def test_where_a_dead_letter_goes(to: str | None, target: str) -> None:
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("outer", [False, True])
 async def test_facts_are_found_where_the_body_was_put_aside_with_them(outer: bool, plain: bool, tmp_path: Path) -> None:
-    """Around the claim or behind it; those around it are the newer ones. A plain put carries the body alone."""
+    """Around the claim or behind it; those around it are newer. A plain put has the body alone."""
     async with MemoryStore(f"replaying-{next(_names)}") as store, ClaimCheck((tmp_path / "blobs").as_uri()) as check:
         inner = buried("behind", 1).body
         aside = (await check.put_aside(POISON, NewMessage(inner), 1)).body

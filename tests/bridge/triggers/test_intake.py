@@ -103,7 +103,7 @@ class Desk:
     ],
 )
 async def test_what_is_no_trigger_is_refused_counted_and_done_with(payload: bytes, code: str) -> None:
-    """Acknowledged, or the broker would bring it again for ever; never answered, for nothing was marked."""
+    """Acknowledged, or the broker would redeliver it forever; not answered, because nothing was marked."""
     desk = await Desk().open()
     assert await desk.hear(payload, reply_to=("_INBOX", "1")) == []
     assert desk.refused == [code]
@@ -112,14 +112,14 @@ async def test_what_is_no_trigger_is_refused_counted_and_done_with(payload: byte
 
 
 async def test_an_answer_is_never_a_trigger() -> None:
-    """Whoever names our own subjects as inbox gets no answer there."""
+    """An inbox under the own prefix gets no answer."""
     desk = await Desk().open()
     await desk.hear(reply_to=TOPIC)
     assert not desk.server.log
 
 
 async def test_a_flood_of_equal_triggers_is_marked_as_it_comes_and_counted_each() -> None:
-    """Sizes add up; everybody is answered; what has a name or a due time stands for itself (B13, B2)."""
+    """Sizes add up and all are answered; triggers with an id or a due time do not merge (B13, B2)."""
     desk = await Desk().open()
     for _ in range(BATCH_MAX * 2):
         desk.intake.on_message(Incoming(TOPIC, b"", reply_to=("_INBOX", "1")))
@@ -137,7 +137,7 @@ async def test_a_flood_of_equal_triggers_is_marked_as_it_comes_and_counted_each(
 
 @pytest.mark.parametrize(("topic", "queue"), [(TOPIC, "billing/orders"), (("queuebell", "trigger", "billing"), "")])
 async def test_on_a_bus_that_is_not_trusted_triggers_are_counted_and_nothing_more(topic: Topic, queue: str) -> None:
-    """Nobody knows who sent them: nothing is marked, acknowledged or answered."""
+    """Their sender is unknown: nothing is marked, acknowledged or answered."""
     desk = Desk()
     broker = desk.server.broker()
     await broker.connect()
@@ -153,7 +153,7 @@ async def test_on_a_bus_that_is_not_trusted_triggers_are_counted_and_nothing_mor
 
 @pytest.mark.parametrize("kind", ["nats", "mqtt"])
 async def test_headers_that_describe_no_event_leave_the_topic_to_say_it(kind: str) -> None:
-    """An empty body with a stranger's headers is one trigger of the topic's queue."""
+    """An empty body with other headers is one trigger of the topic's queue."""
     desk = await Desk(kind).open()
     assert await desk.hear(headers={"tenant": "acme"}) == [CloudQueueWorkDetected("billing", "orders", 1)]
     assert desk.acknowledged == 1
@@ -182,7 +182,7 @@ def as_line(line: Line) -> PostgresLine:
 
 @simulated
 async def test_a_connection_that_breaks_is_not_asked_again() -> None:
-    """The one after it is asked at once; what was seen last stands meanwhile."""
+    """The next one is asked immediately; until then the last result stays."""
     line = Line()
     checks = DatabaseChecks("db", "queuebell", lambda: None)
     assert checks.puts() == (True, "not checked yet")

@@ -123,14 +123,14 @@ def trigger(**more: object) -> str:
     ],
 )
 async def test_what_is_no_trigger_is_refused_and_counted(payload: str) -> None:
-    """Nothing that anybody notifies stops what comes after it."""
+    """No payload stops the one after it."""
     desk = Desk()
     assert await desk.say(payload, "billing/next") == ["billing/next"]
     assert len(desk.refused()) == 1
 
 
 async def test_answers_do_not_outlive_their_connection() -> None:
-    """What is owed when the connection goes is forgotten: who asked asks again."""
+    """Pending answers are dropped with the connection: the producer repeats its request."""
     desk = Desk()
     await desk.notifications.attach(desk.line)  # type: ignore[arg-type]
     desk.line.channels["queuebell"](trigger(reply=INBOX + "f" * 32, ask=1))
@@ -141,7 +141,7 @@ async def test_answers_do_not_outlive_their_connection() -> None:
 
 
 def test_a_prefix_that_is_no_channel_is_refused() -> None:
-    """Too long for a channel is told before anything connects."""
+    """Before anything connects."""
     with pytest.raises(ConfigurationError):
         Attachments(Bridge(), postgres=["mysql://x/y"])
     with pytest.raises(ConfigurationError, match="63"):
@@ -149,7 +149,6 @@ def test_a_prefix_that_is_no_channel_is_refused() -> None:
 
 
 def test_a_database_can_be_left_out_of_readiness() -> None:
-    """It has a name among the buses that `/readyz` asks."""
     bridge = Bridge()
     url = "postgres://localhost/jobs"
     Attachments(bridge, postgres=[url, url], settings=BusSettings(ready_requires=("postgres-2",)))
@@ -178,7 +177,7 @@ def puts(bridge: Bridge) -> tuple[bool, str]:
 async def test_puts_that_ring_nobody_are_told_and_heal(
     server_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Absent, dropped, disabled, half, of another version or another channel, and made later: each is seen and said."""
+    """The trigger function is absent, dropped, disabled, partial, of another version or channel, or created later."""
     monkeypatch.setattr("bridge.triggers.postgres.CHECK_EVERY_S", 0.02)
     caplog.set_level(logging.INFO, "queuebell.bridge")
     url = server_postgres.url(search_path="told")
@@ -221,7 +220,7 @@ async def test_puts_that_ring_nobody_are_told_and_heal(
 async def test_a_server_that_runs_out_of_connections_is_told(
     server_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before the last one is taken the bridge warns once, and says so as long as it is true."""
+    """The bridge warns once before the last connection is taken, and reports it while it lasts."""
     monkeypatch.setattr("bridge.triggers.postgres.CHECK_EVERY_S", 0.02)
     caplog.set_level(logging.INFO, "queuebell.bridge")
     many: list[Any] = []
@@ -258,7 +257,7 @@ def triggers(bridge: Bridge, queue: str = QUEUE) -> int:
 
 @pytest.mark.system
 async def test_a_bridge_marks_its_own_put_once_and_another_hears_it(url: str) -> None:
-    """Notifications come in the order of the commits: what is heard after them was not heard twice before."""
+    """Notifications arrive in the order of the commits, so the last one proves that no other came twice."""
     await init(url, notify=True)
     async with on_database(url) as one, on_database(url) as two:
         for number in range(10):

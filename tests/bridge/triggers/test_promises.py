@@ -128,7 +128,7 @@ def lost(places: Sequence[int], lost_at: int) -> bool:
 
 
 def test_a_connection_lost_at_any_statement_forgets_nothing() -> None:
-    """The next connection finds out what was owed; a put that saw no promise any more has said so itself."""
+    """The next connection finds what is pending; a put that saw no promise has notified by itself."""
     for lost_at in range(1, 9):
         for places in itertools.combinations_with_replacement(range(10), 4):
             assert not lost(places, lost_at), (lost_at, places)
@@ -168,7 +168,7 @@ CROWDED, OTHERS = ["1/1", "2/1", "3/1"], ["4/1", "5/1", "6/1"]
 
 
 def test_a_crowd_of_others_prolongs_it_by_as_much() -> None:
-    """New transactions keep it; then it lasts as long again, and those that were there before are no crowd."""
+    """New transactions renew it for the same time; those that were open before do not."""
     promises, line = hot(), Written(CROWDED, [QUEUE], OTHERS, [QUEUE], OTHERS, [], [])
     asyncio.run(promises.turn(line, 10.0))
     asyncio.run(promises.turn(line, 10.0 + PROMISE_S))
@@ -184,7 +184,7 @@ STANDS = ("NOTIFY", ("queuebell", word(QUEUE, True)))
 
 
 async def test_a_refused_promise_is_the_others_to_keep() -> None:
-    """A bridge that was refused looks once; should the other freeze after that, it takes over all the same."""
+    """A rejected bridge triggers once, and takes over if the other one freezes."""
     promises, line = hot(), Written(["1/1", "2/1", "3/1"], [], [])
     await promises.turn(line, 10.0)
     promises.on_report(QUEUE, "another", True, 10.0)

@@ -12,7 +12,7 @@ from tests.support.sim_loop import pass_time, simulated
 
 @simulated
 async def test_a_client_that_raises_what_it_does_not_promise_is_replaced() -> None:
-    """In connecting, probing, closing, and where it must not raise at all."""
+    """While connecting, probing and closing, and where it must not raise at all."""
     server = MemoryServer()
 
     class Faulty(MemoryBroker):

@@ -19,7 +19,7 @@ from bench.role import obey
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.names import split_reference
 from bridge.contract.wire import DownFrame, Hello, UpFrame, Wake
-from bridge.producer.bus import Bus
+from bridge.producer.buses import Bus
 from bridge.queues import open_store
 from bridge.queues.base import NewMessage, QueueStore, Received
 from listeners.handler import Message

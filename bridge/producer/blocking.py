@@ -1,4 +1,4 @@
-"""A store for code without an event loop: scripts, Flask, Celery tasks and threads."""
+"""`BlockingStore`: a store for code without an event loop, such as scripts, Flask, Celery tasks and threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
@@ -40,23 +39,23 @@ from bridge.queues.base import (
 T = TypeVar("T")
 
 SLACK_S: Final = 5.0
-"""Beyond the time-out of a call, for an event loop that is late to tell of it."""
+"""Added to the time-out of a call, for an event loop that reports it late."""
 CLOSE_S: Final = 10.0
-"""For each thing that is closed; a publisher waits half of it for what it owes."""
+"""For closing each part; a publisher waits half of it for pending triggers."""
 
 
 class BlockingStore:
-    """The twin of `open_store` for code without an event loop; one is for all threads of a program.
+    """The twin of `open_store` for code without an event loop; one serves all threads of a program.
 
-    ``store`` is a store's URL, and options go to it as `open_store` has them. With ``bridge``, a bridge's URL, every
-    put is published there (`PublishingQueue`), which the bridge's own queues do not need. Every call ends after
-    ``timeout`` seconds and a little, with `UnknownOutcome`; Ctrl-C and other exceptions within a call cancel it. What
-    stores raise is raised, at once where an address is wrong. Where a thread runs an event loop it is refused
-    (`BadInput`): there `open_store` is the way.
+    ``store`` is a store's URL; options are those of `open_store`. With ``bridge``, a bridge's URL, every put is
+    published there (`PublishingQueue`), which the bridge's embedded queues do not need. A call ends with
+    `UnknownOutcome` shortly after ``timeout`` seconds; Ctrl-C and other exceptions within it cancel it. It raises what
+    the store raises; a wrong address raises immediately. In a thread that runs an event loop it raises `BadInput`: use
+    `open_store` there.
 
-    The first call starts a thread with an event loop, a daemon that ends with `close` or the program. A process that
-    is forked later (not during another thread's first call, which imports) opens the store anew by itself, but a
-    ``memory:`` one is empty there, and the file of a ``sqlite:`` one stays its parent's (`StoreOwned`).
+    The first call starts a daemon thread with an event loop, which ends with `close` or the program. A process forked
+    later (not during another thread's first call, which imports) opens the store again, but a ``memory:`` store is
+    empty there, and the file of a ``sqlite:`` one remains its parent's (`StoreOwned`).
     """
 
     def __init__(
@@ -74,16 +73,14 @@ class BlockingStore:
         self._timeout = timeout
         self._make: Callable[[], _Life] = lambda: _Life(store, bridge, options)
         self._lock = threading.Lock()
-        self._life: _Life | None = self._make()  # a wrong address is told here; it touches no loop before it is used
+        self._life: _Life | None = self._make()  # raises for a wrong address; uses no loop yet
         self._closed = False
         _stores.add(self)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def put(
@@ -95,7 +92,7 @@ class BlockingStore:
         ttl_s: int = NEVER,
         create: bool = True,
     ) -> list[PutReceipt]:
-        """Put messages, as `PublishingQueue.put` with a bridge and as the store's `put` without one."""
+        """Put messages: `PublishingQueue.put` with a bridge, the store's `put` without one."""
 
         async def put(life: _Life) -> list[PutReceipt]:
             if life.queue is not None:
@@ -107,7 +104,7 @@ class BlockingStore:
         return self._ask("put", queue, put)
 
     def put_once(self, queue: str, key: str, body: Body, *, create: bool = True) -> PutReceipt | None:
-        """Put a message once under a key of your own; None where this very one was put before (`PutOnceStore`)."""
+        """Put a message once under a key of your own; None if it was put before (`PutOnceStore`)."""
 
         async def put(life: _Life) -> PutReceipt | None:
             if life.queue is not None:
@@ -117,7 +114,7 @@ class BlockingStore:
         return self._ask("put_once", queue, put)
 
     def publish(self, queue: str, count: int = 1, *, not_before_ms: int = 0) -> None:
-        """Tell the bridge of messages that others put, as `Publisher.publish`. Raises `BadInput` without a bridge."""
+        """Publish messages that others put, as `Publisher.publish`. Raises `BadInput` without a bridge."""
 
         async def publish(life: _Life) -> None:
             if life.publisher is None:
@@ -127,23 +124,23 @@ class BlockingStore:
         self._ask("publish", queue, publish)
 
     def receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0) -> Received:
-        """Take up to ``limit`` visible messages, each leased for ``visibility_s``; never waits for work."""
+        """Receive up to ``limit`` visible messages, leased for ``visibility_s``; does not wait for messages."""
         return self._ask("receive", queue, lambda life: life.store.receive(queue, limit, visibility_s))
 
     def delete(self, queue: str, message: StoredMessage) -> bool:
-        """Remove a message that was received and is done; False where its lease was lost, and others may have it."""
+        """Delete a received message; False if its lease was lost, so another worker may have it."""
         claim = Claim(message.id, message.pop_receipt)
         return self._settle("delete", queue, Settlement(delete=[claim])).ok
 
     def release(self, queue: str, message: StoredMessage, after_ms: int = 0) -> bool:
-        """Give a message back, to be visible after ``after_ms``; False where its lease was lost."""
+        """Return a message to the queue, visible after ``after_ms``; False if its lease was lost."""
         release = Release(message.id, message.pop_receipt, after_ms)
         return self._settle("release", queue, Settlement(release=[release])).ok
 
     def extend(self, queue: str, message: StoredMessage, visibility_s: float) -> StoredMessage | None:
-        """Lengthen a lease to ``visibility_s`` from now; None where it was lost.
+        """Extend a lease to ``visibility_s`` from now; None if it was lost.
 
-        The message that is returned settles it from now on; the one given does no more.
+        Settle the returned message from now on, not the one passed.
         """
         extend = Extend(message.id, message.pop_receipt, visibility_s)
         settled = self._settle("extend", queue, Settlement(extend=[extend]))
@@ -152,23 +149,23 @@ class BlockingStore:
         return msgspec.structs.replace(message, pop_receipt=settled.pop_receipt or message.pop_receipt)
 
     def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
-        """Look at visible messages without taking them."""
+        """Return visible messages without leasing them."""
         return self._ask("peek", queue, lambda life: life.store.peek(queue, limit))
 
     def depth(self, queue: str) -> Depth | None:
-        """Count; None for a queue that does not exist."""
+        """Return the queue's depth; None if it does not exist."""
         return self._ask("depth", queue, lambda life: life.store.depth(queue))
 
     def exists(self, queue: str) -> bool:
-        """Say whether there is such a queue."""
+        """Return whether the queue exists."""
         return self._ask("exists", queue, lambda life: life.store.exists(queue))
 
     def oldest_ms(self, queue: str) -> int | None:
-        """Return for how many milliseconds the message that has been visible longest has waited; None for none."""
+        """Return the longest time that a visible message has waited, in milliseconds; None without one."""
         return self._ask("oldest_ms", queue, lambda life: life.store.oldest_ms(queue))
 
     def close(self) -> None:
-        """Finish what is under way, within the time-out, and let go of everything; may be called twice."""
+        """Finish calls in progress, within the time-out, and close everything; may be called twice."""
         self._end(self._timeout)
 
     def _settle(self, what: str, queue: str, settlement: Settlement) -> Settled:
@@ -184,7 +181,7 @@ class BlockingStore:
             if self._life is None:
                 self._life = self._make()
             if self._life.begin():
-                atexit.register(self._exit)
+                atexit.register(self._end, 0.0)  # without waiting for calls
             future = self._life.submit(f"{what} {queue}", self._timeout, call)
         try:
             return future.result(self._timeout + SLACK_S)
@@ -193,11 +190,7 @@ class BlockingStore:
         except concurrent.futures.CancelledError:
             raise UnknownOutcome(f"{what} {queue}: the store was closed meanwhile; it may have been done") from None
         finally:
-            future.cancel()  # also where this thread was interrupted
-
-    def _exit(self) -> None:
-        """Leave with the program, which waits for nobody."""
-        self._end(0.0)
+            future.cancel()  # also if this thread was interrupted
 
     def _end(self, patience: float) -> None:
         with self._lock:
@@ -208,11 +201,11 @@ class BlockingStore:
         if patience:
             _refuse_loop("close")
         if first:
-            atexit.unregister(self._exit)
+            atexit.unregister(self._end)
         life.end(patience)
 
     def _forked(self) -> None:
-        """Begin anew in a forked process: it has no thread of its parent's, whose sockets are not to be touched."""
+        """Start again in a forked process: it has no threads, and must not use its parent's sockets."""
         self._lock = threading.Lock()
         if self._life is not None and self._life.begun:
             _parents.append(self._life)
@@ -220,7 +213,7 @@ class BlockingStore:
 
 
 class _Life:
-    """A thread with an event loop, and what is open in it."""
+    """A thread with an event loop, and what is open there."""
 
     def __init__(self, store: str | Sequence[str], bridge: str | Sequence[str] | None, options: dict[str, Any]) -> None:
         self.store = open_store(store, **options)
@@ -237,7 +230,7 @@ class _Life:
         self._patience = 0.0
 
     def begin(self) -> bool:
-        """Start the thread, and say whether that was now."""
+        """Start the thread unless it was started; return whether it was not."""
         if self.begun:
             return False
         self._ready.clear()
@@ -250,14 +243,14 @@ class _Life:
         return True
 
     def submit(self, what: str, timeout: float, call: Callable[[_Life], Awaitable[T]]) -> concurrent.futures.Future[T]:
-        """Have a call carried out in the loop, for so many seconds at most.
+        """Run a call in the loop for up to ``timeout`` seconds.
 
-        Raises `StoreUnavailable` where the thread has ended: `SystemExit` from a callback ends its loop, say.
+        Raises `StoreUnavailable` if the thread has ended, for example by a `SystemExit` in a callback.
         """
         if not self._thread.is_alive():
             raise StoreUnavailable(f"{what}: the store's thread has ended, see the log; nothing was done")
 
-        async def carried() -> T:
+        async def run() -> T:
             task = asyncio.current_task()
             assert task is not None
             task.set_name(what)
@@ -271,10 +264,10 @@ class _Life:
                 self._calls.discard(task)
 
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(carried(), self._loop)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop)
 
     def end(self, patience: float) -> None:
-        """Close everything, once the calls under way have had so many seconds, and wait for the thread."""
+        """Wait up to ``patience`` seconds for calls in progress, close everything, and wait for the thread."""
 
         def stop() -> None:
             self._patience = patience
@@ -308,7 +301,7 @@ class _Life:
 
 _stores: weakref.WeakSet[BlockingStore] = weakref.WeakSet()
 _parents: list[_Life] = []
-"""What was open in the process that this one was forked off: kept, for nothing of it may be closed here."""
+"""Stores of the parent process: kept, because nothing of them may be closed here."""
 
 
 def _after_fork() -> None:
@@ -321,7 +314,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _refuse_loop(what: str) -> None:
-    """Refuse to stop the event loop of this thread, by waiting in it."""
+    """Raise `BadInput` if this thread runs an event loop, which waiting would block."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

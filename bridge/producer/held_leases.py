@@ -1,4 +1,4 @@
-"""What a command holds of a queue that it looks through: short leases, renewed, and given back as if never taken."""
+"""`HeldLeases`: the leases of a command that goes through a queue, renewed in time and released uncounted."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from bridge.contract.errors import UnknownOutcome
 from bridge.queues.base import BATCH_MAX, Extend, QueueStore, Release, Settled, Settlement, StoredMessage, check_settled
 
 SHARED_LEASE_S: Final = 30.0
-"""Where a longer one would be every worker's from then on: what a listener asks for by default."""
+"""The listeners' default, for a store where one lease time holds for all receivers."""
 CALL_S: Final = 60.0
-"""How long one call may take, and no more than a quarter of a lease: a put and a delete are done within half of one."""
+"""The longest time of one call, and at most a quarter of a lease, so that a put and a delete fit in half of one."""
 
 T = TypeVar("T")
 
 
 class HeldLeases:
-    """The leases of one command on one queue, of ``lease_s`` seconds where each has its own, by the clock it is given.
+    """The leases of one command on one queue, each ``lease_s`` seconds long if the store has own leases.
 
-    A command that is killed leaves what it holds for no longer than that.
+    The messages of a killed command become visible after that time. ``clock`` returns seconds.
     """
 
     def __init__(self, store: QueueStore, queue: str, lease_s: float, clock: Callable[[], float]) -> None:
@@ -32,7 +32,7 @@ class HeldLeases:
         self._queue = queue
         self._clock = clock
         self._call_s = min(CALL_S, self.lease_s / 4)
-        # In the order in which their leases end: each is as long, and one that is renewed goes to the end.
+        # In the order in which the leases end: all are of the same length, and a renewed one moves to the end.
         self._held: OrderedDict[str, tuple[str, float]] = OrderedDict()
         self._retry_at = -math.inf
 
@@ -40,15 +40,15 @@ class HeldLeases:
         return id_ in self._held
 
     def receipt(self, id_: str) -> str:
-        """Return the newest receipt of a message that is held."""
+        """Return the newest receipt of a held message."""
         return self._held[id_][0]
 
     def pop(self, id_: str) -> str:
-        """Let go of a message that is settled otherwise, and return its newest receipt."""
+        """Remove a message that the caller settles, and return its newest receipt."""
         return self._held.pop(id_)[0]
 
     async def receive(self, limit: int) -> list[StoredMessage]:
-        """Take messages and hold them."""
+        """Receive messages and hold their leases."""
         began = self._clock()
         messages = (await self.in_time(self._store.receive(self._queue, limit, self.lease_s))).messages
         for message in messages:
@@ -56,10 +56,9 @@ class HeldLeases:
         return messages
 
     async def renew(self) -> None:
-        """Lengthen the leases of all that is held, so that nobody takes it, this command neither.
+        """Renew the leases that are half over.
 
-        Costs nothing while no lease is half over. What the store could not lengthen is tried again a twentieth of a
-        lease later, while its lease lasts.
+        A lease that the store could not extend is retried after a twentieth of its length, until it ends.
         """
         now = self._clock()
         if now < self._retry_at:
@@ -79,23 +78,23 @@ class HeldLeases:
                 else:
                     self._retry_at = now + self.lease_s / 20
 
-    async def give_back(self) -> None:
-        """Release all that is held; it was only looked at, so that it costs no attempt where the store can say so."""
+    async def release_all(self) -> None:
+        """Release all held messages, without counting an attempt if the store supports that."""
         uncounted = self._store.capabilities.uncounted_release
-        told: list[Settled] = []
+        outcomes: list[Settled] = []
         while self._held:
             release = [
                 Release(id_, receipt, uncounted=uncounted)
                 for id_, (receipt, _) in itertools.islice(self._held.items(), BATCH_MAX)
             ]
             settled = (await self.in_time(self._store.settle(self._queue, Settlement(release=release)))).release
-            told += settled
+            outcomes += settled
             for each in release:
                 del self._held[each.id]
-        check_settled(self._queue, told)
+        check_settled(self._queue, outcomes)
 
     async def in_time(self, call: Awaitable[T]) -> T:
-        """Wait for a call, but not for ever. Raises `UnknownOutcome` where it does not end in time."""
+        """Await a call of the store; raises `UnknownOutcome` if it does not end in time."""
         try:
             async with asyncio.timeout(self._call_s):
                 return await call

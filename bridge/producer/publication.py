@@ -1,7 +1,4 @@
-"""What a producer still owes its bridge: rules P3 to P5 as a pure machine.
-
-The shell (`bridge.producer.publisher`) says what happened and when; this says what to send now and when to come back.
-"""
+"""The triggers that a publisher has yet to send: rules P3 to P5. Pure; the shell is `bridge.producer.publisher`."""
 
 from __future__ import annotations
 
@@ -25,63 +22,22 @@ from bridge.contract.trace_context import Traced, joined, merged, several
 BACKOFF_FIRST_S = 0.1
 BACKOFF_CAP_S = 30.0
 DUE_TIMES_MAX = 1000
-"""Due times kept to the millisecond for one queue; those beyond it are rounded up to whole seconds."""
+"""Due times kept to the millisecond for one queue; more are rounded up to whole seconds."""
 
 
 class Sending(msgspec.Struct, frozen=True):
-    """One event on its way; ``due_ms`` is when its work becomes visible on the producer's clock, None for at once."""
+    """One trigger in flight; ``due_ms`` is when its work becomes visible on the producer's clock, None for now."""
 
     event: CloudQueueWorkDetected
     due_ms: int | None
 
 
-class _Pending:
-    """Publishes merged into one: how many messages, the words of the newest of them, and the traces of all."""
-
-    __slots__ = ("id", "size", "traceparent", "traces")
-
-    def __init__(self, size: int, id_: str | None, trace: Traced) -> None:
-        self.size = size
-        self.id = id_
-        self.traceparent = trace.traceparent
-        self.traces = merged(None, trace)
-
-    def add(self, size: int, id_: str | None, trace: Traced) -> None:
-        """Merge a newer publish. The older id goes: it named an event without these messages (P5)."""
-        self.size = min(PAYLOAD_SIZE_MAX, self.size + size)
-        self.id = id_
-        self.traces = merged(self.traces, trace)
-        self.traceparent = trace.traceparent or self.traceparent
-
-
-class _Queue:
-    """What one queue is owed, by due time (None: at once), and whether a publish of it is in flight."""
-
-    __slots__ = ("flying", "owed")
-
-    def __init__(self) -> None:
-        self.owed: dict[int | None, _Pending] = {}
-        self.flying = False
-
-    def owe(self, due: int | None, size: int, id_: str | None, trace: Traced) -> None:
-        """Owe a publish that is newer than what is owed for this time."""
-        held = self.owed.get(due)
-        if held is None:
-            self.owed[due] = _Pending(size, id_, trace)
-        else:
-            held.add(size, id_, trace)
-
-    def pending(self) -> list[tuple[int | None, _Pending]]:
-        """List what is owed: at once first, and then the due times, nearest first."""
-        return sorted(self.owed.items(), key=lambda item: -math.inf if item[0] is None else item[0])
-
-
 class Publication:
-    """The debts of one publisher, queue by queue.
+    """The pending triggers of one publisher, by queue and due time.
 
-    ``source`` goes into every event, ``new_id`` names each publish that was given no id. Times are seconds of one
-    monotonic clock. Never more than one event per queue and due time is in flight, and what is in flight is no longer
-    owed: the bit is cleared before sending (P3), so that a put meanwhile sets it again.
+    ``source`` goes into every event, and ``new_id`` names each publish without an id. Times are seconds of one
+    monotonic clock. At most one event per queue and due time is in flight; it is removed from what is pending before it
+    is sent (P3), so that a put in the meantime adds another one.
     """
 
     def __init__(self, source: str, new_id: Callable[[], str]) -> None:
@@ -92,22 +48,21 @@ class Publication:
         self._not_before = -math.inf
         self._limit = EVENTS_MAX
 
-    def owe(self, now: float, event: CloudQueueWorkDetected) -> None:
-        """Take note of a publish that was checked before."""
+    def add(self, now: float, event: CloudQueueWorkDetected) -> None:
+        """Add a valid publish to what is pending."""
         queue = self._queues.setdefault(event.queue, _Queue())
         due: int | None = None
         if event.not_before_ms:
-            # Rounded up, for one tick early is a loss (B2).
+            # Rounded up, because one tick early is a loss (B2).
             due = math.ceil(now * 1000) + event.not_before_ms
-            if due not in queue.owed and len(queue.owed) - (None in queue.owed) >= DUE_TIMES_MAX:
+            if due not in queue.pending and len(queue.pending) - (None in queue.pending) >= DUE_TIMES_MAX:
                 due = math.ceil(due / 1000) * 1000
-        queue.owe(due, event.payload_size, event.id, event)
+        queue.add(due, event.payload_size, event.id, event)
 
     def take(self, now: float) -> list[Sending]:
-        """Return what is to be sent now, 1000 events and 1 MiB at most, and count it as in flight.
+        """Return what to send now, up to 1000 events and 1 MiB, and count it as in flight.
 
-        Empty while backing off, or when there is nothing to send. Each batch must come back through `sent`, `failed`
-        or `refused`.
+        Empty during a back-off. Pass each batch to `sent`, `failed` or `refused` afterwards.
         """
         if now < self._not_before:
             return []
@@ -115,71 +70,70 @@ class Publication:
         room = REQUEST_BYTES_MAX - 2
         now_ms = math.floor(now * 1000)
         for name, queue in list(self._queues.items()):
-            if queue.flying:
+            if queue.in_flight:
                 continue
-            self._fold(queue, now_ms)
-            for due, work in queue.pending():
+            self._merge_due(queue, now_ms)
+            for due, work in queue.in_order():
                 work.id = work.id or self._new_id()
                 event = self._event(name, work, due, now_ms)
                 room -= len(encode_event(event)) + 1
                 if len(batch) == self._limit or (room < 0 and batch):
                     return batch
-                del queue.owed[due]
-                queue.flying = True
+                del queue.pending[due]
+                queue.in_flight = True
                 batch.append(Sending(event, due))
         return batch
 
     def sent(self, batch: Sequence[Sending]) -> None:
-        """Count a batch as marked by the bridge."""
-        self._backoff.hit()
-        self._not_before = -math.inf
+        """Note that a bridge has marked a batch."""
+        self.reset_backoff()
         self._limit = min(EVENTS_MAX, self._limit * 2)
-        self._land(batch)
+        self._landed(batch)
 
     def failed(self, batch: Sequence[Sending], now: float, draw: Draw) -> float:
-        """Owe a batch again and return the seconds of the back-off, 30 at most.
+        """Make a batch pending again and return the back-off in seconds, 30 at most.
 
         An event keeps its id unless a newer publish of its queue was merged into it (P5).
         """
         wait = self._backoff.miss(draw)
         self._not_before = now + wait
-        self._give_back(batch)
+        self._restore(batch)
         return wait
 
     def refused(self, batch: Sequence[Sending]) -> CloudQueueWorkDetected | None:
-        """Owe a batch again in halves, so that one event that the bridge will never take stops no other.
+        """Make a rejected batch pending again, to be sent in halves, so that one bad event stops no other.
 
-        Returns that event once it was refused alone; it is then no longer owed.
+        Returns the event once it was rejected alone, and drops it.
         """
         if len(batch) == 1:
             self._limit = EVENTS_MAX
-            self._land(batch)
+            self._landed(batch)
             return batch[0].event
         self._limit = len(batch) // 2
-        self._give_back(batch)
+        self._restore(batch)
         return None
 
-    def hurry(self) -> None:
-        """Forget the back-off: what is owed may be sent at once."""
+    def reset_backoff(self) -> None:
+        """Let the next batch be sent immediately."""
         self._backoff.hit()
         self._not_before = -math.inf
 
     def deadline(self) -> float | None:
-        """Say when `take` has something to give (minus infinity: now); None while nothing is owed or all is flying."""
-        if any(queue.owed and not queue.flying for queue in self._queues.values()):
+        """Return when `take` has something (minus infinity: now); None if nothing is pending, or all is in flight."""
+        if any(queue.pending and not queue.in_flight for queue in self._queues.values()):
             return self._not_before
         return None
 
-    def owed(self, now: float) -> list[CloudQueueWorkDetected]:
-        """Return what is owed and not in flight, as it would be sent now; changes nothing."""
+    def pending(self, now: float) -> list[CloudQueueWorkDetected]:
+        """Return what is pending and not in flight, as it would be sent now."""
         now_ms = math.floor(now * 1000)
         return [
             self._event(name, work, due, now_ms)
             for name, queue in self._queues.items()
-            for due, work in queue.pending()
+            for due, work in queue.in_order()
         ]
 
-    def _event(self, name: str, work: _Pending, due: int | None, now_ms: int) -> CloudQueueWorkDetected:
+    def _event(self, name: str, work: _Merged, due: int | None, now_ms: int) -> CloudQueueWorkDetected:
         account, queue_name = split_reference(name)
         return CloudQueueWorkDetected(
             storage_account=account,
@@ -187,44 +141,85 @@ class Publication:
             payload_size=work.size,
             id=work.id,
             source=self._source,
-            # What is left of the delay now, for it counts from receipt.
+            # The rest of the delay, which counts from receipt.
             not_before_ms=0 if due is None else min(max(0, due - now_ms), NOT_BEFORE_MS_MAX),
             traceparent=work.traceparent,
             traces=several(work.traces),
         )
 
-    def _fold(self, queue: _Queue, now_ms: int) -> None:
-        """Owe at once what has become due meanwhile, after an outage."""
-        for due in sorted(due for due in queue.owed if due is not None and due <= now_ms):
-            work = queue.owed.pop(due)
-            if None in queue.owed:
-                # A fresh id: the older ones may have reached the bridge, and named less than this (P5).
+    def _merge_due(self, queue: _Queue, now_ms: int) -> None:
+        """Merge what became due during an outage into what is for now."""
+        for due in sorted(due for due in queue.pending if due is not None and due <= now_ms):
+            work = queue.pending.pop(due)
+            if None in queue.pending:
+                # A fresh id: the older ones may have reached the bridge, for fewer messages (P5).
                 work.id = None
-            queue.owe(None, work.size, work.id, work)
+            queue.add(None, work.size, work.id, work)
 
-    def _give_back(self, batch: Sequence[Sending]) -> None:
+    def _restore(self, batch: Sequence[Sending]) -> None:
         for sending in batch:
             event = sending.event
             queue = self._queues[event.queue]
-            newer = queue.owed.get(sending.due_ms)
+            newer = queue.pending.get(sending.due_ms)
             if newer is None:
-                queue.owe(sending.due_ms, event.payload_size, event.id, event)
+                queue.add(sending.due_ms, event.payload_size, event.id, event)
             else:
-                # The newer one's words hold, and only the size and the traces are added.
+                # The newer one's id and trace hold; the size and the traces are added.
                 traceparent, traces = newer.traceparent or event.traceparent, joined(event, newer)
                 newer.add(event.payload_size, newer.id, event)
                 newer.traceparent, newer.traces = traceparent, traces
-        self._land(batch)
+        self._landed(batch)
 
-    def _land(self, batch: Sequence[Sending]) -> None:
+    def _landed(self, batch: Sequence[Sending]) -> None:
         for sending in batch:
             name = sending.event.queue
             queue = self._queues.get(name)
             if queue is None:
                 continue
-            queue.flying = False
-            if not queue.owed:
+            queue.in_flight = False
+            if not queue.pending:
                 del self._queues[name]
             else:
                 # To the back, so that a thousand busy queues do not starve the next one.
                 self._queues[name] = self._queues.pop(name)
+
+
+class _Queue:
+    """The pending work of one queue by due time (None: now), and whether a publish of it is in flight."""
+
+    __slots__ = ("in_flight", "pending")
+
+    def __init__(self) -> None:
+        self.pending: dict[int | None, _Merged] = {}
+        self.in_flight = False
+
+    def add(self, due: int | None, size: int, id_: str | None, trace: Traced) -> None:
+        """Add a publish that is newer than all that is pending for this time."""
+        held = self.pending.get(due)
+        if held is None:
+            self.pending[due] = _Merged(size, id_, trace)
+        else:
+            held.add(size, id_, trace)
+
+    def in_order(self) -> list[tuple[int | None, _Merged]]:
+        """Return what is pending: for now first, then the nearest due times."""
+        return sorted(self.pending.items(), key=lambda item: -math.inf if item[0] is None else item[0])
+
+
+class _Merged:
+    """Publishes merged into one: the number of messages, the id and trace of the newest, and the traces of all."""
+
+    __slots__ = ("id", "size", "traceparent", "traces")
+
+    def __init__(self, size: int, id_: str | None, trace: Traced) -> None:
+        self.size = size
+        self.id = id_
+        self.traceparent = trace.traceparent
+        self.traces = merged(None, trace)
+
+    def add(self, size: int, id_: str | None, trace: Traced) -> None:
+        """Merge a newer publish. The older id is dropped: it named an event without these messages (P5)."""
+        self.size = min(PAYLOAD_SIZE_MAX, self.size + size)
+        self.id = id_
+        self.traces = merged(self.traces, trace)
+        self.traceparent = trace.traceparent or self.traceparent

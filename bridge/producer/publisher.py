@@ -1,4 +1,4 @@
-"""The producer's side: say that work was put, without ever holding up or failing the put (P4)."""
+"""`Publisher` and its blocking twin: tell a bridge about new messages without delaying or failing the put (P4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import random
 import secrets
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self, cast
 
 import msgspec
@@ -26,8 +25,7 @@ from bridge.contract.errors import BadInput, BusUnavailable, QueuebellError, Wro
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.contract.names import parse_reference, split_reference
 from bridge.observe import tracing
-from bridge.producer.bus import Bus
-from bridge.producer.buses import open_bus
+from bridge.producer.buses import Bus, open_bus
 from bridge.producer.buses.memory import MemoryBus, Triggerable
 from bridge.producer.publication import Publication, Sending
 
@@ -37,7 +35,7 @@ REQUEST_TIMEOUT_S = 10.0
 
 
 class PublisherState(msgspec.Struct, frozen=True):
-    """What a publisher has done: events sent and acknowledged, tries that failed, events refused and given up."""
+    """Counters of a publisher: events acknowledged, failed tries, events rejected, and events unsent at its close."""
 
     sent: int = 0
     failures: int = 0
@@ -46,15 +44,15 @@ class PublisherState(msgspec.Struct, frozen=True):
 
 
 class Publisher:
-    """Brings triggers to a bridge: ``target`` is its URL, a `Bridge` of this process, or any `Bus`.
+    """Sends triggers to a bridge: ``target`` is its URL, a `Bridge` of this process, or any `Bus`.
 
-    A list of ``http://`` addresses names equal bridges, any of which is told; one of ``nats://`` the servers of one
-    cluster.
+    A list of ``http://`` addresses are equal bridges, any of which is used; one of ``nats://`` are the servers of one
+    cluster. ``source`` names the producer in every event (default: random per publisher). ``api_key`` is for a bridge
+    that requires one (default: that of the environment).
 
-    Publishes of one queue while another is on its way merge into one (P3). A bridge that is away is tried again with
-    a jittered back-off, 30 s at most. ``source`` names the producer in every event (default: random per publisher).
-    Leaving waits ``close_timeout`` seconds for what is owed, then logs and counts it. ``api_key`` is for a bridge that
-    asks for one; without it that of the environment is used.
+    Publishes of a queue merge while another of it is in flight (P3). An unavailable bridge is retried with a jittered
+    back-off, 30 s at most. Leaving waits up to ``close_timeout`` seconds for pending triggers, then logs and counts
+    them.
     """
 
     def __init__(
@@ -73,26 +71,24 @@ class Publisher:
         numbers = itertools.count(1)
         self._draw = draw
         self._source = source or f"queuebell:publisher:{instance}"
-        # An account and a queue that are always right: only the source is asked about here.
+        # The account and queue are valid: this checks the source.
         check_event(CloudQueueWorkDetected("a", "q", source=self._source))
         self._publication = Publication(self._source, lambda: f"{instance}-{next(numbers)}")
-        self._bus = _bus_of(target, api_key)
+        self._bus = _open(target, api_key)
         self._close_timeout = close_timeout
-        self._something = asyncio.Event()
+        self._added = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._thread = 0
         self._closing = False
         self._closers = 0
         self._closed: asyncio.Task[list[CloudQueueWorkDetected]] | None = None
-        self._away = False
+        self._failing = False
         self._sent = self._failures = self._refused = self._unsent = 0
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def publish(
@@ -106,26 +102,26 @@ class Publisher:
         id: str | None = None,  # noqa: A002 - the name that the event has on the wire
         traceparent: str | None = None,
     ) -> None:
-        """Say that messages became visible on a queue, or will in ``not_before_ms``.
+        """Publish that messages are visible on a queue, or will be in ``not_before_ms``.
 
         The queue is one name, as in ``publish("billing/orders", count=3)``, or two, as in
-        ``publish("billing", "orders", 3)``; their number is ``count`` or ``payload_size``, 1 where neither is given.
-        Call it after the put is visible (P1). Returns at once, whether or not the bridge can be reached. ``id`` names
-        this very publish; give one only to repeat a publish that may have been lost (P5). Raises only `BadInput`
-        for arguments out of range, or after `close`, and `WrongThread`.
+        ``publish("billing", "orders", 3)``; the number of messages is ``count`` or ``payload_size``, by default 1.
+        Call it after the put is visible (P1). It returns immediately, whether or not the bridge is available. Pass an
+        ``id`` only to repeat a publish that may have been lost (P5). Raises only `BadInput` for arguments out of range
+        or after `close`, and `WrongThread`.
         """
-        self._owe(_traced(_event(account, queue, payload_size, count, not_before_ms, id, traceparent)))
+        self._add(_event(account, queue, payload_size, count, not_before_ms, id, traceparent))
 
     async def close(self) -> list[CloudQueueWorkDetected]:
-        """Send what is owed at once, wait for it ``close_timeout`` seconds, and return what was not sent.
+        """Send what is pending, wait up to ``close_timeout`` seconds for it, and return what was not sent.
 
-        May be called twice, at the same time too: every call returns the same, at the same end. Where the last one that
-        waits is cancelled, sending is given up at once, and the connection is closed all the same.
+        May be called several times, also concurrently: all calls return the same. If the last one that waits is
+        cancelled, sending ends immediately and the connection is closed.
         """
         if self._closed is None:
             self._closing = True
-            self._publication.hurry()
-            self._something.set()
+            self._publication.reset_backoff()
+            self._added.set()
             self._closed = asyncio.create_task(self._close(), name="queuebell-publisher's end")
         self._closers += 1
         try:
@@ -134,17 +130,17 @@ class Publisher:
             if self._closers == 1:
                 if self._task is not None:
                     self._task.cancel()
-                # Where `asyncio.run` ends, what is left open now is left for ever.
+                # At the end of `asyncio.run` nothing could close it later.
                 await asyncio.wait({self._closed})
             raise
         finally:
             self._closers -= 1
 
     def state(self) -> PublisherState:
-        """Return the counters since the publisher was made."""
+        """Return the counters since the publisher was created."""
         return PublisherState(self._sent, self._failures, self._refused, self._unsent)
 
-    def _owe(self, event: CloudQueueWorkDetected) -> None:
+    def _add(self, event: CloudQueueWorkDetected) -> None:
         if self._closing:
             raise BadInput("bad_parameter", "the publisher is closed")
         loop = asyncio.get_running_loop()
@@ -152,16 +148,16 @@ class Publisher:
             self._thread = threading.get_ident()
         elif threading.get_ident() != self._thread:
             raise WrongThread("publisher")
-        self._publication.owe(loop.time(), event)
-        self._something.set()
+        self._publication.add(loop.time(), event)
+        self._added.set()
         if self._task is None:
-            # It serves every caller: what is current for the first of them is nothing to the others.
-            nobodys = contextvars.Context()
-            self._task = loop.create_task(self._send(), name="queuebell-publisher", context=nobodys)
+            # It serves every caller, so it does not inherit the context of the first one.
+            empty = contextvars.Context()
+            self._task = loop.create_task(self._send(), name="queuebell-publisher", context=empty)
 
     async def _close(self) -> list[CloudQueueWorkDetected]:
         if self._task is not None:
-            # Not the task itself: a time-out must not cancel a request whose answer is just coming in.
+            # Not `timeout`: it would cancel a request whose answer is just arriving.
             await asyncio.wait({self._task}, timeout=self._close_timeout)
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -170,12 +166,12 @@ class Publisher:
         try:
             await self._bus.close()
         except Exception:
-            # What is unsent is told all the same, and nothing more is to be done with this bus.
+            # What is unsent is returned all the same.
             log.exception("unexpected error while closing a bus; its connection may stay open")
-        unsent = self._publication.owed(asyncio.get_running_loop().time())
+        unsent = self._publication.pending(asyncio.get_running_loop().time())
         self._unsent = len(unsent)
         if unsent:
-            # The sweep will find the work (P4); whoever called may also keep these and publish them later.
+            # The sweep will find the work (P4); the caller can also publish these later.
             log.warning(
                 "closed with %d unsent triggers", len(unsent), extra={"unsent": len(unsent), "source": self._source}
             )
@@ -184,27 +180,27 @@ class Publisher:
     async def _send(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            self._something.clear()
+            self._added.clear()
             batch = self._publication.take(loop.time())
             if batch:
-                await self._carry(batch)
+                await self._send_batch(batch)
                 continue
             deadline = self._publication.deadline()
             if self._closing and deadline is None:
                 return
             try:
                 async with asyncio.timeout_at(deadline):
-                    await self._something.wait()
+                    await self._added.wait()
             except TimeoutError:
                 continue  # the back-off is over
 
-    async def _carry(self, batch: list[Sending]) -> None:
+    async def _send_batch(self, batch: list[Sending]) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 await self._bus.publish([sending.event for sending in batch])
         except asyncio.CancelledError:
-            # Unknown outcome: owed still, and told as unsent. A duplicate only adds a receive (I7).
+            # Unknown outcome: still pending, and returned as unsent. A duplicate only adds a receive (I7).
             self._publication.failed(batch, loop.time(), self._draw)
             raise
         except BadInput as error:
@@ -216,42 +212,37 @@ class Publisher:
                     error,
                     extra={"queue": dropped.queue, "id": dropped.id, "code": error.code},
                 )
-        except (QueuebellError, TimeoutError) as error:
-            self._count_failure(error)
-            self._publication.failed(batch, loop.time(), self._draw)
         except Exception as error:
-            # A fault of a bus must not end the publisher for good.
-            log.exception("unexpected error from a bus")
-            self._count_failure(error)
+            if not isinstance(error, QueuebellError | TimeoutError):
+                # A bug in a bus must not end the publisher.
+                log.exception("unexpected error from a bus")
+            self._failures += 1
+            if not self._failing:  # one line for each change of state
+                self._failing = True
+                log.warning(
+                    "the bridge does not accept triggers; they are kept while this process runs: %s",
+                    str(error) or type(error).__name__,
+                )
             self._publication.failed(batch, loop.time(), self._draw)
         else:
             self._publication.sent(batch)
             self._sent += len(batch)
-            if self._away:
-                self._away = False
+            if self._failing:
+                self._failing = False
                 log.info("the bridge accepts triggers again")
-
-    def _count_failure(self, error: Exception) -> None:
-        self._failures += 1
-        if not self._away:  # one line for each change of state
-            self._away = True
-            log.warning(
-                "the bridge does not accept triggers; they are kept while this process runs: %s",
-                str(error) or type(error).__name__,
-            )
 
 
 class BlockingPublisher:
     """The twin of `Publisher` for code without an event loop; usable from any thread.
 
-    It has a thread of its own, so each process of a forking server makes one after the fork. To reach a `Bridge` of
-    this process, make it within that bridge's event loop and close it from another thread.
+    It has its own thread, so create one after the fork in each process of a forking server. For a `Bridge` of this
+    process, create it within that bridge's event loop and close it from another thread.
     """
 
     def __init__(
         self, target: str | Sequence[str] | Triggerable | Bus, *, source: str | None = None, close_timeout: float = 5.0
     ) -> None:
-        # Made here, so that a wrong argument is told here; it touches no loop before it is used.
+        # Created here to raise for wrong arguments; it uses no event loop before it is used.
         self._publisher = Publisher(target, source=source, close_timeout=close_timeout)
         self._loop = asyncio.new_event_loop()
         self._pid = os.getpid()
@@ -261,15 +252,13 @@ class BlockingPublisher:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="queuebell-publisher", daemon=True)
         self._thread.start()
-        # A daemon thread would be cut off with what it owes when the interpreter ends.
+        # A daemon thread would lose pending triggers when the interpreter ends.
         atexit.register(self.close)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def publish(
@@ -283,8 +272,8 @@ class BlockingPublisher:
         id: str | None = None,  # noqa: A002 - the name that the event has on the wire
         traceparent: str | None = None,
     ) -> None:
-        """Do what `Publisher.publish` does, from any thread."""
-        event = _traced(_event(account, queue, payload_size, count, not_before_ms, id, traceparent))
+        """Publish as `Publisher.publish` does, from any thread."""
+        event = _event(account, queue, payload_size, count, not_before_ms, id, traceparent)
         if os.getpid() != self._pid:
             raise BadInput("bad_parameter", "a blocking publisher does not survive a fork: create one in each process")
         with self._lock:
@@ -292,25 +281,25 @@ class BlockingPublisher:
                 raise BadInput("bad_parameter", "the publisher is closed")
             if not self._thread.is_alive():
                 raise BusUnavailable("the publisher's thread has ended, see the log; nothing was published")
-            self._loop.call_soon_threadsafe(self._publisher._owe, event)
+            self._loop.call_soon_threadsafe(self._publisher._add, event)
 
     def close(self) -> list[CloudQueueWorkDetected]:
-        """Do what `Publisher.close` does; blocks ``close_timeout`` seconds at most, and a little."""
+        """Close as `Publisher.close` does; blocks for a little over ``close_timeout`` seconds at most."""
         if os.getpid() != self._pid:
-            return []  # the thread and all that was owed stayed in the parent; waiting for it would never end
+            return []  # the thread and its triggers are the parent's; waiting would never end
         with self._lock:
             first = not self._closing
             self._closing = True
         if first:
             atexit.unregister(self.close)
-            # After every publish that was accepted, for the loop keeps their order.
+            # After every accepted publish: the loop keeps their order.
             with contextlib.suppress(RuntimeError):  # its thread has ended
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._done.wait()
         return self._unsent
 
     def state(self) -> PublisherState:
-        """Return the counters since the publisher was made."""
+        """Return the counters since the publisher was created."""
         return self._publisher.state()
 
     def _run(self) -> None:
@@ -344,7 +333,7 @@ def _event(
         payload_size = 1 if count is None else count
     elif count is not None:
         raise BadInput("bad_parameter", "publish: count and payload_size mean the same; give only one of them")
-    return check_event(
+    event = check_event(
         CloudQueueWorkDetected(
             storage_account=account,
             queue_name=queue,
@@ -354,16 +343,12 @@ def _event(
             traceparent=traceparent,
         )
     )
-
-
-def _traced(event: CloudQueueWorkDetected) -> CloudQueueWorkDetected:
-    """Return an event with the context of a span of its own, where spans are asked for and no put gave one."""
-    if tracing.on is None or event.traceparent is not None:
+    if tracing.on is None or traceparent is not None:
         return event
     return msgspec.structs.replace(event, traceparent=tracing.on.publish(event.queue, event.payload_size))
 
 
-def _bus_of(given: str | Sequence[str] | Triggerable | Bus, api_key: ApiKey) -> Bus:
+def _open(given: str | Sequence[str] | Triggerable | Bus, api_key: ApiKey) -> Bus:
     target = cast("str | Triggerable | Bus", one_text(given))
     if isinstance(target, str):
         return open_bus(target, api_key)

@@ -1,4 +1,4 @@
-"""What a bridge does with one configured broker: triggers in, sessions, wakes out, and the supervision of all that."""
+"""The brokers and databases of a bridge: triggers in, sessions, wakes out."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from bridge.service.channels.brokered import BrokeredSessions
 from bridge.service.state.answers import Subject
 from bridge.triggers.cluster import BrokerClusterLink
 from bridge.triggers.intake import Intake
-from bridge.triggers.postgres import Listening
+from bridge.triggers.postgres import PostgresListener
 from bridge.triggers.republishing import Republisher
-from bridge.triggers.supervisor import Supervised
+from bridge.triggers.supervisor import SupervisedConnection
 
 if TYPE_CHECKING:
     from bridge.access.access_watch import AccessWatch
@@ -35,142 +35,28 @@ log = logging.getLogger("queuebell.bridge")
 
 
 class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for all brokers of a bridge."""
+    """Settings for all brokers of a bridge."""
 
     prefix: str = DEFAULT_PREFIX
-    """First token of all subjects and topics. Defaults to queuebell."""
+    """First token of all subjects and topics."""
     republish: bool = True
-    """Whether triggers that came by HTTP or in process are told to other bridges (B16)."""
+    """Whether triggers received by HTTP or in process are sent to other bridges (B16)."""
     ready_requires: tuple[str, ...] | None = None
-    """Names of the buses that have to work for `/readyz`; None is all of them."""
+    """Names of the buses that `/readyz` requires; None: all."""
     cluster: Mapping[str, str | None] | None = None
-    """What is said of this bridge to the others on this NATS that take turns with it (`Turns`); None: it has none."""
+    """How this bridge presents itself to the other cluster members (`Coordinator`); None: not in a cluster."""
     trusted: bool = True
-    """Whether triggers are taken from brokers and wakes published there: neither can say who is there."""
-
-
-class Attachment:
-    """One bus of a bridge, under ``name``."""
-
-    def __init__(
-        self,
-        bridge: Bridge,
-        factory: Callable[[], Broker],
-        name: str,
-        kind: str,
-        *,
-        prefix: str,
-        sessions: BrokeredSessions,
-        announcer: Announcer | None,
-        brokers: Collection[str],
-        republish: bool,
-        trusted: bool = True,
-        cluster: BrokerClusterLink | None = None,
-        draw: Draw = random.random,
-    ) -> None:
-        self.name = name
-        self.way = sessions.way(kind)
-        self._bridge = bridge
-        self._prefix = prefix
-        self._announcer = announcer
-        self._cluster = cluster
-        self.announces = trusted
-        """Whether wakes are published here at all."""
-        told = Republisher(bridge.boot, prefix, brokers, bridge.now, bridge.emit) if republish and trusted else None
-        self._republisher = told
-        if cluster is not None and told is not None:
-            cluster.unproven = lambda: told.unproven
-        if cluster is not None and told is not None:
-            bridge.metrics.watch(
-                "queuebell_cluster_owed_triggers",
-                "Triggers queued for the other bridges until the broker is back",
-                lambda: float(told.owed),
-            )
-        back = None if told is None else told.back
-        self._intake = Intake(bridge, name, prefix, bridge.emit, trusted=trusted, back=back)
-        self._broker: Broker | None = None
-        self._subscriber: Subscriber | None = None
-        self._unforward: Callable[[], None] | None = None
-        self._supervised = Supervised(
-            factory, name, self._up, bridge.gap, on_down=self._down, tell=bridge.emit, draw=draw
-        )
-
-    async def start(self) -> None:
-        """Begin to connect; the bridge was started before."""
-        if self._republisher is not None:
-            self._unforward = self._bridge.forward(self._republisher.hear)
-        if not self.announces:
-            log.warning(
-                "this bus carries sessions only: with auth, its triggers are rejected and no wakes are "
-                "published there, unless trust_brokers = true (--trust-brokers) declares that the "
-                "broker's own access list decides",
-                extra={"bus": self.name},
-            )
-        if self._announcer is not None and self.announces:
-            self._subscriber = self._announcer.subscribe(
-                None,
-                writable=self._takes_wakes,
-                send=self._tell_wake,
-                # C10: who listens there hears all bridges; on another broker maybe only this one.
-                route=None if self._cluster is None else SUBJECTS,
-            )
-        await self._supervised.start()
-
-    async def stop(self) -> None:
-        """Let go; what was published leaves first. May be called twice."""
-        if self._unforward is not None:
-            self._unforward()
-        if self._subscriber is not None:
-            self._subscriber.end()
-        await self._supervised.stop()
-
-    def check(self) -> tuple[bool, str]:
-        """Return whether this bus works, and how it stands."""
-        return self._supervised.check()
-
-    def subject(self) -> Subject:
-        """Tell where wakes are published for whoever subscribes there, and whether they can be now."""
-        return Subject(self.name, self.way.kind, self._prefix, self._broker is not None)
-
-    async def _up(self, broker: Broker) -> None:
-        await self.way.attach(broker)
-        await self._intake.attach(broker)
-        if self._cluster is not None:
-            await self._cluster.attach(broker)
-        self._broker = broker
-        if self._announcer is not None and self._subscriber is not None:
-            # Nothing was published while there was no broker, nor did anybody hear what it lost with its end.
-            self._announcer.catch_up(self._subscriber, 0)
-        if self._republisher is not None:
-            self._republisher.attach(broker)
-
-    def _down(self) -> None:
-        self._broker = None
-        self.way.detach()
-        if self._cluster is not None:
-            self._cluster.detach()
-        if self._republisher is not None:
-            self._republisher.attach(None)
-
-    # Plain subscribers by NATS and MQTT are the broker's own: while it is away there is nobody to keep wakes for.
-
-    def _takes_wakes(self) -> bool:
-        return self._broker is None or self._broker.writable()
-
-    def _tell_wake(self, wake: Wake) -> None:
-        if self._broker is not None:
-            account, queue = split_reference(wake.queue)
-            self._broker.publish((self._prefix, "wake", account, queue), encode_frame(wake))
+    """Whether triggers are accepted from brokers and wakes published there, although clients are not identified."""
 
 
 class Attachments:
-    """All brokers of a bridge: ``nats`` and ``mqtt`` are lists of URLs; names are ``nats``, ``nats-2`` and so on.
+    """All brokers and databases of a bridge, by lists of URLs; they are called ``nats``, ``nats-2`` and so on.
 
-    ``postgres`` is one of databases to listen to, which carry triggers only (`bridge/triggers/postgres.py`).
-    ``access`` says who may hold a session over a broker; None is everybody. ``ours`` says, by the address of a database
-    that holds the bridge's own queues, which of its processes carry out the bridge's puts.
+    Databases in ``postgres`` carry triggers only (`bridge/triggers/postgres.py`). ``access`` decides who may open a
+    session over a broker; None allows all. ``ours`` has, by the address of a database with the bridge's own queues,
+    whether one of its processes carries out the bridge's puts.
 
-    Raises `ConfigurationError` for URLs that are none, and for `ready_requires` that names no bus.
+    Raises `ConfigurationError` for an invalid URL, and an unknown bus in `ready_requires`.
     """
 
     def __init__(
@@ -199,8 +85,8 @@ class Attachments:
             _check_cluster(settings, nats)
         self._announcer = announcer or Announcer(bridge)
         self._own_announcer = announcer is None
-        # C6: of a cluster all hear its NATS, and NOTIFY of the engine behind all. What other buses bring one may hear
-        # alone, and it is told to all.
+        # C6: all members of a cluster receive its NATS, and NOTIFY of the database behind all. A trigger of another
+        # bus may reach only one, which sends it to all.
         engines = [name for name, url in databases.items() if url in (ours or {})]
         heard_by_all = names if settings.cluster is None else ["nats", *engines]
         self.buses: dict[str, Attachment] = {}
@@ -217,7 +103,7 @@ class Attachments:
                 prefix=prefix,
                 sessions=self._sessions.setdefault(prefix, BrokeredSessions(bridge, prefix, access=access)),
                 announcer=self._announcer,
-                # Every bridge listens to the databases itself.
+                # Every bridge listens to the databases directly.
                 brokers=heard_by_all if name == "nats" else names,
                 republish=settings.republish,
                 trusted=settings.trusted,
@@ -226,16 +112,16 @@ class Attachments:
                 else BrokerClusterLink(bridge, prefix, heard_by_all, **settings.cluster),
             )
             bridge.add_check(name, self.buses[name].check, required=name in required)
-        self.databases: dict[str, Listening] = {}
+        self.databases: dict[str, PostgresListener] = {}
         for name, url in databases.items():
             own = (ours or {}).get(url, lambda _: False)
-            self.databases[name] = Listening(bridge, url, name, prefix=settings.prefix, ours=own)
-            bridge.add_check(name, self.databases[name].check, required=name in required)
-            bridge.add_check(f"{name} puts", self.databases[name].check_puts, required=False)
-            bridge.add_check(f"{name} connections", self.databases[name].check_room, required=False)
+            database = self.databases[name] = PostgresListener(bridge, url, name, prefix=settings.prefix, ours=own)
+            bridge.add_check(name, database.check, required=name in required)
+            bridge.add_check(f"{name} puts", database.checks.puts, required=False)
+            bridge.add_check(f"{name} connections", database.checks.connections, required=False)
 
     def subjects(self) -> list[Subject]:
-        """Tell where wakes are published on each bus."""
+        """Return where wakes are published on each bus."""
         return [bus.subject() for bus in self.buses.values() if bus.announces]
 
     async def __aenter__(self) -> Attachments:
@@ -246,12 +132,12 @@ class Attachments:
         await self.stop()
 
     async def start(self) -> None:
-        """Begin to connect to all; returns at once."""
+        """Begin to connect to all; returns immediately."""
         for bus in self._all():
             await bus.start()
 
     async def stop(self) -> None:
-        """Let go of all; may be called twice."""
+        """Disconnect all; may be called twice."""
         for bus in self._all():
             await bus.stop()
         for sessions in self._sessions.values():
@@ -259,8 +145,122 @@ class Attachments:
         if self._own_announcer:
             self._announcer.close()
 
-    def _all(self) -> list[Attachment | Listening]:
+    def _all(self) -> list[Attachment | PostgresListener]:
         return [*self.buses.values(), *self.databases.values()]
+
+
+class Attachment:
+    """One broker of a bridge, called ``name``."""
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        factory: Callable[[], Broker],
+        name: str,
+        kind: str,
+        *,
+        prefix: str,
+        sessions: BrokeredSessions,
+        announcer: Announcer | None,
+        brokers: Collection[str],
+        republish: bool,
+        trusted: bool = True,
+        cluster: BrokerClusterLink | None = None,
+        draw: Draw = random.random,
+    ) -> None:
+        self.name = name
+        self.way = sessions.way(kind)
+        self._bridge = bridge
+        self._prefix = prefix
+        self._announcer = announcer
+        self._cluster = cluster
+        self.announces = trusted
+        """Whether wakes are published here."""
+        republisher = self._republisher = (
+            Republisher(bridge.boot, prefix, brokers, bridge.now, bridge.emit) if republish and trusted else None
+        )
+        if cluster is not None and republisher is not None:
+            cluster.unconfirmed = lambda: republisher.unconfirmed
+            bridge.metrics.watch(
+                "queuebell_cluster_owed_triggers",
+                "Triggers queued for the other bridges until the broker is back",
+                lambda: float(republisher.waiting),
+            )
+        on_echo = None if republisher is None else republisher.confirm
+        self._intake = Intake(bridge, name, prefix, trusted=trusted, on_echo=on_echo)
+        self._broker: Broker | None = None
+        self._subscriber: Subscriber | None = None
+        self._unforward: Callable[[], None] | None = None
+        self._connection = SupervisedConnection(
+            factory, name, self._up, bridge.gap, on_down=self._down, emit=bridge.emit, draw=draw
+        )
+
+    async def start(self) -> None:
+        """Begin to connect. Start the bridge first."""
+        if self._republisher is not None:
+            self._unforward = self._bridge.forward(self._republisher.republish)
+        if not self.announces:
+            log.warning(
+                "this bus carries sessions only: with auth, its triggers are rejected and no wakes are "
+                "published there, unless trust_brokers = true (--trust-brokers) declares that the "
+                "broker's own access list decides",
+                extra={"bus": self.name},
+            )
+        if self._announcer is not None and self.announces:
+            self._subscriber = self._announcer.subscribe(
+                None,
+                writable=self._writable,
+                send=self._publish_wake,
+                # C10: its subscribers receive from all bridges; those of another broker perhaps only from this one.
+                route=None if self._cluster is None else SUBJECTS,
+            )
+        await self._connection.start()
+
+    async def stop(self) -> None:
+        """Disconnect, after what was published is sent. May be called twice."""
+        if self._unforward is not None:
+            self._unforward()
+        if self._subscriber is not None:
+            self._subscriber.end()
+        await self._connection.stop()
+
+    def check(self) -> tuple[bool, str]:
+        """Return whether this bus works, and its state."""
+        return self._connection.check()
+
+    def subject(self) -> Subject:
+        """Return where wakes are published, and whether the broker is connected."""
+        return Subject(self.name, self.way.kind, self._prefix, self._broker is not None)
+
+    async def _up(self, broker: Broker) -> None:
+        await self.way.attach(broker)
+        await self._intake.attach(broker)
+        if self._cluster is not None:
+            await self._cluster.attach(broker)
+        self._broker = broker
+        if self._announcer is not None and self._subscriber is not None:
+            # Nothing was published without a broker, and the lost connection may have dropped wakes.
+            self._announcer.catch_up(self._subscriber, 0)
+        if self._republisher is not None:
+            self._republisher.attach(broker)
+
+    def _down(self) -> None:
+        self._broker = None
+        self.way.detach()
+        if self._cluster is not None:
+            self._cluster.detach()
+        if self._republisher is not None:
+            self._republisher.attach(None)
+
+    # Plain subscribers on NATS and MQTT are the broker's own: without it no wake is kept for them.
+
+    def _writable(self) -> bool:
+        return self._broker is None or self._broker.writable()
+
+    def _publish_wake(self, wake: Wake) -> None:
+        if self._broker is not None:
+            account, queue = split_reference(wake.queue)
+            self._broker.publish((self._prefix, "wake", account, queue), encode_frame(wake))
 
 
 def _check_cluster(settings: BusSettings, nats: Sequence[str]) -> None:

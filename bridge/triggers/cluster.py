@@ -1,6 +1,6 @@
-"""One member of a cluster on its broker: it brings the words of the others to the rules, and says theirs (C1 to C6).
+"""A cluster member's link over its broker: passes messages of the other bridges to the rules, and sends theirs (C1-C6).
 
-It decides nothing. What is no word is counted and told of once a second; the rules judge the rest.
+It decides nothing; invalid messages are counted and logged once a second.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from bridge.triggers.intake import Bridged
 
 log = logging.getLogger("queuebell.bridge")
 
-COMPLAIN_EVERY_S: Final = 1.0
-AGAIN_S: Final = 0.1
+LOG_EVERY_S: Final = 1.0
+RETRY_S: Final = 0.1
 SLICE: Final = 250
-"""So many triggers are told before the broker is asked whether it has them: some milliseconds of work."""
+"""Triggers sent before the broker is asked whether it has them: some milliseconds of work."""
 _encode: Final = msgspec.json.Encoder().encode
 _SUBJECTS: Final = {Member: "member", Able: "able", Covered: "covered", Sent: "sent"}
 
 
 class BrokerClusterLink:
-    """What one bridge hears of the others of its cluster, and says to them, under ``prefix``.
+    """Sends and receives the messages of a cluster under ``prefix``. Create it before the bridge starts.
 
-    ``heard_by_all`` are the buses whose triggers every member hears by itself. Make it before the bridge starts.
+    ``heard_by_all`` are the buses whose triggers every member receives directly.
     """
 
     def __init__(self, bridge: Bridge, prefix: str, heard_by_all: Collection[str], **about: str | None) -> None:
@@ -55,17 +55,17 @@ class BrokerClusterLink:
         self._forbidden: str | None = None
         self._numbers = itertools.count(1)
         self._source = f"queuebell:bridge:{bridge.boot}"
-        self._complaints = Throttle(COMPLAIN_EVERY_S)
-        self.unproven: Callable[[], int] = lambda: 0
-        """How many triggers that were marked here the broker has not brought back."""
+        self._complaints = Throttle(LOG_EVERY_S)
+        self.unconfirmed: Callable[[], int] = lambda: 0
+        """Returns the number of triggers that were sent and have not come back from the broker."""
         self._member = bridge.join_cluster(self, **about)
 
     async def attach(self, broker: Broker) -> None:
-        """Speak and hear on a fresh connection, or be alone where the broker forbids it. Raises `BusUnavailable`."""
+        """Use a new connection, or act alone if the broker denies access. Raises `BusUnavailable`."""
         try:
-            await broker.subscribe((self._prefix, "cluster", ANY), self._hear)
+            await broker.subscribe((self._prefix, "cluster", ANY), self._on_message)
         except SubscriptionRefused as error:
-            # Not the end of the connection: triggers and sessions come by it too.
+            # The connection stays: it carries triggers and sessions too.
             self._forbidden = str(error)
             self._bridge.add_check("cluster", self.check, required=False)
             log.warning(
@@ -79,32 +79,30 @@ class BrokerClusterLink:
         self._member.connected(True)
 
     def check(self) -> tuple[bool, str]:
-        """Return whether the broker lets this bridge hear the others, for `/readyz`."""
+        """Return whether the broker grants access to the cluster's subjects, for `/readyz`."""
         if self._forbidden is None:
             return True, "the cluster's subjects are accessible"
-        return (
-            False,
-            f"the broker denies this bridge access to the cluster's subjects, so it acts alone: {self._forbidden}",
-        )
+        denied = "the broker denies this bridge access to the cluster's subjects, so it acts alone"
+        return False, f"{denied}: {self._forbidden}"
 
     def detach(self) -> None:
-        """The connection is gone: be alone."""
+        """Act alone: the connection is lost."""
         if self._broker is not None:
             self._broker = None
             self._member.connected(False)
 
     def broadcast(self, message: ClusterMessage) -> None:
-        """Say one word; if that cannot be done now, not at all: what is said later would be wrong, or said again."""
+        """Send a message now or drop it: later it would be outdated."""
         if self._broker is not None:
             self._broker.publish((self._prefix, "cluster", _SUBJECTS[type(message)]), encode_cluster_message(message))
 
     @property
     def shares(self) -> bool:
-        """Whether what is marked here is marked by the others too."""
+        """Whether the other members mark the same triggers."""
         return self._broker is not None
 
     def with_ids(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> Sequence[CloudQueueWorkDetected]:
-        """Give a name to each that has none and is going to be told to the others: their covers then name it (C6)."""
+        """Give an id to each trigger without one that is sent to the others, so that they can refer to it (C6)."""
         if bus in self._heard_by_all:
             return events
         return [
@@ -115,41 +113,40 @@ class BrokerClusterLink:
         ]
 
     def reaches_all(self, bus: str) -> bool:
-        """Whether all hear what comes by this bus, each by itself."""
+        """Return whether every member receives this bus directly."""
         return bus in self._heard_by_all
 
     def send_triggers(self, events: Sequence[CloudQueueWorkDetected]) -> int:
-        """Tell the others of these triggers, and return how many of them are on their way: the first ones."""
+        """Send triggers to the others; return how many, from the first on, were sent."""
         if self._broker is None:
             return 0
         for place, event in enumerate(events):
             topic = (self._prefix, "trigger", event.storage_account, event.queue_name)
-            told = Bridged(**msgspec.structs.asdict(event), via=self._bridge.boot)
-            if not self._broker.publish(topic, _encode(told)):
+            sent = Bridged(**msgspec.structs.asdict(event), via=self._bridge.boot)
+            if not self._broker.publish(topic, _encode(sent)):
                 return place
         return len(events)
 
     async def hand_over_queues(self, events: Sequence[CloudQueueWorkDetected]) -> None:
-        """Tell the others what this bridge leaves behind: triggers like any other (C7).
+        """Send the others what is pending here, as triggers (C7).
 
-        Returns when the broker has answered that it has them, on a later connection if this one breaks; cancel it to
-        wait no longer.
+        Returns once the broker has confirmed them, on a later connection if this one breaks. It has no time limit.
         """
         for begin in range(0, max(1, len(events)), SLICE):
             left, last = self.with_ids(events[begin : begin + SLICE], ""), begin + SLICE >= len(events)
-            while self._forbidden is None and (left or (last and self.unproven())):
+            while self._forbidden is None and (left or (last and self.unconfirmed())):
                 broker, count = self._broker, self.send_triggers(left)
                 if broker is not None and count:
-                    # What is not known to be there is told again, by the same names.
+                    # Unconfirmed triggers are sent again with the same ids.
                     with contextlib.suppress(BusUnavailable):
                         await broker.barrier()
                         left = left[count:]
                         continue
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
 
-    def _hear(self, incoming: Incoming) -> None:
+    def _on_message(self, incoming: Incoming) -> None:
         try:
-            word = decode_cluster_message(incoming.payload)
+            message = decode_cluster_message(incoming.payload)
         except BadInput as error:
             self._bridge.emit(ClusterMessageRefused("", str(error)))
             passed = self._complaints.passes(self._bridge.now())
@@ -159,5 +156,5 @@ class BrokerClusterLink:
                     extra={"topic": ".".join(incoming.topic), "left_out": passed},
                 )  # fmt: skip
             return
-        if word is not None:
-            self._member.on_message(word)
+        if message is not None:
+            self._member.on_message(message)

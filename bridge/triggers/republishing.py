@@ -1,8 +1,8 @@
-"""Several bridges on one broker: a trigger that only one of them was told of, by HTTP or in process, is told to all.
+"""Sends triggers that one bridge received, by HTTP or in process, to the other bridges on its broker.
 
-Republished events name their publish (``id`` and ``source``), so that a bridge that hears them on two brokers marks
-once (B13), and who republished (``via``), so that nobody takes its own echo for news (B16). That echo is also the only
-proof that the broker had it: a connection that is dead and not yet known to be takes everything, and brings nothing.
+A republished event has an ``id`` and ``source``, so that a bridge that receives it from two brokers marks it once
+(B13), and the republishing bridge (``via``), which ignores its own echo (B16). The echo is also the only proof that the
+broker had it: a dead connection that is not yet known to be dead accepts everything and delivers nothing.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from bridge.triggers.intake import Bridged
 
 log = logging.getLogger("queuebell.bridge")
 
-OWED_MAX: Final = 10_000
-COMPLAIN_EVERY_S: Final = 1.0
+WAITING_MAX: Final = 10_000
+LOG_EVERY_S: Final = 1.0
 PROVEN_S: Final = 60.0
-"""What was told so long before a connection ended arrived: a dead one is found in seconds, and a broker that brings no
-echo (one consumer for several bridges) must not have all told again."""
+"""Sent this long before a connection ended, a trigger has arrived: a dead connection is found in seconds, and a broker
+without echoes (one consumer for several bridges) must not get everything again."""
 _encoder = msgspec.json.Encoder()
 
 _Key = tuple[str, str | None, str | None]
-"""Queue, source and id; without the last two, all of a queue that are for now."""
+"""Queue, source and id; without the last two: all triggers of a queue that are for now."""
 
 
 class Republisher:
-    """Tells one broker what came by other ways than ``brokers`` (names of buses), and again what did not come back.
+    """Sends one broker the triggers of buses other than ``brokers``, and again those without an echo.
 
-    Of more than `OWED_MAX` that wait for a connection the oldest are given up: ``tell`` is told of each. The other
-    bridges' workers then find that work by the sweep.
+    If more than `WAITING_MAX` wait for a connection, the oldest are dropped and reported to ``emit``. Workers at other
+    bridges find that work by their sweep.
     """
 
     def __init__(
@@ -48,108 +48,95 @@ class Republisher:
         prefix: str,
         brokers: Collection[str],
         now: Callable[[], float],
-        tell: Callable[[Fact], None],
+        emit: Callable[[Fact], None],
     ) -> None:
         self._boot = boot
         self._prefix = prefix
         self._brokers = frozenset(brokers)
         self._now = now
-        self._announce = tell
-        self._complaints = Throttle(COMPLAIN_EVERY_S)
+        self._emit = emit
+        self._complaints = Throttle(LOG_EVERY_S)
         self._broker: Broker | None = None
         self._numbers = itertools.count(1)
         self._source = f"queuebell:bridge:{boot}"
-        # And when each is due, where it is for later.
-        self._owed: OrderedDict[_Key, tuple[Bridged, float | None]] = OrderedDict()
-        # Told, in this order, and not yet back.
-        self._told: OrderedDict[_Key, tuple[Bridged, float | None, float]] = OrderedDict()
+        # Each with its due time, None for now.
+        self._waiting: OrderedDict[_Key, tuple[Bridged, float | None]] = OrderedDict()
+        # Sent and without an echo so far, oldest first, each with the time of sending.
+        self._sent: OrderedDict[_Key, tuple[Bridged, float | None, float]] = OrderedDict()
 
     @property
-    def owed(self) -> int:
-        """How many triggers the others have not been told of, as far as is known; of one queue all for now are one."""
-        return len(self._owed) if self._broker is not None else len(self._owed) + len(self._told)
+    def waiting(self) -> int:
+        """How many triggers wait for the broker; those of one queue that are for now count as one."""
+        return len(self._waiting) if self._broker is not None else len(self._waiting) + len(self._sent)
 
     @property
-    def unproven(self) -> int:
-        """How many triggers the others may not have, as far as is known: those that are under way among them."""
-        return len(self._owed) + len(self._told)
+    def unconfirmed(self) -> int:
+        """How many triggers the others may not have, including those in flight."""
+        return len(self._waiting) + len(self._sent)
 
     def attach(self, broker: Broker | None) -> None:
-        """Use another connection, or none; what was owed, and what went into one that ended, is told now."""
+        """Use another connection, or none; send what waited, and what had no echo on the connection before."""
         self._broker = broker
         if broker is not None:
             self._forget_old()
-            told, self._told = self._told, OrderedDict()
-            for event, due_at, _ in told.values():
-                self._owe(event, due_at)
-            owed, self._owed = self._owed, OrderedDict()
-            for event, due_at in owed.values():
-                self._tell(event, due_at)
+            sent, self._sent = self._sent, OrderedDict()
+            for event, due_at, _ in sent.values():
+                self._keep(event, due_at)
+            waiting, self._waiting = self._waiting, OrderedDict()
+            for event, due_at in waiting.values():
+                self._send(event, due_at)
 
-    def hear(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> None:
-        """Take triggers that were marked."""
+    def republish(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> None:
+        """Send triggers that were marked here."""
         if bus not in self._brokers:
             for event in events:
                 if isinstance(event, Bridged) and event.via is not None:
-                    # Another bridge told it: to tell it on would be told on in turn.
+                    # Another bridge republished it; again would be endless.
                     continue
                 due_at = self._now() + event.not_before_ms / 1000 if event.not_before_ms else None
-                self._tell(self._bridged(event), due_at)
+                self._send(self._named(event), due_at)
 
-    def back(self, event: Bridged) -> None:
-        """Take note of an own echo: the broker had it, and so had whoever hears it."""
-        self._told.pop((event.queue, event.source, event.id), None)
+    def confirm(self, event: Bridged) -> None:
+        """Note an echo: the broker had the trigger and has delivered it."""
+        self._sent.pop((event.queue, event.source, event.id), None)
 
-    def _tell(self, event: Bridged, due_at: float | None) -> None:
+    def _send(self, event: Bridged, due_at: float | None) -> None:
         if due_at is not None:
-            # Relative to when it is told: after an outage that is nearer. Rounded up, for early would be a loss (B2).
+            # Relative to the time of sending. Rounded up, because early would be a loss (B2).
             later_ms = max(0, math.ceil((due_at - self._now()) * 1000))
             event = msgspec.structs.replace(event, not_before_ms=later_ms)
         topic = (self._prefix, "trigger", event.storage_account, event.queue_name)
         if self._broker is None or not self._broker.publish(topic, _encoder.encode(event)):
-            self._owe(event, due_at)
+            self._keep(event, due_at)
         else:
             key = (event.queue, event.source, event.id)
-            self._told[key] = (event, due_at, self._now())
-            self._told.move_to_end(key)
+            self._sent[key] = (event, due_at, self._now())
+            self._sent.move_to_end(key)
             self._forget_old()
 
     def _forget_old(self) -> None:
         old = self._now() - PROVEN_S
-        while self._told and (len(self._told) > OWED_MAX or next(iter(self._told.values()))[2] < old):
-            self._told.popitem(last=False)
+        while self._sent and (len(self._sent) > WAITING_MAX or next(iter(self._sent.values()))[2] < old):
+            self._sent.popitem(last=False)
 
-    def _owe(self, event: Bridged, due_at: float | None) -> None:
-        # Of those for now one for each queue: after an outage the others need to look, not to hear how often. Each of
-        # those for later is for itself (B2).
+    def _keep(self, event: Bridged, due_at: float | None) -> None:
+        # Of those for now one for each queue: the others only need to check it. Later ones all count (B2).
         key = (event.queue, None, None) if due_at is None else (event.queue, event.source, event.id)
-        self._owed[key] = (event, due_at)
-        if len(self._owed) > OWED_MAX:
-            (queue, _, _), _ = self._owed.popitem(last=False)
-            self._give_up(queue)
+        self._waiting[key] = (event, due_at)
+        if len(self._waiting) > WAITING_MAX:
+            (queue, _, _), _ = self._waiting.popitem(last=False)
+            self._emit(OwedDropped(queue))
+            passed = self._complaints.passes(self._now())
+            if passed is not None:
+                log.warning(
+                    "the broker is disconnected, and more than %d triggers are queued for the other bridges: "
+                    "the oldest is dropped. This bridge checks its queue; workers at other bridges find its "
+                    "messages in the next sweep", WAITING_MAX,
+                    extra={"queue": queue, "left_out": passed},
+                )  # fmt: skip
 
-    def _give_up(self, queue: str) -> None:
-        self._announce(OwedDropped(queue))
-        passed = self._complaints.passes(self._now())
-        if passed is not None:
-            log.warning(
-                "the broker is disconnected, and more than %d triggers are queued for the other bridges: "
-                "the oldest is dropped. This bridge checks its queue; workers at other bridges find its "
-                "messages in the next sweep", OWED_MAX,
-                extra={"queue": queue, "left_out": passed},
-            )  # fmt: skip
-
-    def _bridged(self, event: CloudQueueWorkDetected) -> Bridged:
-        named = bool(event.id and event.source)
-        return Bridged(
-            storage_account=event.storage_account,
-            queue_name=event.queue_name,
-            payload_size=event.payload_size,
-            id=event.id if named else str(next(self._numbers)),
-            source=event.source if named else self._source,
-            time=event.time,
-            not_before_ms=event.not_before_ms,
-            traceparent=event.traceparent,
-            traces=event.traces,
-            via=self._boot,
-        )
+    def _named(self, event: CloudQueueWorkDetected) -> Bridged:
+        fields = {**msgspec.structs.asdict(event), "via": self._boot}
+        if not (event.id and event.source):
+            fields |= {"id": str(next(self._numbers)), "source": self._source}
+        return Bridged(**fields)

@@ -1,4 +1,8 @@
-"""Holds one broker's connection for ever, by the rules of `supervision`: the one task per configured broker."""
+"""Keeps one connection to a broker or database open: connects, probes, reports outages, reconnects.
+
+It stands above the client libraries because none of them notices every dead connection: only a message to ourselves
+that comes back proves one, and a new connection costs less than a wrong belief.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,10 @@ import enum
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
+from bridge.brokers.base import Broker
+from bridge.brokers.postgres.line import PostgresLine
 from bridge.contract.backoff import Draw, FullJitter
 from bridge.contract.errors import BusUnavailable, ConfigurationError, said
 from bridge.observe.facts import BusDown, BusUp, Fact
@@ -16,51 +22,31 @@ from bridge.observe.facts import BusDown, BusUp, Fact
 log = logging.getLogger("queuebell.bridge")
 
 CONNECT_S: Final = 12.0
-"""For connecting and all subscriptions; every step has its own, shorter bound, and this one holds without them."""
+"""For connecting and all subscriptions; each step has its own, shorter limit."""
 PROBE_S: Final = 2.5
 CLOSE_S: Final = 3.0
 CANCEL_AGAIN_S: Final = CLOSE_S + 1.0
-"""Longer than a connection may take to close: a second cancellation must not cut that short."""
+"""Longer than a connection may take to close, so that a second cancellation does not cut that short."""
+PROBE_EVERY_S: Final = 5.0
+PROBES_LOST_MAX: Final = 2
+RETRY_FIRST_S: Final = 0.1
+RETRY_CAP_S: Final = 5.0
+HOPELESS_S: Final = 5.0
+"""The pause after a refusal that only a change at the broker can end; it may be fixed at any time."""
+UNREADY_AFTER_S: Final = 2.0
+"""How long a bus may be doubtful while `/readyz` stays good. The first lost probe finds a broker that hangs within
+`PROBE_EVERY_S` and the 2 s of a probe; all three together are 9 s of the 10 s that are promised."""
+STEADY_S: Final = 5.0
+"""How long a connection has to last to reset the back-off: one that breaks immediately is not a success."""
+
+C = TypeVar("C", bound=Broker | PostgresLine)
 
 
-class Supervisable(Protocol):
-    """What is supervised: one connection, made once. Every `Broker` is one, and says what the methods promise."""
+class SupervisedConnection(Generic[C]):
+    """One bus: ``on_up`` subscribes on each new connection, ``on_gap`` is called when triggers may have been missed.
 
-    @property
-    def address(self) -> str:
-        """Where it connects, without secrets."""
-        ...
-
-    @property
-    def dropped(self) -> int:
-        """Messages lost on their way in, since connect."""
-        ...
-
-    async def connect(self) -> None:
-        """Connect, or raise `BusUnavailable` or `ConfigurationError`."""
-        ...
-
-    async def probe(self) -> float:
-        """Send a message to oneself and return the seconds it took; raises `BusUnavailable`."""
-        ...
-
-    async def broken(self) -> str:
-        """Wait until it is known to be broken, and return why."""
-        ...
-
-    async def close(self) -> None:
-        """End it; may be called twice."""
-        ...
-
-
-C = TypeVar("C", bound=Supervisable)
-
-
-class Supervised(Generic[C]):
-    """One bus: ``on_up`` subscribes on each fresh connection, ``on_gap`` hears when triggers may have been missed.
-
-    ``factory`` gives a new, unconnected broker for each try, for a broken one is never trusted again. ``on_down`` is
-    called, once for each connection that was up, before it is torn down.
+    ``factory`` makes a new, unconnected broker for each try, because a broken one is not reused. ``on_down`` is called
+    once for each connection that was up, before it is closed.
     """
 
     def __init__(
@@ -71,7 +57,7 @@ class Supervised(Generic[C]):
         on_gap: Callable[[], object],
         *,
         on_down: Callable[[], None] = lambda: None,
-        tell: Callable[[Fact], None] = lambda fact: None,
+        emit: Callable[[Fact], None] = lambda fact: None,
         draw: Draw = random.random,
     ) -> None:
         self.name = name
@@ -79,21 +65,21 @@ class Supervised(Generic[C]):
         self._on_up = on_up
         self._on_gap = on_gap
         self._on_down = on_down
-        self._tell = tell
+        self._emit = emit
         self._draw = draw
         self._task: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._rules: Supervision | None = None
+        self._rules: ConnectionRules | None = None
 
     async def start(self) -> None:
-        """Begin to connect; returns at once, and never fails for a broker that is not there."""
+        """Begin to connect; returns immediately, also if the broker is unavailable."""
         if self._task is None:
             loop = asyncio.get_running_loop()
-            self._rules = Supervision(self.name, self._factory().address, loop.time())
-            self._task = loop.create_task(self._hold(self._rules), name=f"bus[{self.name}]")
+            self._rules = ConnectionRules(self.name, self._factory().address, loop.time())
+            self._task = loop.create_task(self._run(self._rules), name=f"bus[{self.name}]")
 
     async def stop(self) -> None:
-        """Let go of the connection, within some seconds; may be called twice, and both return when it is done."""
+        """Close the connection within some seconds; may be called twice, and both calls return when it is closed."""
         if self._task is None:
             return
         if self._stopping is None:
@@ -102,29 +88,24 @@ class Supervised(Generic[C]):
 
     async def _stop(self, task: asyncio.Task[None]) -> None:
         while not task.done():
-            # Asked until it ends: a client library that connects just now may swallow a cancellation (one SIGTERM in
-            # some thousand starts met that, and the process never ended).
+            # Repeated, because a client library that is connecting may swallow a cancellation (one SIGTERM in some
+            # thousand starts met that, and the process never ended).
             task.cancel()
             await asyncio.wait([task], timeout=CANCEL_AGAIN_S)
 
-    @property
-    def up(self) -> bool:
-        """Whether a connection stands."""
-        return self._rules is not None and self._rules.state is State.UP
-
     def check(self) -> tuple[bool, str]:
-        """Return whether the bus works, and how it stands, for `/readyz`."""
+        """Return whether the bus works, and its state in one line, for `/readyz`."""
         if self._rules is None:
             return False, "not started"
-        now = asyncio.get_running_loop().time()
         if self._task is not None and self._task.done():
             return False, "stopped"
+        now = asyncio.get_running_loop().time()
         return self._rules.ready(now), self._rules.detail(now)
 
-    async def _hold(self, rules: Supervision) -> None:
+    async def _run(self, rules: ConnectionRules) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(max(0.0, rules.due() - loop.time()))
+            await asyncio.sleep(max(0.0, rules.due_at - loop.time()))
             broker = self._factory()
             try:
                 if await self._connect(rules, broker):
@@ -135,9 +116,9 @@ class Supervised(Generic[C]):
                         self._on_down()
                 self._report(rules)
             finally:
-                await self._tear_down(broker)
+                await self._close(broker)
 
-    async def _connect(self, rules: Supervision, broker: C) -> bool:
+    async def _connect(self, rules: ConnectionRules, broker: C) -> bool:
         loop = asyncio.get_running_loop()
         rules.connecting()
         try:
@@ -149,7 +130,7 @@ class Supervised(Generic[C]):
         except (BusUnavailable, OSError) as error:  # TimeoutError is an OSError
             rules.failed(loop.time(), said(error) or "timed out", self._draw)
         except Exception as error:
-            # A fault of a library must not end the bus for good (several were met).
+            # A bug in a library must not end the bus (several were met).
             log.exception("unexpected error from a broker's client", extra={"bus": self.name})
             rules.failed(loop.time(), type(error).__name__, self._draw)
         else:
@@ -157,13 +138,13 @@ class Supervised(Generic[C]):
             return True
         return False
 
-    async def _watch(self, rules: Supervision, broker: C) -> None:
-        """Return once the connection is broken."""
+    async def _watch(self, rules: ConnectionRules, broker: C) -> None:
+        """Probe the connection until it is broken."""
         loop = asyncio.get_running_loop()
         broken = loop.create_task(broker.broken(), name=f"broken[{self.name}]")
         try:
             while rules.state is State.UP:
-                await asyncio.wait([broken], timeout=max(0.0, rules.due() - loop.time()))
+                await asyncio.wait([broken], timeout=max(0.0, rules.due_at - loop.time()))
                 if broken.done():
                     rules.broken(loop.time(), _outcome(broken), self._draw)
                     return
@@ -173,26 +154,26 @@ class Supervised(Generic[C]):
             broken.cancel()
             await asyncio.wait([broken])
 
-    async def _probe(self, rules: Supervision, broker: C) -> None:
+    async def _probe(self, rules: ConnectionRules, broker: C) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(PROBE_S):
-                seconds = await broker.probe()
+                await broker.probe()
         except (BusUnavailable, OSError) as error:
             rules.probe_lost(loop.time(), said(error) or "no answer to a probe", self._draw)
         except Exception as error:
             log.exception("unexpected error from a broker's client", extra={"bus": self.name})
             rules.probe_lost(loop.time(), type(error).__name__, self._draw)
         else:
-            rules.probed(loop.time(), seconds, broker.dropped)
+            rules.probed(loop.time(), broker.dropped)
 
-    def _report(self, rules: Supervision) -> None:
+    def _report(self, rules: ConnectionRules) -> None:
         for fact in rules.facts():
-            self._tell(fact)
+            self._emit(fact)
         if rules.take_gap():
             self._on_gap()
 
-    async def _tear_down(self, broker: C) -> None:
+    async def _close(self, broker: C) -> None:
         try:
             async with asyncio.timeout(CLOSE_S):
                 await broker.close()
@@ -209,139 +190,112 @@ def _outcome(broken: asyncio.Task[str]) -> str:
     return broken.result() if error is None else type(error).__name__
 
 
-PROBE_EVERY_S = 5.0
-PROBES_LOST_MAX = 2
-RETRY_FIRST_S = 0.1
-RETRY_CAP_S = 5.0
-HOPELESS_S = 5.0
-"""The pause after a refusal that another try does not help: whoever sets the broker right need not tell us."""
-UNREADY_AFTER_S = 2.0
-"""How long a bus may be doubtful while `/readyz` stays good. A broker that hangs is found out by the first lost probe,
-within `PROBE_EVERY_S` and a probe's own 2 s; all three together are 9 s of the 10 s that are promised."""
-STEADY_S = 5.0
-"""How long a connection has to hold before the next pause starts small again: one that dies at once is no success."""
-
-
 class State(enum.Enum):
-    """Where a supervised connection stands."""
+    """The state of a supervised connection."""
 
     DOWN = "down"
     CONNECTING = "connecting"
     UP = "up"
 
 
-class Supervision:
-    """The rules for one bus. Tell it what happened; it says when to act, and keeps facts and gaps to be taken.
+class ConnectionRules:
+    """The rules for one bus, without I/O: the next act is due at ``due_at`` (connect while DOWN, probe while UP).
 
-    A gap is a time in which triggers may have been missed: before every connection, the first one too, and whenever
+    A gap is a time in which triggers may have been missed: before every connection, including the first, and whenever
     the client library dropped messages.
     """
 
     def __init__(self, bus: str, address: str, now: float) -> None:
         self.state = State.DOWN
-        self.bus = bus
-        self.address = address
-        self.reason = "not connected yet"
-        self.round_trip_s: float | None = None
-        self.connects = 0
+        self.due_at = now
+        self._bus = bus
+        self._address = address
+        self._reason = "not connected yet"
+        self._worked = False
         self._backoff = FullJitter(RETRY_FIRST_S, RETRY_CAP_S)
-        self._due_at = now
         self._up_since = now
         self._down_since = now
         self._doubted_since: float | None = now
         self._lost = 0
         self._dropped = 0
         self._gap = False
-        self._told_down = False
+        self._reported_down = False
         self._facts: list[Fact] = []
 
-    # -- what is to be done ------------------------------------------------------------------------------------------
-
-    def due(self) -> float:
-        """Return when to act next: connect while DOWN, probe while UP."""
-        return self._due_at
-
     def facts(self) -> list[Fact]:
-        """Take the changes of state since last time: one fact for each."""
+        """Return the changes of state since the last call, one fact for each."""
         taken, self._facts = self._facts, []
         return taken
 
     def take_gap(self) -> bool:
-        """Say whether triggers may have been missed since last time."""
+        """Return whether triggers may have been missed since the last call."""
         taken, self._gap = self._gap, False
         return taken
 
     def ready(self, now: float) -> bool:
-        """Say whether the bus works, as far as is known; never before it has worked once."""
-        if not self.connects:
+        """Return whether the bus works, as far as is known; False before its first connection."""
+        if not self._worked:
             return False
         return self._doubted_since is None or now - self._doubted_since < UNREADY_AFTER_S
 
     def detail(self, now: float) -> str:
-        """Say in one line how it stands, for `/readyz`."""
+        """Return its state in one line, for `/readyz`."""
         if self._doubted_since is None and self.state is State.UP:
-            return f"{self.address}: connected"
-        return f"{self.address}: {self.reason}, for {max(0.0, now - self._down_since):.0f} s"
-
-    # -- what happened -----------------------------------------------------------------------------------------------
+            return f"{self._address}: connected"
+        return f"{self._address}: {self._reason}, for {max(0.0, now - self._down_since):.0f} s"
 
     def connecting(self) -> None:
-        """A try begins."""
+        """Note that a try begins."""
         assert self.state is State.DOWN
         self.state = State.CONNECTING
 
     def connected(self, now: float) -> None:
-        """The connection stands and everything is subscribed on it."""
+        """Note that the connection and all its subscriptions are established."""
         assert self.state is State.CONNECTING
         self.state = State.UP
-        self._facts.append(BusUp(self.bus, self.address, now - self._down_since))
-        self.connects += 1
-        self._told_down = False
+        self._facts.append(BusUp(self._bus, self._address, now - self._down_since))
+        self._worked = True
+        self._reported_down = False
         self._doubted_since = None
         self._lost = self._dropped = 0
         self._up_since = now
-        self._due_at = now + PROBE_EVERY_S
+        self.due_at = now + PROBE_EVERY_S
         self._gap = True
 
     def failed(self, now: float, reason: str, draw: Draw, *, hopeless: bool = False) -> None:
-        """The try came to nothing; ``hopeless`` where only a change of configuration can help."""
+        """Note that the try failed; ``hopeless`` if only a change of configuration can help."""
         assert self.state is State.CONNECTING
-        self.state = State.DOWN
         self._down(now, reason, draw)
         if hopeless:
-            self._due_at = now + HOPELESS_S
+            self.due_at = now + HOPELESS_S
 
-    def probed(self, now: float, round_trip_s: float, dropped: int) -> None:
-        """A message to ourselves came back; ``dropped`` is the connection's count of messages lost on their way in."""
+    def probed(self, now: float, dropped: int) -> None:
+        """Note that a probe came back; ``dropped`` is the connection's count of messages lost on their way in."""
         if self.state is not State.UP:
             return
-        self.round_trip_s = round_trip_s
         self._lost = 0
         self._doubted_since = None
-        self._due_at = now + PROBE_EVERY_S
+        self.due_at = now + PROBE_EVERY_S
         if dropped > self._dropped:
             self._dropped = dropped
             self._gap = True
 
-    def probe_lost(self, now: float, reason: str, draw: Draw) -> bool:
-        """A message to ourselves did not come back. Say whether to tear the connection down; else probe at once."""
+    def probe_lost(self, now: float, reason: str, draw: Draw) -> None:
+        """Note that a probe did not come back: probe again immediately, and give up the connection after the second."""
         if self.state is not State.UP:
-            return False
+            return
         self._lost += 1
         if self._doubted_since is None:
             self._doubted_since = self._down_since = now
-        self.reason = reason
-        self._due_at = now
-        if self._lost < PROBES_LOST_MAX:
-            return False
-        self.broken(now, reason, draw)
-        return True
+        self._reason = reason
+        self.due_at = now
+        if self._lost >= PROBES_LOST_MAX:
+            self.broken(now, reason, draw)
 
     def broken(self, now: float, reason: str, draw: Draw) -> None:
-        """The connection is known to be broken, by whatever source."""
+        """Note that the connection is broken."""
         if self.state is not State.UP:
             return
-        self.state = State.DOWN
         if now - self._up_since >= STEADY_S:
             self._backoff.hit()
         if self._doubted_since is None:
@@ -349,11 +303,11 @@ class Supervision:
         self._down(now, reason, draw)
 
     def _down(self, now: float, reason: str, draw: Draw) -> None:
-        self.reason = reason
-        self.round_trip_s = None
+        self.state = State.DOWN
+        self._reason = reason
         if self._doubted_since is None:
             self._doubted_since = now
-        if not self._told_down:
-            self._told_down = True
-            self._facts.append(BusDown(self.bus, self.address, reason))
-        self._due_at = now + self._backoff.miss(draw)
+        if not self._reported_down:
+            self._reported_down = True
+            self._facts.append(BusDown(self._bus, self._address, reason))
+        self.due_at = now + self._backoff.miss(draw)

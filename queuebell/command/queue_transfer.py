@@ -160,7 +160,7 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
                     # again: from now on all is held.
                     passing, lapped = False, True
                 if passing:
-                    await leases.give_back()
+                    await leases.release_all()
                 _export(fresh, out)
                 share = None if there is None else min(1.0, len(seen) / max(1, there.visible))
                 if not (out.isatty() and progress.live):
@@ -178,7 +178,7 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
                 await leases.renew()
     finally:
         progress.close()
-        await leases.give_back()
+        await leases.release_all()
     # By the count before it: some stores count what an export has given back as leased for a while.
     hidden = 0 if there is None else min(there.invisible, max(0, there.visible + there.invisible - len(seen)))
     more = f"; {hidden} are leased or delayed and were left out" if hidden else ""

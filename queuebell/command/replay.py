@@ -10,7 +10,7 @@ from time import monotonic
 
 from bridge.contract.burial import Burial, facts, shortened
 from bridge.contract.errors import BadInput
-from bridge.producer.replaying import Choice, Done, Replaying, target_of
+from bridge.producer.replay import ReplayOptions, ReplayResult, ReplayRun, target_of
 from bridge.queues.base import BATCH_MAX, DELAY_MS_MAX, QueueStore, StoredMessage
 from bridge.storage.claim_check import ClaimCheck
 from queuebell.command.client import print_json, print_table
@@ -43,7 +43,7 @@ async def run(store: QueueStore, args: argparse.Namespace) -> int:
     present = depth.visible + depth.invisible
     if args.dry_run:
         return await _list(store, args, present)
-    choice = Choice(
+    choice = ReplayOptions(
         ids=frozenset(args.ids),
         most=args.max,
         to=args.to,
@@ -54,13 +54,13 @@ async def run(store: QueueStore, args: argparse.Namespace) -> int:
         check = None
         if args.claim_check is not None:
             check = await stack.enter_async_context(ClaimCheck(args.claim_check))
-        replaying = Replaying(
-            store, target, args.queue, choice, present, clock=monotonic, teller=_Told(args), check=check
+        replaying = ReplayRun(
+            store, target, args.queue, choice, present, clock=monotonic, observer=_Told(args), check=check
         )
         try:
             done = await replaying.run()
         finally:
-            _sum(args, replaying.done)
+            _sum(args, replaying.result)
     return 1 if done.stay or done.not_found or done.twice else 0
 
 
@@ -81,7 +81,7 @@ class _Told:
         _tell(self._args, {"id": message.id, "stays": why}, f"{message.id}: stays: {why}")
 
 
-def _sum(args: argparse.Namespace, done: Done) -> None:
+def _sum(args: argparse.Namespace, done: ReplayResult) -> None:
     words = f"{args.queue}: replayed {done.moved}"
     if done.stay:
         words += f"; {done.stay} stay"

@@ -32,12 +32,17 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.partitioning import Partitions
-from bridge.producer.outbox import rows, statements
-from bridge.producer.outbox.bells import ring_here
-from bridge.producer.outbox.database import BlockingDatabase, Link, OutboxDatabase, Ring
-from bridge.producer.outbox.hearing import LISTEN, hearing
+from bridge.producer.outbox import table
+from bridge.producer.outbox.database import (
+    LISTEN,
+    BlockingDatabase,
+    Link,
+    OutboxDatabase,
+    notifications,
+    notify_relays,
+)
 from bridge.producer.outbox.relay import Relay
-from bridge.producer.outbox.statements import Execute, Place
+from bridge.producer.outbox.table import Execute, Place
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import NEVER, Body, QueueStore
 from bridge.queues.postgres.transaction import explained
@@ -53,7 +58,7 @@ class Outbox:
     ``schema`` is that of the table, if it is not the metadata's.
     """
 
-    def __init__(self, metadata: MetaData, *, name: str = rows.TABLE, schema: str | None = None) -> None:
+    def __init__(self, metadata: MetaData, *, name: str = table.TABLE, schema: str | None = None) -> None:
         self.table = Table(
             name,
             metadata,
@@ -91,7 +96,7 @@ class Outbox:
         ``wrong_database``, ``transaction_failed``, ``connection_unusable``, ``unknown_connection``, and what any put
         raises. After `StoreUnavailable` the transaction can only be rolled back.
         """
-        written = rows.new_rows(
+        written = table.new_rows(
             queue,
             bodies,
             key=key,
@@ -112,10 +117,10 @@ class Outbox:
             if not isinstance(connection, Connection):
                 connection = connection.connection(bind_arguments={"clause": self.table})
             place = self._place(connection.dialect)
-            statements.insert(_executor(connection), place, written, _in_transaction(connection))
-            if place.dialect == "sqlite" and not event.contains(connection, "commit", ring_here):
+            table.insert(_executor(connection), place, written, _in_transaction(connection))
+            if place.dialect == "sqlite" and not event.contains(connection, "commit", notify_relays):
                 # It is called when the commit begins; the relay's look waits for its end.
-                event.listen(connection, "commit", ring_here)
+                event.listen(connection, "commit", notify_relays)
         return [row.put_key for row in written]
 
     async def aput(
@@ -161,7 +166,7 @@ class Outbox:
         return BlockingDatabase(place, lambda: _BlockingLink(engine.connect()))
 
     def _place(self, dialect: Dialect) -> Place:
-        statements.check_dialect(dialect.name)
+        table.check_dialect(dialect.name)
         return Place(dialect.name, dialect.identifier_preparer.format_table(self.table), self.table.name)
 
 
@@ -220,9 +225,9 @@ class _AsyncDatabase:
             yield _AsyncLink(connection)
 
     @asynccontextmanager
-    async def listen(self, ring: Ring) -> AsyncIterator[asyncio.Future[None]]:
+    async def listen(self, on_commit: Callable[[], None]) -> AsyncIterator[asyncio.Future[None]]:
         async with self._engine.connect() as connection:
-            async with hearing(await connection.run_sync(_listen), ring) as lost:
+            async with notifications(await connection.run_sync(_listen), on_commit) as lost:
                 yield lost
 
     async def close(self) -> None:

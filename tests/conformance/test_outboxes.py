@@ -1,7 +1,7 @@
 """What an outbox promises, by each of its kinds in each of its databases.
 
 Crossed here: kind and database; commit, rollback, savepoint; another process; delays, partitions, large puts; two
-relays at once; kill -9 at each step. `tests/bridge/producer/outbox` crosses the relay with what a store may do.
+relays at once; kill -9 at each step. `tests/bridge/producer/test_outbox.py` crosses the relay with what a store may do.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from bridge.core.pending_work import PendingQueues, PendingWork
 from bridge.core.sessions import QueueSessions, Session, SessionQueue, SessionTimeouts, WakeSlot
 from bridge.core.timers import Timers
 from bridge.core.wake_scheduler import WakeScheduler
-from bridge.producer.publication import Publication, _Pending
+from bridge.producer.publication import Publication, _Merged
 from listeners.core.controller import Controller
 from listeners.core.evidence import Receive
 from listeners.core.waits import Waits
@@ -88,7 +88,7 @@ SPECS: dict[type, dict[str, str]] = {
     Peer: {"member": SKIP, "heard_at": TIME, "possible_leases": SKIP},
     CloudQueueWorkDetected: {"id": SKIP, "source": SKIP, "time": SKIP, "traceparent": SKIP, "traces": SKIP},
     Publication: {"_not_before": TIME, "_limit": SKIP, "_source": SKIP, "_new_id": SKIP},
-    _Pending: {"id": SKIP, "traceparent": SKIP, "traces": SKIP},
+    _Merged: {"id": SKIP, "traceparent": SKIP, "traces": SKIP},
     World: {
         "plan": SKIP, "now": SKIP, "serial": SKIP, "receives": SKIP, "wakes": SKIP, "messages": SKIP, "calm": SKIP,
     },

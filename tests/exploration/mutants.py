@@ -220,17 +220,17 @@ class ClearsAfterAcknowledgement(Publication):
     def take(self, now: float) -> list[Sending]:
         batch = super().take(now)
         for sending in batch:
-            self._queues[sending.event.queue].owe(None, sending.event.payload_size, sending.event.id, sending.event)
+            self._queues[sending.event.queue].add(None, sending.event.payload_size, sending.event.id, sending.event)
         return batch
 
     def sent(self, batch: Sequence[Sending]) -> None:
         for sending in batch:
-            self._queues[sending.event.queue].owed.pop(None, None)
+            self._queues[sending.event.queue].pending.pop(None, None)
         super().sent(batch)
 
     def failed(self, batch: Sequence[Sending], now: float, draw: Callable[[], float]) -> float:
         for sending in batch:
-            self._queues[sending.event.queue].owed.pop(None, None)
+            self._queues[sending.event.queue].pending.pop(None, None)
         return super().failed(batch, now, draw)
 
 

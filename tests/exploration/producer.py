@@ -80,7 +80,7 @@ class Producer:
         if self.publication is None:
             self.triggers.append((message.queue, message.delay_s))
             return
-        self.publication.owe(self.now, self._event(message.queue, message.delay_s))
+        self.publication.add(self.now, self._event(message.queue, message.delay_s))
 
     def _appear(self, number: int) -> None:
         self.early.remove(number)

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from bridge.contract.burial import Burial, write_burial
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.producer.replaying import Choice, Replaying
+from bridge.producer.replay import ReplayOptions, ReplayRun
 from bridge.queues.base import Claim, NewMessage, Release, Settlement
 from bridge.queues.embedded.store import MemoryStore
 from bridge.service.announcing import Announcer
@@ -232,14 +232,16 @@ class Store:
         """One message of the poison queue."""
         await self.fill_dead_letters(1)
         with self._counted() as work:
-            run = Replaying(self.store, self.store, POISON, Choice(most=1), 1, clock=lambda: 0.0)
+            run = ReplayRun(self.store, self.store, POISON, ReplayOptions(most=1), 1, clock=lambda: 0.0)
             assert (await run.run()).moved == 1
         return work
 
     async def pass_over_one(self) -> Work:
         """What each message of the poison queue takes of a replay that chooses none of them."""
         with self._counted() as work:
-            run = Replaying(self.store, self.store, POISON, Choice(reason="never"), self.unmatched, clock=lambda: 0.0)
+            run = ReplayRun(
+                self.store, self.store, POISON, ReplayOptions(reason="never"), self.unmatched, clock=lambda: 0.0
+            )
             assert (await run.run()).moved == 0
         work.steps //= self.unmatched
         work.cpu_s /= self.unmatched

@@ -84,8 +84,7 @@ ROOMS: Final = (
     ),
     _room(
         "small",
-        "bridge/producer/turns.py bridge/producer/publication.py "
-        "bridge/service/state/check.py bridge/service/state/trouble.py",
+        "bridge/producer/publication.py bridge/service/state/check.py bridge/service/state/trouble.py",
         "bridge/producer bridge/service/test_checking.py bridge/service/test_status.py bridge/http/page/test_feed.py "
         "queuebell/command/test_check.py",
         marks=AT_LENGTH,
@@ -127,8 +126,8 @@ ROOMS: Final = (
     _room("once", "bridge/queues/checked.py", "bridge/queues/test_put_once.py"),
     _room(
         "commits",
-        "bridge/producer/outbox/pace.py bridge/producer/outbox/rows.py bridge/triggers/promises.py",
-        "bridge/producer/outbox bridge/triggers/test_promises.py",
+        "bridge/producer/outbox/table.py bridge/triggers/promises.py",
+        "bridge/producer/test_outbox.py bridge/triggers/test_promises.py",
         marks=AT_LENGTH,
     ),
     _room(
@@ -241,7 +240,7 @@ ROOMS: Final = (
         "frameworks",
         "queuebell/frameworks/**/*.py",
         "queuebell/frameworks queuebell/test_django_relay.py queuebell/test_many_addresses.py "
-        "conformance/test_outboxes.py bridge/producer/outbox",
+        "conformance/test_outboxes.py bridge/producer/test_outbox.py",
         marks=WITH_SYSTEM,
         processes=True,
     ),

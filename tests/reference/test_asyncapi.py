@@ -23,7 +23,8 @@ from bridge.contract.wire import DownFrame, UpFrame, WireFrame, decode_down, dec
 from bridge.service.bridge import Bridge
 from bridge.triggers.attachment import Attachments, BusSettings
 from bridge.triggers.cluster import _SUBJECTS
-from bridge.triggers.postgres import Notifications, Promising
+from bridge.triggers.postgres import Notifications
+from bridge.triggers.promises import PromiseKeeper
 from tests.reference import asyncapi
 from tests.reference.asyncapi import BOOT, QUEUE, TRIGGER, WORKER
 from tests.reference.exchange import Document
@@ -319,13 +320,13 @@ async def test_what_an_event_stream_sends_is_in_it() -> None:
 async def test_what_a_database_notifies_is_heard() -> None:
     """The name of a queue alone, a trigger, one that wants to be told, and what a bridge promises."""
     async with Bridge() as bridge:
-        promising = Promising("postgres", "queuebell", BOOT)
-        notifications = Notifications(bridge, "postgres", "queuebell", bridge.emit, promising)
+        keeper = PromiseKeeper("postgres", "queuebell", BOOT)
+        notifications = Notifications(bridge, "postgres", "queuebell", keeper)
         for name in CHANNELS["notifications"]["messages"]:
             (payload,) = examples(name)
-            notifications.hear(payload if isinstance(payload, str) else json.dumps(payload))
+            notifications.on_notify(payload if isinstance(payload, str) else json.dumps(payload))
             await rest()
-        promising.stop()
+        keeper.stop()
         state = bridge.describe(QUEUE)
     assert state is not None and state.triggers == 4
 

@@ -107,7 +107,7 @@ def test_w9_what_one_alone_heard_and_tells_nobody_waits_for_a_timer(monkeypatch:
         return max(run(plan, seed, words_lost).figures.worst_gap_s.values())
 
     assert longest(0) <= 5.0
-    monkeypatch.setattr(Republisher, "hear", lambda *_: None)
+    monkeypatch.setattr(Republisher, "republish", lambda *_: None)
     assert any(longest(seed) >= 20.0 for seed in range(4))
 
 

@@ -26,10 +26,10 @@ from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from bridge.producer.outbox import statements
-from bridge.producer.outbox.database import Link, OutboxDatabase, Ring
+from bridge.producer.outbox import table
+from bridge.producer.outbox.database import Link, OutboxDatabase
 from bridge.producer.outbox.relay import Relay
-from bridge.producer.outbox.statements import Execute, Place
+from bridge.producer.outbox.table import Execute, Place
 from bridge.queues import open_store
 from bridge.queues.base import Body, PutReceipt, QueueStore
 from queuebell.frameworks.sqlalchemy import Outbox
@@ -329,8 +329,8 @@ class Watched:
             self.reached("after the puts")
         return None
 
-    def listen(self, ring: Ring) -> Any:
-        return self.database.listen(ring)
+    def listen(self, on_commit: Callable[[], None]) -> Any:
+        return self.database.listen(on_commit)
 
     async def close(self) -> None:
         await self.database.close()
@@ -344,9 +344,9 @@ class Watched:
     async def call(self, work: Callable[[Execute], T], *, commit: bool = False) -> T:
         def watched(execute: Execute) -> T:
             result = work(execute)
-            if isinstance(result, statements.Look):
+            if isinstance(result, table.PendingRows):
                 if result.rows and self.fault == "marked before":
-                    statements.finish(execute, self.place, result.rows, {})
+                    table.record_outcome(execute, self.place, result.rows, {})
             elif commit:
                 self.reached("after the delete")
             return result
@@ -359,7 +359,7 @@ class Watched:
 
 async def main(kind: str, database: str, store: str, step: str, fault: str = "") -> None:
     if fault == "stopped":
-        statements.HELD_S = 2  # type: ignore[misc]
+        table.HELD_S = 2  # type: ignore[misc]
     async with opened(kind, database, create=False) as rig, open_store(store) as to:
         watched = Watched(step, fault, to, rig.database())
         watched.reached("before the insert")

@@ -27,7 +27,7 @@ from bridge.http.server.answer import Answer
 from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.body import has_body, read_body, require_json
 from bridge.http.server.problem import Refusal
-from bridge.producer.replaying import Choice, Replaying
+from bridge.producer.replay import ReplayOptions, ReplayRun
 from bridge.queues.base import BATCH_MAX, Depth, StoredMessage
 from bridge.queues.served import Browsed, ServedStore
 from bridge.service.state.check import ask_their_store
@@ -100,7 +100,7 @@ class GraveRoutes:
         self._bridge = bridge
         self._authorizer = authorizer
         self._beside = beside
-        self._under_way: dict[str, tuple[asyncio.Task[str], Replaying, bool]] = {}
+        self._under_way: dict[str, tuple[asyncio.Task[str], ReplayRun, bool]] = {}
         self._ended: dict[str, Run] = {}
 
     def add_to(self, routes: Routes) -> None:
@@ -190,15 +190,15 @@ class GraveRoutes:
         permit = self._authorizer.permit(request, Verb.TAKE, end)
         if permit is not None:
             permit.queues = frozenset({queue})
-        replaying = Replaying(
+        replaying = ReplayRun(
             store,
             store,
             queue,
-            Choice(ids=frozenset(chosen.ids), reason=chosen.reason, most=chosen.max, discard=discards),
+            ReplayOptions(ids=frozenset(chosen.ids), reason=chosen.reason, most=chosen.max, discard=discards),
             min(LOOKED_MAX, depth.visible + depth.invisible),
             clock=monotonic,
             # Nobody puts by a replay where it could not put by itself, now.
-            may=lambda target: permit is None or permit.identity.principal.may(Verb.PUT, target),
+            may_put=lambda target: permit is None or permit.identity.principal.may(Verb.PUT, target),
         )
         task = asyncio.create_task(self._run(queue, replaying), name=f"graves[{queue}]")
         # Not in the task: one that is cancelled before its first step would never get there.
@@ -232,7 +232,7 @@ class GraveRoutes:
             f"the messages of {queue} are safe in the store of its workers{kind}, {fails}. {ask_their_store(queue)}",
         )
 
-    async def _run(self, queue: str, replaying: Replaying) -> str:
+    async def _run(self, queue: str, replaying: ReplayRun) -> str:
         """Return what went wrong, in a line."""
         try:
             await replaying.run()
@@ -278,8 +278,8 @@ def _grave(message: StoredMessage, now: datetime.datetime, reason: str) -> Grave
     )
 
 
-def _run(replaying: Replaying, discards: bool, *, running: bool, error: str = "") -> Run:
-    done = replaying.done
+def _run(replaying: ReplayRun, discards: bool, *, running: bool, error: str = "") -> Run:
+    done = replaying.result
     return Run(
         what="discarded" if discards else "replayed",
         running=running,

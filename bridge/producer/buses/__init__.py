@@ -1,30 +1,45 @@
-"""Ways to bring triggers to a bridge, by the scheme of their address. Each is loaded when it is first asked for."""
+"""Ways to bring triggers to a bridge, by the scheme of their address. Each is imported when it is first used."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from bridge.brokers.credential import ApiKey, key_option
 from bridge.brokers.schemes import class_for
-from bridge.producer.bus import Bus
+from bridge.contract.event import CloudQueueWorkDetected
 
 SCHEMES: Final[dict[str, tuple[str, str]]] = {
     "http": ("bridge.producer.buses.http", "HttpBus"),
     "https": ("bridge.producer.buses.http", "HttpBus"),
-    "nats": ("bridge.producer.buses.nats", "NatsBus"),
-    "tls": ("bridge.producer.buses.nats", "NatsBus"),
-    "mqtt": ("bridge.producer.buses.mqtt", "MqttBus"),
-    "mqtts": ("bridge.producer.buses.mqtt", "MqttBus"),
+    "nats": ("bridge.producer.buses.brokered", "BrokerBus"),
+    "tls": ("bridge.producer.buses.brokered", "BrokerBus"),
+    "mqtt": ("bridge.producer.buses.brokered", "BrokerBus"),
+    "mqtts": ("bridge.producer.buses.brokered", "BrokerBus"),
     "postgres": ("bridge.producer.buses.postgres", "PostgresBus"),
     "postgresql": ("bridge.producer.buses.postgres", "PostgresBus"),
 }
 
 
-def open_bus(url: str, api_key: ApiKey = None) -> Bus:
-    """Return the bus that ``url`` names; it connects when it is first used.
+class Bus(Protocol):
+    """Carries triggers to a bridge, at most once: it does not retry, and a success means that a bridge marked them."""
 
-    ``api_key`` is for a bridge's own address: a broker has its own users. Raises `ConfigurationError` for a scheme that
-    is not known, an address that is malformed, and a key where none is asked for.
+    async def publish(self, events: Sequence[CloudQueueWorkDetected]) -> None:
+        """Send 1 to 1000 triggers and return once the bridge has acknowledged the mark.
+
+        Raises `BusUnavailable` if a retry may help and `BadInput` if not. After a cancellation the outcome is unknown;
+        a duplicate only adds receives (I7).
+        """
+
+    async def close(self) -> None:
+        """Close the connections; may be called twice."""
+
+
+def open_bus(url: str, api_key: ApiKey = None) -> Bus:
+    """Return the bus for ``url``; it connects when it is first used.
+
+    ``api_key`` is for a bridge's own address: a broker has its own users. Raises `ConfigurationError` for an unknown
+    scheme, a malformed address, and a key for a broker.
     """
     bus: Bus = class_for(url, SCHEMES, "bridge")(url, **key_option(url, api_key))
     return bus

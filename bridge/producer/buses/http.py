@@ -1,4 +1,4 @@
-"""The HTTP bus: ``POST /v1/triggers`` of a bridge, or of any of several equal ones."""
+"""Triggers by ``POST /v1/triggers`` to a bridge, or to one of several equal bridges."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from bridge.queues.http.store import problem_in
 log = logging.getLogger("queuebell.publisher")
 
 REQUEST_TIMEOUT_S = 10.0
-# What the bridge says of the content itself: sending it again cannot help. Everything else may pass.
 _REFUSALS = frozenset({400, 413, 415})
+"""About the content itself, so a retry cannot help; anything else is retried."""
 _BETWEEN = frozenset({408, 429, 500, 502, 503, 504})
-"""What a proxy says for a bridge that is away or busy."""
+"""Returned by a proxy for a bridge that is unavailable or busy."""
 
 
 class HttpBus:
-    """Carries triggers to the bridge at ``url``, over the wire of the process.
+    """Sends triggers to the bridge at ``url``.
 
-    ``http://A:PORT,B:PORT`` are equal bridges: the first that answers is kept, and the next asked when it is gone. A
-    trigger is sent to one after the other until one has marked it: a duplicate costs a receive at most (I7).
+    ``http://A:PORT,B:PORT`` are equal bridges: the first that answers is kept until it fails. A trigger goes to one
+    after the other until one has marked it: a duplicate costs a receive at most (I7).
     """
 
     def __init__(self, url: str, *, api_key: ApiKey = None, draw: Draw = random.random) -> None:
@@ -40,22 +40,22 @@ class HttpBus:
         self._failover = Failover(addresses, draw)
         self._credential = Credential.of(addresses, api_key)
         self._try_s = TRY_S if len(addresses) > 1 else None
-        # Several share the time, as far as they are within the time that each needs.
+        # Several share the time, but each has at least `TRY_S`.
         self._limit_s = max(TRY_S, REQUEST_TIMEOUT_S / len(addresses))
         self._requests = Requests(self._credential)
         self._closed = False
 
     async def publish(self, events: Sequence[CloudQueueWorkDetected]) -> None:
-        """Send the events in one request and wait for the 202, 10 s at most. Raises as `Bus.publish` does."""
+        """Send the triggers in one request and wait up to 10 s for the 202. Raises as `Bus.publish` does."""
         if self._closed:
             raise Closed("the bus is closed")
         loop = asyncio.get_running_loop()
         began = loop.time()
-        told: BusUnavailable | None = None
+        failure: BusUnavailable | None = None
         for where in self._failover.round(began):
             asked = loop.time()
             try:
-                outcome, told, retry_after = await self._post(where, _later(events, asked - began))
+                outcome, failure, retry_after = await self._post(where, _shortened(events, asked - began))
             except BadInput:
                 self._answered(where, loop.time())
                 raise
@@ -63,13 +63,13 @@ class HttpBus:
                 if loop.time() - asked >= TRY_S:
                     self._failover.tell(where, Outcome.UNKNOWN, loop.time())
                 raise
-            if told is None:
+            if failure is None:
                 self._answered(where, loop.time())
                 return
             if not self._failover.tell(where, outcome, loop.time(), repeatable=True, retry_after=retry_after):
                 break
-        assert told is not None
-        raise told
+        assert failure is not None
+        raise failure
 
     def _answered(self, where: HttpAddress, now: float) -> None:
         self._failover.tell(where, Outcome.ANSWERED, now)
@@ -82,7 +82,7 @@ class HttpBus:
     async def _post(
         self, where: HttpAddress, events: Sequence[CloudQueueWorkDetected]
     ) -> tuple[Outcome, BusUnavailable | None, float | None]:
-        """Send them to one bridge, and return what became of it; raises `BadInput` where it refuses the content."""
+        """Send them to one bridge and return the outcome; raises `BadInput` if it rejects the content."""
         try:
             limits = Limits(self._limit_s, self._try_s)
             answer = await self._requests.ask(where, "POST", "/v1/triggers", encode_events(list(events)), limits)
@@ -97,7 +97,7 @@ class HttpBus:
         problem = problem_in(answer.body)
         retry_after = retry_after_s(answer.headers.get("retry-after"))
         if not problem.code and answer.status not in _BETWEEN:
-            # Whoever it is has not refused the trigger: it is kept until there is a bridge.
+            # Not a bridge, so the trigger is not rejected: it is kept until there is one.
             strange = f"the server at {where.url} is not a bridge: it returned status {answer.status}"
             return Outcome.NOT_DONE, BusUnavailable(strange), retry_after
         if answer.status in _REFUSALS:
@@ -113,8 +113,8 @@ class HttpBus:
         await self._requests.close()
 
 
-def _later(events: Sequence[CloudQueueWorkDetected], passed_s: float) -> Sequence[CloudQueueWorkDetected]:
-    """Return events as they are to be said so much later: delays count from receipt, and none may end early (B2)."""
+def _shortened(events: Sequence[CloudQueueWorkDetected], passed_s: float) -> Sequence[CloudQueueWorkDetected]:
+    """Subtract the time that has passed from the delays, which count from receipt; none may end early (B2)."""
     passed_ms = int(passed_s * 1000)
     if not passed_ms or not any(event.not_before_ms for event in events):
         return events

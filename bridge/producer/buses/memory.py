@@ -1,30 +1,30 @@
-"""The in-process bus: triggers go straight into a bridge that runs in this process."""
+"""Triggers to a bridge that runs in this process."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
 from bridge.contract.errors import BadInput, BusUnavailable, Closed
 from bridge.contract.event import CloudQueueWorkDetected
 
-# Refusals that pass: the same trigger may be taken later.
+# The same trigger may be accepted later.
 _TRANSIENT = frozenset({"draining", "too_many_queues", "too_many_requests", "storage_unavailable", "internal"})
 
 
 class Triggerable(Protocol):
-    """What this bus needs of a bridge."""
+    """The part of a bridge that this bus needs."""
 
     def trigger(self, events: Sequence[CloudQueueWorkDetected], *, bus: str) -> int:
         """Mark the queues of ``events`` before returning (B1) and return how many were accepted."""
-        ...
 
 
 class MemoryBus:
-    """Carries triggers to a `Bridge` of this process.
+    """Sends triggers to a `Bridge` of this process.
 
-    Made within the bridge's event loop, or handed that loop; it may then be used from other loops too.
+    Create it within the bridge's event loop, or pass that loop; it can then be used from other loops too.
     """
 
     def __init__(self, bridge: Triggerable, home: asyncio.AbstractEventLoop | None = None) -> None:
@@ -32,13 +32,11 @@ class MemoryBus:
         self._home = home
         self._closed = False
         if home is None:
-            try:
+            with contextlib.suppress(RuntimeError):  # without a loop, the first publish sets it
                 self._home = asyncio.get_running_loop()
-            except RuntimeError:
-                self._home = None  # learned from the first publish
 
     async def publish(self, events: Sequence[CloudQueueWorkDetected]) -> None:
-        """Mark at once. Raises as `Bus.publish` does."""
+        """Mark before returning. Raises as `Bus.publish` does."""
         if self._closed:
             raise Closed("the bus is closed")
         here = asyncio.get_running_loop()
@@ -47,19 +45,19 @@ class MemoryBus:
         if self._home is here:
             self._trigger(events)
             return
-        there = self._over_there(events)
+        call = self._trigger_there(events)
         try:
-            crossing = asyncio.run_coroutine_threadsafe(there, self._home)
+            future = asyncio.run_coroutine_threadsafe(call, self._home)
         except RuntimeError:
-            there.close()
+            call.close()
             raise BusUnavailable("the bridge's event loop has ended") from None
-        await asyncio.wrap_future(crossing)
+        await asyncio.wrap_future(future)
 
     async def close(self) -> None:
-        """Take no more triggers; the bridge goes on."""
+        """Accept no more triggers; the bridge continues."""
         self._closed = True
 
-    async def _over_there(self, events: Sequence[CloudQueueWorkDetected]) -> None:
+    async def _trigger_there(self, events: Sequence[CloudQueueWorkDetected]) -> None:
         self._trigger(events)
 
     def _trigger(self, events: Sequence[CloudQueueWorkDetected]) -> None:

@@ -1,7 +1,7 @@
-"""The PostgreSQL bus: triggers by NOTIFY on the channel ``queuebell``, which a bridge answers after its mark.
+"""Triggers by PostgreSQL's NOTIFY on the channel ``queuebell``, which a bridge acknowledges after its mark.
 
-Who puts by SQL with the trigger function in place (``queuebell queue init --notify``) needs no bus: the put's own
-transaction says it. This one is for producers whose queue is somewhere else.
+Puts by SQL into a database with the trigger function (``queuebell queue init --notify``) need no bus: their own
+transaction notifies. This one is for producers whose queue is in another store.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from bridge.brokers.postgres.line import INBOX, PAYLOAD_BYTES_MAX, PostgresLine
 from bridge.brokers.prefix import take_prefix
 from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected, encode_event
-from bridge.producer.buses.connected import ConnectedBus
+from bridge.producer.buses.brokered import WINDOW, ConnectedBus
 
 ANSWER_S: Final = 5.0
-WINDOW: Final = 256
 
 
 class PostgresBus(ConnectedBus[PostgresLine]):
-    """Carries triggers over the database at ``postgres://``; option ``prefix``: the channel (default ``queuebell``)."""
+    """Sends triggers over the database at ``postgres://``; option ``prefix``: the channel (default ``queuebell``)."""
 
     def __init__(self, url: str) -> None:
         given, self._prefix = take_prefix(url)
@@ -35,15 +34,15 @@ class PostgresBus(ConnectedBus[PostgresLine]):
         self._numbers = itertools.count(1)
         self._ending = Ending()
         self._answers: Waiting[str] = self._ending.room()
-        PostgresLine(given)  # a wrong address is told here
+        PostgresLine(given)  # raises for a wrong address
 
     async def publish(self, events: Sequence[CloudQueueWorkDetected]) -> None:
-        """Notify each event and wait until a bridge has acknowledged all; no bridge there is told after 5 s."""
-        asked = [(next(self._numbers), event) for event in events]
-        said = [(self._prefix, self._payload(event, number)) for number, event in asked]
+        """Notify each trigger and wait until a bridge has acknowledged all; fails after 5 s without a bridge."""
+        numbers = [next(self._numbers) for _ in events]
+        payloads = [self._payload(event, number) for event, number in zip(events, numbers, strict=True)]
         line = await self._connected()
-        for start in range(0, len(said), WINDOW):
-            await self._ask(line, [number for number, _ in asked[start : start + WINDOW]], said[start : start + WINDOW])
+        for start in range(0, len(events), WINDOW):
+            await self._request(line, numbers[start : start + WINDOW], payloads[start : start + WINDOW])
 
     async def close(self) -> None:
         """Close the connection; may be called twice."""
@@ -51,15 +50,15 @@ class PostgresBus(ConnectedBus[PostgresLine]):
         self._ending.tell("the bus was closed")
         await super().close()
 
-    async def _ask(self, line: PostgresLine, numbers: list[int], said: list[tuple[str, str]]) -> None:
+    async def _request(self, line: PostgresLine, numbers: list[int], payloads: list[str]) -> None:
         what = "no bridge acknowledged a trigger"
         waits = [
             asyncio.create_task(self._answers.answer(str(number), ANSWER_S, what), name=f"trigger#{number}")
             for number in numbers
         ]
         try:
-            await asyncio.sleep(0)  # they wait before anything is sent
-            await line.notify(said)
+            await asyncio.sleep(0)  # so that they wait before anything is sent
+            await line.notify([(self._prefix, payload) for payload in payloads])
             for wait in waits:
                 await wait
         finally:

@@ -12,12 +12,10 @@ from typing import Any, Self
 from django.db import DatabaseError, connections, router, transaction
 
 from bridge.contract.partitioning import Partitions
-from bridge.producer.outbox import rows, statements
-from bridge.producer.outbox.bells import ring_here
-from bridge.producer.outbox.database import BlockingDatabase, BlockingLink, OutboxDatabase
-from bridge.producer.outbox.hearing import LISTEN
+from bridge.producer.outbox import table
+from bridge.producer.outbox.database import LISTEN, BlockingDatabase, BlockingLink, OutboxDatabase, notify_relays
 from bridge.producer.outbox.relay import Relay
-from bridge.producer.outbox.statements import Execute, Place
+from bridge.producer.outbox.table import Execute, Place
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import NEVER, Body, QueueStore
 from bridge.queues.postgres.transaction import explained
@@ -42,7 +40,7 @@ def put(
     Raises `BadInput` where nothing was put and the transaction is as it was: ``no_transaction``, ``wrong_database``,
     ``transaction_failed``, and what any put raises. After `StoreUnavailable` it can only be rolled back.
     """
-    written = rows.new_rows(
+    written = table.new_rows(
         queue,
         bodies,
         key=key,
@@ -57,9 +55,9 @@ def put(
     place = _place(connection)
     with explained(written[0].queue):
         inside = connection.in_atomic_block or not connection.get_autocommit()
-        statements.insert(_executor(connection), place, written, inside)
+        table.insert(_executor(connection), place, written, inside)
     if place.dialect == "sqlite":
-        transaction.on_commit(ring_here, using=alias)
+        transaction.on_commit(notify_relays, using=alias)
     return [row.put_key for row in written]
 
 
@@ -95,7 +93,7 @@ def _alias(using: str | None) -> str:
 
 
 def _place(connection: Any) -> Place:
-    statements.check_dialect(connection.vendor)
+    table.check_dialect(connection.vendor)
     name = OutboxMessage._meta.db_table
     return Place(connection.vendor, connection.ops.quote_name(name), name)
 

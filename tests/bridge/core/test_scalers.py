@@ -28,7 +28,7 @@ from bridge.core.sessions import QueueSessions
 from bridge.core.settings import Periods, QueueRule, Tuning, check_rules, check_slack, check_sweep
 from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.facts import BusDown, BusUp, JobsTold, WorkersTallied
-from bridge.triggers.supervisor import RETRY_CAP_S, State, Supervision
+from bridge.triggers.supervisor import RETRY_CAP_S, ConnectionRules, State
 from tests.support.bells import QUEUE, Rig
 
 
@@ -116,11 +116,11 @@ def most() -> float:
     return 0.999999
 
 
-def supervision(now: float = 100.0) -> Supervision:
-    return Supervision("nats", "nats://here:4222", now)
+def supervision(now: float = 100.0) -> ConnectionRules:
+    return ConnectionRules("nats", "nats://here:4222", now)
 
 
-def up(rules: Supervision, now: float) -> Supervision:
+def up(rules: ConnectionRules, now: float) -> ConnectionRules:
     rules.connecting()
     rules.connected(now)
     return rules
@@ -132,13 +132,13 @@ def test_messages_dropped_by_the_client_are_a_gap_once_for_each_increase() -> No
     rules.take_gap()
     gaps = []
     for number, dropped in enumerate((0, 3, 3, 4)):
-        rules.probed(105 + 5 * number, 0.001, dropped)
+        rules.probed(105 + 5 * number, dropped)
         gaps.append(rules.take_gap())
     assert gaps == [False, True, False, True]
     rules.broken(130, "reset", most)
     up(rules, 131)
     rules.take_gap()
-    rules.probed(136, 0.001, 1)
+    rules.probed(136, 1)
     assert rules.take_gap()
 
 
@@ -149,7 +149,7 @@ def test_one_fact_for_each_change_of_state() -> None:
     for _ in range(20):
         rules.connecting()
         rules.failed(now, "refused", most)
-        now = rules.due()
+        now = rules.due_at
         facts += rules.facts()
     up(rules, now)
     facts += rules.facts()
@@ -168,7 +168,7 @@ def test_a_hopeless_refusal_is_tried_again_slowly() -> None:
     rules = supervision()
     rules.connecting()
     rules.failed(100, "not authorized", most, hopeless=True)
-    assert rules.due() == 105
+    assert rules.due_at == 105
 
 
 def test_no_order_of_events_breaks_it() -> None:
@@ -187,7 +187,7 @@ def test_no_order_of_events_breaks_it() -> None:
             elif event == "b":
                 rules.broken(now, "reset", most)
             elif event == "p":
-                rules.probed(now, 0.001, 0)
+                rules.probed(now, 0)
             elif event == "l":
                 rules.probe_lost(now, "silence", most)
             elif event == "x":
@@ -197,18 +197,20 @@ def test_no_order_of_events_breaks_it() -> None:
                 ups += isinstance(fact, BusUp)
                 downs += isinstance(fact, BusDown)
             assert rules.state in (State.DOWN, State.UP)
-            assert now <= rules.due() <= now + 5 or rules.due() <= now
+            assert now <= rules.due_at <= now + 5 or rules.due_at <= now
             assert downs - ups in (0, 1) or ups - downs in (0, 1), "they alternate"
-            assert rules.take_gap() is (event == "c" and rules.state is State.UP and rules.due() == now + 5)
+            assert rules.take_gap() is (event == "c" and rules.state is State.UP and rules.due_at == now + 5)
 
 
 # -- what is told, exactly ---------------------------------------------------------------------------------------------
 def test_two_lost_probes_end_it_and_the_time_counts_from_the_first() -> None:
     """A fresh connection has lost none; an ended one says nothing to a late loss."""
     rules = up(supervision(100.0), 100.0)
-    assert not rules.probe_lost(110.0, "no answer", most)
-    assert rules.probe_lost(112.0, "no answer", most)
-    assert not rules.probe_lost(112.0, "late", most)
+    rules.probe_lost(110.0, "no answer", most)
+    assert rules.state is State.UP
+    rules.probe_lost(112.0, "no answer", most)
+    assert rules.state is State.DOWN
+    rules.probe_lost(112.0, "late", most)
     assert rules.detail(113.0) == "nats://here:4222: no answer, for 3 s"
 
 
@@ -311,13 +313,13 @@ def test_it_tries_at_once_and_then_for_ever_with_full_jitter_up_to_five_seconds(
     """Never silent for longer than the cap, never in step, and never at an end."""
     for chance in (0.0, 0.5, 0.999999):
         rules, now = supervision(), 100.0
-        assert rules.due() == now
+        assert rules.due_at == now
         pauses = []
         for _ in range(200):
             rules.connecting()
             rules.failed(now, "refused", partial(float, chance))
-            pauses.append(rules.due() - now)
-            now = rules.due()
+            pauses.append(rules.due_at - now)
+            now = rules.due_at
         bounds = [min(RETRY_CAP_S, 0.1 * 2**n) for n in range(200)]
         assert pauses == pytest.approx([bound * chance for bound in bounds])
 

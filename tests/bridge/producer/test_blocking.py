@@ -81,14 +81,14 @@ def threads() -> list[str]:
     ],
 )
 def test_wrong_arguments_are_told_where_it_is_made(given: Any, options: dict[str, Any], error: type[Exception]) -> None:
-    """And no thread is started."""
+    """No thread is started."""
     with pytest.raises(error):
         BlockingStore(given, **options)
     assert threads() == []
 
 
 async def test_within_an_event_loop_it_is_refused() -> None:
-    """The error names the way that is asynchronous; in a thread beside the loop it works."""
+    """The error names the asynchronous call; in another thread it works."""
     store = BlockingStore("memory:loop")
     with pytest.raises(BadInput, match=r"^BlockingStore\.put: .* `await store\.put\(\.\.\.\)`") as refused:
         store.put(QUEUE, ["x"])
@@ -150,7 +150,7 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], tuple[Any, ...]]] = [
 
 
 def test_every_call_reaches_the_store_and_names_itself_where_no_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all that was said, and its defaults; which call on which queue has an unknown outcome is told."""
+    """With all arguments and defaults; an unknown outcome names its call and queue."""
     made: list[tuple[Any, ...]] = []
     store = Noting()
     monkeypatch.setattr(blocking, "open_store", lambda url, **options: made.append((url, options)) or store)
@@ -202,7 +202,7 @@ def test_a_thread_that_cannot_start_its_loop_is_told(monkeypatch: pytest.MonkeyP
 
 
 def test_what_hangs_when_it_is_closed_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A put that goes on has its time, and so has the store; then the thread ends."""
+    """A put in progress and the store each have their time; then the thread ends."""
 
     class Stuck(Noting):
         async def close(self) -> None:
@@ -221,7 +221,7 @@ def test_what_hangs_when_it_is_closed_holds_up_nothing_else(monkeypatch: pytest.
 
 
 def test_in_a_forked_process_what_was_open_is_left_alone_and_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here the interpreter's call in the child is made by the test; a store that was never used stays as it is."""
+    """The test makes the interpreter's call in the child; an unused store stays as it is."""
     monkeypatch.setattr(blocking, "_parents", [])
     with BlockingStore("memory:parent") as store, BlockingStore("memory:unused") as unused:
         store.put(QUEUE, ["x"])
@@ -301,12 +301,12 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.parametrize(("code", "visible"), [(FORKED, "3"), (FORKED_BUSY, "10")])
 def test_a_forked_process_goes_on_with_a_loop_of_its_own(url: str, code: str, visible: str) -> None:
-    """As workers do whose program was loaded before the fork; also where other threads are in the midst of calls."""
+    """Also while other threads are in the middle of calls."""
     assert program(code, url).split() == [visible]
 
 
 def test_a_file_stays_with_the_parent(tmp_path: pathlib.Path) -> None:
-    """A data file has one process; the child is told so."""
+    """One process owns a data file; the child gets an error."""
     assert program(FORKED_FILE, f"sqlite:{tmp_path / 'queue.db'}").split() == ["7"]
 
 
@@ -335,21 +335,20 @@ sys.stdin.readline()
 
 
 def test_a_program_ends_although_it_closed_nothing(url: str, tmp_path: pathlib.Path) -> None:
-    """What it opened is closed with it, without a word, and what it owed to the bridge is said."""
+    """Its store is closed silently, and pending triggers are published."""
     assert program(LEFT_OPEN, f"sqlite:{tmp_path / 'queue.db'}", url) == "done\n"
     with urllib.request.urlopen(f"{url}/v1/queues/left/orders", timeout=PATIENCE_S) as answer:
         assert json.load(answer)["dirty"]
 
 
 def test_a_program_that_ends_tells_what_it_could_not_publish() -> None:
-    """A thread that is merely cut off with its program would say nothing."""
+    """A thread that is cut off with its program would log nothing."""
     command = [sys.executable, "-c", LEFT_OPEN, "memory:left", "http://127.0.0.1:1"]
     done = subprocess.run(command, env=environment(), capture_output=True, timeout=PATIENCE_S, check=True)
     assert b"closed with 1 unsent triggers" in done.stderr
 
 
 def test_a_program_ends_although_a_call_hangs(silent: socket.socket) -> None:
-    """A call of a thread that nobody waits for holds up no end."""
     command = [sys.executable, "-c", LEFT_CALLING, address(silent)]
     with subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:

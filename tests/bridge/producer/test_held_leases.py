@@ -50,7 +50,7 @@ class Tells(MemoryStore):
 
 
 async def test_what_could_not_be_renewed_is_tried_again_later() -> None:
-    """Not by each call, but a twentieth of a lease later, until it is over: then it is let go."""
+    """A twentieth of a lease later, not on each call, until the lease ends: then it is dropped."""
     async with Tells("tight") as store:
         await filled(store, 32)
         clock = Clock()

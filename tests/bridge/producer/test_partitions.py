@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from bridge.contract.errors import (
     UnknownOutcome,
 )
 from bridge.contract.partitioning import Partitions
-from bridge.producer.partitions import PartitionedQueue, PartlyPut, Placed
+from bridge.producer.partitions import REST_MAX_S, TRIES, PartitionedQueue, PartlyPut, Placed, RoundRobin
 from bridge.queues.base import Capabilities, Depth, NewMessage, PutReceipt
 from bridge.queues.embedded.store import MemoryStore
 
@@ -55,7 +56,7 @@ def key_of(number: int) -> str:
 
 
 async def test_where_three_are_away_the_put_fails() -> None:
-    """A store that is away is not asked by each of a hundred names."""
+    """An unavailable store is not tried under each of a hundred names."""
     async with Store() as store:
         store.faults = {ref: StoreUnavailable("away") for ref in ORDERS.references}
         queue = PartitionedQueue(store, ORDERS)
@@ -66,7 +67,7 @@ async def test_where_three_are_away_the_put_fails() -> None:
 
 
 async def test_a_long_put_says_which_batches_stand() -> None:
-    """The second of three fails: the first stands, the third was not tried."""
+    """The second of three fails: the first was put, the third was not tried."""
     async with Store() as store:
         queue = PartitionedQueue(store, ORDERS, draw=drawn())
         store.faults[ORDERS.reference(1)] = UnknownOutcome("no answer")
@@ -77,7 +78,7 @@ async def test_a_long_put_says_which_batches_stand() -> None:
 
 
 async def test_all_partitions_as_one() -> None:
-    """Made, counted, paused, cleared and removed together; doing it again does nothing."""
+    """Created, counted, paused, cleared and deleted together; a repetition does nothing."""
     async with Store() as store:
         queue = PartitionedQueue(store, ORDERS)
         await store.create(ORDERS.reference(1))
@@ -98,7 +99,7 @@ async def test_all_partitions_as_one() -> None:
 
 
 async def test_a_pause_holds_for_partitions_that_were_not_there_yet() -> None:
-    """The first put to a missing partition must not slip through; a resume needs none of them."""
+    """The first put to a missing partition is held back too."""
     async with Store() as store:
         queue = PartitionedQueue(store, ORDERS)
         await queue.put([b"x"], key=key_of(2))
@@ -135,7 +136,7 @@ class Noting:
 @pytest.mark.parametrize("connection", [None, object()])
 @pytest.mark.parametrize("create", [True, False])
 async def test_what_is_said_of_a_put_reaches_the_store(connection: object, create: bool) -> None:
-    """Delay, time to live and connection, of a put by key, of one in turn and of many keys; each in its batches."""
+    """Delay, time to live and connection, of puts by key, round robin and with many keys, in batches."""
     store = Noting()
     queue = PartitionedQueue(store, ORDERS, draw=drawn())  # type: ignore[arg-type]
     more: dict[str, Any] = {"visible_after_ms": 7, "ttl_s": 9, "connection": connection, "create": create}
@@ -168,7 +169,7 @@ async def test_what_is_said_of_a_put_reaches_the_store(connection: object, creat
 
 
 async def test_the_longest_wait_of_all_partitions() -> None:
-    """In milliseconds; none where nothing is visible, and no partition hides another's."""
+    """In milliseconds; None where nothing is visible."""
     waits = dict(zip(ORDERS.references, (None, 30, 70, None), strict=True))
 
     class Waiting(Store):
@@ -180,3 +181,88 @@ async def test_the_longest_wait_of_all_partitions() -> None:
         assert await queue.oldest_ms() == 70
         waits.update(dict.fromkeys(waits))
         assert await queue.oldest_ms() is None
+
+
+# -- round robin
+def half() -> float:
+    """Chance as it comes on average."""
+    return 0.5
+
+
+def test_turns_are_exactly_even() -> None:
+    turns = RoundRobin(8, half)
+    assert [turns.take(0.0) for _ in range(16)] == [4, 5, 6, 7, 0, 1, 2, 3] * 2
+
+
+def test_producers_begin_anywhere() -> None:
+    """Producers that put once each spread evenly."""
+    firsts = Counter(RoundRobin(10, lambda place=place: place / 1000).take(0.0) for place in range(1000))
+    assert firsts == dict.fromkeys(range(10), 100)
+
+
+def test_what_failed_rests_longer_each_time() -> None:
+    """One second, doubling up to half a minute; others are chosen in the meantime."""
+    turns, now = RoundRobin(2, lambda: 0.0), 0.0
+    rests = []
+    for _ in range(8):
+        while turns.take(now) != 0:
+            now += 0.01
+        turns.failed(now, 0)
+        began = now
+        while {turns.take(now), turns.take(now)} == {1}:
+            now += 0.01
+        rests.append(now - began)
+        now += 0.01
+    assert 0.9 < rests[0] < 1.1
+    assert rests == sorted(rests)
+    assert REST_MAX_S * 0.79 < rests[-1] <= REST_MAX_S + 0.02
+
+
+def test_what_works_again_rests_no_more() -> None:
+    """One success resets all failures."""
+    turns = RoundRobin(2, lambda: 0.0)
+    turns.failed(0.0, 0)
+    assert [turns.take(0.5), turns.take(0.5)] == [1, 1]
+    turns.worked(0)
+    assert {turns.take(0.5), turns.take(0.5)} == {0, 1}
+
+
+def test_where_all_rest_the_one_that_is_due_first_is_asked() -> None:
+    """A put is always tried: a resting partition may work again."""
+    turns = RoundRobin(3, lambda: 0.0)
+    for now, number in ((0.0, 2), (0.1, 0), (0.2, 1)):
+        turns.failed(now, number)
+    assert turns.take(0.3) == 2
+    assert turns.take(0.3, [2]) == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_a_batch_is_tried_on_three_at_most(count: int) -> None:
+    """Each time on another one; if three fail, the store is unavailable."""
+    turns, tried = RoundRobin(count, half), list[int]()
+    while (number := turns.take(0.0, tried)) is not None:
+        turns.failed(0.0, number)
+        tried.append(number)
+    assert len(tried) == len(set(tried)) == min(TRIES, count)
+
+
+def test_what_was_tried_is_passed_over_wherever_the_turn_stands() -> None:
+    """Also if it would be next."""
+    turns = RoundRobin(3, lambda: 0.0)
+    assert turns.take(0.0, [0]) == 1
+    assert turns.take(0.0, [2, 0]) == 1
+
+
+def test_each_partition_has_a_rest_of_its_own() -> None:
+    """Failures of one do not lengthen the rest of another, and a success resets it."""
+    turns = RoundRobin(2, lambda: 0.5)
+    for _ in range(5):
+        turns.failed(0.0, 0)
+    turns.failed(0.0, 1)
+    assert turns.take(0.9) == 1
+    assert turns.take(1.1) == 1
+    assert turns.take(1.1, [1]) == 0
+    turns.worked(0)
+    turns.failed(10.0, 0)
+    turns.worked(1)
+    assert {turns.take(11.1), turns.take(11.1)} == {0, 1}

@@ -28,10 +28,10 @@ def machine(kind: type[Publication] = Publication) -> Publication:
 class NoTrailingEdge(Publication):
     """A put while a publish is on its way sets nothing: the trailing edge is missing."""
 
-    def owe(self, now: float, event: CloudQueueWorkDetected) -> None:
+    def add(self, now: float, event: CloudQueueWorkDetected) -> None:
         known = self._queues.get(event.queue)
-        if known is None or not known.flying:
-            super().owe(now, event)
+        if known is None or not known.in_flight:
+            super().add(now, event)
 
 
 def uncovered(kind: type[Publication], script: Sequence[str]) -> list[int]:
@@ -54,7 +54,7 @@ def uncovered(kind: type[Publication], script: Sequence[str]) -> list[int]:
         now += 100.0  # beyond every back-off
         if word == "put":
             puts.append((len(puts), step))
-            publication.owe(now, event())
+            publication.add(now, event())
         elif word == "take":
             if batch := publication.take(now):
                 assert not flying, "P3: two publishes of one queue in flight"
@@ -76,24 +76,24 @@ SCRIPTS = [
 
 
 def test_every_put_is_covered_by_a_publish_cut_after_it() -> None:
-    """P3: over all scripts of seven steps no put is left without an acknowledged publish that followed it."""
+    """P3: over all scripts of seven steps, an acknowledged publish follows each put."""
     for script in SCRIPTS:
         assert uncovered(Publication, script) == [], script
 
 
 @pytest.mark.parametrize("mutant", [ClearsAfterAcknowledgement, NoTrailingEdge])
 def test_mutants_lose_puts(mutant: type[Publication]) -> None:
-    """V16: a bit cleared after the acknowledgement loses a put that came meanwhile, and the exploration finds it."""
+    """V16: a bit cleared after the acknowledgement loses a put in between, and the scripts find it."""
     assert any(uncovered(mutant, script) for script in SCRIPTS if len(script) <= 5)
 
 
 def test_publishes_merge_while_one_is_on_its_way() -> None:
-    """P3: what is owed meanwhile is one event with the summed size, sent after the first has landed."""
+    """P3: they become one event with the summed size, sent after the first has landed."""
     publication = machine()
-    publication.owe(0.0, event(size=2))
+    publication.add(0.0, event(size=2))
     first = publication.take(0.0)
-    publication.owe(0.0, event(size=3))
-    publication.owe(0.0, event(size=4))
+    publication.add(0.0, event(size=3))
+    publication.add(0.0, event(size=4))
     assert publication.take(0.0) == []
     assert publication.deadline() is None
     publication.sent(first)
@@ -102,28 +102,27 @@ def test_publishes_merge_while_one_is_on_its_way() -> None:
 
 
 def test_other_queues_do_not_wait() -> None:
-    """P3 is per queue: an event of another queue goes although one is in flight."""
+    """P3 is per queue."""
     publication = machine()
-    publication.owe(0.0, event("one"))
+    publication.add(0.0, event("one"))
     publication.take(0.0)
-    publication.owe(0.0, event("two"))
+    publication.add(0.0, event("two"))
     assert [sending.event.queue_name for sending in publication.take(0.0)] == ["two"]
 
 
 def test_sizes_are_summed_up_to_the_maximum() -> None:
-    """A merged size never grows past what an event may say."""
     publication = machine()
     for _ in range(3):
-        publication.owe(0.0, event(size=900_000))
+        publication.add(0.0, event(size=900_000))
     (sending,) = publication.take(0.0)
     assert sending.event.payload_size == 1_000_000
     check_event(sending.event)
 
 
 def test_a_resend_keeps_its_id() -> None:
-    """P5: the very same publish is sent again under the very same id."""
+    """P5."""
     publication = machine()
-    publication.owe(0.0, event())
+    publication.add(0.0, event())
     (first,) = publication.take(0.0)
     publication.failed([first], 0.0, lambda: 0.0)
     (again,) = publication.take(0.0)
@@ -131,11 +130,11 @@ def test_a_resend_keeps_its_id() -> None:
 
 
 def test_a_merged_resend_has_another_id() -> None:
-    """P5: an event that also speaks of a later put is not the one that was sent before."""
+    """P5: an event that includes a later put is a new one."""
     publication = machine()
-    publication.owe(0.0, event())
+    publication.add(0.0, event())
     (first,) = publication.take(0.0)
-    publication.owe(0.0, event())
+    publication.add(0.0, event())
     publication.failed([first], 0.0, lambda: 0.0)
     (again,) = publication.take(0.0)
     assert again.event.id != first.event.id
@@ -143,10 +142,10 @@ def test_a_merged_resend_has_another_id() -> None:
 
 
 def test_an_overdue_time_merged_into_the_bit_has_another_id() -> None:
-    """P5: when a due time passes during an outage and joins a failed event, neither id is repeated."""
+    """P5: if a due time passes during an outage and joins a failed event, neither id is repeated."""
     publication = machine()
-    publication.owe(0.0, event())
-    publication.owe(0.0, event(after_ms=1000))
+    publication.add(0.0, event())
+    publication.add(0.0, event(after_ms=1000))
     first = publication.take(0.0)
     publication.failed(first, 0.0, lambda: 0.0)
     (again,) = publication.take(5.0)
@@ -157,23 +156,23 @@ def test_an_overdue_time_merged_into_the_bit_has_another_id() -> None:
 def test_an_overdue_time_that_meets_nothing_keeps_its_id() -> None:
     """P5: it is still the publish that its caller named."""
     publication = machine()
-    publication.owe(0.0, event(after_ms=1000, id="mine"))
+    publication.add(0.0, event(after_ms=1000, id="mine"))
     (sending,) = publication.take(5.0)
     assert (sending.event.id, sending.event.not_before_ms, sending.due_ms) == ("mine", 0, None)
 
 
 def test_what_is_due_first_is_sent_first() -> None:
-    """At once before any due time, and the due times nearest first, whatever came first."""
+    """For now before any due time, then the nearest, in any order of publishing."""
     publication = machine()
     for after_ms in (9000, 3000, 0, 6000):
-        publication.owe(0.0, event(after_ms=after_ms))
+        publication.add(0.0, event(after_ms=after_ms))
     assert [sending.due_ms for sending in publication.take(0.0)] == [None, 3000, 6000, 9000]
 
 
 def test_given_words_are_kept() -> None:
-    """The caller's id, and the publisher's source, are on the event."""
+    """The event has the caller's id and the publisher's source."""
     publication = machine()
-    publication.owe(0.0, event(id="mine"))
+    publication.add(0.0, event(id="mine"))
     (sending,) = publication.take(0.0)
     assert (sending.event.id, sending.event.source) == ("mine", "test")
 
@@ -181,7 +180,7 @@ def test_given_words_are_kept() -> None:
 def test_failures_back_off_and_a_success_forgets_them() -> None:
     """Nothing is sent during a back-off, which grows to 30 s at most."""
     publication = machine()
-    publication.owe(0.0, event())
+    publication.add(0.0, event())
     now, waits = 0.0, []
     for _ in range(20):
         batch = publication.take(now)
@@ -193,25 +192,25 @@ def test_failures_back_off_and_a_success_forgets_them() -> None:
     assert waits == sorted(waits)
     assert BACKOFF_CAP_S * 0.99 < waits[-1] <= BACKOFF_CAP_S
     publication.sent(publication.take(now))
-    publication.owe(now, event())
+    publication.add(now, event())
     assert publication.deadline() == -math.inf
 
 
-def test_hurry_ends_the_back_off() -> None:
-    """P4: closing sends what is owed at once."""
+def test_a_close_ends_the_back_off() -> None:
+    """P4."""
     publication = machine()
-    publication.owe(0.0, event())
+    publication.add(0.0, event())
     publication.failed(publication.take(0.0), 0.0, lambda: 0.999)
     assert publication.take(0.0) == []
-    publication.hurry()
+    publication.reset_backoff()
     assert len(publication.take(0.0)) == 1
 
 
 def test_one_refused_event_stops_no_other() -> None:
-    """A batch that is refused is halved until the bad event stands alone; all the others are sent."""
+    """A rejected batch is halved until the bad event is alone; all others are sent."""
     publication = machine()
     for number in range(1000):
-        publication.owe(0.0, event(f"q{number}"))
+        publication.add(0.0, event(f"q{number}"))
     sent, dropped = set(), []
     while publication.deadline() is not None:
         batch = publication.take(0.0)
@@ -226,10 +225,10 @@ def test_one_refused_event_stops_no_other() -> None:
 
 
 def test_batches_stay_within_a_request() -> None:
-    """A flush is at most 1000 events and 1 MiB, and repeated flushes reach every queue."""
+    """At most 1000 events and 1 MiB each, and every queue is reached."""
     publication = machine()
     for number in range(2500):
-        publication.owe(0.0, CloudQueueWorkDetected("a", f"q{number}", traceparent="é" * 1000))
+        publication.add(0.0, CloudQueueWorkDetected("a", f"q{number}", traceparent="é" * 1000))
     seen = set()
     while batch := publication.take(0.0):
         assert len(batch) <= EVENTS_MAX
@@ -240,11 +239,11 @@ def test_batches_stay_within_a_request() -> None:
 
 
 def test_due_times_past_the_limit_are_rounded_up() -> None:
-    """B2: many due times of one queue are merged into whole seconds, never to an earlier time."""
+    """B2: they are merged into whole seconds, never to an earlier time."""
     publication = machine()
     for after in range(1, 3 * DUE_TIMES_MAX):
-        publication.owe(0.0, event(after_ms=after * 7))
-    owed = publication.owed(0.0)
+        publication.add(0.0, event(after_ms=after * 7))
+    owed = publication.pending(0.0)
     assert len(owed) <= DUE_TIMES_MAX + 3 * DUE_TIMES_MAX * 7 // 1000 + 2
     assert sum(each.payload_size for each in owed) == 3 * DUE_TIMES_MAX - 1
 
@@ -262,7 +261,7 @@ steps = st.lists(
 
 @given(steps)
 def test_no_due_time_comes_early_and_none_is_lost(script: list[tuple[str, str, int]]) -> None:
-    """B2, P3: for each publish an acknowledged event reaches its due time or later, cut after the publish."""
+    """B2, P3: for each publish an acknowledged event, cut after it, takes effect at its due time or later."""
     publication = machine()
     now = 17.0003
     publishes: list[tuple[str, float, float]] = []  # queue, when published, when due
@@ -298,7 +297,7 @@ def test_no_due_time_comes_early_and_none_is_lost(script: list[tuple[str, str, i
 
     for word, text, number in script:
         if word == "owe":
-            publication.owe(now, event(text, after_ms=number))
+            publication.add(now, event(text, after_ms=number))
             publishes.append((text, now, now + number / 1000))
         elif word == "take":
             take()
@@ -330,30 +329,30 @@ def traced(
 def test_a_trace_goes_with_its_put(after_ms: int, newer: str | None, told: str) -> None:
     """Merged, failed and sent again: the newest trace that there is, and the newest id."""
     publication = machine()
-    publication.owe(0.0, traced(after_ms=after_ms, id="one"))
+    publication.add(0.0, traced(after_ms=after_ms, id="one"))
     (sending,) = publication.take(0.0)
     assert (sending.event.id, sending.event.traceparent) == ("one", TRACE)
     publication.failed([sending], 0.0, lambda: 0.0)
     (sending,) = publication.take(0.0)
     assert (sending.event.id, sending.event.traceparent) == ("one", TRACE)
-    publication.owe(0.0, traced(after_ms=after_ms, trace=newer, id="two"))
+    publication.add(0.0, traced(after_ms=after_ms, trace=newer, id="two"))
     publication.failed([sending], 0.0, lambda: 0.0)
     (sending,) = publication.take(0.0)
     assert (sending.event.id, sending.event.traceparent, sending.event.payload_size) == ("two", told, 2)
     publication.failed([sending], 0.0, lambda: 0.0)
-    publication.owe(0.0, traced(after_ms=after_ms, trace=None, id="three"))
-    (owed,) = publication.owed(0.0)
+    publication.add(0.0, traced(after_ms=after_ms, trace=None, id="three"))
+    (owed,) = publication.pending(0.0)
     assert (owed.id, owed.traceparent, owed.payload_size) == ("three", told, 3)
 
 
 def test_publishes_that_became_one_tell_all_their_traces() -> None:
-    """Owed together, given back beside a newer one, and due meanwhile; one alone tells of no other."""
+    """Merged while pending, after a failure and when due; a single one has no list."""
     third = OTHER.replace("b", "c")
     publication = machine()
-    publication.owe(0.0, traced())
+    publication.add(0.0, traced())
     (sending,) = publication.take(0.0)
     assert sending.event.traces is None
-    publication.owe(0.0, traced(trace=OTHER))
+    publication.add(0.0, traced(trace=OTHER))
     publication.failed([sending], 0.0, lambda: 0.0)
     (sending,) = publication.take(0.0)
     assert (sending.event.traceparent, sending.event.traces) == (OTHER, Traces((TRACE, OTHER)))
@@ -361,52 +360,49 @@ def test_publishes_that_became_one_tell_all_their_traces() -> None:
     (sending,) = publication.take(0.0)
     assert (sending.event.traceparent, sending.event.traces) == (OTHER, Traces((TRACE, OTHER)))
     publication.sent([sending])
-    publication.owe(5.0, traced(trace=third))
-    publication.owe(5.0, traced(after_ms=1000))
+    publication.add(5.0, traced(trace=third))
+    publication.add(5.0, traced(after_ms=1000))
     (sending,) = publication.take(6.0)
     assert sending.event.traces == Traces((third, TRACE))
 
 
 def test_a_trace_goes_with_a_time_that_became_due() -> None:
-    """Owed at once, alone and beside what is owed already."""
+    """Alone, and merged into what is for now."""
     publication = machine()
-    publication.owe(0.0, traced(after_ms=1000))
+    publication.add(0.0, traced(after_ms=1000))
     (sending,) = publication.take(1.0)
     assert sending.due_ms is None and sending.event.traceparent == TRACE
     publication.sent([sending])
-    publication.owe(5.0, traced(trace=None))
-    publication.owe(5.0, traced(after_ms=1000))
+    publication.add(5.0, traced(trace=None))
+    publication.add(5.0, traced(after_ms=1000))
     (sending,) = publication.take(6.0)
     assert sending.event.traceparent == TRACE and sending.event.payload_size == 2
 
 
 def test_what_is_left_of_a_delay_is_told_at_any_time() -> None:
-    """It counts from receipt: what has passed since the put is taken off, to the millisecond, rounded up."""
+    """It counts from receipt: the time since the put is subtracted, to the millisecond, rounded up."""
     publication = machine()
-    publication.owe(7.0001, event(after_ms=5000))
-    assert [owed.not_before_ms for owed in publication.owed(7.0)] == [5001]
-    assert [owed.not_before_ms for owed in publication.owed(10.0)] == [2001]
-    assert [owed.not_before_ms for owed in publication.owed(12.001)] == [0]
-    assert [owed.not_before_ms for owed in publication.owed(99.0)] == [0]
+    publication.add(7.0001, event(after_ms=5000))
+    assert [owed.not_before_ms for owed in publication.pending(7.0)] == [5001]
+    assert [owed.not_before_ms for owed in publication.pending(10.0)] == [2001]
+    assert [owed.not_before_ms for owed in publication.pending(12.001)] == [0]
+    assert [owed.not_before_ms for owed in publication.pending(99.0)] == [0]
     (sending,) = publication.take(12.0)
     assert (sending.due_ms, sending.event.not_before_ms) == (12_001, 1)
 
 
 def test_the_limit_of_due_times_is_met_exactly() -> None:
-    """The last one within it is kept to the millisecond, the next is rounded up to a second, a known one is merged.
-
-    What goes at once is no due time.
-    """
+    """The last within it keeps its millisecond, the next is rounded up to a second, a known one merges."""
     publication = machine()
-    publication.owe(0.0, event())
+    publication.add(0.0, event())
     for number in range(DUE_TIMES_MAX):
-        publication.owe(0.0, event(after_ms=10_002 + number))
-    assert sorted(owed.not_before_ms for owed in publication.owed(0.0))[-1] == 10_001 + DUE_TIMES_MAX
-    publication.owe(0.0, event(after_ms=10_500))
-    assert [owed.payload_size for owed in publication.owed(0.0) if owed.not_before_ms == 10_500] == [2]
-    publication.owe(0.0, event(after_ms=20_001))
-    publication.owe(0.0, event(after_ms=31_000))
-    assert sorted(owed.not_before_ms for owed in publication.owed(0.0))[-2:] == [21_000, 31_000]
+        publication.add(0.0, event(after_ms=10_002 + number))
+    assert sorted(owed.not_before_ms for owed in publication.pending(0.0))[-1] == 10_001 + DUE_TIMES_MAX
+    publication.add(0.0, event(after_ms=10_500))
+    assert [owed.payload_size for owed in publication.pending(0.0) if owed.not_before_ms == 10_500] == [2]
+    publication.add(0.0, event(after_ms=20_001))
+    publication.add(0.0, event(after_ms=31_000))
+    assert sorted(owed.not_before_ms for owed in publication.pending(0.0))[-2:] == [21_000, 31_000]
 
 
 @pytest.mark.parametrize(("more", "taken"), [(0, 3), (1, 2)])
@@ -418,7 +414,7 @@ def test_a_request_is_filled_to_the_last_byte(more: int, taken: int) -> None:
     ids = ["x" * (room // 3), "x" * (room // 3), "x" * (room - 2 * (room // 3))]
     publication = machine()
     for number, id_ in enumerate(ids, 1):
-        publication.owe(0.0, event(f"q{number}", id=id_))
+        publication.add(0.0, event(f"q{number}", id=id_))
     batch = [sending.event for sending in publication.take(0.0)]
     assert len(batch) == taken
     assert len(encode_events(batch)) <= REQUEST_BYTES_MAX
@@ -426,10 +422,10 @@ def test_a_request_is_filled_to_the_last_byte(more: int, taken: int) -> None:
 
 
 def test_a_batch_grows_again_twofold() -> None:
-    """Halved where something is refused, doubled by each success, up to the most of one request."""
+    """Halved by a rejection, doubled by each success, up to the most of one request."""
     publication = machine()
     for number in range(40):
-        publication.owe(0.0, event(f"q{number}"))
+        publication.add(0.0, event(f"q{number}"))
     first = publication.take(0.0)
     assert len(first) == 40
     assert publication.refused(first) is None
@@ -439,27 +435,26 @@ def test_a_batch_grows_again_twofold() -> None:
         publication.sent(batch)
     assert sizes == [20, 20]
     for number in range(100):
-        publication.owe(0.0, event(f"q{number}"))
+        publication.add(0.0, event(f"q{number}"))
     assert len(publication.take(0.0)) == 80
 
 
 def test_a_queue_that_is_done_keeps_no_other_in_the_air() -> None:
-    """Two events of one queue in a batch: when it lands, the queue after it may be published again."""
+    """Two events of one queue in a batch: when it lands, the next queue may be published again."""
     publication = machine()
-    publication.owe(0.0, event("one"))
-    publication.owe(0.0, event("one", after_ms=500))
-    publication.owe(0.0, event("two"))
+    publication.add(0.0, event("one"))
+    publication.add(0.0, event("one", after_ms=500))
+    publication.add(0.0, event("two"))
     batch = publication.take(0.0)
     assert [sending.event.queue_name for sending in batch] == ["one", "one", "two"]
     publication.sent(batch)
-    publication.owe(0.0, event("two"))
+    publication.add(0.0, event("two"))
     assert [sending.event.queue_name for sending in publication.take(0.0)] == ["two"]
 
 
 @pytest.mark.parametrize("after_ms", [0, 500])
 def test_the_newer_of_two_merged_traces_is_told(after_ms: int) -> None:
-    """Before anything was sent."""
     publication = machine()
-    publication.owe(0.0, traced(after_ms=after_ms))
-    publication.owe(0.0, traced(after_ms=after_ms, trace=OTHER))
-    assert [owed.traceparent for owed in publication.owed(0.0)] == [OTHER]
+    publication.add(0.0, traced(after_ms=after_ms))
+    publication.add(0.0, traced(after_ms=after_ms, trace=OTHER))
+    assert [owed.traceparent for owed in publication.pending(0.0)] == [OTHER]

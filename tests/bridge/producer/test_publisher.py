@@ -9,16 +9,16 @@ import threading
 import pytest
 
 from bridge.contract.errors import BadInput, BusUnavailable
-from bridge.producer.bus import Bus
+from bridge.producer.buses import Bus
 from bridge.producer.publisher import BlockingPublisher, Publisher, PublisherState
 from tests.support.buses import RecordingBus
 from tests.support.processes import PATIENCE_S
 
-# Private: `_carry`, `_loop`, `_thread`: the test plants a fault of the publisher there. `_task`: it has ended.
+# Private: `_send_batch`, `_loop`, `_thread`: the test plants a fault of the publisher there. `_task`: it has ended.
 
 
 async def test_publish_returns_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    """P4: a bus that does not answer holds nobody up, and what was meant to be sent is told on leaving."""
+    """P4: a bus without an answer delays nothing, and unsent triggers are returned on leaving."""
     bus = RecordingBus()
     bus.gate.clear()
     publisher = Publisher(bus, source="shop", close_timeout=0.01)
@@ -36,7 +36,7 @@ async def test_publish_returns_at_once(caplog: pytest.LogCaptureFixture) -> None
 
 
 async def test_a_bus_that_breaks_its_promise_is_survived(caplog: pytest.LogCaptureFixture) -> None:
-    """An exception that a bus must not raise is logged, and the event is kept."""
+    """An unexpected exception is logged, and the event is kept."""
     bus = RecordingBus(KeyError("oops"))
     async with Publisher(bus) as publisher:
         await publisher.publish("a", "q")
@@ -46,14 +46,14 @@ async def test_a_bus_that_breaks_its_promise_is_survived(caplog: pytest.LogCaptu
 
 
 async def test_faults_at_the_end_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A bus that cannot be closed, and a fault of the publisher itself; a close ends all the same."""
+    """A bus that cannot be closed, and a bug of the publisher; close still ends."""
 
     class Broken(RecordingBus):
         async def close(self) -> None:
             raise OSError("a fault")
 
     publisher = Publisher(Broken())
-    publisher._carry = None  # type: ignore[assignment, method-assign]
+    publisher._send_batch = None  # type: ignore[assignment, method-assign]
     await publisher.publish("a", "q")
     while publisher._task is None or not publisher._task.done():
         await asyncio.sleep(0)
@@ -66,7 +66,6 @@ async def test_faults_at_the_end_are_logged(caplog: pytest.LogCaptureFixture) ->
 
 
 async def test_a_refused_event_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """What the bridge will never take is not tried for ever."""
     bus = RecordingBus(BadInput("bad_trigger", "no"))
     async with Publisher(bus) as publisher:
         await publisher.publish("a", "q")
@@ -79,7 +78,7 @@ async def test_a_refused_event_is_dropped_and_counted(caplog: pytest.LogCaptureF
 
 
 async def test_close_wakes_a_back_off() -> None:
-    """P4: leaving sends what is owed at once instead of waiting for the back-off."""
+    """P4."""
     bus = RecordingBus(*[BusUnavailable("away")] * 8)
     publisher = Publisher(bus, close_timeout=30.0)
     await publisher.publish("a", "q")
@@ -90,7 +89,6 @@ async def test_close_wakes_a_back_off() -> None:
 
 
 async def test_cancelling_the_close_still_ends_the_task() -> None:
-    """A cancelled leave leaves no task behind, and is cancelled."""
     bus = RecordingBus()
     bus.gate.clear()
     publisher = Publisher(bus, close_timeout=30.0)
@@ -105,7 +103,6 @@ async def test_cancelling_the_close_still_ends_the_task() -> None:
 
 
 def test_a_wrong_close_timeout_is_refused() -> None:
-    """A time-out is a finite number of seconds."""
     Publisher("http://127.0.0.1:1", close_timeout=0)
     for wrong in (-1.0, float("inf"), float("nan")):
         with pytest.raises(BadInput, match="close_timeout must be a number of seconds, 0 or more") as refused:
@@ -130,7 +127,7 @@ class _ThreadBus:
 
 
 def test_the_blocking_twin_is_used_from_many_threads() -> None:
-    """Every publish of every thread is sent before close returns, from one thread of the publisher's own."""
+    """Every publish is sent before close returns, from the publisher's own thread."""
     bus: Bus = _ThreadBus()
     with BlockingPublisher(bus) as publisher:
         threads = [
@@ -163,7 +160,7 @@ def test_the_blocking_twin_refuses_like_the_other() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_blocking_twin_says_that_its_thread_has_ended() -> None:
-    """Something in its loop may end it, as `SystemExit` does; a close after that does not hang."""
+    """A callback may end it, as `SystemExit` does; close does not hang."""
 
     def leave() -> None:
         raise KeyboardInterrupt  # of a thread that is not the main one, nobody asks for it
@@ -177,7 +174,7 @@ def test_the_blocking_twin_says_that_its_thread_has_ended() -> None:
 
 
 def test_the_blocking_twin_returns_what_was_not_sent() -> None:
-    """P4: a bridge that cannot be reached costs close_timeout, and the events are handed back."""
+    """P4: an unreachable bridge costs close_timeout."""
     publisher = BlockingPublisher("http://127.0.0.1:9", close_timeout=0.05)
     publisher.publish("a", "q", 2)
     (event,) = publisher.close()
@@ -185,7 +182,7 @@ def test_the_blocking_twin_returns_what_was_not_sent() -> None:
 
 
 def test_the_blocking_twin_knows_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a forked child its thread is gone: it says so, and close does not wait for ever."""
+    """A forked child has no thread: it raises, and close does not hang."""
     publisher = BlockingPublisher(_ThreadBus())
     real = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: real + 1)

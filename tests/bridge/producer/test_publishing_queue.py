@@ -24,23 +24,19 @@ from tests.support.sim_loop import simulated
 class SlowStore:
     """A store whose puts become visible when ``gate`` opens; ``fault`` is raised instead of an answer."""
 
-    def __init__(self, resolution_ms: int = 1, batch_max: int = 32) -> None:
-        self.capabilities = Capabilities(resolution_ms=resolution_ms, batch_max=batch_max)
+    def __init__(self) -> None:
+        self.capabilities = Capabilities(batch_max=32)
         self.gate = asyncio.Event()
         self.gate.set()
         self.visible: list[bytes] = []
-        self.batches: list[int] = []
         self.fault: Exception | None = None
         self.begun = asyncio.Event()
-        self.said: list[dict[str, Any]] = []
 
     def fingerprint(self, queue: str) -> str:
         return "f" * 32
 
     async def put(self, queue: str, messages: Sequence[NewMessage], **more: Any) -> list[PutReceipt]:
-        self.said.append({**more, "ttl_s": {message.ttl_s for message in messages}})
         self.begun.set()
-        self.batches.append(len(messages))
         await self.gate.wait()
         if self.fault is not None:
             raise self.fault
@@ -51,9 +47,9 @@ class SlowStore:
 class PublishesTooEarly(PublishingQueue):
     """V5: the publish is sent before the put is visible."""
 
-    async def _put(self, queue: str, batch: list[NewMessage], more: Any) -> list[PutReceipt]:
-        await self._tell(queue, [message.visible_after_ms for message in batch])
-        return await self._store.put(queue, batch)
+    async def _put(self, queue: str, batch: list[NewMessage], *_: Any) -> list[PutReceipt]:
+        await self._publish(queue, [message.visible_after_ms for message in batch])
+        return await self.store.put(queue, batch)
 
 
 def queue_of(store: SlowStore, publisher: Publisher, kind: type[PublishingQueue] = PublishingQueue) -> PublishingQueue:
@@ -84,18 +80,18 @@ async def unseen(kind: type[PublishingQueue]) -> int:
 
 
 async def test_the_publish_follows_the_visible_put() -> None:
-    """P1: whoever looks when the trigger comes finds the messages."""
+    """P1."""
     assert await unseen(PublishingQueue) == 0
 
 
 async def test_mutant_v5_is_caught() -> None:
-    """V5: a publish before the put is visible leaves messages that nobody is told of."""
+    """V5: a publish before the put is visible covers no message."""
     assert await unseen(PublishesTooEarly) == 2
 
 
 @simulated
 async def test_an_unknown_outcome_is_published_twice() -> None:
-    """P2: once now and once for a put that lands at the store's own time-out, each under an id of its own."""
+    """P2: now, and at the store's own time-out, each with its own id."""
     store, bus = SlowStore(), RecordingBus()
     store.fault = UnknownOutcome("no answer")
     async with Publisher(bus) as publisher:
@@ -109,7 +105,7 @@ async def test_an_unknown_outcome_is_published_twice() -> None:
 
 
 async def test_a_cancelled_put_goes_on_and_is_published() -> None:
-    """P2: the caller is free at once; the trigger comes now, at the time-out, and after the put is visible."""
+    """P2: the caller returns immediately; triggers come now, at the time-out, and after the put is visible."""
     store, bus = SlowStore(), RecordingBus()
     store.gate.clear()
     async with Publisher(bus) as publisher:
@@ -130,7 +126,7 @@ async def test_a_cancelled_put_goes_on_and_is_published() -> None:
 
 @pytest.mark.parametrize("seconds", [-0.001, NOT_BEFORE_MS_MAX / 1000 + 1, float("nan")])
 def test_a_wrong_time_out_of_the_server_is_refused(seconds: float) -> None:
-    """No trigger can be that late; the longest and none at all are right."""
+    """No trigger can be that late; the limits themselves are valid."""
     store: Any = SlowStore()
     for right in (0, NOT_BEFORE_MS_MAX / 1000):
         PublishingQueue(store, Publisher(RecordingBus()), server_timeout=right)
@@ -143,7 +139,7 @@ def test_a_wrong_time_out_of_the_server_is_refused(seconds: float) -> None:
 async def test_a_body_that_is_put_aside_goes_with_a_put_that_fails_for_certain(
     connection: Any, tmp_path: pathlib.Path
 ) -> None:
-    """Its blob is dropped; where the outcome is unknown it stays, for the message may be there."""
+    """Its blob is dropped; after an unknown outcome it stays, because the message may be there."""
     store, blobs = SlowStore(), tmp_path / "blobs"
 
     def left() -> int:
@@ -174,15 +170,9 @@ class Scripted:
     def __init__(self, *outcomes: Exception | PutReceipt | None) -> None:
         self.outcomes = list(outcomes)
         self.asked: list[tuple[str, str, NewMessage]] = []
-        self.more: list[dict[str, object]] = []
-        self.held = asyncio.Event()
 
     async def put_once(self, queue: str, key: str, message: NewMessage, **more: object) -> PutReceipt | None:
         self.asked.append((queue, key, message))
-        self.more.append(more)
-        if not self.outcomes:
-            self.held.set()
-            await asyncio.Event().wait()
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
@@ -200,7 +190,7 @@ def told(bus: RecordingBus) -> list[int]:
 
 
 async def test_what_fails_in_passing_is_asked_again() -> None:
-    """The same key and body, until the store knows; a lost answer is published as well, now and for later."""
+    """With the same key and body until the store answers; an unknown outcome is published now and for later."""
     store, bus = Scripted(Overloaded("busy", 0.0), UnknownOutcome("lost"), None), RecordingBus()
     async with Publisher(bus) as publisher:
         queue = queue_of_publishing_once(store, publisher)

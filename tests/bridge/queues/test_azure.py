@@ -201,7 +201,9 @@ class TestRequests:
         async with ScriptedServer(lambda *_: next(answers)) as server, store_at(server.url) as store:
             with pytest.raises(StoreError, match="clock is wrong"):
                 await store.receive(QUEUE)
-            with pytest.raises(ConfigurationError, match="rejects the credentials: AuthenticationFailed; check AccountKey"):
+            with pytest.raises(
+                ConfigurationError, match="rejects the credentials: AuthenticationFailed; check AccountKey"
+            ):
                 await store.receive(QUEUE)
             await store.receive(QUEUE)
             with pytest.raises(StoreError, match="rejects the credentials"):

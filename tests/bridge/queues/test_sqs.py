@@ -192,7 +192,10 @@ class TestRequests:
         )  # fmt: skip
         async with service(SendMessageBatch=lambda _: next(answers)) as server, store_at(server) as store:
             part = "sqs: 1 of 2 messages of a request were put: InternalFailure"
-            none, refusal = "sqs: nothing was put: InternalFailure", "sqs: a message was rejected: A, B; nothing was put"
+            none, refusal = (
+                "sqs: nothing was put: InternalFailure",
+                "sqs: a message was rejected: A, B; nothing was put",
+            )
             for said in (part, none, refusal):
                 with pytest.raises(StoreError) as wrong:
                     await store.put(QUEUE, [NewMessage(b"x"), NewMessage(b"y")])

@@ -56,7 +56,7 @@ def triggers(bridge: Bridge) -> int:
 
 
 async def test_a_trigger_by_http_is_marked_once_by_every_bridge() -> None:
-    """Over two brokers that both bridges share, named or not: the second copy is dropped, the echo ignored."""
+    """Over two brokers that both bridges share, with or without an id: the second copy and the echo are ignored."""
     nats, mqtt = MemoryServer("nats"), MemoryServer("mqtt")
     async with bridged(nats, mqtt) as one, bridged(nats, mqtt) as other:
         for number, event in enumerate((EVENT, CloudQueueWorkDetected("billing", "orders", id="7", source="shop"))):
@@ -73,13 +73,13 @@ async def test_a_trigger_by_http_is_marked_once_by_every_bridge() -> None:
 async def test_what_is_owed_beyond_its_bound_is_counted_and_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of five queues two fit: the three oldest are given up, with one line; a queue that is owed twice is one."""
-    monkeypatch.setattr("bridge.triggers.republishing.OWED_MAX", 2)
+    """Of five queues two fit: the three oldest are dropped with one log line; triggers of one queue count as one."""
+    monkeypatch.setattr("bridge.triggers.republishing.WAITING_MAX", 2)
     facts: list[Fact] = []
-    told = Republisher("a" * 32, "queuebell", ["nats"], lambda: 0.0, facts.append)
+    republisher = Republisher("a" * 32, "queuebell", ["nats"], lambda: 0.0, facts.append)
     for queue in ("a", "b", "c", "d", "e", "e"):
-        told.hear([CloudQueueWorkDetected("billing", f"{queue}{queue}{queue}")], "http")
-    assert told.owed == 2
+        republisher.republish([CloudQueueWorkDetected("billing", f"{queue}{queue}{queue}")], "http")
+    assert republisher.waiting == 2
     assert facts == [OwedDropped(f"billing/{name}") for name in ("aaa", "bbb", "ccc")]
     (line,) = caplog.records
     assert "is dropped" in line.getMessage() and vars(line)["queue"] == "billing/aaa"
@@ -103,7 +103,7 @@ def due_in(bridge: Bridge) -> list[float]:
 
 
 async def test_c6_what_went_into_a_connection_that_was_dead_is_told_again() -> None:
-    """Nobody knew yet that it was: the broker took it and nobody has it. What came back is not told twice."""
+    """The broker accepted it and delivered nothing. Triggers with an echo are not sent again."""
     nats = MemoryServer("nats")
     async with bridged(nats) as one, bridged(nats) as other:
         one.trigger([EVENT], bus="http")
@@ -122,7 +122,7 @@ async def test_c6_what_went_into_a_connection_that_was_dead_is_told_again() -> N
 
 @pytest.mark.parametrize("dead", [False, True])
 async def test_c6_what_is_for_later_hides_nothing_that_is_for_now_and_is_not_told_late(dead: bool) -> None:
-    """Each due time is for itself, and nearer by the outage (B2)."""
+    """Each due time is kept, minus the outage (B2)."""
     nats = MemoryServer("nats")
     async with bridged(nats) as one, bridged(nats) as other:
         ours = nats.connections[0]

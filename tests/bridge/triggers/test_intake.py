@@ -15,7 +15,7 @@ from bridge.contract.errors import BadInput, BusUnavailable
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.observe.facts import AccessRefused, Fact, TriggerRefused
 from bridge.triggers.intake import BATCH_MAX, Intake
-from bridge.triggers.postgres import CHECK_EVERY_S, ROOM, Voices
+from bridge.triggers.postgres import CHECK_EVERY_S, ROOM, DatabaseChecks
 from tests.support.memory_broker import MemoryServer
 from tests.support.sim_loop import elapse, simulated
 
@@ -29,6 +29,8 @@ class Marks:
     boot = "b" * 32
 
     def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self.emit = self.facts.append
         self.marked: list[CloudQueueWorkDetected] = []
         self.redelivered: list[bool] = []
         self.calls = 0
@@ -60,9 +62,8 @@ class Desk:
 
     def __init__(self, kind: str = "nats") -> None:
         self.bridge = Marks()
-        self.facts: list[Fact] = []
         self.server = MemoryServer(kind)
-        self.intake = Intake(self.bridge, kind, "queuebell", self.facts.append)
+        self.intake = Intake(self.bridge, kind, "queuebell")
         self.acknowledged = 0
 
     async def open(self) -> Desk:
@@ -73,7 +74,7 @@ class Desk:
 
     async def hear(self, payload: bytes = b"", topic: Topic = TOPIC, **more: object) -> list[CloudQueueWorkDetected]:
         before = len(self.bridge.marked)
-        self.intake.hear(Incoming(topic, payload, acknowledge=self.count_acknowledged, **more))  # type: ignore[arg-type]
+        self.intake.on_message(Incoming(topic, payload, acknowledge=self.count_acknowledged, **more))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         return self.bridge.marked[before:]
 
@@ -82,7 +83,7 @@ class Desk:
 
     @property
     def refused(self) -> list[str]:
-        return [fact.code for fact in self.facts if isinstance(fact, TriggerRefused)]
+        return [fact.code for fact in self.bridge.facts if isinstance(fact, TriggerRefused)]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ class Desk:
     ],
 )
 async def test_what_is_no_trigger_is_refused_counted_and_done_with(payload: bytes, code: str) -> None:
-    """Acknowledged, or the broker would bring it again for ever; never answered, for nothing was marked."""
+    """Acknowledged, or the broker would redeliver it forever; not answered, because nothing was marked."""
     desk = await Desk().open()
     assert await desk.hear(payload, reply_to=("_INBOX", "1")) == []
     assert desk.refused == [code]
@@ -111,17 +112,17 @@ async def test_what_is_no_trigger_is_refused_counted_and_done_with(payload: byte
 
 
 async def test_an_answer_is_never_a_trigger() -> None:
-    """Whoever names our own subjects as inbox gets no answer there."""
+    """An inbox under the own prefix gets no answer."""
     desk = await Desk().open()
     await desk.hear(reply_to=TOPIC)
     assert not desk.server.log
 
 
 async def test_a_flood_of_equal_triggers_is_marked_as_it_comes_and_counted_each() -> None:
-    """Sizes add up; everybody is answered; what has a name or a due time stands for itself (B13, B2)."""
+    """Sizes add up and all are answered; triggers with an id or a due time do not merge (B13, B2)."""
     desk = await Desk().open()
     for _ in range(BATCH_MAX * 2):
-        desk.intake.hear(Incoming(TOPIC, b"", reply_to=("_INBOX", "1")))
+        desk.intake.on_message(Incoming(TOPIC, b"", reply_to=("_INBOX", "1")))
     assert desk.bridge.calls == 2
     assert desk.bridge.counts == BATCH_MAX * 2
     assert [event.payload_size for event in desk.bridge.marked] == [BATCH_MAX, BATCH_MAX]
@@ -129,30 +130,30 @@ async def test_a_flood_of_equal_triggers_is_marked_as_it_comes_and_counted_each(
     desk.bridge.marked.clear()
     for more in ({"id": "1", "source": "s"}, {"not_before_ms": 5}):
         for _ in range(2):
-            desk.intake.hear(Incoming(TOPIC, msgspec.json.encode({**BODY, **more})))
+            desk.intake.on_message(Incoming(TOPIC, msgspec.json.encode({**BODY, **more})))
     await asyncio.sleep(0)
     assert [event.payload_size for event in desk.bridge.marked] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("topic", "queue"), [(TOPIC, "billing/orders"), (("queuebell", "trigger", "billing"), "")])
 async def test_on_a_bus_that_is_not_trusted_triggers_are_counted_and_nothing_more(topic: Topic, queue: str) -> None:
-    """Nobody knows who sent them: nothing is marked, acknowledged or answered."""
+    """Their sender is unknown: nothing is marked, acknowledged or answered."""
     desk = Desk()
     broker = desk.server.broker()
     await broker.connect()
-    await Intake(desk.bridge, "nats", "queuebell", desk.facts.append, trusted=False).attach(broker)
-    desk.intake.refuse(Incoming(topic, b"", acknowledge=desk.count_acknowledged))
-    assert desk.facts == [AccessRefused("unauthenticated", "", "ring", queue, "nats")]
+    await Intake(desk.bridge, "nats", "queuebell", trusted=False).attach(broker)
+    desk.intake.reject(Incoming(topic, b"", acknowledge=desk.count_acknowledged))
+    assert desk.bridge.facts == [AccessRefused("unauthenticated", "", "ring", queue, "nats")]
     broker.publish(TOPIC, b"")
     await asyncio.sleep(0)
-    assert desk.facts[1:] in ([], [AccessRefused("unauthenticated", "", "ring", "billing/orders", "nats")])
+    assert desk.bridge.facts[1:] in ([], [AccessRefused("unauthenticated", "", "ring", "billing/orders", "nats")])
     assert (desk.bridge.marked, desk.acknowledged) == ([], 0)
     await broker.close()
 
 
 @pytest.mark.parametrize("kind", ["nats", "mqtt"])
 async def test_headers_that_describe_no_event_leave_the_topic_to_say_it(kind: str) -> None:
-    """An empty body with a stranger's headers is one trigger of the topic's queue."""
+    """An empty body with other headers is one trigger of the topic's queue."""
     desk = await Desk(kind).open()
     assert await desk.hear(headers={"tenant": "acme"}) == [CloudQueueWorkDetected("billing", "orders", 1)]
     assert desk.acknowledged == 1
@@ -181,16 +182,16 @@ def as_line(line: Line) -> PostgresLine:
 
 @simulated
 async def test_a_connection_that_breaks_is_not_asked_again() -> None:
-    """The one after it is asked at once; what was seen last stands meanwhile."""
+    """The next one is asked immediately; until then the last result stays."""
     line = Line()
-    voices = Voices("db", "queuebell", lambda: None)
-    assert voices.check() == (True, "not checked yet")
-    await voices.attach(as_line(line))
-    seen = voices.check()
+    checks = DatabaseChecks("db", "queuebell", lambda: None)
+    assert checks.puts() == (True, "not checked yet")
+    await checks.attach(as_line(line))
+    seen = checks.puts()
     line.broken = True
     await elapse(20 * CHECK_EVERY_S)
-    assert len(line.asked) == 2 and voices.check() == seen
+    assert len(line.asked) == 2 and checks.puts() == seen
     other = Line()
-    await voices.attach(as_line(other))
+    await checks.attach(as_line(other))
     assert len(other.asked) == 1
-    voices.detach()
+    checks.detach()

@@ -21,9 +21,7 @@ from bridge.queues.postgres.store import PostgresStore
 from bridge.service.bridge import Bridge
 from bridge.triggers.attachment import Attachments, BusSettings
 from bridge.triggers.postgres import Notifications
-from bridge.triggers.promises import CROWD, SILENCE_S, TICK_S
 from tests.bridge.queues.postgres_rig import schema, server, url
-from tests.bridge.triggers.test_promises import QUEUE, Written, hot
 from tests.support.postgres import PostgresServer, execute, running
 from tests.support.processes import until
 
@@ -51,6 +49,7 @@ class Marks:
     def __init__(self) -> None:
         self.marked: list[CloudQueueWorkDetected] = []
         self.facts: list[Fact] = []
+        self.emit = self.facts.append
 
     def trigger(
         self,
@@ -66,17 +65,17 @@ class Marks:
         return len(events)
 
 
-class Promising:
+class Keeper:
     """Keeps what it is told of puts and promises."""
 
     def __init__(self) -> None:
         self.puts: list[str] = []
         self.said: list[tuple[str, str, bool]] = []
 
-    def put(self, queue: str) -> None:
+    def on_put(self, queue: str) -> None:
         self.puts.append(queue)
 
-    def told(self, queue: str, by: str, promised: bool) -> None:
+    def on_report(self, queue: str, by: str, promised: bool) -> None:
         self.said.append((queue, by, promised))
 
 
@@ -86,10 +85,8 @@ class Desk:
     def __init__(self) -> None:
         self.bridge = Marks()
         self.line = ClusterLink()
-        self.promising = Promising()
-        self.notifications = Notifications(
-            self.bridge, "postgres", "queuebell", self.bridge.facts.append, self.promising
-        )
+        self.keeper = Keeper()
+        self.notifications = Notifications(self.bridge, "postgres", "queuebell", self.keeper)
 
     async def say(self, *payloads: str) -> list[str]:
         """Say payloads and return which queues were marked."""
@@ -125,14 +122,14 @@ def trigger(**more: object) -> str:
     ],
 )
 async def test_what_is_no_trigger_is_refused_and_counted(payload: str) -> None:
-    """Nothing that anybody notifies stops what comes after it."""
+    """No payload stops the one after it."""
     desk = Desk()
     assert await desk.say(payload, "billing/next") == ["billing/next"]
     assert len(desk.refused()) == 1
 
 
 async def test_answers_do_not_outlive_their_connection() -> None:
-    """What is owed when the connection goes is forgotten: who asked asks again."""
+    """Pending answers are dropped with the connection: the producer repeats its request."""
     desk = Desk()
     await desk.notifications.attach(desk.line)  # type: ignore[arg-type]
     desk.line.channels["queuebell"](trigger(reply=INBOX + "f" * 32, ask=1))
@@ -143,7 +140,7 @@ async def test_answers_do_not_outlive_their_connection() -> None:
 
 
 def test_a_prefix_that_is_no_channel_is_refused() -> None:
-    """Too long for a channel is told before anything connects."""
+    """Before anything connects."""
     with pytest.raises(ConfigurationError):
         Attachments(Bridge(), postgres=["mysql://x/y"])
     with pytest.raises(ConfigurationError, match="63"):
@@ -151,14 +148,13 @@ def test_a_prefix_that_is_no_channel_is_refused() -> None:
 
 
 def test_a_database_can_be_left_out_of_readiness() -> None:
-    """It has a name among the buses that `/readyz` asks."""
     bridge = Bridge()
     url = "postgres://localhost/jobs"
     Attachments(bridge, postgres=[url, url], settings=BusSettings(ready_requires=("postgres-2",)))
     assert {"postgres", "postgres-2"} <= bridge.readiness().checks.keys()
 
 
-# -- a real server_postgres
+# -- a real server
 @pytest.fixture(scope="module")
 def server_postgres() -> Iterator[PostgresServer]:
     with running() as server_postgres:
@@ -180,7 +176,7 @@ def puts(bridge: Bridge) -> tuple[bool, str]:
 async def test_puts_that_ring_nobody_are_told_and_heal(
     server_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Absent, dropped, disabled, half, of another version or another channel, and made later: each is seen and said."""
+    """The trigger function is absent, dropped, disabled, partial, of another version or channel, or created later."""
     monkeypatch.setattr("bridge.triggers.postgres.CHECK_EVERY_S", 0.02)
     caplog.set_level(logging.INFO, "queuebell.bridge")
     url = server_postgres.url(search_path="told")
@@ -223,7 +219,7 @@ async def test_puts_that_ring_nobody_are_told_and_heal(
 async def test_a_server_that_runs_out_of_connections_is_told(
     server_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before the last one is taken the bridge warns once, and says so as long as it is true."""
+    """The bridge warns once before the last connection is taken, and reports it while it lasts."""
     monkeypatch.setattr("bridge.triggers.postgres.CHECK_EVERY_S", 0.02)
     caplog.set_level(logging.INFO, "queuebell.bridge")
     many: list[Any] = []
@@ -241,7 +237,7 @@ async def test_a_server_that_runs_out_of_connections_is_told(
 
 
 __all__ = ["schema", "server", "url"]
-QUEUE_OWN_ECHO = "billing/orders"
+QUEUE = "billing/orders"
 
 
 @contextlib.asynccontextmanager
@@ -253,52 +249,21 @@ async def on_database(url: str) -> AsyncIterator[Bridge]:
         yield bridge
 
 
-def triggers(bridge: Bridge, queue: str = QUEUE_OWN_ECHO) -> int:
+def triggers(bridge: Bridge, queue: str = QUEUE) -> int:
     state = bridge.describe(queue)
     return 0 if state is None else state.triggers
 
 
 @pytest.mark.system
 async def test_a_bridge_marks_its_own_put_once_and_another_hears_it(url: str) -> None:
-    """Notifications come in the order of the commits: what is heard after them was not heard twice before."""
+    """Notifications arrive in the order of the commits, so the last one proves that no other came twice."""
     await init(url, notify=True)
     async with on_database(url) as one, on_database(url) as two:
         for number in range(10):
-            await one.store.put(QUEUE_OWN_ECHO, [f"{number}"])
-        await two.store.put(QUEUE_OWN_ECHO, ["of the other"])
-        await one.store.pause(QUEUE_OWN_ECHO)
-        await one.store.pause(QUEUE_OWN_ECHO, paused=False)
+            await one.store.put(QUEUE, [f"{number}"])
+        await two.store.put(QUEUE, ["of the other"])
+        await one.store.pause(QUEUE)
+        await one.store.pause(QUEUE, paused=False)
         await execute(url, "SELECT queuebell_put('billing/last', 'x'::text)")
         await until(lambda: triggers(one, "billing/last") and triggers(two, "billing/last"), "both hear a plain put")
         assert (triggers(one), triggers(two)) == (12, 12)
-
-
-async def test_a_refused_promise_is_the_others_to_keep() -> None:
-    """A bridge that was refused looks once; should the other freeze after that, it takes over all the same."""
-    promises, line = hot(), Written(["1/1", "2/1", "3/1"], [], [])
-    await promises.turn(line, 10.0)
-    promises.told(QUEUE, "another", True, 10.0)
-    await promises.turn(line, 10.0)
-    assert promises.wait() is None
-    assert promises.silent(10.0 + SILENCE_S) is None
-    assert promises.wait() == TICK_S
-
-
-@contextlib.asynccontextmanager
-async def crowd(url: str) -> AsyncIterator[None]:
-    """Put all the time, from transactions beside each other, as long as the context lasts."""
-    connections = [await PostgresAccess(url).connect() for _ in range(2 * CROWD)]
-
-    async def put(connection: Any) -> None:
-        while True:
-            await connection.execute("SELECT queuebell_put($1, 'x'::text)", QUEUE)
-
-    putting = [asyncio.create_task(put(each), name="crowd") for each in connections]
-    try:
-        yield
-    finally:
-        for task in putting:
-            task.cancel()
-        await asyncio.wait(putting)
-        for connection in connections:
-            connection.terminate()

@@ -1,7 +1,6 @@
-"""Promises to look: whatever comes between a put that relies on one and its commit, somebody looks afterwards.
+"""Promises: however a put that relies on one and its commit interleave with a bridge, its queue is triggered later.
 
-What meets what: a put within the promise, around its beginning, around its end; committed, rolled back, prepared in two
-phases; the connection lost between any two statements; one bridge, two of them; the server's own locks.
+A put within the promise, around its beginning and around its end; the connection lost between any two statements.
 """
 
 from __future__ import annotations
@@ -12,14 +11,11 @@ import json
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
-import pytest
-
 from bridge.contract.errors import BusUnavailable
 from bridge.queues.postgres.schema import OPEN, PROMISE, WITHDRAW
-from bridge.triggers.promises import CROWD, MANY, PROMISE_S, Promises
-from tests.support.postgres import PostgresServer, running
+from bridge.triggers.promises import CROWD, MANY, PROMISE_S, SILENCE_S, TICK_S, Promises
 
-QUEUE, NEXT = "a/orders", "a/next"
+QUEUE = "a/orders"
 BOOT = "b" * 32
 STATEMENTS = 12
 """A promise, looks while it stands, its end and what comes after."""
@@ -40,14 +36,13 @@ class Said:
 class Database:
     """The locks of a database, what is committed in it, and what was looked for."""
 
-    def __init__(self, crowds: int = 1) -> None:
-        self.crowds = crowds
-        """How often whoever asks finds others that put meanwhile."""
+    def __init__(self) -> None:
+        self.crowds = 1
+        """How many answers still contain other open transactions."""
         self.promised: dict[str, int] = {}
         self.open: set[str] = set()
         self.committed: set[str] = set()
         self.found: set[str] = set()
-        self.looks = 0
 
     def ask(self, statement: str, *arguments: object) -> Any:
         return Said(statement, arguments)
@@ -56,7 +51,6 @@ class Database:
         return Said("NOTIFY", said)
 
     def look(self) -> None:
-        self.looks += 1
         self.found |= self.committed
 
     def carry_out(self, said: Said) -> None:
@@ -72,29 +66,20 @@ class Database:
         else:
             self.look()
 
-    def put(self, name: str, end: str, fault: str = "") -> Iterator[None]:
-        """A transaction that puts, step by step as the trigger function has it."""
-        if fault not in ("no part", "part late"):
-            self.open.add(name)
+    def put(self, name: str) -> Iterator[None]:
+        """A transaction that puts, in the steps of the trigger function."""
+        self.open.add(name)
         yield
         relied = self.promised.get(QUEUE, 0) > 0
-        if fault == "part late":
-            yield
-            self.open.add(name)
         yield
-        if end == "prepared":
-            self.open.discard(name)
-            self.open.add(f"-1/{name}")
-            yield
-        if end != "rolled back":
-            self.committed.add(name)
-            if not relied:
-                self.look()
+        self.committed.add(name)
+        if not relied:
+            self.look()
         yield
-        self.open -= {name, f"-1/{name}"}
+        self.open.discard(name)
 
 
-def keep(promises: Promises, database: Database, lost_at: int | None = None) -> Iterator[None]:
+def keep(promises: Promises, database: Database, lost_at: int) -> Iterator[None]:
     """Carry out what a bridge says, statement by statement, until nothing is promised or owed; 0.3 s lie between."""
     now, count = 0.0, 0
     while promises.wait() is not None:
@@ -110,7 +95,7 @@ def keep(promises: Promises, database: Database, lost_at: int | None = None) -> 
             except StopIteration:
                 break
             except BusUnavailable:
-                promises.broke()
+                promises.reset()
                 break
             yield
             count += 1
@@ -121,14 +106,14 @@ def hot() -> Promises:
     """Promises of a bridge that hears many puts."""
     promises = Promises("queuebell", BOOT)
     for _ in range(MANY):
-        promises.heard(QUEUE, 0.0)
+        promises.on_put(QUEUE, 0.0)
     return promises
 
 
-def lost(places: Sequence[int], end: str, lost_at: int | None = None, fault: str = "") -> bool:
+def lost(places: Sequence[int], lost_at: int) -> bool:
     """Have the steps of a put come before these statements of the bridge, and say whether nobody looked for it."""
     database = Database()
-    put, bridge = database.put("3/7", end, fault), keep(hot(), database, lost_at)
+    put, bridge = database.put("3/7"), keep(hot(), database, lost_at)
     for number in range(STATEMENTS + 1):
         for place in places:
             if place == number:
@@ -143,10 +128,10 @@ def lost(places: Sequence[int], end: str, lost_at: int | None = None, fault: str
 
 
 def test_a_connection_lost_at_any_statement_forgets_nothing() -> None:
-    """The next connection finds out what was owed; a put that saw no promise any more has said so itself."""
+    """The next connection finds what is pending; a put that saw no promise has notified by itself."""
     for lost_at in range(1, 9):
         for places in itertools.combinations_with_replacement(range(10), 4):
-            assert not lost(places, "committed", lost_at), (lost_at, places)
+            assert not lost(places, lost_at), (lost_at, places)
 
 
 class Written:
@@ -183,7 +168,7 @@ CROWDED, OTHERS = ["1/1", "2/1", "3/1"], ["4/1", "5/1", "6/1"]
 
 
 def test_a_crowd_of_others_prolongs_it_by_as_much() -> None:
-    """New transactions keep it; then it lasts as long again, and those that were there before are no crowd."""
+    """New transactions renew it for the same time; those that were open before do not."""
     promises, line = hot(), Written(CROWDED, [QUEUE], OTHERS, [QUEUE], OTHERS, [], [])
     asyncio.run(promises.turn(line, 10.0))
     asyncio.run(promises.turn(line, 10.0 + PROMISE_S))
@@ -195,22 +180,15 @@ def test_a_crowd_of_others_prolongs_it_by_as_much() -> None:
     assert (WITHDRAW,) in line.said
 
 
-TOLD = ("NOTIFY", ("queuebell", QUEUE))
-STANDS, OVER = (("NOTIFY", ("queuebell", word(QUEUE, promised))) for promised in (True, False))
+STANDS = ("NOTIFY", ("queuebell", word(QUEUE, True)))
 
 
-def withdrawn(line: Written) -> Promises:
-    """One that has withdrawn its promise while two transactions, 9/1 and 9/2, that may have relied on it are open."""
-    promises = hot()
-    line.answers[:0] = [CROWDED, [QUEUE], [], ["9/1", "9/2"]]
-    for now in (10.0, 10.0 + PROMISE_S):
-        asyncio.run(promises.turn(line, now))
-    assert line.said[-1] == TOLD
-    line.said.clear()
-    return promises
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running() as server:
-        yield server
+async def test_a_refused_promise_is_the_others_to_keep() -> None:
+    """A rejected bridge triggers once, and takes over if the other one freezes."""
+    promises, line = hot(), Written(["1/1", "2/1", "3/1"], [], [])
+    await promises.turn(line, 10.0)
+    promises.on_report(QUEUE, "another", True, 10.0)
+    await promises.turn(line, 10.0)
+    assert promises.wait() is None
+    assert promises.take_over(10.0 + SILENCE_S) is None
+    assert promises.wait() == TICK_S

@@ -7,7 +7,7 @@ What the wire meets elsewhere, each over it by default:
 | every promise of a queue store | conformance/test_queues.py: TestHttpStore, and without a wire |
 | an engine behind one bridge and behind two | conformance/test_served.py |
 | several addresses, failover, refusals | bridge/queues/test_http_many.py, queuebell/test_many_addresses.py |
-| triggers, publishers, outboxes | bridge/producer/buses/test_http.py, conformance/test_outboxes.py |
+| triggers, publishers, outboxes | bridge/producer/test_buses.py, conformance/test_outboxes.py |
 | BlockingStore, taskiq, Django | bridge/producer, queuebell/frameworks |
 | keys, grants, limits, TLS | bridge/http/wire, bridge/http/api/test_limits.py, queuebell/command/test_serve.py |
 | processes that are killed, bridges that drain | services, chaos |

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.contract.burial import Burial, opened, write_burial
 from bridge.contract.errors import UnknownOutcome
-from bridge.producer.replaying import Choice, Done, Replaying, target_of
+from bridge.producer.replay import ReplayOptions, ReplayResult, ReplayRun, target_of
 from bridge.queues.base import NewMessage, QueueStore, StoredMessage
 from bridge.queues.embedded.store import MemoryStore
 from bridge.storage.claim_check import ClaimCheck
@@ -43,9 +43,11 @@ def buried(reason: str, number: int, queue: str = QUEUE) -> NewMessage:
     return NewMessage(body, headers={"number": str(number)})
 
 
-async def run(store: QueueStore, choice: Choice, *, told: Told | None = None, present: int = 100, **more: Any) -> Done:
+async def run(
+    store: QueueStore, choice: ReplayOptions, *, told: Told | None = None, present: int = 100, **more: Any
+) -> ReplayResult:
     """Run over the poison queue."""
-    return await Replaying(store, store, POISON, choice, present, clock=FakeClock(), teller=told, **more).run()
+    return await ReplayRun(store, store, POISON, choice, present, clock=FakeClock(), observer=told, **more).run()
 
 
 async def bodies(store: QueueStore, queue: str) -> list[bytes]:
@@ -53,7 +55,7 @@ async def bodies(store: QueueStore, queue: str) -> list[bytes]:
 
 
 async def test_a_put_without_an_answer_leaves_everything_and_says_so() -> None:
-    """The messages stay, and a note says where they may be as well."""
+    """The messages stay, and a note names the queue where they may be too."""
 
     class Silent(MemoryStore):
         async def put(self, queue: str, *more: Any, **others: Any) -> Any:
@@ -64,14 +66,14 @@ async def test_a_put_without_an_answer_leaves_everything_and_says_so() -> None:
     async with Silent(f"replaying-{next(_names)}") as store:
         await store.put(POISON, [buried("price", 1), buried("price", 2)])
         with pytest.raises(UnknownOutcome) as raised:
-            await run(store, Choice())
+            await run(store, ReplayOptions())
         assert f"2 messages stay, and may also have been put on {QUEUE}" in raised.value.__notes__
         assert await bodies(store, POISON) == [b"order 1", b"order 2"]
 
 
 @pytest.mark.parametrize(("to", "target"), [(None, "pay/orders"), ("others", "pay/others"), ("far/away", "far/away")])
 def test_where_a_dead_letter_goes(to: str | None, target: str) -> None:
-    """Where it came from, or where one says; only a whole reference leads out of the account."""
+    """Where it came from, or to ``to``; only a whole reference names another account."""
     burial = Burial(QUEUE, "1", NOON, NOON, "price", 5)
     assert target_of(POISON, burial, to) == target
 
@@ -79,15 +81,17 @@ def test_where_a_dead_letter_goes(to: str | None, target: str) -> None:
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("outer", [False, True])
 async def test_facts_are_found_where_the_body_was_put_aside_with_them(outer: bool, plain: bool, tmp_path: Path) -> None:
-    """Around the claim or behind it; those around it are the newer ones. A plain put carries the body alone."""
+    """Around the claim or behind it; those around it are newer. A plain put has the body alone."""
     async with MemoryStore(f"replaying-{next(_names)}") as store, ClaimCheck((tmp_path / "blobs").as_uri()) as check:
         inner = buried("behind", 1).body
         aside = (await check.put_aside(POISON, NewMessage(inner), 1)).body
         burial = Burial(QUEUE, "2", NOON, NOON, "around", 5)
         await store.put(POISON, [NewMessage(write_burial(burial, aside, 65_536) if outer else aside)])  # type: ignore[arg-type]
         told = Told()
-        assert (await run(store, Choice(reason="nothing"), check=check)).moved == 0
-        done = await run(store, Choice(plain=plain, reason="around" if outer else "behind"), told=told, check=check)
+        assert (await run(store, ReplayOptions(reason="nothing"), check=check)).moved == 0
+        done = await run(
+            store, ReplayOptions(plain=plain, reason="around" if outer else "behind"), told=told, check=check
+        )
         assert (done.moved, [reason for *_, reason in told.went]) == (1, ["around" if outer else "behind"])
         (there,) = await store.peek(QUEUE)
         body = there.body if plain else opened(await check.fetch(opened(there.body)[1]))[1]

@@ -52,7 +52,7 @@ async def test_a_refused_connection_is_one_clear_line() -> None:
 
 
 async def test_what_answers_and_is_no_bridge_is_named() -> None:
-    """With its address and what it said; a key that cannot be had is told in its own words, and nothing is sent."""
+    """With its address and status. An unavailable key has its own error, and nothing is sent."""
     async with answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as url:
         bus = HttpBus(url)
         with pytest.raises(BusUnavailable, match=f"{url} is not a bridge: it returned status 404"):
@@ -89,7 +89,7 @@ async def test_what_answers_and_is_no_bridge_is_named() -> None:
 async def test_an_answer_is_told_with_its_code(
     status: int, said: str, error: type[QueuebellError], text: str, code: str
 ) -> None:
-    """What the bridge says of it goes on; of an answer without words its number does."""
+    """The error has the bridge's code and detail, or else the status."""
     async with ScriptedServer(lambda request, body: web.Response(status=status, text=said)) as server:
         bus = HttpBus(server.url)
         with pytest.raises(error) as caught:
@@ -110,7 +110,7 @@ def taking(request: web.Request, body: bytes) -> web.Response:
 async def test_one_that_hangs_leaves_time_for_the_next_and_delays_count_from_the_publish(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A delay that was to end at one moment ends then, whoever takes it, and never before."""
+    """A delay never ends early, whichever bridge accepts it."""
     monkeypatch.setattr(bus_module, "TRY_S", 0.2)
     monkeypatch.setattr(bus_module, "REQUEST_TIMEOUT_S", 0.4)
     never = asyncio.Event()
@@ -139,7 +139,7 @@ async def test_one_that_hangs_leaves_time_for_the_next_and_delays_count_from_the
 
 
 async def test_a_publisher_loses_nothing_while_bridges_come_and_go() -> None:
-    """P4 over a list, asynchronous and blocking: what one bridge does not take another one does."""
+    """P4 over a list, asynchronous and blocking: another bridge accepts the trigger."""
     dead = f"http://127.0.0.1:{free_port()}"
     async with serving() as served:
         async with Publisher([dead, served.server.url]) as publisher:
@@ -154,7 +154,7 @@ async def test_a_publisher_loses_nothing_while_bridges_come_and_go() -> None:
 async def test_a_publish_that_is_cancelled_late_goes_to_the_next_one(
     try_s: float, order: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bridge that took longer than a try may take is gone; one that was not given that time is not."""
+    """A bridge that took longer than a try may take is skipped next time; one that had less time is not."""
     asked, begun, never = [], asyncio.Event(), asyncio.Event()
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -193,7 +193,7 @@ class Noting:
 
 
 async def test_a_bridge_is_called_in_its_own_loop_alone() -> None:
-    """At once by who is there, from another loop by a task; one that learns its loop keeps to it."""
+    """Directly in that loop, by a task from another one; the first publish sets the loop."""
     bridge, here = Noting(), threading.get_ident()
     bus = MemoryBus(bridge)
     publishing = bus.publish([EVENT])
@@ -224,13 +224,12 @@ class Refusing:
 
 
 async def test_what_does_not_pass_is_told() -> None:
-    """A wrong trigger is refused for good."""
+    """An invalid trigger is rejected permanently."""
     with pytest.raises(BadInput):
         await MemoryBus(Refusing("bad_trigger")).publish([EVENT])
 
 
 async def test_a_closed_bus_says_so() -> None:
-    """Using it after close raises Closed."""
     bus = MemoryBus(Refusing("x"))
     await bus.close()
     with pytest.raises(Closed, match=r"^the bus is closed$"):
@@ -238,7 +237,7 @@ async def test_a_closed_bus_says_so() -> None:
 
 
 async def test_a_stopped_bridge_is_away() -> None:
-    """A publish to a bridge that was stopped, or not started yet, fails as a bus does."""
+    """Also one that was not started yet."""
     with pytest.raises(BusUnavailable, match=r"^the bridge was not started$"):
         await MemoryBus(Bridge()).publish([EVENT])
     bridge = Bridge()

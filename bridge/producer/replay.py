@@ -1,4 +1,4 @@
-"""Buried messages go back to where they failed, put there before they are deleted here; or they are discarded."""
+"""`ReplayRun`: returns dead letters to the queue where they failed, or discards them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from bridge.storage.claim_check import ClaimCheck, claim_in
 LEASE_S: Final = 300.0
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages, and what becomes of them.
+class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The messages to select and what to do with them.
 
-    ``ids`` empty is all of them; ``reason`` is a text that stands in the reason of their burial; ``most`` counts those
-    that are chosen. ``plain`` puts the body alone, without the facts of the burial.
+    Without ``ids`` all are selected; ``reason`` is a part of the reason of the dead letter; ``most`` limits the
+    selected ones. ``to`` is another queue. ``plain`` puts the body alone, without the facts of the dead letter.
     """
 
     ids: frozenset[str] = frozenset()
@@ -36,8 +36,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     discard: bool = False
 
 
-class Done(msgspec.Struct):
-    """How far a run is: messages that went, that stay though they were chosen, and that may be handled twice."""
+class ReplayResult(msgspec.Struct):
+    """Progress: messages moved, selected ones that stay, and ones that may be handled twice."""
 
     moved: int = 0
     stay: int = 0
@@ -45,23 +45,22 @@ class Done(msgspec.Struct):
     not_found: list[str] = []
 
 
-class Teller(Protocol):
-    """Hears of each message that was chosen."""
+class ReplayObserver(Protocol):
+    """Is called for each selected message."""
 
     def moved(self, message: StoredMessage, target: str, new_id: str, burial: Burial | None) -> None:
-        """It went to ``target``; one that is discarded to ""."""
-        ...
+        """It was put on ``target``, or discarded ("")."""
 
     def stays(self, message: StoredMessage, why: str) -> None:
-        """It stays."""
-        ...
+        """It stays in the queue, for the reason ``why``."""
 
 
-class Replaying:
-    """One run. It ends by itself: it looks at no more messages than were there when it began.
+class ReplayRun:
+    """One replay. It ends by itself: it receives at most ``present`` messages, those that were there when it began.
 
-    What is not chosen stays leased until the end, so that it is met once, and is given back then. A crash between put
-    and delete leaves a message in both places, never in none. ``may`` says where messages may be put.
+    Messages that are not selected stay leased until the end, so that each is received once; then they are released.
+    Messages are put before they are deleted: a crash in between leaves a message in both places, never in none.
+    ``may_put`` returns whether messages may be put on a queue.
     """
 
     def __init__(
@@ -69,36 +68,36 @@ class Replaying:
         store: QueueStore,
         target: QueueStore | PublishingQueue,
         queue: str,
-        choice: Choice,
+        options: ReplayOptions,
         present: int,
         *,
         clock: Callable[[], float],
-        teller: Teller | None = None,
+        observer: ReplayObserver | None = None,
         check: ClaimCheck | None = None,
-        may: Callable[[str], bool] = lambda queue: True,
+        may_put: Callable[[str], bool] = lambda queue: True,
     ) -> None:
-        self.done = Done()
+        self.result = ReplayResult()
         self._store = store
         self._held = HeldLeases(store, queue, LEASE_S, clock)
         self._target = target
         self._queue = queue
-        self._choice = choice
+        self._options = options
         self._check = check
-        self._may = may
-        self._teller = teller
+        self._may_put = may_put
+        self._observer = observer
         self._left = present
-        self._ids = set(choice.ids)
+        self._ids = set(options.ids)
         self._put_ids: set[tuple[str, str]] = set()
 
-    async def run(self) -> Done:
-        """Go on until all that was there has been looked at, and give back what stays.
+    async def run(self) -> ReplayResult:
+        """Replay all, release what stays, and return the result.
 
-        Cancelled it finishes the batch under way, and gives the rest back. Raises what the store raises.
+        After a cancellation it finishes the current batch and releases the rest. Raises what the store raises.
         """
         more = True
         try:
             while more and self._left > 0:
-                # A batch under way is finished when it is interrupted: put and deleted, or given back.
+                # A batch is finished even when interrupted: put and deleted, or released.
                 batch = asyncio.create_task(self._batch(), name=f"replay[{self._queue}]")
                 try:
                     more = await asyncio.shield(batch)
@@ -108,17 +107,17 @@ class Replaying:
                         batch.exception()
                     raise
         finally:
-            await self._held.give_back()
-            self.done.not_found = sorted(self._ids)
-        return self.done
+            await self._held.release_all()
+            self.result.not_found = sorted(self._ids)
+        return self.result
 
     async def _batch(self) -> bool:
-        """Take some messages and move them; False once there are no more to take."""
-        choice, store = self._choice, self._store
+        """Receive some messages and move them; False once there are no more."""
+        options, store = self._options, self._store
         most = [BATCH_MAX, store.capabilities.batch_max, self._left]
-        if choice.most is not None:
-            most.append(choice.most - self.done.moved)
-        if min(most) < 1 or (choice.ids and not self._ids):
+        if options.most is not None:
+            most.append(options.most - self.result.moved)
+        if min(most) < 1 or (options.ids and not self._ids):
             return False
         await self._held.renew()
         messages = await self._held.receive(min(most))
@@ -131,47 +130,47 @@ class Replaying:
                 groups.setdefault(ready[0], []).append((message, *ready[1:]))
         for target, group in groups.items():
             await self._held.renew()
-            # What was lost meanwhile is another's, who may put it back as well.
+            # A message whose lease was lost meanwhile belongs to another receiver.
             await self._move(target, [each for each in group if each[0].id in self._held])
         return bool(messages)
 
     async def _ready(self, message: StoredMessage) -> tuple[str, Burial | None, bytes] | None:
-        """Return where a message goes and what is put there; None where it stays."""
-        choice = self._choice
-        if choice.ids and message.id not in self._ids:
+        """Return where a message goes, its facts and what to put there; None if it stays."""
+        options = self._options
+        if options.ids and message.id not in self._ids:
             return None
         try:
             burial, body = await self._original(message.body)
-            if choice.reason and (burial is None or choice.reason not in burial.reason):
+            if options.reason and (burial is None or options.reason not in burial.reason):
                 return None
-            if choice.discard:
+            if options.discard:
                 return "", burial, b""
             if burial is not None and (burial.queue, burial.id) in self._put_ids:
-                return None  # it failed again already
-            target = target_of(self._queue, burial, choice.to)
-            if not self._may(target):
+                return None  # this replay put it, and it failed again
+            target = target_of(self._queue, burial, options.to)
+            if not self._may_put(target):
                 raise BadInput("forbidden", f"'put' is not granted on {target}")
-            body = await self._travelling(message.body, body, target)
+            body = await self._to_put(message.body, body, target)
         except (BadInput, BlobNotFound) as error:
-            self.done.stay += 1
+            self.result.stay += 1
             self._ids.discard(message.id)
-            if self._teller is not None:
-                self._teller.stays(message, str(error))
+            if self._observer is not None:
+                self._observer.stays(message, str(error))
             return None
         return target, burial, body
 
     async def _original(self, body: bytes) -> tuple[Burial | None, bytes]:
-        """Return the facts, and the claim behind them or the beginning of a body; for a plain put the whole body."""
+        """Return the facts and the claim or beginning of the body; the whole body for a plain put."""
         burial, inner, _ = glimpse(body, CLAIM_BYTES_MAX + 1)
-        if is_claim(inner) and self._check is not None and not self._choice.discard:
+        if is_claim(inner) and self._check is not None and not self._options.discard:
             within, whole = opened(await self._check.fetch(inner))
             if within is not None:
-                return burial or within, whole if self._choice.plain else inner
-        return burial, opened(body)[1] if self._choice.plain else inner
+                return burial or within, whole if self._options.plain else inner
+        return burial, opened(body)[1] if self._options.plain else inner
 
-    async def _travelling(self, stored: bytes, inner: bytes, target: str) -> bytes:
-        """Return what is put: the message as it stands, or its body alone; a claim is copied, or goes straight back."""
-        plain, check = self._choice.plain, self._check
+    async def _to_put(self, stored: bytes, inner: bytes, target: str) -> bytes:
+        """Return what to put: the message as it is or its body alone; a claim's blob is copied."""
+        plain, check = self._options.plain, self._check
         limit = self._store.capabilities.body_bytes_max
         claim = claim_in(stored)
         if claim is None or not is_claim(inner):
@@ -191,13 +190,13 @@ class Replaying:
         return write_burial(burial, copied, limit) or copied
 
     async def _move(self, target: str, group: Sequence[tuple[StoredMessage, Burial | None, bytes]]) -> None:
-        """Put a group of messages, then delete them: a crash between leaves both, never none."""
+        """Put a group of messages, then delete them."""
         if not group:
             return
         new_ids = [""] * len(group)
         if target:
             try:
-                delay_ms = self._choice.delay_ms
+                delay_ms = self._options.delay_ms
                 batch = [NewMessage(body, delay_ms, headers=message.headers) for message, _, body in group]
                 receipts = await self._held.in_time(self._target.put(target, batch))
             except UnknownOutcome as error:
@@ -207,25 +206,25 @@ class Replaying:
         claims = [Claim(message.id, self._held.pop(message.id)) for message, _, _ in group]
         self._put_ids.update((target, new_id) for new_id in new_ids)
         for (message, burial, _), new_id in zip(group, new_ids, strict=True):
-            self.done.moved += 1
+            self.result.moved += 1
             self._ids.discard(message.id)
-            if self._teller is not None:
-                self._teller.moved(message, target, new_id, burial)
+            if self._observer is not None:
+                self._observer.moved(message, target, new_id, burial)
         try:
             settled = (await self._held.in_time(self._store.settle(self._queue, Settlement(delete=claims)))).delete
         except BaseException:
-            self.done.twice += len(claims)
+            self.result.twice += len(claims)
             raise
         for (message, _, body), one in zip(group, settled, strict=True):
             if not one.ok:
-                self.done.twice += 1
+                self.result.twice += 1
             elif self._check is not None and claim_in(body) != claim_in(message.body):
                 await self._check.drop(message.body)
         check_settled(self._queue, settled)
 
 
 def target_of(queue: str, burial: Burial | None, to: str | None) -> str:
-    """Return where a buried message goes; only ``to`` leads out of the account. Raises `BadInput` for nowhere."""
+    """Return the queue a dead letter goes to; only ``to`` can name another account. Raises `BadInput` without one."""
     if to is not None and "/" in to and to != queue:
         return parse_reference(to)
     return replay_target(queue, burial, to)

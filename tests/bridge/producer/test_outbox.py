@@ -1,7 +1,6 @@
-"""A relay and what a store may do: refuse for good, be away, take in batches, say nothing, end.
+"""The outbox's relay: damaged rows, a bridge that restarts, cancellation, wrong arguments, drivers, its own faults.
 
-Crossed with: order within a queue, other queues, more rows than one look reads, stores that put once and others, a
-bridge that is told, a bridge that restarts, an outbox in memory, a database that is away.
+What every database and driver has in common is in `tests/conformance/test_outboxes.py`.
 """
 
 from __future__ import annotations
@@ -24,16 +23,12 @@ from sqlalchemy.orm import Session
 from bridge.contract.errors import (
     BadInput,
     ConfigurationError,
-    QueuebellError,
     StoreUnavailable,
-    UnknownOutcome,
     Unsupported,
 )
-from bridge.producer.outbox.bells import hang, ring_here
-from bridge.producer.outbox.database import Link
+from bridge.producer.outbox.database import Link, notify_relays, on_local_commit
 from bridge.producer.outbox.relay import Relay
-from bridge.producer.outbox.rows import OutboxRow
-from bridge.producer.outbox.statements import Execute, Place, insert
+from bridge.producer.outbox.table import Execute, Place
 from bridge.queues.base import Body, Capabilities, NewMessage, PutReceipt, new_messages
 from bridge.queues.http.store import HttpStore
 from queuebell.frameworks.sqlalchemy import Outbox
@@ -41,26 +36,18 @@ from tests.support.outboxes import QUEUE, Rig, SqlAlchemyRig, put
 from tests.support.processes import Processes, until
 from tests.support.sim_loop import pass_time, simulated
 
-# Private: `_behind`: the test plants a fault of the relay there.
+# Private: `_note_busy`: the test plants a fault of the relay there.
 
 
 class FakeStore:
-    """A store that keeps what it is given, and does to each put what it is told to."""
+    """A store that keeps what it is given."""
 
-    def __init__(self, *, once: bool = True, batch_max: int = 32) -> None:
-        self.capabilities = Capabilities(put_once=once, batch_max=batch_max)
+    def __init__(self, *, once: bool = True) -> None:
+        self.capabilities = Capabilities(put_once=once, batch_max=32)
         self.messages: dict[str, list[str]] = {}
-        self.calls: list[int] = []
-        self.meddle: Callable[[str, str], QueuebellError | None] = lambda queue, body: None
 
     async def put(self, queue: str, bodies: Sequence[Body]) -> list[PutReceipt]:
-        self.calls.append(len(bodies))
         given = [message.body.decode() for message in new_messages(bodies)]
-        for body in given:
-            if (error := self.meddle(queue, body)) is not None:
-                if isinstance(error, UnknownOutcome):
-                    self.messages.setdefault(queue, []).extend(given)
-                raise error
         self.messages.setdefault(queue, []).extend(given)
         return [PutReceipt("", "", 0) for _ in given]
 
@@ -91,7 +78,7 @@ async def is_empty(rig: Rig) -> None:
 async def test_a_damaged_row_is_refused_and_holds_up_nothing(
     rig: Rig, once: bool, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is kept with the reason, counted and logged, as one that the store refuses; mended, it goes as any other."""
+    """It is kept with the reason, counted and logged; once repaired, it is put."""
     store = FakeStore(once=once)
     await rig.write(put("1", NewMessage("2", headers={"a": "b"}), "3"))
     before = await rig.query("SELECT headers, body, written_ms, ttl_s FROM queuebell_outbox WHERE id = 2")
@@ -110,7 +97,7 @@ async def test_a_damaged_row_is_refused_and_holds_up_nothing(
 
 
 async def test_a_bridge_that_restarts(rig: Rig, tmp_path: Path) -> None:
-    """What is committed meanwhile waits; each message is there once, in order."""
+    """Rows committed in the meantime wait; each message is there once, in order."""
     async with Processes(tmp_path) as processes:
         bridge = await processes.serve()
         async with HttpStore(bridge.url) as store, rig.relay(store, interval_s=0.05) as relay:
@@ -127,7 +114,7 @@ async def test_a_bridge_that_restarts(rig: Rig, tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_run_gives_way(rig: Rig) -> None:
-    """Also amid a put; the row stays."""
+    """Also during a put; the row stays."""
     begun = asyncio.Event()
 
     class Hanging(FakeStore):
@@ -149,13 +136,12 @@ async def test_a_cancelled_run_gives_way(rig: Rig) -> None:
     "options", [{"interval_s": 0.0}, {"sweep_s": float("nan")}, {"interval_s": float("inf")}, {"close_timeout": -1.0}]
 )
 async def test_numbers_that_are_none_are_refused(rig: Rig, options: dict[str, float]) -> None:
-    """Before anything is read."""
     with pytest.raises(BadInput, match=next(iter(options))):
         rig.relay(FakeStore(), **options)
 
 
 async def test_what_cannot_be_relayed_from_or_to() -> None:
-    """A database in memory, one of another kind, and what is no store."""
+    """A database in memory, and one of another kind."""
     outbox = Outbox(MetaData())
     for engine in (sqlalchemy.create_engine("sqlite://"), create_async_engine("sqlite+aiosqlite://")):
         with pytest.raises(ConfigurationError, match="in memory"):
@@ -167,7 +153,7 @@ async def test_what_cannot_be_relayed_from_or_to() -> None:
 
 
 async def test_a_store_is_needed(rig: Rig) -> None:
-    """An address is none."""
+    """An address is not a store."""
     with pytest.raises(ConfigurationError, match="to a store"):
         rig.relay("http://127.0.0.1:8470")
 
@@ -193,30 +179,23 @@ TABLE = """
 
 
 class Database:
-    """An outbox in memory that notes when it is read; ``kind`` postgresql answers what only that knows by script."""
+    """An outbox in memory that notes when it is read; as ``postgresql`` its driver cannot listen."""
 
     def __init__(self, kind: str = "sqlite") -> None:
         self.place = Place(kind, "queuebell_outbox", "queuebell_outbox")
         self.rows = sqlite3.connect(":memory:", isolation_level=None)
         self.rows.execute(TABLE)
         self.looks: list[float] = []
-        self.said: list[tuple[str, dict[str, object]]] = []
-        self.commits: list[bool] = []
-        self.busy = self.closed = False
-        self.fault: Exception | None = None
-        self.deaf: list[Exception] = []
-        self.heard: list[float] = []
-        self.lost: asyncio.Future[None] | None = None
-        self.listening = False
+        self.closed = False
+        self.listens = 0
 
     def execute(self, statement: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
-        self.said.append((statement, dict(given)))
         if self.place.dialect == "postgresql":
             if "pg_attribute" in statement:
                 ((names,),) = self.rows.execute("SELECT group_concat(name, ' ') FROM pragma_table_info(:p1)", given)
                 return [(names, "17")]
             if "advisory" in statement:
-                return [(not self.busy, "", "")]
+                return [(True, "", "")]
             if "ISOLATION" in statement or "pg_notify" in statement:
                 return [("",)]
         return self.rows.execute(statement, given).fetchall()
@@ -224,37 +203,21 @@ class Database:
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Link]:
         self.looks.append(asyncio.get_running_loop().time())
-        if self.fault is not None:
-            raise self.fault
         yield self  # type: ignore[misc]
 
     async def call(self, work: Callable[[Execute], Any], *, commit: bool = False) -> Any:
-        self.commits.append(commit)
         return work(self.execute)
 
     @asynccontextmanager
-    async def listen(self, ring: Callable[[], None]) -> AsyncIterator[asyncio.Future[None]]:
-        self.heard.append(asyncio.get_running_loop().time())
-        if self.deaf:
-            raise self.deaf.pop(0)
-        self.lost, self.listening = asyncio.get_running_loop().create_future(), True
-        try:
-            yield self.lost
-        finally:
-            self.listening = False
+    async def listen(self, on_commit: Callable[[], None]) -> AsyncIterator[asyncio.Future[None]]:
+        self.listens += 1
+        raise Unsupported("pg8000: cannot")
+        yield
 
     async def close(self) -> None:
         assert not self.closed
         self.closed = True
         self.rows.close()
-
-    def write(self, *bodies: str, queue: str = "billing/orders") -> None:
-        rows = [OutboxRow(f"{queue}-{body}", queue, body.encode(), 0) for body in bodies]
-        insert(self.execute, self.place, rows)
-
-    def count(self) -> int:
-        ((number,),) = self.rows.execute("SELECT COUNT(*) FROM queuebell_outbox")
-        return int(number)
 
 
 def half() -> float:
@@ -276,23 +239,22 @@ def now() -> float:
 
 @simulated
 async def test_a_driver_that_cannot_be_listened_on_is_not_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    """It is looked each interval instead, and one line says so."""
+    """The relay polls instead, and logs that once."""
     database, began = Database("postgresql"), now()
-    database.deaf = [Unsupported("pg8000: cannot")]
     async with relay_of(database, interval_s=2.0) as relay:
         await pass_time(7)
         assert since(began, database.looks)[-3:] == [2, 4, 6]
-        assert len(database.heard) == 1
+        assert database.listens == 1
         assert not relay.state().listening
     assert caplog.messages == ["commits of other processes are not received; polling every 2 s: pg8000: cannot"]
 
 
 @simulated
 async def test_a_fault_of_the_relay_itself_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Its task ends, and whoever leaves learns why."""
+    """Its task ends, and leaving logs the error."""
     database = Database()
     async with relay_of(database) as relay:
-        relay._behind = None  # type: ignore[assignment, method-assign]
+        relay._note_busy = None  # type: ignore[assignment, method-assign]
         await relay.ended()
     (record,) = caplog.records
     assert record.getMessage() == "unexpected error in a task of the outbox"
@@ -300,12 +262,14 @@ async def test_a_fault_of_the_relay_itself_is_logged(caplog: pytest.LogCaptureFi
 
 
 async def test_a_loop_that_is_gone_fails_no_commit() -> None:
-    """Nor does it keep the others from hearing."""
+    """Other relays are still notified."""
     gone = asyncio.new_event_loop()
     gone.close()
     rung = asyncio.Event()
-    take_down = [hang(partial(loop.call_soon_threadsafe, rung.set)) for loop in (gone, asyncio.get_running_loop())]
-    ring_here()
+    take_down = [
+        on_local_commit(partial(loop.call_soon_threadsafe, rung.set)) for loop in (gone, asyncio.get_running_loop())
+    ]
+    notify_relays()
     await rung.wait()
     for each in take_down:
         each()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bridge.brokers.wire.wire import NoWire
-from bridge.brokers.wire.wires import WireUser
+from bridge.brokers.wire import NoWire, WireUser
 from bridge.contract.calls import BOOT_HEADER, CALL_BYTES_MAX, JSON, SERVICE_ABLE_HEADER, TARGET_MAX
 
 if TYPE_CHECKING:

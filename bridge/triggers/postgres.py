@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from bridge.brokers.address import take_prefix
 from bridge.brokers.base import Incoming, Topic
 from bridge.brokers.postgres.access import CHANNEL_BYTES_MAX
-from bridge.brokers.postgres.line import INBOX, PostgresLine
-from bridge.brokers.prefix import take_prefix
+from bridge.brokers.postgres.broker import INBOX, PostgresBroker
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import BusUnavailable, ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX, is_token
@@ -75,14 +75,14 @@ class Notifications:
         self._promising = promising
         self._ours = ours
         self._intake = Intake(bridge, bus, prefix, tell)
-        self._line: PostgresLine | None = None
+        self._line: PostgresBroker | None = None
         self._answers: list[tuple[str, str]] = []
         self._answering: asyncio.Task[None] | None = None
 
-    async def attach(self, line: PostgresLine) -> None:
+    async def attach(self, line: PostgresBroker) -> None:
         """Hear triggers on a fresh connection. Raises `BusUnavailable` and `ConfigurationError`."""
         self._line = line
-        await line.listen_to(self._prefix, self.hear)
+        await line.listen(self._prefix, self.hear)
 
     def hear(self, payload: str, process: int = 0) -> None:
         """Take one payload that a process of the server's said. Never raises."""
@@ -157,7 +157,7 @@ class Promising:
     def __init__(self, bus: str, prefix: str, boot: str) -> None:
         self._bus = bus
         self._promises = Promises(prefix, boot)
-        self._line: PostgresLine | None = None
+        self._line: PostgresBroker | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._listening: asyncio.TimerHandle | None = None
 
@@ -172,7 +172,7 @@ class Promising:
         if self._listening is None:
             self._listen_on()
 
-    def attach(self, line: PostgresLine) -> None:
+    def attach(self, line: PostgresBroker) -> None:
         """Go on with what is owed since the connection before."""
         self._line = line
         self._keep_soon()
@@ -200,7 +200,7 @@ class Promising:
         if self._keeping is None and self._line is not None and self._promises.wait() is not None:
             self._keeping = asyncio.create_task(self._keep(self._line), name=f"promises[{self._bus}]")
 
-    async def _keep(self, line: PostgresLine) -> None:
+    async def _keep(self, line: PostgresBroker) -> None:
         while (wait := self._promises.wait()) is not None:
             await asyncio.sleep(wait)
             try:
@@ -227,7 +227,7 @@ class Voices:
         self._room = Hearing(True, "not checked yet")
         self._looking: asyncio.Task[None] | None = None
 
-    async def attach(self, line: PostgresLine) -> None:
+    async def attach(self, line: PostgresBroker) -> None:
         """Look at once on a fresh connection, and from then on. Raises `BusUnavailable`."""
         await self._look(line)
         await self._ask_room(line)
@@ -246,7 +246,7 @@ class Voices:
         """Return whether the server has connections left, for `/readyz`."""
         return self._room
 
-    async def _look_on(self, line: PostgresLine) -> None:
+    async def _look_on(self, line: PostgresBroker) -> None:
         for number in itertools.count(1):
             await asyncio.sleep(CHECK_EVERY_S)
             try:
@@ -257,14 +257,14 @@ class Voices:
                 log.debug("could not check whether puts send triggers: %s", error, extra={"bus": self._bus})
                 return  # the line is broken then, and the next one looks anew
 
-    async def _ask_room(self, line: PostgresLine) -> None:
+    async def _ask_room(self, line: PostgresBroker) -> None:
         (row,) = await line.ask(ROOM)
         before, self._room = self._room, room(row["used"], row["most"])
         if before.ok != self._room.ok:
             level = logging.INFO if self._room.ok else logging.WARNING
             log.log(level, "%s", self._room.detail, extra={"bus": self._bus})
 
-    async def _look(self, line: PostgresLine) -> None:
+    async def _look(self, line: PostgresBroker) -> None:
         rows = await line.ask(LOOK, line.search_path is None)
         before, self._hearing = self._hearing, hearing((Voice(**row) for row in rows), self._prefix)
         if before == self._hearing:
@@ -302,9 +302,9 @@ class Listening:
         self._promising = Promising(name, self._prefix, bridge.boot)
         self._notifications = Notifications(bridge, name, self._prefix, bridge.emit, self._promising, ours)
         self._voices = Voices(name, self._prefix, bridge.gap)
-        PostgresLine(given)  # a wrong address is told here
-        self._supervised: Supervised[PostgresLine] = Supervised(
-            lambda: PostgresLine(given), name, self._up, bridge.gap,
+        PostgresBroker(given)  # a wrong address is told here
+        self._supervised: Supervised[PostgresBroker] = Supervised(
+            lambda: PostgresBroker(given), name, self._up, bridge.gap,
             on_down=self._down, tell=bridge.emit, draw=draw,
         )  # fmt: skip
 
@@ -329,7 +329,7 @@ class Listening:
         """Return whether the database's server has connections left, for `/readyz`."""
         return self._voices.check_room()
 
-    async def _up(self, line: PostgresLine) -> None:
+    async def _up(self, line: PostgresBroker) -> None:
         await self._notifications.attach(line)
         await self._voices.attach(line)
         self._promising.attach(line)

@@ -16,9 +16,8 @@ from nats.aio.client import Client
 
 from bridge.brokers.address import Host
 from bridge.brokers.base import ANY, Incoming
-from bridge.brokers.nats import jetstream
-from bridge.brokers.nats.broker import NatsBroker
-from bridge.brokers.nats.jetstream import Durable
+from bridge.brokers.nats import broker as nats_broker
+from bridge.brokers.nats.broker import Durable, NatsBroker
 from bridge.contract.errors import BusUnavailable, ConfigurationError
 from tests.conformance.broker import Ear, publish_all
 from tests.support.brokers import NatsServer
@@ -300,7 +299,7 @@ async def test_a_consumer_that_is_deleted_between_two_requests_breaks_the_connec
         before.setattr(Durable, "pull", lambda durable: asks.append(durable))
         await broker.subscribe(("t", ANY), Ear(), at_least_once=True)
     await bare.jsm().delete_consumer("triggers", "mine")
-    monkeypatch.setattr(jetstream, "AGAIN_S", 0.001)
+    monkeypatch.setattr(nats_broker, "AGAIN_S", 0.001)
     pulls, pull = [0], Durable.pull
 
     def counted(durable: Durable) -> None:
@@ -310,4 +309,4 @@ async def test_a_consumer_that_is_deleted_between_two_requests_breaks_the_connec
     monkeypatch.setattr(Durable, "pull", counted)
     asks[0].pull()
     assert "the consumer mine of stream triggers no longer answers" in await broker.broken()
-    assert pulls == [jetstream.UNANSWERED_MAX]
+    assert pulls == [nats_broker.UNANSWERED_MAX]

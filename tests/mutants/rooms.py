@@ -140,7 +140,7 @@ ROOMS: Final = (
         "bridge/http/api bridge/http/server bridge/service bridge/queues/test_http.py reference/test_openapi.py",
         f"{_QUEUES}::TestHttpStore",
     ),
-    _room("wire", "bridge/http/wire/*.py bridge/contract/calls.py", "bridge/http/wire bridge/brokers/wire"),
+    _room("wire", "bridge/http/wire/*.py bridge/contract/calls.py", "bridge/http/wire bridge/brokers/test_wire.py"),
     _room("page", "bridge/http/page/*.py", "bridge/http/page bridge/http/api/test_access.py"),
     _room(
         "server",

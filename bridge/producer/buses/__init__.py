@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from bridge.brokers.address import class_for
 from bridge.brokers.credential import ApiKey, key_option
-from bridge.brokers.schemes import class_for
 from bridge.producer.bus import Bus
 
 SCHEMES: Final[dict[str, tuple[str, str]]] = {

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from bridge.brokers import broker_maker
+from bridge.brokers.address import take_prefix
 from bridge.brokers.base import Broker
-from bridge.brokers.prefix import take_prefix
 from bridge.contract.errors import BadInput, BusUnavailable
 from bridge.contract.event import CloudQueueWorkDetected, encode_event
 from bridge.producer.buses.connected import ConnectedBus

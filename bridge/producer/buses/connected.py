@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from bridge.brokers.base import Broker
-from bridge.brokers.postgres.line import PostgresLine
+from bridge.brokers.postgres.broker import PostgresBroker
 from bridge.contract.errors import BusUnavailable, Closed, ConfigurationError
 
 CLOSE_S: Final = 3.0
 
 
-C = TypeVar("C", bound=Broker | PostgresLine)
+C = TypeVar("C", bound=Broker | PostgresBroker)
 
 
 class ConnectedBus(Generic[C]):

@@ -14,12 +14,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
 from bridge.brokers.address import Address, TlsOptions
-from bridge.brokers.base import Incoming
-from bridge.brokers.complaints import Complaints
-from bridge.brokers.nats.broker import NatsBroker
-from bridge.brokers.nats.hearing import hearing
-from bridge.brokers.nats.servers import Servers
-from bridge.brokers.topics import Topics
+from bridge.brokers.base import Incoming, Topics
+from bridge.brokers.connection import ThrottledWarnings
+from bridge.brokers.nats.access import Servers
+from bridge.brokers.nats.broker import NatsBroker, message_callback
 from bridge.contract.errors import (
     BadInput,
     BusUnavailable,
@@ -85,7 +83,7 @@ class Wire:
         self._open: dict[str, Answers] = {}
         self._inbox: tuple[str, ...] = ()
         self._topics = Topics(".", "*")
-        self._complaints = Complaints(where.text)
+        self._warnings = ThrottledWarnings(where.text)
         self._closed = False
 
     def check_open(self) -> None:
@@ -175,7 +173,7 @@ class Wire:
         """
         await self.connect()
         with self.asking() as answers:
-            heard = hearing(answers.heard, self._topics, self._complaints)
+            heard = message_callback(answers.heard, self._topics, self._warnings)
             broker = self._broker
             if broker is None:
                 raise StoreUnavailable("jetstream: the connection is gone; nothing was sent")

@@ -12,7 +12,7 @@ from typing import Any, Final
 from bridge.contract.errors import BlobNotFound, ConfigurationError
 from bridge.queues.azure.account import AzureAccount
 from bridge.queues.lazy_client import LazyClient
-from bridge.storage.blobs.base import Blob, CheckedBlobs, is_name
+from bridge.storage.blobs.base import Blob, BlobStore, is_name
 
 ANSWER_S: Final = 60.0
 CONTAINER: Final = "queuebell-claims"
@@ -20,7 +20,7 @@ CONTAINER: Final = "queuebell-claims"
 _container = re.compile(r"[a-z0-9](-?[a-z0-9])*").fullmatch
 
 
-class AzureBlobs(CheckedBlobs):
+class AzureBlobs(BlobStore):
     """The block blobs of one container (`AzureAccount`, option ``container``), which must be there (`BlobStore`)."""
 
     def __init__(self, url: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from bridge.contract.errors import BlobNotFound, Closed, ConfigurationError, StoreFull, StoreUnavailable
-from bridge.storage.blobs.base import Blob, CheckedBlobs, is_name
+from bridge.storage.blobs.base import Blob, BlobStore, is_name
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ _INCOMING: Final = ".incoming"
 _LEFT_BEHIND_S: Final = 86_400.0
 
 
-class FileBlobs(CheckedBlobs):
+class FileBlobs(BlobStore):
     """Blobs below ``root``, which is made if it is missing (`BlobStore`).
 
     A blob is written beside the others, flushed to the disk and then moved into its place, so that nobody ever reads

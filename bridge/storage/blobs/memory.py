@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 
 from bridge.contract.errors import BlobNotFound, Closed
-from bridge.storage.blobs.base import Blob, CheckedBlobs
+from bridge.storage.blobs.base import Blob, BlobStore
 
 _shared: dict[str, dict[str, tuple[bytes, float]]] = {}
 
 
-class MemoryBlobs(CheckedBlobs):
+class MemoryBlobs(BlobStore):
     """Blobs that last as long as the process (`BlobStore`); stores of one name share them. ``clock`` is in seconds."""
 
     def __init__(self, name: str = "default", *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 from bridge.contract.errors import BlobNotFound, ConfigurationError, StoreError, UnknownOutcome
 from bridge.queues.lazy_client import LazyClient
 from bridge.queues.sqs.client import client
-from bridge.storage.blobs.base import Blob, CheckedBlobs, is_name
+from bridge.storage.blobs.base import Blob, BlobStore, is_name
 
 ANSWER_S: Final = 60
 OPTIONS: Final = ("endpoint", "region")
@@ -22,7 +22,7 @@ _bucket = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]").fullmatch
 _MISSING: Final = frozenset({"NoSuchKey", "404"})
 
 
-class S3Blobs(CheckedBlobs):
+class S3Blobs(BlobStore):
     """The objects below ``s3://BUCKET[/PREFIX][?region=...&endpoint=https://...]`` (`BlobStore`).
 
     The prefix is a blob's name. The bucket must be there; credentials are those of the environment. Connects at the

@@ -13,7 +13,7 @@ from typing import Any, Final
 from bridge.contract.errors import ConfigurationError, Conflict, StoreError
 from bridge.queues.azure.account import AzureAccount
 from bridge.queues.lazy_client import LazyClient
-from bridge.storage.tables.base import CheckedTable, Entity, changed, exists
+from bridge.storage.tables.base import Entity, TableStore, changed, exists
 
 ANSWER_S: Final = 10.0
 TABLE: Final = "queuebell"
@@ -25,7 +25,7 @@ _CHANGED: Final = frozenset(
 )
 
 
-class AzureTable(CheckedTable):
+class AzureTable(TableStore):
     """The entities of one table (`AzureAccount`, option ``table``), which must be there (`TableStore`).
 
     Timestamp and ETag are the service's.

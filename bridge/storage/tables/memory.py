@@ -10,13 +10,13 @@ from collections.abc import Callable
 import msgspec
 
 from bridge.contract.errors import Closed
-from bridge.storage.tables.base import CheckedTable, Entity, changed, exists
+from bridge.storage.tables.base import Entity, TableStore, changed, exists
 
 _shared: dict[str, dict[tuple[str, str], Entity]] = {}
 _etags = itertools.count(1)
 
 
-class MemoryTable(CheckedTable):
+class MemoryTable(TableStore):
     """Entities that last as long as the process (`TableStore`); stores of one name share them.
 
     ``clock`` is in seconds since the epoch.

@@ -9,7 +9,7 @@ from typing import Any, Final
 from bridge.brokers.postgres.access import PostgresAccess
 from bridge.contract.errors import Closed
 from bridge.queues.postgres.connections import PostgresConnections
-from bridge.storage.tables.base import CheckedTable, Entity, changed, exists
+from bridge.storage.tables.base import Entity, TableStore, changed, exists
 
 CONNECTIONS: Final = 4
 CALL_S: Final = 60.0
@@ -46,7 +46,7 @@ _LIST: Final = (
 )
 
 
-class PostgresTable(CheckedTable):
+class PostgresTable(TableStore):
     """Entities in the table ``queuebell_entities`` (`TableStore`), which is made at the first call if it is missing.
 
     All times are the server's. ``etags`` gives texts that are never the same twice.

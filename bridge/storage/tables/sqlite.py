@@ -24,7 +24,7 @@ from bridge.contract.errors import (
     UnknownOutcome,
     named,
 )
-from bridge.storage.tables.base import CheckedTable, Entity, changed, exists
+from bridge.storage.tables.base import Entity, TableStore, changed, exists
 
 log = logging.getLogger("queuebell.store")
 
@@ -51,7 +51,7 @@ _LIST: Final = (
 _BUSY_S: Final = 5.0
 
 
-class SqliteTable(CheckedTable):
+class SqliteTable(TableStore):
     """Entities in one file, made if it is missing (`TableStore`).
 
     It is written with a rollback journal and flushed at every commit, so that what was answered survives a loss of

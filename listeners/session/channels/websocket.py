@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from bridge.brokers.credential import ApiKey, Credential
-from bridge.brokers.wire.wire import NotSent, NoWire, Wire
-from bridge.brokers.wire.wires import WireUser
+from bridge.brokers.wire import NotSent, NoWire, Wire, WireUser
 from bridge.contract.address import HttpAddress, http_addresses, in_one_text
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import ChannelLost, ChannelRefused

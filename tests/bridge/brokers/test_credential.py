@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from bridge.brokers.client_certificate import JUDGED_EVERY_S, ClientCertificate
-from bridge.brokers.credential import Credential, key_option
+from bridge.brokers.credential import JUDGED_EVERY_S, ClientCertificate, Credential, key_option
 from bridge.brokers.postgres.access import PostgresAccess
 from bridge.contract.address import http_addresses
 from bridge.contract.errors import ConfigurationError

@@ -109,8 +109,8 @@ def test_where_the_server_is_found(tmp_path: Path) -> None:
 
 def test_the_word_among_urls() -> None:
     """With and without a port, once, beside other brokers and in its place."""
-    assert EmbeddedNats.among(["nats://embedded:4222", "tls://x"]) is None
-    server = EmbeddedNats.among(["nats://a", "embedded:4223", "nats://b"])
+    assert EmbeddedNats.from_urls(["nats://embedded:4222", "tls://x"]) is None
+    server = EmbeddedNats.from_urls(["nats://a", "embedded:4223", "nats://b"])
     assert server.resolve(["nats://a", "embedded:4223", "nats://b"]) == (
         "nats://a",
         "nats://127.0.0.1:4223",
@@ -118,7 +118,7 @@ def test_the_word_among_urls() -> None:
     )
     for wrong in (["embedded:"], ["embedded:x"], ["embedded:0"], ["embedded:65536"], ["embedded", "embedded:4222"]):
         with pytest.raises(ConfigurationError, match=r"^nats: "):
-            EmbeddedNats.among(wrong)
+            EmbeddedNats.from_urls(wrong)
 
 
 async def test_without_a_server_one_line_and_78(processes: Processes) -> None:

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from bridge.brokers import broker_maker, extras, open_broker
-from bridge.brokers.address import Host
+from bridge.brokers.address import Host, take_prefix, with_prefix
 from bridge.brokers.extras import hint
-from bridge.brokers.nats.servers import LEARNED_MAX, Servers
-from bridge.brokers.prefix import take_prefix, with_prefix
+from bridge.brokers.nats.access import LEARNED_MAX, Servers
 from bridge.contract.errors import BusUnavailable, ChannelLost, ConfigurationError, QueuebellError
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.names import DEFAULT_PREFIX

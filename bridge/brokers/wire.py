@@ -1,14 +1,20 @@
-"""One connection to a bridge: calls up, answers down, and the frames of one session.
+"""The client's half of the connections to bridges (docs/channels.md): calls up, answers down, frames of a session.
 
-WebSocket itself (RFC 6455) is the `websockets` library's, of which only the part without I/O is used. A frame is
-written in the turn of the loop in which it is sent, and an answer wakes its caller in the turn in which it is read.
+A `WireUser` is one store's, publisher's or listener's use of them. A `Wire` is one connection: there is one to each
+bridge for each event loop, key and TLS context. WebSocket itself (RFC 6455) is the `websockets` library's part without
+I/O. A frame is written in the turn of the loop in which it is sent, and an answer wakes its caller in the turn in which
+it is read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
+import os
+import ssl
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -20,7 +26,7 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
-from bridge.brokers.ending import why_unreachable
+from bridge.brokers.connection import why_unreachable
 from bridge.contract.calls import WINDOW, AnswerFrame, decode_answer, encode_call, settles
 from bridge.contract.errors import BadInput, Closed
 from bridge.contract.wire import (
@@ -37,32 +43,36 @@ from bridge.contract.wire import (
 )
 
 if TYPE_CHECKING:
+    from bridge.brokers.credential import Credential
     from bridge.contract.address import HttpAddress
 
 PATH: Final = "/v1/sessions"
+WITHOUT_S: Final = 60.0
+"""How long HTTP is used after no wire could be opened."""
 IDLE_S: Final = 30.0
-"""A wire that carries nothing ends after so long; the bridge ends its own after 90 s."""
+"""A wire without calls and session is closed after this time; the bridge closes its end after 90 s."""
 SETTLING_MAX: Final = 64
-"""Settlements that are not answered; further ones wait for their turn."""
+"""The most settlements without an answer; further ones wait."""
 CLOSE_WITHIN_S: Final = 1.0
 SILENT_S: Final = 5.0
-"""A wire on which nothing came for so long is given up with its session: heartbeats are as frequent."""
+"""A wire that receives nothing for this time is closed with its session: heartbeats are as frequent."""
 _MESSAGE_MAX: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 65_536
 _ABNORMAL: Final = 1006
 _log = logging.getLogger("queuebell.wire")
+Key = tuple[str, str | None, ssl.SSLContext | None]
 
 
 class NotSent(Exception):
-    """A call was not sent, or the bridge did not carry it out: it may be made again, there or elsewhere."""
+    """A call was not sent, or the bridge did not carry it out: it can be repeated, there or at another bridge."""
 
 
 class Unanswered(Exception):
-    """A call was sent, and its answer did not come."""
+    """A call was sent, and there was no answer."""
 
 
 class NoWire(Exception):
-    """What answers opens no wire; ``status``, ``headers`` (in lower case) and ``body`` are what it answered, if any."""
+    """The server does not open a wire; ``status``, ``headers`` (names in lower case) and ``body`` are its answer."""
 
     def __init__(self, why: str, status: int = 0, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
         super().__init__(why)
@@ -72,13 +82,228 @@ class NoWire(Exception):
 
     @property
     def refused(self) -> bool:
-        """Whether it is a bridge, which does not accept the key; anything else between may answer the same."""
+        """Whether a bridge rejects the key; a proxy may answer with the same status."""
         problem = self.headers.get("content-type", "").startswith("application/problem+json")
         return self.status in (401, 403) and problem
 
 
+class WireUser:
+    """Makes the calls of one store, publisher or listener to its bridges, with its ``credential``."""
+
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
+        self._mine: set[Wire] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
+        """Calls that wait until a wire is open."""
+        self._closed = False
+        _users.add(self)
+
+    def forget(self) -> None:
+        """Drop all wires without closing them: they belong to the parent process."""
+        self._mine = set()
+
+    def worth_asking(self, where: HttpAddress) -> bool:
+        """Return whether to try a wire to this address, rather than HTTP."""
+        found = _of_loops.get(loop := asyncio.get_running_loop())
+        until = 0.0 if found is None else found.without.get(where.url, 0.0)
+        return not until or loop.time() >= until
+
+    async def call(
+        self,
+        where: HttpAddress,
+        method: str,
+        target: str,
+        body: bytes,
+        media: str,
+        *,
+        within_s: float,
+        connect_s: float | None = None,
+    ) -> tuple[AnswerFrame, Ready]:
+        """Make one call over the wire to ``where``, and return its answer and the bridge's first frame.
+
+        Raises as `Wire.call` and `wire` do.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        wire = await self.wire(where, min(within_s, connect_s or within_s))
+        answer = await wire.call(self, method, target, body, media, max(0.0, deadline - loop.time()))
+        return answer, wire.ready.result()
+
+    async def wire(self, where: HttpAddress, within_s: float) -> Wire:
+        """Return the wire to this address, and open it if there is none.
+
+        Raises `NotSent` where the bridge cannot be reached, and `NoWire` where the server does not open one, which is
+        remembered for a minute unless the key was rejected.
+        """
+        wires = _of_loops.setdefault(asyncio.get_running_loop(), _Wires())
+        key = (where.url, self._credential.headers().get("Authorization"), self._tls(where))
+        wire = wires.open.get(key)
+        if wire is None or not wire.open:
+            wire = await self._opened(wires, key, where, within_s)
+        await self._use(wire)
+        return wire
+
+    async def link(self, where: HttpAddress, session: WireSession, within_s: float) -> Wire:
+        """Start a session on the shared wire, or on a wire of its own if that has one, and return the wire."""
+        wire = await self.wire(where, within_s)
+        if wire.has_session:
+            try:
+                async with asyncio.timeout(within_s):
+                    wire = await _dial(where, self._credential.headers().get("Authorization"), self._tls(where))
+            except TimeoutError:
+                raise NotSent("time-out") from None
+            except OSError as error:
+                raise NotSent(why_unreachable(error)) from error
+            await self._use(wire)
+        if not wire.open:
+            raise NotSent("it closed the connection")
+        wire.attach(session)
+        return wire
+
+    def _tls(self, where: HttpAddress) -> ssl.SSLContext | None:
+        return self._credential.tls() or (_default_tls() if where.scheme == "https" else None)
+
+    async def _use(self, wire: Wire) -> None:
+        if self._closed:
+            if not wire.users:
+                await wire.close()
+            raise Closed("the store was closed")
+        if self not in wire.users:
+            wire.users.add(self)
+            self._mine = {each for each in self._mine if each.open}
+            self._mine.add(wire)
+
+    async def _opened(self, wires: _Wires, key: Key, where: HttpAddress, within_s: float) -> Wire:
+        loop = asyncio.get_running_loop()
+        opening = wires.opening.get(key)
+        if opening is None:
+            opening = wires.opening[key] = _Opening(loop.create_task(_open(wires, key, where), name="opening a wire"))
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.add(waiter)
+        opening.waiting[waiter] = None
+        try:
+            if not opening.task.done():
+                async with asyncio.timeout(within_s):
+                    await waiter
+            return opening.task.result()
+        except TimeoutError:
+            # A proxy may drop WebSockets silently.
+            wires.without[where.url] = loop.time() + WITHOUT_S
+            raise NotSent("time-out") from None
+        except OSError as error:
+            raise NotSent(why_unreachable(error)) from error
+        except NoWire as error:
+            if not error.refused:
+                wires.without[where.url] = loop.time() + WITHOUT_S
+            raise
+        finally:
+            self._waiters.discard(waiter)
+            del opening.waiting[waiter]
+            if not opening.waiting and not opening.task.done():
+                wires.opening.pop(key, None)
+                opening.task.cancel()
+
+    async def close(self) -> None:
+        """Fail this user's calls, and close the wires without other users; may be called twice."""
+        self._closed = True
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(Closed("the store was closed"))
+        loop = asyncio.get_running_loop()
+        # Wires of a loop that has ended have ended with it.
+        mine, self._mine = {wire for wire in self._mine if wire.loop is loop}, set()
+        left = []
+        for wire in mine:
+            wire.fail_calls(self)
+            if wire.release(self):
+                left.append(wire)
+        if left:
+            await asyncio.gather(*(wire.close() for wire in left))
+
+
+class _Opening:
+    """A wire that is being opened; cancelled with the last caller that waits for it."""
+
+    def __init__(self, task: asyncio.Task[Wire]) -> None:
+        self.task = task
+        self.waiting: dict[asyncio.Future[None], None] = {}
+        """In the order of their calls."""
+        task.add_done_callback(self._wake)
+
+    def _wake(self, task: asyncio.Task[Wire]) -> None:
+        if not task.cancelled():
+            task.exception()  # retrieved: its callers may be gone
+        for waiter in self.waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class _Wires:
+    """The wires of one event loop."""
+
+    def __init__(self) -> None:
+        self.open: dict[Key, Wire] = {}
+        self.opening: dict[Key, _Opening] = {}
+        self.without: dict[str, float] = {}
+        """Until when HTTP is used, by address."""
+
+
+# Wires remove themselves at their end, so that their loop can be freed.
+_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Wires] = weakref.WeakKeyDictionary()
+_users: weakref.WeakSet[WireUser] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    """Drop the connections of the parent process without closing them."""
+    _of_loops.clear()
+    for user in _users:
+        user.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+async def _open(wires: _Wires, key: Key, where: HttpAddress) -> Wire:
+    try:
+        wire = await _dial(where, key[1], key[2])
+    finally:
+        mine = wires.opening.get(key)
+        if mine is not None and mine.task is asyncio.current_task():
+            del wires.opening[key]
+    wires.open[key] = wire
+    wire.gone = functools.partial(_forget, wires, key, wire)
+    return wire
+
+
+def _forget(wires: _Wires, key: Key, wire: Wire) -> None:
+    if wires.open.get(key) is wire:
+        del wires.open[key]
+
+
+async def _dial(where: HttpAddress, authorization: str | None, tls: ssl.SSLContext | None) -> Wire:
+    loop = asyncio.get_running_loop()
+    # A name may have addresses that lead nowhere.
+    delay = 0.25 if where.host.strip("0123456789.:[]") else None
+    _, wire = await loop.create_connection(
+        lambda: Wire(where, authorization), where.host, where.port, ssl=tls, happy_eyeballs_delay=delay
+    )
+    try:
+        await wire.ready
+    except BaseException:
+        wire.end()
+        raise
+    wire.begin_idling()
+    return wire
+
+
+@functools.lru_cache(1)
+def _default_tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
 class _Sent:
-    """One call; ``n`` is 0 while it waits for its turn."""
+    """One call; ``n`` is 0 until it is sent."""
 
     __slots__ = ("body", "deadline", "future", "media", "method", "n", "owner", "settles", "target")
 
@@ -104,7 +329,7 @@ class _Sent:
 
 
 class WireSession(Protocol):
-    """The listener's end of the session that a wire carries."""
+    """The listener's end of a wire's session."""
 
     def on_frame(self, frame: DownFrame) -> None:
         """Process one frame; frames come in order."""
@@ -114,7 +339,7 @@ class WireSession(Protocol):
 
 
 class Wire(asyncio.Protocol):
-    """A connection to the bridge at ``where``; made by `bridge.brokers.wire.wires`."""
+    """A connection to the bridge at ``where``, opened by a `WireUser`."""
 
     def __init__(self, where: HttpAddress, authorization: str | None) -> None:
         self.loop = asyncio.get_running_loop()
@@ -126,19 +351,18 @@ class Wire(asyncio.Protocol):
         self._authorization = authorization
         self._transport: asyncio.Transport | None = None
         self.ready: asyncio.Future[Ready] = self.loop.create_future()
-        # Whoever asked may be gone.
-        self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
-        """Set once calls and a session may go; fails with `NoWire` or `NotSent`."""
+        """Set when calls and a session can start; fails with `NoWire` or `NotSent`."""
+        self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # its callers may be gone
         self.gone: Callable[[], object] | None = None
-        """Called once it has ended."""
+        """Called at its end."""
         self.users: set[object] = set()
-        """Those who have it open: without any it is closed."""
+        """Closed without any."""
         self.session: WireSession | None = None
         self._greeted = False
         self._leaving = False
-        """Whether the bridge has not yet said that the session before has ended."""
+        """Whether the bridge has not yet confirmed the end of the previous session."""
         self.retired = False
-        """Whether nothing new goes over it: it ends once everything is answered."""
+        """Whether it accepts nothing new, and ends once everything is answered."""
         self._closed = self.loop.create_future()
         self._n = 0
         self._window = WINDOW
@@ -156,7 +380,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether calls may go."""
+        """Whether it accepts calls."""
         return not self.retired and self._transport is not None and not self._transport.is_closing()
 
     # Calls
@@ -166,8 +390,8 @@ class Wire(asyncio.Protocol):
     ) -> AnswerFrame:
         """Make one call and wait for its answer, for ``within_s`` seconds at most.
 
-        Raises `NotSent` or `Unanswered`, and `Closed` where its owner went meanwhile. Who is cancelled does not wait
-        any more; a call that was sent may be carried out all the same.
+        Raises `NotSent` or `Unanswered`, and `Closed` if its owner closed meanwhile. A call that was sent and then
+        cancelled may be carried out.
         """
         if not self.open:
             raise NotSent("it closed the connection")
@@ -182,9 +406,9 @@ class Wire(asyncio.Protocol):
         return await future
 
     def _pump(self) -> None:
-        """Send what may go: settlements first, so that no lease lapses behind other calls."""
+        """Send calls within the limits: settlements first, so that no lease lapses behind other calls."""
         if self._socket.state is not State.OPEN:
-            return  # what waits was not sent, and is told so when the connection has ended
+            return  # waiting calls fail as not sent at the end of the connection
         while self._first and self._settling < SETTLING_MAX and not self._paused:
             self._send_call(self._first.popleft())
         while self._then and self._in_window < self._window and not self._paused:
@@ -203,7 +427,7 @@ class Wire(asyncio.Protocol):
         sent.body = b""
         self._write()
 
-    def _answered(self, data: bytes) -> None:
+    def _on_answer(self, data: bytes) -> None:
         answer = decode_answer(data)
         sent = None if answer is None else self._sent.pop(answer.n, None)
         if answer is None or sent is None:
@@ -222,8 +446,8 @@ class Wire(asyncio.Protocol):
         else:
             self._in_window -= 1
 
-    def forsake(self, owner: object) -> None:
-        """Fail the calls of an owner that goes."""
+    def fail_calls(self, owner: object) -> None:
+        """Fail the calls of an owner that closes."""
         for sent in [*self._sent.values(), *self._first, *self._then]:
             if sent.owner is owner and not sent.future.done():
                 sent.future.set_exception(Closed("the store was closed"))
@@ -246,11 +470,11 @@ class Wire(asyncio.Protocol):
             if sent.deadline <= now:
                 if not sent.future.done():
                     sent.future.set_exception(Unanswered("time-out"))
-                # It keeps its place, for the bridge counts it until it is answered.
+                # It keeps its place: the bridge counts it until it is answered.
                 sent.deadline = math.inf
                 silent = True
         if silent and (self._heard_at < self._used_at or self._in_window >= self._window):
-            # Nothing came for as long as a call may take, or no call can go any more.
+            # Nothing arrived for as long as a call may take, or the window stays full.
             self.retire()
         self._pump()
         if self.retired:
@@ -262,16 +486,16 @@ class Wire(asyncio.Protocol):
     # The session
 
     @property
-    def taken(self) -> bool:
-        """Whether it has a session, or the one before has not ended at the bridge."""
+    def has_session(self) -> bool:
+        """Whether it has a session, or the previous one has not ended at the bridge."""
         return self.session is not None or self._leaving
 
     def attach(self, session: WireSession) -> None:
-        """Begin the session of this wire."""
+        """Start the session of this wire."""
         self.session, self._greeted = session, False
 
     def detach(self, session: WireSession) -> None:
-        """End its session: the frames that follow are nobody's. A wire on which nothing comes is given up."""
+        """End its session and drop the frames that follow. A wire that receives nothing is closed."""
         if self.session is not session:
             return
         now = self.loop.time()
@@ -285,7 +509,7 @@ class Wire(asyncio.Protocol):
             self._end_if_done()
 
     def send(self, frame: UpFrame) -> None:
-        """Put a frame of the session on its way; after a break it is dropped."""
+        """Send a frame of the session; dropped after the end of the connection."""
         if self._socket.state is State.OPEN:
             self._greeted = self._greeted or isinstance(frame, Hello)
             self._socket.send_text(encode_frame(frame))
@@ -340,7 +564,7 @@ class Wire(asyncio.Protocol):
     # The end
 
     def retire(self) -> None:
-        """Take nothing new, and end once everything that was sent is answered or out of time."""
+        """Accept nothing new, and end once every call is answered or out of time."""
         self.retired = True
         self._end_if_done()
 
@@ -350,7 +574,7 @@ class Wire(asyncio.Protocol):
             self.end()
 
     def end(self) -> None:
-        """Close the connection; what was written leaves first."""
+        """Close the connection after sending what was written."""
         self.retired = True
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -359,20 +583,20 @@ class Wire(asyncio.Protocol):
             self._socket.send_close(1000)
             self._write()
         transport.close()
-        # A peer that does not read keeps nobody waiting.
+        # A peer that does not read must not delay the end.
         if self._idle is not None:
             self._idle.cancel()
         self._idle = self.loop.call_later(CLOSE_WITHIN_S, transport.abort)
 
     async def close(self) -> None:
-        """Close the connection, and wait for its end, a second at most."""
+        """Close the connection and wait for its end, one second at most."""
         self.end()
         if self._transport is not None:
             await asyncio.wait([self._closed], timeout=CLOSE_WITHIN_S)
             self._transport.abort()
 
-    def leave(self, user: object) -> bool:
-        """Let go of a user; say whether nobody is left who has it open."""
+    def release(self, user: object) -> bool:
+        """Remove a user; return whether it was the last one."""
         self.users.discard(user)
         return not self.users
 
@@ -388,10 +612,10 @@ class Wire(asyncio.Protocol):
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for the wire."""
+        """Send the handshake."""
         self._transport = cast(asyncio.Transport, transport)
         if hasattr(transport, "max_size"):
-            # asyncio reads into fresh 256 KiB each time, which costs more than the reading.
+            # asyncio would allocate 256 KiB for each read, which costs more than the read.
             transport.max_size = _READ_BYTES
         request = self._socket.connect()
         if self._authorization is not None:
@@ -400,14 +624,14 @@ class Wire(asyncio.Protocol):
         self._write()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; an exception while one frame is processed costs that frame."""
+        """Process received data; an exception in one frame costs that frame."""
         self._heard_at = self.loop.time()
         self._socket.receive_data(data)
         if self._socket.handshake_exc is not None and not self._socket.events:
             self._fail_opening(NoWire("its answer is not HTTP/1.1"))
         for event in self._socket.events_received():
             try:
-                self._take(event)
+                self._process(event)
             except Exception:  # noqa: BLE001 - it costs this frame
                 _log.exception(
                     "unexpected error in a frame from the bridge at %s; other frames are not affected", self._where.url
@@ -417,18 +641,18 @@ class Wire(asyncio.Protocol):
         if self._socket.state is State.CLOSING and self._transport is not None:
             self._transport.close()
 
-    def _take(self, event: object) -> None:
+    def _process(self, event: object) -> None:
         if isinstance(event, Frame):
             opcode = event.opcode
             if (opcode is Opcode.TEXT or opcode is Opcode.BINARY) and event.fin:
-                self._whole(opcode, bytes(event.data))
+                self._on_message(opcode, bytes(event.data))
             elif opcode is Opcode.TEXT or opcode is Opcode.BINARY:
                 self._part_of, self._parts = opcode, [bytes(event.data)]
             elif opcode is Opcode.CONT:
                 self._parts.append(bytes(event.data))
                 if event.fin:
                     whole, self._parts = b"".join(self._parts), []
-                    self._whole(self._part_of, whole)
+                    self._on_message(self._part_of, whole)
         elif isinstance(event, Response) and self._socket.handshake_exc is not None:
             headers = {name.lower(): value for name, value in event.headers.raw_items()}
             why = f"it returned status {event.status_code}"
@@ -436,9 +660,9 @@ class Wire(asyncio.Protocol):
         elif isinstance(event, Response) and self._socket.subprotocol != SUBPROTOCOL:
             self._fail_opening(NoWire(f"it does not support {SUBPROTOCOL}"))
 
-    def _whole(self, opcode: Opcode, data: bytes) -> None:
+    def _on_message(self, opcode: Opcode, data: bytes) -> None:
         if opcode is Opcode.BINARY:
-            self._answered(data)
+            self._on_answer(data)
         else:
             self._on_frame(data)
 
@@ -450,12 +674,12 @@ class Wire(asyncio.Protocol):
             self._transport.close()
 
     def eof_received(self) -> bool:
-        """Hear that the bridge writes no more."""
+        """Process the end of the bridge's data."""
         self._socket.receive_eof()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what waits, each by whether it was sent."""
+        """Fail all calls, by whether they were sent, and the session."""
         self.retired = True
         for timer in (self._timer, self._idle):
             if timer is not None:
@@ -481,11 +705,11 @@ class Wire(asyncio.Protocol):
             self._closed.set_result(None)
 
     def pause_writing(self) -> None:
-        """Send no more calls until the bridge has read some of them; frames of the session go on."""
+        """Pause calls until the bridge has read more; frames of the session continue."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """Send on."""
+        """Resume calls."""
         self._paused = False
         self._pump()
         if self.retired:
@@ -500,5 +724,5 @@ class Wire(asyncio.Protocol):
                 transport.write(data)
 
     def begin_idling(self) -> None:
-        """Count the time in which nothing is carried, from now on."""
+        """Start the idle timer."""
         self._idle = self.loop.call_later(IDLE_S, self._check_idle)

@@ -30,9 +30,8 @@ import pytest
 from aiohttp import web
 
 from bridge.access.access_watch import AccessWatch
-from bridge.brokers.wire import wire as wire_module
-from bridge.brokers.wire import wires
-from bridge.brokers.wire.wire import Wire
+from bridge.brokers import wire as wires
+from bridge.brokers.wire import Wire
 from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_call, encode_answer
 from bridge.contract.errors import ChannelLost, Closed, NotAllowed, StoreUnavailable, UnknownOutcome
 from bridge.contract.wire import Bye, Ended, Goaway, Hello, Ready, Welcome, encode_frame
@@ -381,7 +380,7 @@ async def test_an_idle_wire_ends_and_the_next_call_opens_another(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One with a session does not."""
-    monkeypatch.setattr(wire_module, "IDLE_S", 0.05)
+    monkeypatch.setattr(wires, "IDLE_S", 0.05)
     async with HttpStore(served.server.url) as store:
         await store.put(QUEUE, [b"x"])
         await until(lambda: open_at(served) == 0, served)

@@ -208,9 +208,7 @@ ROOMS: Final = (
     _room(
         "brokers",
         "bridge/brokers/**/*.py",
-        "bridge/brokers conformance/test_brokers.py conformance/test_broker_addresses.py "
-        "conformance/test_broker_mqtt.py "
-        "conformance/test_broker_nats.py conformance/test_broker_tls.py "
+        "bridge/brokers conformance/test_brokers.py conformance/test_broker_mqtt.py conformance/test_broker_nats.py "
         "bridge/contract/test_address.py bridge/triggers",
         marks=WITH_SYSTEM,
     ),

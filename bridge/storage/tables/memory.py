@@ -17,7 +17,7 @@ _etags = itertools.count(1)
 
 
 class MemoryTable(TableStore):
-    """Entities that last as long as the process (`TableStore`); stores of one name share them.
+    """Entities for the life of the process, shared by stores of the same name (`TableStore`).
 
     ``clock`` is in seconds since the epoch.
     """
@@ -55,7 +55,7 @@ class MemoryTable(TableStore):
         return list(itertools.islice((entity for entity in aged if entity.age_s >= older_than_s), limit))
 
     async def close(self) -> None:
-        """Refuse further calls; the entities stay for others of this name."""
+        """Refuse further calls; the entities stay for other stores of this name."""
         self._closed = True
 
     def _check_open(self) -> None:

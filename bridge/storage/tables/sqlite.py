@@ -1,4 +1,4 @@
-"""Entities in an SQLite file that the processes of one machine may share."""
+"""Entities in an SQLite file, shared by the processes of one machine."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ _BUSY_S: Final = 5.0
 
 
 class SqliteTable(TableStore):
-    """Entities in one file, made if it is missing (`TableStore`).
+    """Entities in one file, created if it is missing (`TableStore`).
 
-    It is written with a rollback journal and flushed at every commit, so that what was answered survives a loss of
-    power, and several processes may have it open. Calls that wait while a commit is under way go into the next one
-    together. ``wall`` is in seconds since the epoch; ``etags`` gives texts that are never the same twice.
+    It has a rollback journal and is flushed at every commit, so that acknowledged writes survive a power failure, and
+    several processes can open it. Calls that wait during a commit share the next one. ``wall`` is in seconds since the
+    epoch; ``etags`` returns texts that never repeat.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class SqliteTable(TableStore):
         return cast("list[Entity]", await self._call(read))
 
     async def close(self) -> None:
-        """Carry out what waits and close the file."""
+        """Carry out waiting calls and close the file."""
         self._closed = True
         if self._committing is not None:
             await asyncio.wait([self._committing])
-        await asyncio.to_thread(self._let_go)
+        await asyncio.to_thread(self._close_file)
 
     async def _call(self, operation: _Operation) -> object:
         if self._closed:
@@ -147,7 +147,7 @@ class SqliteTable(TableStore):
                 except QueuebellError as error:
                     results = [error] * len(calls)
                 except Exception as error:
-                    # Whoever asked meanwhile waits for the next round: it must come.
+                    # Calls that came meanwhile wait for the next round.
                     log.exception("%s: unexpected error while writing", self.path)
                     results = [UnknownOutcome(f"{self.path}: unexpected error ({named(error)})")] * len(calls)
                 except BaseException:
@@ -164,7 +164,7 @@ class SqliteTable(TableStore):
             self._committing = None
 
     def _commit(self, operations: Sequence[_Operation]) -> list[object]:
-        """Carry out a group in one transaction; on a fault all of it is undone."""
+        """Carry out a group in one transaction; a fault rolls all of it back."""
         with self._using:
             ending = False
             try:
@@ -194,19 +194,19 @@ class SqliteTable(TableStore):
         return self._connection
 
     def _undo(self) -> None:
-        """Roll back; the next call opens the file anew, for the fault may be the connection's."""
+        """Roll back by closing the connection, which may be the cause; the next call opens the file again."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         with self._using:
             self._undo()
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("BEGIN IMMEDIATE")  # two that open a new file at the same time: one makes it
+    connection.execute("BEGIN IMMEDIATE")  # of two processes that open a new file, one creates the table
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()

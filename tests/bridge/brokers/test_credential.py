@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import pathlib
+import ssl
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 
 from bridge.brokers.credential import JUDGED_EVERY_S, ClientCertificate, Credential, key_option
-from bridge.brokers.postgres.access import PostgresAccess
 from bridge.contract.address import http_addresses
-from bridge.contract.errors import ConfigurationError
-from tests.support.certificates import Authority, write_self_signed
+from bridge.contract.errors import BusUnavailable, ChannelLost, ConfigurationError, QueuebellError
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.producer.buses.http import HttpBus
+from bridge.queues.http import HttpStore
+from listeners.session.channels.websocket import WebSocketChannel
+from tests.support.certificates import Authority, self_signed, write_self_signed
 
 HERE = http_addresses("http://127.0.0.1:8470", "bridge")[0]
 
@@ -124,68 +131,40 @@ def test_its_times(hours: float, said: str, tmp_path: pathlib.Path, caplog: pyte
     assert len(caplog.records) == bool(said), "of one that is in use it is said a few times a day"
 
 
-def test_no_secret_leaves_the_address() -> None:
-    """What is logged and compared names the database, and neither user nor password nor options."""
-    access = PostgresAccess("postgres://me:s3cret@db.example:6432/jobs?sslmode=require&search_path=bell")
-    assert access.text == "postgres://db.example:6432/jobs"
-    assert access.place == "postgres://db.example:6432/jobs?bell"
-    assert "s3cret" not in repr(access)
+@contextlib.asynccontextmanager
+async def standing(tls: ssl.SSLContext | None) -> AsyncIterator[int]:
+    """Serve nothing on a port, behind TLS or not."""
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=tls) as server:
+        yield server.sockets[0].getsockname()[1]
 
 
-def test_one_database_has_one_place() -> None:
-    """Two ways of writing the same database are one; another schema is another place."""
-    places = [
-        PostgresAccess(url).place
-        for url in (
-            "postgres://a@localhost/jobs",
-            "postgresql://b:x@127.0.0.1:5432/jobs",
-            "postgres:///jobs?host=localhost",
-        )
-    ]
-    assert len(set(places)) == 1
-    assert PostgresAccess("postgres://localhost/jobs?search_path=x").place not in places
+async def told(url: str) -> set[str]:
+    """What the queue store, the way of triggers and the way of wakes say of an address, past what is their own."""
+    store, bus, channel = HttpStore(url), HttpBus(url), WebSocketChannel(url)
+    said: set[str] = set()
+    try:
+        for call in (store.depth("a/q"), bus.publish([CloudQueueWorkDetected("a", "q")]), channel.connect()):
+            with pytest.raises(QueuebellError) as caught:
+                await call
+            lead = {BusUnavailable: f"no bridge answers at {url}: ", ChannelLost: "no session: "}
+            said.add(
+                str(caught.value).removeprefix(
+                    lead.get(type(caught.value), f"{url}: the queue service cannot be reached: ")
+                )
+            )
+    finally:
+        for each in (store, bus, channel):
+            await each.close()
+    return said
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "mysql://host/db", "postgres://host", "postgres://host/", "postgres://host/a/b", "postgres://host:port/db",
-        "postgres://host/db#x", "postgres://host/db?pool=3", "postgres://host/db?command_timeout=5",
-        "postgres://me:s3cret@[::1/db",
-    ],
-)  # fmt: skip
-def test_a_wrong_address_is_refused_without_being_repeated(url: str) -> None:
-    """Each mistake is told when the address is read, and the message holds none of it."""
-    with pytest.raises(ConfigurationError) as refused:
-        PostgresAccess(url)
-    assert url.partition("://")[2] not in str(refused.value)
-
-
-def test_numbers_of_the_caller() -> None:
-    """An option of the caller is read, bounded, and kept from the client."""
-    url = "postgres://host/db?pool_size="
-    assert PostgresAccess(url + "5", options=("pool_size",)).number("pool_size", 8, most=100) == 5
-    assert PostgresAccess("postgres://host/db", options=("pool_size",)).number("pool_size", 8, most=100) == 8
-    for text in ("0", "101", "-1", "five", ""):
-        with pytest.raises(ConfigurationError):
-            PostgresAccess(url + text, options=("pool_size",)).number("pool_size", 8, most=100)
-
-
-def test_several_hosts_are_one_place_in_any_order() -> None:
-    """The hosts may stand before the database or in options, and have one port for all or one for each."""
-    places = [
-        PostgresAccess(url).place
-        for url in (
-            "postgres://me:x@one:5433,two/jobs",
-            "postgres://two:5432,one:5433/jobs",
-            "postgres:///jobs?host=one,two&port=5433,5432",
-            "postgres:///jobs?host=one%2Ctwo&port=5433%2C5432",
-            "postgres://one,two/jobs?port=5433,5432",
-        )
-    ]
-    assert places == ["postgres://one:5433,two:5432/jobs?"] * 5
-    assert PostgresAccess("postgres://[::1],two:1/jobs").text == "postgres://[::1]:5432,two:1/jobs"
-    assert PostgresAccess("postgres:///jobs?host=one,two&port=1").place == "postgres://one:1,two:1/jobs?"
-    for wrong in ("one,two:x/jobs", "one,two/jobs?port=1,2,3", "one/jobs?port=x"):
-        with pytest.raises(ConfigurationError):
-            PostgresAccess(f"postgres://{wrong}")
+async def test_a_certificate_that_is_not_trusted_is_no_missing_permission(tmp_path: pathlib.Path) -> None:
+    """OpenSSL's number for it is 1, which the system reads as "Operation not permitted"."""
+    async with standing(self_signed(tmp_path)[0]) as port:
+        assert await told(f"https://127.0.0.1:{port}") == {
+            "its certificate is rejected: self-signed certificate (set SSL_CERT_FILE to a certificate to trust)"
+        }

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -24,7 +24,7 @@ class Kinds(BrokerConformance):
     """What the subclasses share: brokers of one class at one port, closed in the end."""
 
     make: Any
-    options: ClassVar[dict[str, Any]] = {}
+    query = ""
 
     @pytest.fixture
     def port(self, server: RealBroker) -> int:
@@ -36,7 +36,7 @@ class Kinds(BrokerConformance):
         scheme = self.make.kind
 
         async def make(at: int | None = None, *, connect: bool = True, **options: Any) -> Broker:
-            broker: Broker = self.make(f"{scheme}://127.0.0.1:{at or port}", **{**self.options, **options})
+            broker: Broker = self.make(f"{scheme}://127.0.0.1:{at or port}{self.query}", **options)
             brokers.append(broker)
             if connect:
                 await broker.connect()
@@ -86,12 +86,12 @@ class _Mosquitto(Kinds):
 
 @pytest.mark.system
 class TestMosquitto(_Mosquitto):
-    options: ClassVar[dict[str, Any]] = {"version": "5"}
+    query = "?version=5"
 
 
 @pytest.mark.system
 class TestMosquitto311(_Mosquitto):
-    options: ClassVar[dict[str, Any]] = {"version": "3.1.1"}
+    query = "?version=3.1.1"
     describes = False
     knows_nobody = False
 

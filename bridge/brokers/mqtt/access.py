@@ -29,38 +29,25 @@ _WRONG: Final = frozenset({133, 134, 135, 138, 140})
 
 
 class MqttAccess:
-    """The client that connects to the broker at ``where``; keywords override options of the address."""
+    """Makes the clients for the broker at ``where``; ``name`` begins their identifiers unless the address has one."""
 
-    def __init__(
-        self,
-        where: Address,
-        *,
-        name: str,
-        version: str | None,
-        client_id: str | None,
-        session_s: int,
-        user: str | None,
-        password: str | None,
-        tls: TlsOptions | None,
-    ) -> None:
+    def __init__(self, where: Address, name: str) -> None:
         self.where = where
-        self._tls = tls or TlsOptions.of(where)
+        self._tls = TlsOptions.of(where)
         if self._tls.hostname:
             raise ConfigurationError(
                 "broker: tls_hostname is for nats; for mqtts, connect to the name in the certificate"
             )
-        version = version or where.options.get("version")
+        version = where.options.get("version")
         if version not in {None, "5", "3.1.1"}:
             raise ConfigurationError("broker: version must be 5 or 3.1.1")
         self.versions = (5, 4) if version is None else (5,) if version == "5" else (4,)
         """paho's numbers, in the order in which they are tried."""
-        self.session_s = session_s or where.number("session", 0, most=2**32 - 1)
-        given = client_id or where.options.get("client_id")
+        self.session_s = where.number("session", 0, most=2**32 - 1)
+        given = where.options.get("client_id")
         if self.session_s and not given:
             raise ConfigurationError("broker: a persistent session needs a client_id")
         self.client_id = given or _client_id(where.options.get("name", name))
-        self._user = user if user is not None else where.user
-        self._password = password if password is not None else where.password
 
     def client(self, version: int, will: tuple[str, bytes] | None) -> Client:
         """Return a new paho client, not connected."""
@@ -78,8 +65,8 @@ class MqttAccess:
         )
         client.connect_timeout = DIAL_S
         client.max_queued_messages_set(QUEUED_MAX)  # otherwise unbounded
-        if self._user is not None:
-            client.username_pw_set(self._user, self._password)
+        if self.where.user is not None:
+            client.username_pw_set(self.where.user, self.where.password)
         if will is not None:
             client.will_set(will[0], will[1], qos=0, retain=False)
         return client

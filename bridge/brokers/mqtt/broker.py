@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.brokers.address import Address, TlsOptions
+from bridge.brokers.address import Address
 from bridge.brokers.base import Incoming, OnMessage, Topic, Topics, matches
 from bridge.brokers.connection import (
     CONNECT_S,
@@ -49,54 +49,31 @@ _Route = tuple[Topic, tuple[tuple[OnMessage, bool], ...]]
 class MqttBroker(BrokerConnection):
     """One connection to an MQTT broker at ``mqtt://`` or ``mqtts://``.
 
-    ``version`` is "5" or "3.1.1"; without it 5, and 3.1.1 where the broker refuses 5. The client's identifier is name,
-    host and a random part: two clients with the same one evict each other for ever. With ``client_id`` and
-    ``session_s`` the broker keeps the session for that many seconds, and redelivers unacknowledged messages in it. All
-    are options of the address too, ``session_s`` as ``session``; so are ``tls_ca``, ``tls_cert`` and ``tls_key``.
+    Options of the address: ``version`` is "5" or "3.1.1"; without it 5, and 3.1.1 where the broker refuses 5. Without
+    ``client_id`` the client's identifier is name, host and a random part: two clients with the same one evict each
+    other for ever. With ``client_id`` and ``session`` the broker keeps the session for that many seconds, and
+    redelivers unacknowledged messages in it. ``tls_ca``, ``tls_cert`` and ``tls_key`` are files.
     """
 
     kind = "mqtt"
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        name: str = "queuebell",
-        prefix: str = "queuebell",
-        version: str | None = None,
-        client_id: str | None = None,
-        session_s: int = 0,
-        user: str | None = None,
-        password: str | None = None,
-        tls: TlsOptions | None = None,
-    ) -> None:
+    def __init__(self, url: str, *, name: str = "queuebell", prefix: str = "queuebell") -> None:
         where = Address(url, schemes=("mqtt", "mqtts"), options=OPTIONS)
         super().__init__(where)
-        self._access = MqttAccess(
-            where,
-            name=name,
-            version=version,
-            client_id=client_id,
-            session_s=session_s,
-            user=user,
-            password=password,
-            tls=tls,
-        )
-        self._session_s = self._access.session_s
-        self.client_id = self._access.client_id
+        self._access = MqttAccess(where, name)
         self._topics = Topics("/", "+")
         self._warnings = ThrottledWarnings(where.text)
         made = secrets.token_hex(8)
         self._tokens = (f"{made}-{number}" for number in itertools.count(1))
         # Fixed for a persistent session: otherwise each connection would leave a subscription in it.
-        echo = hashlib.sha256(self.client_id.encode()).hexdigest()[:16] if self._session_s else made
+        echo = hashlib.sha256(self._access.client_id.encode()).hexdigest()[:16] if self._access.session_s else made
         self._echo_topic: Topic = (prefix, "echo", echo)
         self._wire: MqttWire | None = None
         self._thread = 0
         self._patterns: list[tuple[Topic, OnMessage, bool]] = []
         self._routes: dict[str, _Route] = {}
         self._early: list[MQTTMessage] = []
-        self._subscribed = not self._session_s
+        self._subscribed = not self._access.session_s
         self._left: set[str] = set()
         self._received = 0
 
@@ -292,7 +269,7 @@ class MqttBroker(BrokerConnection):
         Only patterns that differ in nothing but the prefix are unsubscribed; others stay, with a warning.
         """
         self._acknowledge(message)
-        if not self._session_s or self._wire is None or self._ending.reason is not None:
+        if not self._access.session_s or self._wire is None or self._ending.reason is not None:
             return
         topic = tuple(message.topic.split("/"))
         like = {(topic[0], *pattern[1:]) for pattern, _, _ in self._patterns}
@@ -304,7 +281,7 @@ class MqttBroker(BrokerConnection):
                     self._wire.client.unsubscribe(old)
         self._warnings.warn(
             "acknowledged without a subscriber",
-            f"the persistent session of {self.client_id!r} has an old subscription to {message.topic!r}; "
+            f"the persistent session of {self._access.client_id!r} has an old subscription to {message.topic!r}; "
             "one with another prefix of a bridge is unsubscribed now, any other must be removed by its "
             "owner",
         )

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nats.aio.subscription import Subscription
 
 TEAR_DOWN_S: Final = 0.7
+ACK_WAIT_S: Final = 30.0
 PENDING_MAX: Final = 65_536
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 NOBODY: Final = "503"
@@ -63,10 +64,10 @@ class NatsBroker(BrokerConnection):
 
     ``credentials`` is the path of a credentials file, ``nkey`` of a file with an nkey's seed; user and password (or a
     token: a user alone) come from the address or as keywords. The same names are options of the address, as are
-    ``tls_ca``, ``tls_cert``, ``tls_key`` and ``tls_hostname``. ``stream`` names an existing JetStream stream, whose
-    consumer ``durable`` serves subscriptions at least once; a message that is not acknowledged within ``ack_wait``
-    seconds is delivered again. At most ``pending_max`` messages and 64 MiB of each subscription wait for their
-    callback; further ones are dropped and counted.
+    ``tls_ca``, ``tls_cert``, ``tls_key`` and ``tls_hostname``. The option ``stream`` names an existing JetStream
+    stream, whose consumer ``durable`` serves subscriptions at least once; a message that is not acknowledged within
+    ``ack_wait`` seconds (30) is delivered again. At most ``pending_max`` messages and 64 MiB of each subscription wait
+    for their callback; further ones are dropped and counted.
     """
 
     kind = "nats"
@@ -82,9 +83,6 @@ class NatsBroker(BrokerConnection):
         credentials: str | None = None,
         nkey: str | None = None,
         tls: TlsOptions | None = None,
-        stream: str | None = None,
-        durable: str | None = None,
-        ack_wait_s: float = 30.0,
         pending_max: int = PENDING_MAX,
         servers: Servers | None = None,
     ) -> None:
@@ -101,9 +99,9 @@ class NatsBroker(BrokerConnection):
         )
         self.servers = servers or Servers(where.hosts, random.random)
         """Its servers, for the next connection to go on with."""
-        self._stream = stream or where.options.get("stream")
-        self._durable = durable or where.options.get("durable") or f"{prefix}-bridge"
-        self._ack_wait_s = float(where.number("ack_wait", 0, most=3600)) or ack_wait_s
+        self._stream = where.options.get("stream")
+        self._durable = where.options.get("durable") or f"{prefix}-bridge"
+        self._ack_wait_s = float(where.number("ack_wait", 0, most=3600)) or ACK_WAIT_S
         self._pending_max = pending_max
         self._topics = Topics(".", "*")
         self._warnings = ThrottledWarnings(where.text)

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+import msgspec
 import websockets.client
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
@@ -302,30 +303,23 @@ def _default_tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-class _Sent:
+class _Call(msgspec.Struct, eq=False):
     """One call; ``n`` is 0 until it is sent."""
 
-    __slots__ = ("body", "deadline", "future", "media", "method", "n", "owner", "settles", "target")
+    owner: object
+    future: asyncio.Future[AnswerFrame]
+    method: str
+    target: str
+    body: bytes
+    media: str
+    deadline: float
+    settles: bool
+    n: int = 0
 
-    def __init__(
-        self,
-        owner: object,
-        future: asyncio.Future[AnswerFrame],
-        method: str,
-        target: str,
-        body: bytes,
-        media: str,
-        deadline: float,
-    ) -> None:
-        self.owner = owner
-        self.future = future
-        self.method = method
-        self.target = target
-        self.body = body
-        self.media = media
-        self.deadline = deadline
-        self.settles = settles(method, target)
-        self.n = 0
+    def fail(self, error: Exception) -> None:
+        """Raise ``error`` in the caller, unless the call has its answer."""
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class WireSession(Protocol):
@@ -366,17 +360,17 @@ class Wire(asyncio.Protocol):
         self._closed = self.loop.create_future()
         self._n = 0
         self._window = WINDOW
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[int, _Call] = {}
         self._in_window = 0
         self._settling = 0
-        self._first: deque[_Sent] = deque()
-        self._then: deque[_Sent] = deque()
+        self._first: deque[_Call] = deque()
+        self._then: deque[_Call] = deque()
         self._paused = False
         self._parts: list[bytes] = []
         self._part_of: Opcode = Opcode.BINARY
         self._timer: asyncio.TimerHandle | None = None
         self._used_at = self._heard_at = self.loop.time()
-        self._idle: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
 
     @property
     def open(self) -> bool:
@@ -397,7 +391,7 @@ class Wire(asyncio.Protocol):
             raise NotSent("it closed the connection")
         now = self.loop.time()
         future: asyncio.Future[AnswerFrame] = self.loop.create_future()
-        sent = _Sent(owner, future, method, target, body, media, now + within_s)
+        sent = _Call(owner, future, method, target, body, media, now + within_s, settles(method, target))
         self._used_at = now
         (self._first if sent.settles else self._then).append(sent)
         self._pump()
@@ -414,7 +408,7 @@ class Wire(asyncio.Protocol):
         while self._then and self._in_window < self._window and not self._paused:
             self._send_call(self._then.popleft())
 
-    def _send_call(self, sent: _Sent) -> None:
+    def _send_call(self, sent: _Call) -> None:
         if sent.future.done():
             return
         self._n = sent.n = self._n + 1
@@ -440,7 +434,7 @@ class Wire(asyncio.Protocol):
         if self.retired:
             self._end_if_done()
 
-    def _no_longer(self, sent: _Sent) -> None:
+    def _no_longer(self, sent: _Call) -> None:
         if sent.settles:
             self._settling -= 1
         else:
@@ -448,9 +442,9 @@ class Wire(asyncio.Protocol):
 
     def fail_calls(self, owner: object) -> None:
         """Fail the calls of an owner that closes."""
-        for sent in [*self._sent.values(), *self._first, *self._then]:
-            if sent.owner is owner and not sent.future.done():
-                sent.future.set_exception(Closed("the store was closed"))
+        for sent in self._calls():
+            if sent.owner is owner:
+                sent.fail(Closed("the store was closed"))
 
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:
@@ -464,12 +458,10 @@ class Wire(asyncio.Protocol):
         for lane in (self._first, self._then):
             for sent in [sent for sent in lane if sent.deadline <= now]:
                 lane.remove(sent)
-                if not sent.future.done():
-                    sent.future.set_exception(NotSent("time-out"))
+                sent.fail(NotSent("time-out"))
         for sent in self._sent.values():
             if sent.deadline <= now:
-                if not sent.future.done():
-                    sent.future.set_exception(Unanswered("time-out"))
+                sent.fail(Unanswered("time-out"))
                 # It keeps its place: the bridge counts it until it is answered.
                 sent.deadline = math.inf
                 silent = True
@@ -479,7 +471,7 @@ class Wire(asyncio.Protocol):
         self._pump()
         if self.retired:
             self._end_if_done()
-        deadline = min((each.deadline for each in (*self._sent.values(), *self._first, *self._then)), default=math.inf)
+        deadline = min((each.deadline for each in self._calls()), default=math.inf)
         if deadline < math.inf:
             self._arm(deadline)
 
@@ -549,16 +541,14 @@ class Wire(asyncio.Protocol):
         for n in [n for n in self._sent if n > last]:
             sent = self._sent.pop(n)
             self._no_longer(sent)
-            if not sent.future.done():
-                sent.future.set_exception(NotSent("the bridge is stopping"))
+            sent.fail(NotSent("the bridge is stopping"))
         self._fail_waiting(NotSent("the bridge is stopping"))
         self.retire()
 
     def _fail_waiting(self, error: Exception) -> None:
         for lane in (self._first, self._then):
             for sent in lane:
-                if not sent.future.done():
-                    sent.future.set_exception(error)
+                sent.fail(error)
             lane.clear()
 
     # The end
@@ -569,9 +559,15 @@ class Wire(asyncio.Protocol):
         self._end_if_done()
 
     def _end_if_done(self) -> None:
-        waiting = (*self._sent.values(), *self._first, *self._then)
-        if self.session is None and all(each.future.done() for each in waiting):
+        if self._idle():
             self.end()
+
+    def _idle(self) -> bool:
+        return self.session is None and all(each.future.done() for each in self._calls())
+
+    def _calls(self) -> list[_Call]:
+        """Return all calls without an answer: sent, or waiting for their turn."""
+        return [*self._sent.values(), *self._first, *self._then]
 
     def end(self) -> None:
         """Close the connection after sending what was written."""
@@ -584,9 +580,9 @@ class Wire(asyncio.Protocol):
             self._write()
         transport.close()
         # A peer that does not read must not delay the end.
-        if self._idle is not None:
-            self._idle.cancel()
-        self._idle = self.loop.call_later(CLOSE_WITHIN_S, transport.abort)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._idle_timer = self.loop.call_later(CLOSE_WITHIN_S, transport.abort)
 
     async def close(self) -> None:
         """Close the connection and wait for its end, one second at most."""
@@ -602,12 +598,11 @@ class Wire(asyncio.Protocol):
 
     def _check_idle(self) -> None:
         left = self._used_at + IDLE_S - self.loop.time()
-        idle = all(each.future.done() for each in (*self._sent.values(), *self._first, *self._then))
-        if left <= 0 and self.session is None and idle:
-            self._idle = None
+        if left <= 0 and self._idle():
+            self._idle_timer = None
             self.end()
             return
-        self._idle = self.loop.call_later(left if left > 0 else IDLE_S, self._check_idle)
+        self._idle_timer = self.loop.call_later(left if left > 0 else IDLE_S, self._check_idle)
 
     # asyncio
 
@@ -681,10 +676,10 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail all calls, by whether they were sent, and the session."""
         self.retired = True
-        for timer in (self._timer, self._idle):
+        for timer in (self._timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._idle = None
+        self._timer = self._idle_timer = None
         self._socket.receive_eof()
         received = self._socket.close_rcvd
         code = None if received is None else received.code
@@ -693,8 +688,7 @@ class Wire(asyncio.Protocol):
             self.ready.set_exception(exc if isinstance(exc, OSError) else NoWire("it closed the connection"))
         sent, self._sent = self._sent, {}
         for each in sent.values():
-            if not each.future.done():
-                each.future.set_exception(Unanswered(why))
+            each.fail(Unanswered(why))
         self._fail_waiting(NotSent(why))
         session, self.session = self.session, None
         if session is not None:
@@ -725,4 +719,4 @@ class Wire(asyncio.Protocol):
 
     def begin_idling(self) -> None:
         """Start the idle timer."""
-        self._idle = self.loop.call_later(IDLE_S, self._check_idle)
+        self._idle_timer = self.loop.call_later(IDLE_S, self._check_idle)

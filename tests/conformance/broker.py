@@ -357,8 +357,7 @@ class BrokerConformance:
         await broker.subscribe(("t", "big"), ear)
         assert broker.publish(("t", "big"), b"b" * 900_000)
         assert (await ear.has(1))[0].payload == b"b" * 900_000
-        most: int = broker.payload_max  # type: ignore[attr-defined]
-        if most < 2_000_000:
+        if broker.kind == "nats":
             assert not broker.publish(("t", "big"), bytes(2_000_000))
             with pytest.raises(BadInput):
                 await broker.request(("t", "big"), bytes(2_000_000))

@@ -175,7 +175,7 @@ async def test_versions(tmp_path: Path, make: Make) -> None:
     async with NatsServer(tmp_path / "server", mqtt=True) as server:
         broker = make(server.mqtt_port)
         await broker.connect()
-        assert broker.version == "3.1.1"
+        assert await broker.probe() < 2
         with pytest.raises(BusUnavailable, match="132"):
             await make(server.mqtt_port, version="5").connect()
 
@@ -308,18 +308,15 @@ async def test_a_kept_session_lets_go_of_another_prefix(served: tuple[int, dict[
     await ear.has(1)
     await until(lambda: now.dropped, "it is counted, so that the supervisor has every queue looked at")
     await now.barrier()
-    counted, came = now.dropped, now.received
-    speaking.publish(("old", "trigger", "a", "b"), b"not for us")
-    await speaking.barrier()
-    await now.barrier()
-    assert (now.dropped, now.received) == (counted, came + 1), "only the echo came: the old pattern is unsubscribed"
     await now.close()
+    with contextlib.suppress(BusUnavailable):  # MQTT 5 reports that there is no subscriber
+        await speaking.request(("old", "trigger", "a", "b"), b"not for us")
 
     again, ear = make(port, **options), Ear(confirm)
     await again.connect()
     await again.subscribe(("new", "trigger", ANY, ANY), ear, at_least_once=True)
     await proven(again)
-    assert (again.dropped, ear.heard) == (0, [])
+    assert (again.dropped, ear.heard) == (0, []), "the session has no subscription to the old prefix"
 
 
 def test_a_kept_session_has_one_topic_to_prove_itself_by() -> None:

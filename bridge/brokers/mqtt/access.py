@@ -21,8 +21,6 @@ KEEPALIVE_S: Final = 15
 RECEIVE_MAXIMUM: Final = 1000
 """Messages of QoS 1 that the broker may leave unacknowledged on their way here (MQTT 5)."""
 QUEUED_MAX: Final = 10_000
-PACKET_MAX: Final = 268_435_455
-"""The protocol's own limit in bytes."""
 UNSUPPORTED_VERSION: Final = 132
 # Reasons that another try cannot change: bad identifier, user, method; not authorised; banned.
 _WRONG: Final = frozenset({133, 134, 135, 138, 140})

@@ -26,7 +26,7 @@ from bridge.brokers.connection import (
     BrokerConnection,
     ThrottledWarnings,
 )
-from bridge.brokers.mqtt.access import OPTIONS, PACKET_MAX, UNSUPPORTED_VERSION, MqttAccess, check_installed
+from bridge.brokers.mqtt.access import OPTIONS, UNSUPPORTED_VERSION, MqttAccess, check_installed
 from bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError
 
 if TYPE_CHECKING:
@@ -75,22 +75,6 @@ class MqttBroker(BrokerConnection):
         self._early: list[MQTTMessage] = []
         self._subscribed = not self._access.session_s
         self._left: set[str] = set()
-        self._received = 0
-
-    @property
-    def received(self) -> int:
-        """Messages received; while this grows, a probe that fails met a queue, not a dead path."""
-        return self._received
-
-    @property
-    def version(self) -> str:
-        """The protocol's version: ``5`` or ``3.1.1``."""
-        return "3.1.1" if self._wire is not None and self._wire.version == 4 else "5"
-
-    @property
-    def payload_max(self) -> int:
-        """The most bytes of payload in one message, for short topics and few headers."""
-        return (self._wire.packet_max if self._wire is not None else PACKET_MAX) - 1024
 
     async def connect(self, *, will: tuple[Topic, bytes] | None = None) -> None:
         """Connect within 5 s, with ``will`` as last will (QoS 0). Raises as `Broker.connect` does."""
@@ -207,7 +191,6 @@ class MqttBroker(BrokerConnection):
 
     def _on_message(self, message: MQTTMessage) -> None:
         """Pass one message from paho to its subscribers; must not raise."""
-        self._received += 1
         try:
             text = message.topic
             topic, subscribers = self._routes.get(text) or self._route(text)

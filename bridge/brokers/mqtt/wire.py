@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.brokers.connection import PendingReplies
-from bridge.brokers.mqtt.access import PACKET_MAX, MqttAccess
+from bridge.brokers.mqtt.access import MqttAccess
 from bridge.contract.errors import BusUnavailable
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from paho.mqtt.properties import Properties
     from paho.mqtt.reasoncodes import ReasonCode
 
+PACKET_MAX: Final = 268_435_455
+"""The protocol's own limit in bytes."""
 TICK_S: Final = 1.0
 READS_MAX: Final = 256
 READ_BYTES: Final = 64 * 1024

@@ -117,11 +117,6 @@ class NatsBroker(BrokerConnection):
         self._last_error = ""
 
     @property
-    def received(self) -> int:
-        """Messages received; while this grows, a probe that fails met a queue, not a dead path."""
-        return self._client.stats["in_msgs"] if self._client is not None else 0
-
-    @property
     def payload_max(self) -> int:
         """The most bytes of payload in one message."""
         return self._client.max_payload if self._client is not None else 1024 * 1024

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from typing import Any, Final
 
 from bridge.brokers.postgres.access import PostgresAccess
@@ -49,16 +48,15 @@ _LIST: Final = (
 class PostgresTable(TableStore):
     """Entities in the table ``queuebell_entities`` (`TableStore`), created at the first call if it is missing.
 
-    All times are the server's. ``etags`` returns texts that never repeat.
+    All times are the server's.
     """
 
-    def __init__(self, url: str, *, etags: Callable[[], str] = lambda: secrets.token_hex(8)) -> None:
+    def __init__(self, url: str) -> None:
         self._connections = _Connections(PostgresAccess(url), CONNECTIONS)
-        self._etags = etags
         self._closed = False
 
     async def _insert(self, partition: str, row: str, data: bytes) -> str:
-        etag = self._etags()
+        etag = secrets.token_hex(8)
         if not await self._fetch(_INSERT, partition, row, data, etag):
             raise exists(partition, row)
         return etag
@@ -68,7 +66,7 @@ class PostgresTable(TableStore):
         return _entity(partition, found[0]) if found else None
 
     async def _replace(self, partition: str, row: str, data: bytes, etag: str) -> str:
-        new = self._etags()
+        new = secrets.token_hex(8)
         if not await self._fetch(_REPLACE, partition, row, data, new, etag):
             raise changed(partition, row)
         return new

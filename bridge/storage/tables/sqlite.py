@@ -55,20 +55,11 @@ class SqliteTable(TableStore):
     """Entities in one file, created if it is missing (`TableStore`).
 
     It has a rollback journal and is flushed at every commit, so that acknowledged writes survive a power failure, and
-    several processes can open it. Calls that wait during a commit share the next one. ``wall`` is in seconds since the
-    epoch; ``etags`` returns texts that never repeat.
+    several processes can open it. Calls that wait during a commit share the next one.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        wall: Callable[[], float] = time.time,
-        etags: Callable[[], str] = lambda: secrets.token_hex(8),
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
-        self._wall = wall
-        self._etags = etags
         self._connection: sqlite3.Connection | None = None
         self._using = threading.Lock()
         self._waiting: list[tuple[_Operation, asyncio.Future[Any]]] = []
@@ -76,12 +67,12 @@ class SqliteTable(TableStore):
         self._closed = False
 
     async def _insert(self, partition: str, row: str, data: bytes) -> str:
-        etag = self._etags()
+        etag = secrets.token_hex(8)
 
         def write(connection: sqlite3.Connection) -> str:
             done = connection.execute(
                 "INSERT INTO entities VALUES (?,?,?,?,?) ON CONFLICT DO NOTHING",
-                (partition, row, data, etag, self._wall()),
+                (partition, row, data, etag, time.time()),
             )
             return etag if done.rowcount == 1 else ""
 
@@ -94,15 +85,15 @@ class SqliteTable(TableStore):
         def read(connection: sqlite3.Connection) -> Entity | None:
             query = "SELECT row, data, etag, written FROM entities WHERE partition=? AND row=?"
             found = connection.execute(query, (partition, row)).fetchone()
-            return None if found is None else _entity(partition, found, self._wall())
+            return None if found is None else _entity(partition, found, time.time())
 
         return cast("Entity | None", await self._call(read))
 
     async def _replace(self, partition: str, row: str, data: bytes, etag: str) -> str:
-        new = self._etags()
+        new = secrets.token_hex(8)
         statement = "UPDATE entities SET data=?, etag=?, written=? WHERE partition=? AND row=? AND etag=?"
         if not await self._call(
-            lambda connection: connection.execute(statement, (data, new, self._wall(), partition, row, etag)).rowcount
+            lambda connection: connection.execute(statement, (data, new, time.time(), partition, row, etag)).rowcount
         ):
             raise changed(partition, row)
         return new
@@ -115,7 +106,7 @@ class SqliteTable(TableStore):
     async def _entities(self, partition: str, older_than_s: float, after: str, limit: int) -> list[Entity]:
 
         def read(connection: sqlite3.Connection) -> list[Entity]:
-            now = self._wall()
+            now = time.time()
             found = connection.execute(_LIST, (partition, after, older_than_s, now - older_than_s, limit)).fetchall()
             return [_entity(partition, each, now) for each in found]
 

@@ -30,28 +30,19 @@ TRY_S: Final = 2.0
 
 
 class NatsAccess:
-    """User and password, a token (a user alone), a credentials file or an nkey's file; and TLS."""
+    """User and password, a token (a user alone), a credentials file or an nkey's file; and TLS.
 
-    def __init__(
-        self,
-        where: Address,
-        *,
-        name: str,
-        user: str | None,
-        password: str | None,
-        credentials: str | None,
-        nkey: str | None,
-        tls: TlsOptions,
-    ) -> None:
-        if sum(map(bool, (credentials, nkey, user))) > 1:
-            raise ConfigurationError("broker: give only one of credentials, nkey, or user and password")
+    ``name`` is the connection's name at the server, unless the address has one.
+    """
+
+    def __init__(self, where: Address, name: str) -> None:
         self._where = where
-        self._name = name
-        self._user = user
-        self._password = password
-        self._credentials = credentials
-        self._nkey = nkey
-        self._tls = tls
+        self._name = where.options.get("name", name)
+        self._credentials = where.options.get("credentials")
+        self._nkey = where.options.get("nkey")
+        self._tls = TlsOptions.of(where)
+        if sum(map(bool, (self._credentials, self._nkey, where.user))) > 1:
+            raise ConfigurationError("broker: give only one of credentials, nkey, or user and password")
 
     @property
     def by_file(self) -> bool:
@@ -94,10 +85,10 @@ class NatsAccess:
         elif self._nkey:
             options["nkeys_seed"] = readable("nkey", self._nkey)
             _warn_if_open("nkey", self._nkey)
-        elif self._user is not None and self._password is not None:
-            options["user"], options["password"] = secret(self._user), secret(self._password)
-        elif self._user is not None:
-            options["token"] = secret(self._user)
+        elif self._where.user is not None and self._where.password is not None:
+            options["user"], options["password"] = secret(self._where.user), secret(self._where.password)
+        elif self._where.user is not None:
+            options["token"] = secret(self._where.user)
         return options
 
     def check_encrypted(self, transport: Any) -> None:

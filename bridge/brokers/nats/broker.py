@@ -15,7 +15,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.brokers.address import Address, TlsOptions
+from bridge.brokers.address import Address
 from bridge.brokers.base import Incoming, OnMessage, SubscriptionRefused, Topic, Topics
 from bridge.brokers.connection import (
     CONNECT_S,
@@ -62,41 +62,29 @@ class NatsBroker(BrokerConnection):
     password and one set of options: they are tried one after the other, with those that they report. ``servers`` are
     the servers as a previous connection knew them.
 
-    ``credentials`` is the path of a credentials file, ``nkey`` of a file with an nkey's seed; user and password (or a
-    token: a user alone) come from the address or as keywords. The same names are options of the address, as are
-    ``tls_ca``, ``tls_cert``, ``tls_key`` and ``tls_hostname``. The option ``stream`` names an existing JetStream
-    stream, whose consumer ``durable`` serves subscriptions at least once; a message that is not acknowledged within
-    ``ack_wait`` seconds (30) is delivered again. At most ``pending_max`` messages and 64 MiB of each subscription wait
-    for their callback; further ones are dropped and counted.
+    Options of the address: ``credentials`` is the path of a credentials file, ``nkey`` of a file with an nkey's seed,
+    ``tls_ca``, ``tls_cert`` and ``tls_key`` of files for TLS. ``stream`` names an existing JetStream stream, whose
+    consumer ``durable`` serves subscriptions at least once; a message that is not acknowledged within ``ack_wait``
+    seconds (30) is delivered again. A user without a password is a token.
+
+    At most ``pending_max`` messages and 64 MiB of each subscription wait for their callback; further ones are dropped
+    and counted.
     """
 
     kind = "nats"
 
     def __init__(
         self,
-        url: str,
+        url: str | Address,
         *,
         name: str = "queuebell",
         prefix: str = "queuebell",
-        user: str | None = None,
-        password: str | None = None,
-        credentials: str | None = None,
-        nkey: str | None = None,
-        tls: TlsOptions | None = None,
         pending_max: int = PENDING_MAX,
         servers: Servers | None = None,
     ) -> None:
-        where = Address(url, schemes=("nats", "tls"), options=OPTIONS, several=True)
+        where = Address(url, schemes=("nats", "tls"), options=OPTIONS, several=True) if isinstance(url, str) else url
         super().__init__(where)
-        self._access = NatsAccess(
-            where,
-            name=where.options.get("name", name),
-            user=user if user is not None else where.user,
-            password=password if password is not None else where.password,
-            credentials=credentials or where.options.get("credentials"),
-            nkey=nkey or where.options.get("nkey"),
-            tls=tls or TlsOptions.of(where),
-        )
+        self._access = NatsAccess(where, name)
         self.servers = servers or Servers(where.hosts, random.random)
         """Its servers, for the next connection to go on with."""
         self._stream = where.options.get("stream")

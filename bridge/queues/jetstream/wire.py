@@ -13,7 +13,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
-from bridge.brokers.address import Address, TlsOptions
+from bridge.brokers.address import Address
 from bridge.brokers.base import Incoming, Topics
 from bridge.brokers.connection import ThrottledWarnings
 from bridge.brokers.nats.access import Servers
@@ -103,16 +103,7 @@ class Wire:
         if self._broker is not None:
             return  # another call has made it meanwhile
         inbox = self._where.options.get("inbox", "_INBOX")
-        broker = NatsBroker(
-            f"{self._where.text}?inbox={inbox}",
-            servers=self._servers,
-            name=self._where.options.get("name", "queuebell"),
-            user=self._where.user,
-            password=self._where.password,
-            credentials=self._where.options.get("credentials"),
-            nkey=self._where.options.get("nkey"),
-            tls=TlsOptions.of(self._where),
-        )
+        broker = NatsBroker(self._where, servers=self._servers)
         self._inbox = (*inbox.split("."), uuid.uuid4().hex)
         try:
             await broker.connect()

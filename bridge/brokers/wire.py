@@ -59,7 +59,6 @@ SILENT_S: Final = 5.0
 """A wire that receives nothing for this time is closed with its session: heartbeats are as frequent."""
 _MESSAGE_MAX: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 65_536
-_ABNORMAL: Final = 1006
 _log = logging.getLogger("queuebell.wire")
 Key = tuple[str, str | None, ssl.SSLContext | None]
 
@@ -103,7 +102,7 @@ class WireUser:
         """Drop all wires without closing them: they belong to the parent process."""
         self._mine = set()
 
-    def worth_asking(self, where: HttpAddress) -> bool:
+    def may_use(self, where: HttpAddress) -> bool:
         """Return whether to try a wire to this address, rather than HTTP."""
         found = _of_loops.get(loop := asyncio.get_running_loop())
         until = 0.0 if found is None else found.without.get(where.url, 0.0)
@@ -144,7 +143,7 @@ class WireUser:
         await self._use(wire)
         return wire
 
-    async def link(self, where: HttpAddress, session: WireSession, within_s: float) -> Wire:
+    async def open_session(self, where: HttpAddress, session: WireSession, within_s: float) -> Wire:
         """Start a session on the shared wire, or on a wire of its own if that has one, and return the wire."""
         wire = await self.wire(where, within_s)
         if wire.has_session:

@@ -51,7 +51,7 @@ class Requests:
         Raises `NotSent` where nothing was done, `Unanswered` where no answer came, `Closed` once it is closed, and
         `KeyUnavailable`.
         """
-        if len(raw) <= CALL_BYTES_MAX and len(path) <= TARGET_MAX and self._wires.worth_asking(where):
+        if len(raw) <= CALL_BYTES_MAX and len(path) <= TARGET_MAX and self._wires.may_use(where):
             try:
                 answer, ready = await self._wires.call(
                     where, method, path, raw, media, within_s=limits.total_s, connect_s=limits.connect_s

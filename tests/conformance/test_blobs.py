@@ -30,7 +30,7 @@ class BlobStoreConformance:
     """Subclasses give the fixture ``store``: an empty one."""
 
     async def test_what_was_put_is_got(self, store: BlobStore) -> None:
-        """Bytes come back as they were, empty ones and all 256 of them included."""
+        """Bytes come back unchanged, empty ones and all 256 values included."""
         for name, data in (("a", b""), ("b/c", bytes(range(256))), ("b/d", os.urandom(300_000))):
             await store.put(name, data)
             assert await store.get(name) == data
@@ -43,7 +43,7 @@ class BlobStoreConformance:
         assert [(blob.name, blob.size) for blob in await store.blobs()] == [("a/b", 5)]
 
     async def test_what_is_not_there_is_not_found(self, store: BlobStore) -> None:
-        """Reading says so; removing is content, once and again."""
+        """A read fails; a removal succeeds, once and again."""
         await store.put("a", b"x")
         with pytest.raises(BlobNotFound, match="nothing/here"):
             await store.get("nothing/here")
@@ -79,7 +79,7 @@ class BlobStoreConformance:
     async def test_many_writers_leave_whole_blobs(self, store: BlobStore) -> None:
         """Puts of one name at the same time: one of them wins, whole.
 
-        A server may fail at one that another overtook (moto's does, now and then): it says so, and nothing is torn.
+        A server may fail a put that another overtook (moto does): the outcome is unknown, and no blob is mixed.
         """
         datas = [bytes([number]) * 50_000 for number in range(8)]
         puts = (store.put("same", data) for data in datas)
@@ -90,7 +90,7 @@ class BlobStoreConformance:
 
     @pytest.mark.parametrize("name", BAD_NAMES)
     async def test_a_bad_name_is_refused(self, store: BlobStore, name: str) -> None:
-        """Nothing that could climb out of its place, or be read differently elsewhere, is a name."""
+        """A name cannot leave its place, or mean something else in another store."""
         for call in (store.put(name, b"x"), store.get(name), store.delete(name)):
             with pytest.raises(BadInput):
                 await call
@@ -98,17 +98,17 @@ class BlobStoreConformance:
 
     @pytest.mark.parametrize(("prefix", "after", "limit"), [("a", "", 1), ("../", "", 1), ("", "..", 1), ("", "", 0)])
     async def test_a_bad_listing_is_refused(self, store: BlobStore, prefix: str, after: str, limit: int) -> None:
-        """A prefix of half a token, a name that is none, or no limit."""
+        """A prefix of half a token, an invalid name, or no limit."""
         with pytest.raises(BadInput):
             await store.blobs(prefix, after, limit)
 
     async def test_only_bytes_are_put(self, store: BlobStore) -> None:
-        """Text is refused, not encoded by guess."""
+        """Text is refused."""
         with pytest.raises(BadInput):
             await store.put("a", "text")  # type: ignore[arg-type]
 
     async def test_a_closed_store_refuses(self, store: BlobStore) -> None:
-        """Closing twice is content; calls after it are refused."""
+        """It may be closed twice; later calls are refused."""
         await store.close()
         await store.close()
         for call in (store.put("a", b""), store.get("a"), store.delete("a"), store.blobs()):
@@ -137,7 +137,7 @@ def server() -> Iterator[BackgroundServer]:
 
 
 class TestS3Blobs(BlobStoreConformance):
-    """The same questions to S3 as moto plays it, below a prefix of a bucket of its own."""
+    """S3 as moto simulates it, below a prefix of a bucket of its own."""
 
     @pytest.fixture(autouse=True)
     def credentials(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ class TestS3Blobs(BlobStoreConformance):
     async def test_a_stranger_s_object_is_no_blob(
         self, store: BlobStore, server: BackgroundServer, bucket: str
     ) -> None:
-        """What has no blob's name, or is not below the prefix, is left out, and the page is filled all the same."""
+        """Objects without a valid name or below another prefix are left out, and the page is still filled."""
         await store.put("m", b"x")
         async with aiohttp.ClientSession() as http:
             for key in ("kept/here/a.txt", "kept/here/b.txt", "kept/elsewhere", "m"):
@@ -168,7 +168,7 @@ class TestS3Blobs(BlobStoreConformance):
         assert [blob.name for blob in await store.blobs()] == ["m"]
 
     async def test_a_missing_bucket_is_no_missing_blob(self, server: BackgroundServer) -> None:
-        """It says what to look at; nobody takes the bodies for lost."""
+        """The error names the bucket; no body counts as lost."""
         async with open_blobs(f"s3://nobody-made-it?region=us-east-1&endpoint={server.url}") as store:
             for call in (store.get("a"), store.put("a", b""), store.blobs()):
                 with pytest.raises(StoreError, match="bucket") as refused:
@@ -176,7 +176,7 @@ class TestS3Blobs(BlobStoreConformance):
                 assert not isinstance(refused.value, BlobNotFound)
 
     async def test_a_server_that_is_away_is_unavailable(self) -> None:
-        """Nothing was sent: it is known that nothing happened."""
+        """Nothing was sent, so the outcome is known."""
         async with open_blobs(f"s3://bodies?region=us-east-1&endpoint=http://127.0.0.1:{free_port()}") as store:
             with pytest.raises(StoreUnavailable):
                 await store.put("a", b"")
@@ -190,7 +190,7 @@ def blob_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backgroun
 
 @pytest.mark.system
 class TestAzureBlobs(BlobStoreConformance):
-    """The same questions to Azurite; each test has a container of its own."""
+    """Azurite; each test has a container of its own."""
 
     @pytest_asyncio.fixture
     async def store(self, blob_service: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BlobStore]:
@@ -204,7 +204,7 @@ class TestAzureBlobs(BlobStoreConformance):
             yield store
 
     async def test_a_missing_container_is_no_missing_blob(self, store: BlobStore) -> None:
-        """Nobody takes the bodies for lost."""
+        """No body counts as lost."""
         async with open_blobs(f"azure:?container=nobody-made-it&api_version={API_VERSION}") as missing:
             for call in (missing.get("a"), missing.put("a", b""), missing.delete("a"), missing.blobs()):
                 with pytest.raises(StoreError, match="ContainerNotFound") as refused:

@@ -16,7 +16,7 @@ from bridge.brokers.base import Broker
 from bridge.brokers.mqtt.broker import MqttBroker
 from bridge.brokers.nats.broker import NatsBroker
 from bridge.contract.errors import ConfigurationError
-from tests.conformance.broker import BrokerConformance, Ear, Opened, publish_all
+from tests.conformance.broker import BrokerConformance, Opened, Recorder, publish_all
 from tests.support.brokers import Mosquitto, NatsServer, RealBroker
 
 
@@ -134,13 +134,13 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path, card: tuple[Path, 
 @pytest.mark.system
 async def test_encrypted(url: str, card: tuple[Path, Path]) -> None:
     """Messages small and big pass, and the end comes in order."""
-    broker, ear = open_broker(f"{url}?tls_ca={card[0]}&tls_cert={card[0]}&tls_key={card[1]}"), Ear()
+    broker, recorder = open_broker(f"{url}?tls_ca={card[0]}&tls_cert={card[0]}&tls_key={card[1]}"), Recorder()
     await broker.connect()
-    await broker.subscribe(("t", "tls"), ear)
+    await broker.subscribe(("t", "tls"), recorder)
     sent = [b"x" * 500_000, *(str(number).encode() for number in range(2000))]
     await publish_all(broker, ("t", "tls"), sent)
-    await ear.has(len(sent))
-    assert ear.payloads == sent
+    await recorder.has(len(sent))
+    assert recorder.payloads == sent
     assert await broker.probe() < 2
     await broker.close()
     assert await broker.broken() == "closed"

@@ -135,7 +135,7 @@ class TestHttpStoreWithoutAWire(TestHttpStore):
 
     @pytest.fixture(autouse=True)
     def no_wire(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(WireUser, "worth_asking", lambda *_: False)
+        monkeypatch.setattr(WireUser, "may_use", lambda *_: False)
 
 
 class TestSqsStore(QueueStoreConformance):

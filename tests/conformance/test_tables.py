@@ -28,7 +28,7 @@ class TableStoreConformance:
     """Subclasses give the fixture ``store``: an empty one."""
 
     async def test_what_was_written_is_read(self, store: TableStore) -> None:
-        """Bytes come back as they were, the empty and the largest too, with the ETag that the write gave."""
+        """Bytes come back unchanged, the empty and the largest too, with the ETag of the write."""
         for number, data in enumerate((b"", bytes(range(256)), os.urandom(DATA_BYTES_MAX))):
             row = f"r{number}"
             etag = await store.insert(P, row, data)
@@ -80,7 +80,7 @@ class TableStoreConformance:
             await store.delete(P, "a", second)
 
     async def test_an_etag_never_comes_again(self, store: TableStore) -> None:
-        """Deleted and inserted anew with the same data, the old ETags write nothing."""
+        """After a delete and an insert of the same data, old ETags write nothing."""
         old = await store.insert(P, "a", b"1")
         await store.delete(P, "a", old)
         new = await store.insert(P, "a", b"1")
@@ -90,7 +90,7 @@ class TableStoreConformance:
         await store.replace(P, "a", b"2", new)
 
     async def test_of_many_writers_one_wins(self, store: TableStore) -> None:
-        """At the same time, with the same ETag: one is told that it wrote, and its data stands."""
+        """Of concurrent writes with the same ETag one succeeds, and its data stays."""
 
         async def attempt(write: object) -> object:
             try:
@@ -124,13 +124,13 @@ class TableStoreConformance:
         assert await store.entities("none") == []
 
     async def test_a_listing_is_by_age(self, store: TableStore) -> None:
-        """Nothing here is an hour old; everything is at least no time old."""
+        """No entity is an hour old; each is at least 0 s old."""
         await store.insert(P, "a", b"1")
         assert await store.entities(P, older_than_s=3600) == []
         assert len(await store.entities(P, older_than_s=0)) == 1
 
     async def test_keys_differ_by_case_and_mark(self, store: TableStore) -> None:
-        """Keys that look alike are different ones."""
+        """Keys that look alike are different keys."""
         keys = [("a.b", "c"), ("a", "b"), ("A.b", "c"), ("a.b", "C"), ("a_b", "c"), ("a-b", "c")]
         for number, (partition, row) in enumerate(keys):
             await store.insert(partition, row, b"%d" % number)
@@ -143,7 +143,7 @@ class TableStoreConformance:
         [("", "a"), ("a", ""), ("a/b", "a"), ("a", "a.b"), ("a", "a/b"), ("a", ".."), ("a", "x" * 201), ("a\n", "a")],
     )
     async def test_a_bad_key_is_refused(self, store: TableStore, partition: str, row: str) -> None:
-        """Nothing that some store would read differently is a key."""
+        """A key means the same in every store."""
         for call in (
             store.insert(partition, row, b""),
             store.get(partition, row),
@@ -168,7 +168,7 @@ class TableStoreConformance:
         assert await store.get(P, "a") is None
 
     async def test_a_closed_store_refuses(self, store: TableStore) -> None:
-        """Closing twice is content; calls after it are refused."""
+        """It may be closed twice; later calls are refused."""
         await store.insert(P, "a", b"")
         await store.close()
         await store.close()
@@ -206,7 +206,7 @@ class TestPostgresTable(TableStoreConformance):
             yield store
 
     async def test_two_that_come_first_make_one_table(self, postgres: PostgresServer) -> None:
-        """At the same time, on a database that has none: neither is refused, and both see all."""
+        """Both create the table at the same time: neither is refused, and both see all entities."""
         await execute(postgres.url(), "DROP TABLE IF EXISTS queuebell_entities")
         async with open_table(postgres.url()) as one, open_table(postgres.url()) as two:
             await asyncio.gather(*(store.insert(P, f"r{n}", b"") for n, store in enumerate([one, two] * 6)))
@@ -215,7 +215,7 @@ class TestPostgresTable(TableStoreConformance):
 
 @pytest.mark.parametrize("url", ["nats://127.0.0.1:4222", "tls://127.0.0.1:4222", "NATS://a"])
 def test_a_ledger_in_nats_is_refused(url: str) -> None:
-    """With what to use instead, and without the URL, which may hold a password."""
+    """The error says what to use instead, and does not show the URL, which may hold a password."""
     with pytest.raises(ConfigurationError, match=r"^ledger: NATS cannot store a ledger; use postgres://"):
         open_table(url)
 
@@ -228,7 +228,7 @@ def table_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backgrou
 
 @pytest.mark.system
 class TestAzureTable(TableStoreConformance):
-    """The same questions to Azurite; each test has a table of its own."""
+    """Azurite; each test has a table of its own."""
 
     @pytest_asyncio.fixture
     async def store(
@@ -244,7 +244,7 @@ class TestAzureTable(TableStoreConformance):
             yield store
 
     async def test_a_missing_table_is_no_missing_entity(self, store: TableStore) -> None:
-        """Nobody takes a message for new because the ledger is not there."""
+        """No message counts as new because the ledger is missing."""
         async with open_table("azure:?table=nobodymadeit") as missing:
             for call in (missing.get(P, "a"), missing.insert(P, "a", b""), missing.entities(P)):
                 with pytest.raises(StoreError) as refused:

@@ -124,7 +124,7 @@ class WebSocketChannel:
             outcome, retry_after = Outcome.UNKNOWN, None
             link = WebSocketLink(where.url, self._lost(where))
             try:
-                link.wire = await self._wires.link(where, link, self._within_s)
+                link.wire = await self._wires.open_session(where, link, self._within_s)
             except NoWire as error:
                 outcome = Outcome.REFUSED if _refuses(error) else Outcome.NOT_DONE
                 refused = _CODES.get(error.status, "") if outcome is Outcome.REFUSED else refused

@@ -34,7 +34,7 @@ from tests.support.command import ROOT, environment
     ],
 )
 def test_taken(url: str, kind: str, address: str) -> None:
-    """Each scheme has its broker; the address shown holds neither user nor option."""
+    """Each scheme has its broker; the address shown has neither user nor option."""
     broker = open_broker(url)
     assert (broker.kind, broker.address) == (kind, address)
 
@@ -48,7 +48,7 @@ def test_taken(url: str, kind: str, address: str) -> None:
     ],
 )  # fmt: skip
 def test_refused(url: str) -> None:
-    """A wrong address is a wrong setting, and the message does not repeat what may be secret."""
+    """The error does not repeat what may be secret."""
     with pytest.raises(ConfigurationError) as caught:
         open_broker(url)
     assert "hush" not in str(caught.value)
@@ -57,7 +57,7 @@ def test_refused(url: str) -> None:
 @pytest.mark.parametrize("url", ["tls://127.0.0.1", "mqtts://127.0.0.1"])
 @pytest.mark.parametrize("option", ["tls_ca", "tls_cert"])
 async def test_missing_files(url: str, option: str, tmp_path: Path) -> None:
-    """A file for TLS that is missing or no PEM is a wrong setting."""
+    """A file for TLS that is missing or not PEM is a wrong setting."""
     broken = tmp_path / "broken"
     broken.write_text("no PEM")
     for file in (tmp_path / "missing", broken):
@@ -98,7 +98,7 @@ def test_nothing_is_loaded() -> None:
     ],
 )
 def test_an_address_takes_the_prefix_that_it_does_not_name(url: str, expected: str) -> None:
-    """Over HTTP there are no topics; what is malformed is left for others to refuse."""
+    """HTTP has no topics; a malformed address passes unchanged."""
     assert with_prefix(url, "site7") == expected
     assert with_prefix(url, DEFAULT_PREFIX) == url
     if "site7" in expected:
@@ -106,7 +106,7 @@ def test_an_address_takes_the_prefix_that_it_does_not_name(url: str, expected: s
 
 
 def test_a_prefix_that_is_no_token_is_refused() -> None:
-    """It would be several levels of a topic."""
+    """It would be several tokens of a topic."""
     with pytest.raises(ConfigurationError, match="prefix"):
         with_prefix("nats://host", "a.b")
 
@@ -123,7 +123,7 @@ WRONG = [
 
 @pytest.mark.parametrize("url", WRONG)
 def test_what_cannot_be_one_cluster_is_refused(url: str) -> None:
-    """At once by all who take such an address, as a wrong setting that repeats nothing secret."""
+    """By everything that accepts such an address, with an error that repeats nothing secret."""
     opens: list[Any] = [open_broker, broker_maker, open_bus, open_store, open_table, Publisher]
     for opening in opens:
         with pytest.raises(ConfigurationError) as caught:
@@ -133,13 +133,13 @@ def test_what_cannot_be_one_cluster_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["mqtt://a,b", "mqtts://a,mqtts://b", "redis://a,b"])
 def test_lists_are_for_nats(url: str) -> None:
-    """Others take one server, and say so."""
+    """Other schemes accept one server."""
     with pytest.raises(ConfigurationError, match="only nats:// takes a list"):
         (open_store if url.startswith("redis") else open_broker)(url)
 
 
 def test_what_is_no_server_is_left_out() -> None:
-    """And more than any cluster has, too."""
+    """So are more servers than any cluster has."""
     known = Host("a", 1)
     servers = Servers([known], lambda: 0.999)
     (source,) = servers.turns()
@@ -150,7 +150,7 @@ def test_what_is_no_server_is_left_out() -> None:
 
 
 def test_no_secret_leaves_the_address() -> None:
-    """What is logged and compared names the database, and neither user nor password nor options."""
+    """Texts for logs and comparison have neither user nor password nor options."""
     access = PostgresAccess("postgres://me:s3cret@db.example:6432/jobs?sslmode=require&search_path=bell")
     assert access.text == "postgres://db.example:6432/jobs"
     assert access.place == "postgres://db.example:6432/jobs?bell"
@@ -180,7 +180,7 @@ def test_one_database_has_one_place() -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_address_is_refused_without_being_repeated(url: str) -> None:
-    """Each mistake is told when the address is read, and the message holds none of it."""
+    """The error comes when the address is parsed, and does not repeat it."""
     with pytest.raises(ConfigurationError) as refused:
         PostgresAccess(url)
     assert url.partition("://")[2] not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Where a client's key comes from, where it goes, and where it never goes."""
+"""Where a client's key and certificate come from, and where the key is never sent."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ HERE = http_addresses("http://127.0.0.1:8470", "bridge")[0]
 
 
 def carried(key: str) -> dict[str, str]:
-    """What a request has of a key."""
+    """Return the headers for a key."""
     return {"Authorization": f"Bearer {key}"}
 
 
 def test_a_file_is_followed(tmp_path: pathlib.Path) -> None:
-    """A new one counts at once; while it is away or half-written, the old one does."""
+    """A new key is used immediately; the old one stays while the file is missing or half-written."""
     file = tmp_path / "key"
     file.write_text("one")
     credential = Credential(HERE, None, {"QUEUEBELL_API_KEY_FILE": str(file)})
@@ -50,7 +50,7 @@ def test_a_file_is_followed(tmp_path: pathlib.Path) -> None:
 
 
 def test_nothing_shows_a_key() -> None:
-    """Neither its text form nor a complaint about where it was given."""
+    """Neither its repr nor an error about it."""
     assert "secret" not in repr(Credential(HERE, "secret", {}))
     with pytest.raises(ConfigurationError, match="a broker has users") as refused:
         key_option("nats://a", "secret")
@@ -61,7 +61,7 @@ def test_nothing_shows_a_key() -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1,bell.example", "http://bell.example,localhost:1"])
 def test_of_equal_bridges_all_may_be_shown_the_key(url: str) -> None:
-    """Where one of them would hear it in the clear, none is given it; without a key nothing is said of it."""
+    """One unencrypted address makes the key invalid for all; without a key any address is valid."""
     with pytest.raises(ConfigurationError, match=r"bell\.example would send the key unencrypted"):
         Credential.of(http_addresses(url, "bridge"), "k")
     assert not Credential.of(http_addresses(url, "bridge"))
@@ -78,7 +78,7 @@ def named(cert: object = "", key: object = "") -> dict[str, str]:
 
 
 def test_files_that_cannot_be_used_are_refused(tmp_path: pathlib.Path) -> None:
-    """By the name of the variable, before anything is sent."""
+    """The error names the variable, before anything is sent."""
     cert, key = write_self_signed(tmp_path)
     for wrong in (named(tmp_path / "none", key), named(cert), named(cert, cert), named("\0", key)):
         with pytest.raises(ConfigurationError, match="QUEUEBELL_CLIENT_CERT: cannot use"):
@@ -88,7 +88,7 @@ def test_files_that_cannot_be_used_are_refused(tmp_path: pathlib.Path) -> None:
 
 
 def test_they_are_read_anew(tmp_path: pathlib.Path) -> None:
-    """The same until they change; half a change, and files that are gone, leave the one that worked."""
+    """The context stays until both files change; half a change or missing files keep the last good one."""
     cert, key = write_self_signed(tmp_path)
     shown = ClientCertificate(str(cert), str(key))
     first = shown.context()
@@ -118,7 +118,7 @@ def test_they_are_read_anew(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_its_times(hours: float, said: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is shown all the same; a bridge that refuses it only ends the connection, so it is said here."""
+    """It is used all the same, with a warning: a bridge that refuses it only ends the connection."""
     cert, key = Authority(tmp_path).certificate("worker", hours=hours)
     key.chmod(0o600)
     now = time.time()
@@ -128,7 +128,7 @@ def test_its_times(hours: float, said: str, tmp_path: pathlib.Path, caplog: pyte
     caplog.clear()
     now += JUDGED_EVERY_S
     shown.context()
-    assert len(caplog.records) == bool(said), "of one that is in use it is said a few times a day"
+    assert len(caplog.records) == bool(said), "the warning is repeated a few times a day"
 
 
 @contextlib.asynccontextmanager
@@ -143,7 +143,7 @@ async def standing(tls: ssl.SSLContext | None) -> AsyncIterator[int]:
 
 
 async def told(url: str) -> set[str]:
-    """What the queue store, the way of triggers and the way of wakes say of an address, past what is their own."""
+    """Return the errors of the queue store, the bus and the session for an address, without their own prefixes."""
     store, bus, channel = HttpStore(url), HttpBus(url), WebSocketChannel(url)
     said: set[str] = set()
     try:

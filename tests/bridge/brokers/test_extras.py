@@ -28,13 +28,13 @@ WHEEL = b'{"url": "https://files.example/queuebell.whl", "archive_info": {"hash"
     ],
 )
 def test_the_hint_fits_the_way_of_installing(origin: bytes | None, installer: str, prefix: str, said: str) -> None:
-    """A checkout is followed where it is followed already; a copy, an index and a tool's own place have their ways."""
+    """An editable checkout stays editable; a copy, an index and a tool's environment have their own commands."""
     assert hint("sqs", origin, installer, prefix).startswith(said)
     assert "/srv/checkout" not in hint("sqs", origin, installer, prefix)
 
 
 def test_this_copy_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the package's own record says is asked; a checkout that was never installed is told to be."""
+    """The package's record decides; a checkout that was never installed gets an editable install."""
     extras.install.cache_clear()
     assert "install" in extras.install("mqtt") and "[mqtt]" in extras.install("mqtt")
 

@@ -63,7 +63,7 @@ class Broker(Protocol):
 
     @property
     def private(self) -> bool:
-        """Whether nobody on the way can read: it is encrypted, or does not leave this machine."""
+        """Whether it is encrypted, or does not leave this machine."""
         ...
 
     async def connect(self, *, will: tuple[Topic, bytes] | None = None) -> None:

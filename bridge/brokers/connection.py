@@ -15,7 +15,7 @@ from collections import defaultdict
 from typing import Final, Generic, TypeVar
 
 from bridge.brokers.address import Address
-from bridge.brokers.base import Broker
+from bridge.brokers.base import Broker, Topics
 from bridge.contract.address import is_loopback
 from bridge.contract.errors import BusUnavailable
 from bridge.contract.throttle import Throttle
@@ -38,8 +38,10 @@ _log = logging.getLogger("queuebell.broker")
 class BrokerConnection(Broker):
     """One connection to the broker at ``where``; a broker adds how it sends to itself, and how it closes."""
 
-    def __init__(self, where: Address) -> None:
+    def __init__(self, where: Address, topics: Topics) -> None:
         self._where = where
+        self._topics = topics
+        self._warnings = ThrottledWarnings(where.text)
         self._ending = Ending()
         self._replies = self._ending.pending_replies()
         self._dropped = 0

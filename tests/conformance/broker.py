@@ -7,7 +7,7 @@ import contextlib
 import resource
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 
@@ -22,7 +22,7 @@ PATIENCE_S = 200.0
 class Opened(Protocol):
     """Makes brokers that are closed when the test ends."""
 
-    async def __call__(self, port: int | None = None, *, connect: bool = True, **options: Any) -> Broker:
+    async def __call__(self, port: int | None = None, *, connect: bool = True) -> Broker:
         """Return a broker at ``port`` (the server's own by default)."""
         ...
 

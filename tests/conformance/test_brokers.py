@@ -35,8 +35,8 @@ class Kinds(BrokerConformance):
         brokers: list[Broker] = []
         scheme = self.make.kind
 
-        async def make(at: int | None = None, *, connect: bool = True, **options: Any) -> Broker:
-            broker: Broker = self.make(f"{scheme}://127.0.0.1:{at or port}{self.query}", **options)
+        async def make(at: int | None = None, *, connect: bool = True) -> Broker:
+            broker: Broker = self.make(f"{scheme}://127.0.0.1:{at or port}{self.query}")
             brokers.append(broker)
             if connect:
                 await broker.connect()

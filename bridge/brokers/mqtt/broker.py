@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.brokers.address import Address
 from bridge.brokers.base import Incoming, OnMessage, Topic, Topics, matches
-from bridge.brokers.connection import (
-    CONNECT_S,
-    REQUEST_S,
-    UNSENT_LITTLE,
-    UNSENT_MAX,
-    BrokerConnection,
-    ThrottledWarnings,
-)
+from bridge.brokers.connection import CONNECT_S, REQUEST_S, UNSENT_LITTLE, UNSENT_MAX, BrokerConnection
 from bridge.brokers.mqtt.access import OPTIONS, UNSUPPORTED_VERSION, MqttAccess, check_installed
 from bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError
 
@@ -59,10 +52,8 @@ class MqttBroker(BrokerConnection):
 
     def __init__(self, url: str, *, name: str = "queuebell", prefix: str = "queuebell") -> None:
         where = Address(url, schemes=("mqtt", "mqtts"), options=OPTIONS)
-        super().__init__(where)
+        super().__init__(where, Topics("/", "+"))
         self._access = MqttAccess(where, name)
-        self._topics = Topics("/", "+")
-        self._warnings = ThrottledWarnings(where.text)
         made = secrets.token_hex(8)
         self._tokens = (f"{made}-{number}" for number in itertools.count(1))
         # Fixed for a persistent session: otherwise each connection would leave a subscription in it.

@@ -83,7 +83,7 @@ class NatsBroker(BrokerConnection):
         servers: Servers | None = None,
     ) -> None:
         where = Address(url, schemes=("nats", "tls"), options=OPTIONS, several=True) if isinstance(url, str) else url
-        super().__init__(where)
+        super().__init__(where, Topics(".", "*"))
         self._access = NatsAccess(where, name)
         self.servers = servers or Servers(where.hosts, random.random)
         """Its servers, for the next connection to go on with."""
@@ -91,8 +91,6 @@ class NatsBroker(BrokerConnection):
         self._durable = where.options.get("durable") or f"{prefix}-bridge"
         self._ack_wait_s = float(where.number("ack_wait", 0, most=3600)) or ACK_WAIT_S
         self._pending_max = pending_max
-        self._topics = Topics(".", "*")
-        self._warnings = ThrottledWarnings(where.text)
         self._tokens = itertools.count(1)
         self._client: Client | None = None
         self._server: Node | None = None
@@ -103,28 +101,6 @@ class NatsBroker(BrokerConnection):
         self._consumers: list[Durable] = []
         self._denied: dict[str, str] = {}
         self._last_error = ""
-
-    @property
-    def payload_max(self) -> int:
-        """The most bytes of payload in one message."""
-        return self._client.max_payload if self._client is not None else 1024 * 1024
-
-    @property
-    def version(self) -> tuple[int, int]:
-        """The first two numbers of the server's version; zeros if it is unknown."""
-        if self._client is None:
-            return 0, 0
-        version = self._client.connected_server_version
-        try:
-            return version.major, version.minor
-        except ValueError:
-            return 0, 0
-
-    @property
-    def private(self) -> bool:
-        """Whether it is encrypted, or does not leave this machine, also for a server that was learned."""
-        here = self._server is None or is_loopback(self._server.host.name)
-        return self._where.encrypted or (here and super().private)
 
     async def connect(self, *, will: tuple[Topic, bytes] | None = None) -> None:
         """Connect within 5 s; NATS has no last wills. Raises as `Broker.connect` does."""
@@ -218,6 +194,28 @@ class NatsBroker(BrokerConnection):
         step.close()
         self._ending.end("the client library cannot send")
         return False
+
+    @property
+    def payload_max(self) -> int:
+        """The most bytes of payload in one message."""
+        return self._client.max_payload if self._client is not None else 1024 * 1024
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """The first two numbers of the server's version; zeros if it is unknown."""
+        if self._client is None:
+            return 0, 0
+        version = self._client.connected_server_version
+        try:
+            return version.major, version.minor
+        except ValueError:
+            return 0, 0
+
+    @property
+    def private(self) -> bool:
+        """Whether it is encrypted, or does not leave this machine, also for a server that was learned."""
+        here = self._server is None or is_loopback(self._server.host.name)
+        return self._where.encrypted or (here and super().private)
 
     # --- connecting -------------------------------------------------------------------------------------------------
 

@@ -47,16 +47,6 @@ class PostgresBroker:
         self._calling = asyncio.Lock()
         self._connection: Any = None
 
-    @property
-    def address(self) -> str:
-        """Where it connects, without user, password or options."""
-        return self._access.text
-
-    @property
-    def search_path(self) -> str | None:
-        """The schemas that the address names."""
-        return self._access.search_path
-
     async def connect(self) -> None:
         """Connect within 5 s, or raise `BusUnavailable` (worth another try) or `ConfigurationError` (not)."""
         asyncpg = client()
@@ -133,6 +123,16 @@ class PostgresBroker:
         if connection is not None:
             connection.terminate()
         self._ending.end("closed")
+
+    @property
+    def address(self) -> str:
+        """Where it connects, without user, password or options."""
+        return self._access.text
+
+    @property
+    def search_path(self) -> str | None:
+        """The schemas that the address names."""
+        return self._access.search_path
 
     async def _call(self, what: str, call: Callable[[], Any]) -> Any:
         asyncpg = client()

@@ -58,7 +58,7 @@ def service(marks: Marks) -> None:
 def worker(marks: Marks) -> None:
     """The listener's process: from a wake's bytes to the handler."""
     import bench.programs.sample
-    from bridge.brokers.wire import wire
+    from bridge.brokers import wire
 
     wrap(wire, "decode_wire", marks, "wake heard")
     wrap(bench.programs.sample, "sample", marks, "handler")

@@ -21,9 +21,9 @@ import msgspec
 
 from bridge.access.access_file import FileWatch
 from bridge.access.access_watch import AccessWatch
+from bridge.brokers.address import take_prefix
 from bridge.brokers.extras import install
 from bridge.brokers.postgres.access import SCHEMES, PostgresAccess
-from bridge.brokers.prefix import take_prefix
 from bridge.contract.address import is_http, is_loopback
 from bridge.contract.errors import ConfigurationError
 from bridge.http.api.app import WebServer

@@ -14,7 +14,7 @@ from msgspec import Meta
 from bridge.access.issuer import IssuerSettings
 from bridge.access.limits import BYTES_MIN
 from bridge.access.put_gate import BYTES_MAX, WAIT_MS
-from bridge.brokers.client_certificate import open_to_all
+from bridge.brokers.credential import open_to_all
 from bridge.contract.address import EMBEDDED, http_addresses, is_http
 from bridge.contract.bounds import HEARTBEAT_S, SLACK_S
 from bridge.contract.errors import ConfigurationError

@@ -23,7 +23,7 @@ import msgspec
 
 from bridge.access.issuer import IssuerSettings, KeySet, Mistimed, is_private
 from bridge.access.tokens import FETCH_BYTES_MAX, FETCH_S, Tokens, Verified, asked
-from bridge.brokers.client_certificate import open_to_all
+from bridge.brokers.credential import open_to_all
 from bridge.contract.address import sender_of
 from bridge.contract.errors import ConfigurationError
 

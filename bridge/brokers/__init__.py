@@ -1,4 +1,11 @@
-"""Brokers by the scheme of their address. Client libraries are loaded when a broker connects, never before."""
+"""Connections to what carries triggers, frames and calls: message brokers, and a bridge itself.
+
+`open_broker` returns the `Broker` (`base.py`) for an address, one folder each: `NatsBroker`, `MqttBroker`, and
+`PostgresBroker` for triggers alone. In each, `broker.py` is the connection, `access.py` where and as which user it
+connects, and `wire.py`, where there is one, what drives the client library. `EmbeddedNats` runs a NATS server. A
+`WireUser` (`wire.py` of this folder) makes calls to a bridge with a `Credential`. Client libraries are imported when a
+connection is made.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from bridge.brokers.address import class_for
 from bridge.brokers.base import Broker
-from bridge.brokers.schemes import class_for
 
 SCHEMES: Final[dict[str, tuple[str, str]]] = {
     "nats": ("bridge.brokers.nats.broker", "NatsBroker"),
@@ -18,19 +25,20 @@ SCHEMES: Final[dict[str, tuple[str, str]]] = {
 
 
 def open_broker(url: str, *, name: str = "queuebell", prefix: str = "queuebell") -> Broker:
-    """Return the broker that ``url`` names, not connected.
+    """Return the broker at ``url``, not connected.
 
-    ``name`` is what the broker shows of this connection; ``prefix`` is the first token of all topics. Raises
-    `ConfigurationError` for an address that is malformed, without repeating what may hold a password.
+    ``name`` is the connection's name at the broker; ``prefix`` is the first token of all topics. Raises
+    `ConfigurationError` for a malformed address, without repeating it: it may hold a password.
     """
     broker: Broker = class_for(url, SCHEMES, "broker")(url, name=name, prefix=prefix)
     return broker
 
 
 def broker_maker(url: str, *, name: str = "queuebell", prefix: str = "queuebell") -> Callable[[], Broker]:
-    """Return what opens one broker after another at ``url``, for whoever connects anew when one is broken.
+    """Return a function that opens one connection after another to the broker at ``url``, for reconnecting.
 
-    What one has learned of its cluster the next one knows, and begins with another server. Raises as `open_broker`.
+    They share what they learn about the servers of a cluster, and each begins with another one. Raises as
+    `open_broker`.
     """
     servers = getattr(open_broker(url, name=name, prefix=prefix), "servers", None)
     known = {} if servers is None else {"servers": servers}

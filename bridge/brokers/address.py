@@ -1,23 +1,73 @@
-"""Addresses of brokers: where, as whom, and with which options; what is secret never leaves the object."""
+"""Addresses of brokers and stores: where to connect, as which user and with which options.
+
+`class_for` picks the class that serves a scheme. `Address` is a broker's address, with `TlsOptions` among its options.
+Every address may name the ``prefix`` of its topics: ``nats://host:4222?prefix=site7``.
+"""
 
 from __future__ import annotations
 
+import importlib
 import pathlib
 import ssl
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
-from urllib.parse import parse_qsl, unquote
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from bridge.contract.address import each_of, is_host, port_number, split_port
 from bridge.contract.errors import ConfigurationError
+from bridge.contract.names import DEFAULT_PREFIX, is_token
 
 PORTS: Final[dict[str, int]] = {"nats": 4222, "tls": 4222, "mqtt": 1883, "mqtts": 8883, "redis": 6379, "rediss": 6379}
 ENCRYPTED: Final = frozenset({"tls", "mqtts", "rediss"})
 TLS_OPTIONS: Final = ("tls_ca", "tls_cert", "tls_key", "tls_hostname")
+PREFIX: Final = "prefix"
+
+
+def class_for(url: str, table: Mapping[str, tuple[str, str]], key: str) -> Any:
+    """Import and return the class that ``table`` (scheme to module and name) has for ``url``.
+
+    Raises `ConfigurationError`, which begins with ``key`` and does not repeat the URL: it may hold a secret.
+    """
+    scheme, colon, _ = url.partition(":")
+    found = table.get(scheme.lower()) if colon else None
+    if found is None:
+        known = ", ".join(f"{scheme}:" for scheme in table)
+        raise ConfigurationError(f"{key}: an address must start with one of {known}")
+    module, name = found
+    return getattr(importlib.import_module(module), name)
+
+
+def argument_of(url: str, key: str, file_scheme: str, example: str) -> str:
+    """Return a class's argument: the name of ``memory:``, the path of ``file_scheme``, otherwise the whole URL.
+
+    Raises `ConfigurationError` as `class_for` does; ``example`` is a path for its text.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme.lower() == "memory":
+        return rest.strip("/") or "default"
+    if scheme.lower() != file_scheme:
+        return url
+    if "?" in rest or "#" in rest:
+        raise ConfigurationError(
+            f"{key}: {file_scheme} takes no options, for example {file_scheme}://{example}; in a path, "
+            "write ? as %3F and # as %23"
+        )
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigurationError(f"{key}: the address is malformed") from None
+    if parts.netloc or not parts.path.strip("/"):
+        raise ConfigurationError(
+            f"{key}: {file_scheme} takes a path and no host, for example {file_scheme}://{example}"
+        )
+    path = unquote(parts.path)
+    if "\0" in path:
+        raise ConfigurationError(f"{key}: the path of its file contains a NUL character")
+    return path
 
 
 class Host(NamedTuple):
-    """One server of an address; of IPv6 without its brackets."""
+    """One server of an address; IPv6 without brackets."""
 
     name: str
     port: int
@@ -30,9 +80,8 @@ class Address:
     """``scheme://[user[:password]@]host[:port][?option=value&...]``, checked.
 
     With ``several`` also ``scheme://[user[:password]@]a[:port],b[:port]`` and ``scheme://a,scheme://b``: ``hosts`` are
-    servers of one cluster, with one user, one password and one set of options, which stand behind the last.
-    ``text`` is the address without user, password and options, for logs. Options that are files must exist.
-    Raises `ConfigurationError`; its message never repeats the address.
+    servers of one cluster, with one user, one password and one set of options behind the last server. ``text`` is the
+    address without user, password and options, for logs. Raises `ConfigurationError`, which never repeats the address.
     """
 
     def __init__(self, url: str, *, schemes: Collection[str], options: Collection[str], several: bool = False) -> None:
@@ -65,7 +114,7 @@ class Address:
         self.options: Mapping[str, str] = dict(pairs)
         self.text = f"{first.scheme}://{','.join(map(str, self.hosts))}"
         self.place = f"{first.scheme}://{','.join(sorted(map(str, self.hosts)))}"
-        """The same text for every order of the servers."""
+        """The same for every order of the servers."""
 
     def __repr__(self) -> str:
         return f"<Address {self.text}>"
@@ -81,7 +130,7 @@ class Address:
 
 
 class _Part:
-    """What stands between one scheme and the next."""
+    """The user and the hosts between one scheme and the next."""
 
     def __init__(self, text: str, schemes: Collection[str]) -> None:
         scheme, mark, rest = text.partition("://")
@@ -117,9 +166,9 @@ class _Part:
 
 
 class TlsOptions:
-    """Files for TLS: ``ca`` of who signed the broker, ``cert`` and ``key`` of ourselves, ``hostname`` if it differs.
+    """Files for TLS: the broker's ``ca``, the client's ``cert`` and ``key``; and the ``hostname``, if it differs.
 
-    There is no way to switch verification off.
+    Verification cannot be switched off.
     """
 
     def __init__(
@@ -132,15 +181,15 @@ class TlsOptions:
 
     @classmethod
     def of(cls, address: Address) -> TlsOptions:
-        """Read them from the options of an address."""
+        """Return the TLS options of an address."""
         return cls(*(address.options.get(option) for option in TLS_OPTIONS))
 
     def given(self) -> bool:
-        """Say whether there is anything to tell the client library."""
+        """Return whether the address names any file."""
         return any((self.ca, self.cert, self.key))
 
     def context(self) -> ssl.SSLContext:
-        """Make the context. Raises `ConfigurationError` for files that are missing or no PEM."""
+        """Return a new context. Raises `ConfigurationError` for files that are missing or not PEM."""
         if self.key and not self.cert:
             raise ConfigurationError("broker: tls_key needs tls_cert")
         try:
@@ -153,7 +202,10 @@ class TlsOptions:
 
 
 def readable(option: str, path: str, *marks: bytes) -> str:
-    """Return ``path`` if it names a file that can be read and has all ``marks``; its content is never told."""
+    """Return ``path`` if its file can be read and contains all ``marks``.
+
+    Raises `ConfigurationError`, which does not show the content.
+    """
     try:
         content = pathlib.Path(path).read_bytes()
     except OSError as error:
@@ -161,3 +213,42 @@ def readable(option: str, path: str, *marks: bytes) -> str:
     if not all(mark in content for mark in marks):
         raise ConfigurationError(f"broker: {option} names a file of the wrong kind")
     return path
+
+
+def take_prefix(url: str) -> tuple[str, str]:
+    """Return the address without its option ``prefix``, and the prefix; `DEFAULT_PREFIX` if there is none.
+
+    Raises `ConfigurationError` for an invalid prefix; a malformed address passes.
+    """
+    before, _, query = url.partition("?")
+    pairs = parse_qsl(query, keep_blank_values=True)
+    given = [value for key, value in pairs if key == PREFIX]
+    if not given:
+        return url, DEFAULT_PREFIX
+    rest = urlencode([pair for pair in pairs if pair[0] != PREFIX])
+    return f"{before}?{rest}" if rest else before, check_prefix(given[-1])
+
+
+def with_prefix(url: str, prefix: str) -> str:
+    """Return a broker's address with the option ``prefix``, unless it names one; any other address unchanged.
+
+    Raises `ConfigurationError` for an invalid prefix.
+    """
+    before, _, query = url.partition("?")
+    scheme, mark, _ = before.partition("://")
+    named = any(key == PREFIX for key, _ in parse_qsl(query, keep_blank_values=True))
+    if prefix == DEFAULT_PREFIX or named or not mark or scheme.lower() in {"http", "https"}:
+        return url
+    if before.count("[") != before.count("]"):
+        return url
+    option = urlencode({PREFIX: check_prefix(prefix)})
+    return f"{before}?{query}&{option}" if query else f"{before}?{option}"
+
+
+def check_prefix(prefix: str) -> str:
+    """Return ``prefix`` if it can begin topics. Raises `ConfigurationError`."""
+    if not is_token(prefix):
+        raise ConfigurationError(
+            "prefix: must be letters, digits, '_' and '-', 80 at most, starting with a letter or digit"
+        )
+    return prefix

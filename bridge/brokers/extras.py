@@ -1,4 +1,4 @@
-"""How a user gets an extra, in the way that this copy was installed: a hint that does not fit costs an hour."""
+"""The command that installs an extra, as this copy of Queuebell was installed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ NAME = "queuebell"
 
 
 class _Origin(msgspec.Struct):
-    """Where an installed distribution came from (direct_url.json, PEP 610), as far as it matters here."""
+    """The origin of an installed distribution (direct_url.json, PEP 610), as far as it is needed."""
 
     url: str
     dir_info: dict[str, bool] | None = None
 
 
 def hint(extra: str, origin: bytes | None, installer: str, prefix: str) -> str:
-    """Return the command that installs ``extra`` beside what is there, with where to give it if that matters.
+    """Return the command that adds ``extra``, and where to run it if that matters.
 
-    ``origin`` is the distribution's direct_url.json, None where it came from an index or was never installed;
-    ``installer`` the tool that did it, and ``prefix`` the environment's folder, which tells tools apart that keep one
-    for each program.
+    ``origin`` is the distribution's direct_url.json, None for one from an index; ``installer`` is the tool that
+    installed it, and ``prefix`` the environment's folder, which shows tools that make one for each program.
     """
     tool = "uv pip install" if installer == "uv" else "pip install"
     parents = pathlib.PurePath(prefix).parts
@@ -42,7 +41,7 @@ def hint(extra: str, origin: bytes | None, installer: str, prefix: str) -> str:
 
 @functools.cache
 def install(extra: str) -> str:
-    """Return `hint` for this very copy; one that runs from a checkout without being installed is told as such."""
+    """Return `hint` for this copy, which may run from a checkout without being installed."""
     try:
         found = metadata.distribution(NAME)
     except metadata.PackageNotFoundError:

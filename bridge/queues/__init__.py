@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from bridge.brokers.schemes import argument_of, class_for
+from bridge.brokers.address import argument_of, class_for
 from bridge.contract.address import one_text
 from bridge.queues.base import QueueStore
 

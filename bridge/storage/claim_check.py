@@ -1,7 +1,7 @@
-"""Bodies over a queue's limit: compressed and put aside in a blob store, and only a claim travels on the queue.
+"""Bodies above a queue's limit: compressed and stored as a blob, with only a claim in the queue.
 
-The blob is durable before its message is put, and removed after its message was deleted. So a crash in between leaves
-an orphan, which a sweep removes, and never a message without its body.
+The blob is durable before its message is put, and removed after its message was deleted. A crash in between leaves an
+orphan, which a sweep removes, and never a message without its body.
 """
 
 from __future__ import annotations
@@ -42,19 +42,16 @@ from bridge.storage.blobs.base import Blob, BlobStore
 BODY_MAX: Final = 64 * 1024 * 1024
 ORPHAN_AGE_S: Final = 7 * 86_400.0
 ORPHAN_AGE_MIN_S: Final = 3600.0
-"""A message may be put long after its blob; below this no sweep takes a blob for an orphan."""
+"""The least age of an orphan: a message can be put long after its blob."""
 EXPIRED_AGE_S: Final = 28 * 86_400.0
-"""So long after its message should have expired a blob goes where nobody can look whether it has."""
+"""How long after its message's time to live a blob is removed where the queue cannot be checked."""
 _PEEK: Final = 32
 
 log = logging.getLogger("queuebell.claims")
 
 
 class Swept(msgspec.Struct, frozen=True):
-    """What a sweep did with the old blobs of a queue.
-
-    ``removed`` were orphans, ``referenced`` have a message, and of ``unknown`` nobody could tell: they stay.
-    """
+    """The result of a sweep: ``removed`` were orphans, ``referenced`` have a message, ``unknown`` cannot be checked."""
 
     removed: int = 0
     referenced: int = 0
@@ -62,11 +59,11 @@ class Swept(msgspec.Struct, frozen=True):
 
 
 class ClaimCheck:
-    """Puts bodies aside and fetches them back.
+    """Stores large bodies as blobs and fetches them back.
 
-    ``blobs`` is a blob store's URL or a `BlobStore`; one opened here is closed here. ``limit`` is from how many bytes
-    on a body is put aside, None for the queue store's own limit, which is never exceeded. ``body_max`` bytes (64 MiB)
-    bound what is put and what is unpacked, whatever a claim says. ``token`` gives 32 hex digits, never the same twice.
+    ``blobs`` is a blob store's URL or a `BlobStore`; `close` closes one opened by its URL. Bodies above ``limit`` bytes
+    are stored as blobs; None is the queue store's own limit, which is never exceeded. ``body_max`` bytes (64 MiB) limit
+    what is put and what is unpacked, whatever a claim contains. ``token`` returns 32 hex digits that never repeat.
     """
 
     def __init__(
@@ -92,12 +89,12 @@ class ClaimCheck:
     async def put_aside(
         self, queue: str, message: NewMessage, body_bytes_max: int, store: QueueStore | None = None
     ) -> NewMessage:
-        """Return the message to put: itself, or a claim in its place once its body is durable as a blob.
+        """Return the message to put: itself, or a claim once its body is durable as a blob.
 
-        ``body_bytes_max`` is what the queue store takes. ``store`` is that store: its fingerprint goes into the blob's
-        name, so that no sweep of another store takes the blob for an orphan. A small body that looks like a claim is
-        put aside too, so that no body can be taken for one. Raises `BadInput` (``message_too_large``) above
-        ``body_max``, and `StoreUnavailable` or `StoreFull` where it cannot be kept: nothing was put on the queue then.
+        ``body_bytes_max`` is the queue store's limit. ``store`` is that store: its fingerprint is part of the blob's
+        name, so that sweeps of other stores leave the blob alone. A small body that looks like a claim becomes a blob
+        too, so that no body is mistaken for a claim. Raises `BadInput` (``message_too_large``) above ``body_max``, and
+        `StoreUnavailable` or `StoreFull` where it cannot be stored: nothing was put then.
         """
         body = message.body
         limit = body_bytes_max if self._limit is None else min(self._limit, body_bytes_max)
@@ -112,9 +109,9 @@ class ClaimCheck:
         return NewMessage(claim, message.visible_after_ms, message.ttl_s, message.headers)
 
     async def fetch(self, body: bytes) -> bytes:
-        """Return the body that a claim stands for; any other body is returned as it is.
+        """Return the body of a claim; any other body is returned unchanged.
 
-        Raises `BlobNotFound` or `BadClaim` where no further attempt will help, `StoreUnavailable` where one may.
+        Raises `BlobNotFound` or `BadClaim` where another attempt will not help, `StoreUnavailable` where it may.
         """
         if not is_claim(body):
             return body
@@ -125,9 +122,9 @@ class ClaimCheck:
         return await asyncio.to_thread(_unpack, data, claim)
 
     async def copy(self, body: bytes, queue: str, store: QueueStore | None = None) -> bytes:
-        """Return a claim of its own for a message that is put on another ``queue`` in place of this one.
+        """Copy the blob for a message that moves to another ``queue``, and return the new claim.
 
-        Each message owns its blob. Any other body is returned as it is. ``store`` is as in `put_aside`. Raises what
+        Each message owns its blob. Any other body is returned unchanged. ``store`` is as in `put_aside`. Raises what
         `fetch` raises.
         """
         if not is_claim(body):
@@ -139,9 +136,9 @@ class ClaimCheck:
         return write_claim(msgspec.structs.replace(claim, blob=name))
 
     async def drop(self, body: bytes) -> None:
-        """Remove the blob of a message that was deleted, or was never put; any other body is left alone.
+        """Remove the blob of a message that was deleted or was never put; ignores any other body.
 
-        A buried message has its claim behind the facts of its burial, and it counts as one.
+        The body of a dead letter contains its claim too.
         """
         claim = claim_in(body)
         if claim is not None:
@@ -156,15 +153,15 @@ class ClaimCheck:
     ) -> Swept:
         """Remove the orphans among the blobs of ``queue`` that are older than so many seconds (3600 at least).
 
-        An orphan is proved: the queue's messages were all looked at and none has a claim on it. That can only be done
-        where the store counts exactly and looks at messages without taking them, when nothing is leased or delayed, and
-        with no more than 32 there. Where it cannot be told, blobs stay, but those whose message has expired: by its
-        time to live and ``older_than`` besides where the store can never tell, and by 28 days besides where it could
-        not now. A blob whose name tells another store's fingerprint is that store's to prove: here it only goes by the
-        latter. ``also`` names other queues that messages of this one are moved to as they stand; its poison queue is
-        looked at anyway, that of all partitions too, and of a poison queue the partitions that bury there. Costs one
-        listing of blobs, and where there are old ones up to nine calls of the queue store, six more for each of
-        ``also``. Raises what the stores raise.
+        A blob is an orphan when every message of the queue was checked and none claims it. This needs a store with
+        exact counts and `peek`, no message in flight or delayed, and at most 32 messages. Otherwise blobs stay until
+        their message has expired: ``older_than`` seconds after its time to live where the store can never be checked,
+        28 days after it where it could not be checked now, or where the blob's name has another store's fingerprint.
+
+        ``also`` names other queues that messages of this one move to with their claims. The poison queue is always
+        checked, that of all partitions too; for a poison queue the partitions that dead-letter there. Costs one listing
+        of blobs; with old ones, up to nine calls of the queue store, and six more for each of ``also``. Raises what the
+        stores raise.
         """
         parse_reference(queue)
         if not older_than >= ORPHAN_AGE_MIN_S:
@@ -174,7 +171,7 @@ class ClaimCheck:
         claimed: set[str] | None = set()
         if any(place_of(blob.name) in here for blob in old):
             base = queue.removesuffix(POISON_SUFFIX)
-            # A message that is moved is put before it is deleted: looked at before and after, it is seen in one place.
+            # A move puts before it deletes: checks before and after see the message in one place.
             poison = [base + POISON_SUFFIX]
             if (logical := logical_reference(base)) is not None:
                 poison.append(logical + POISON_SUFFIX)
@@ -189,7 +186,7 @@ class ClaimCheck:
                 orphan = blob.name not in claimed
                 referenced += not orphan
             else:
-                orphan = _expired(blob, older_than if ours and not _tells(store) else late)
+                orphan = _expired(blob, older_than if ours and not _can_prove(store) else late)
             if orphan:
                 await self._blobs.delete(blob.name)
                 removed += 1
@@ -206,7 +203,7 @@ class ClaimCheck:
         await self.close()
 
     async def close(self) -> None:
-        """Close the blob store if it was opened here; may be called twice."""
+        """Close the blob store if it was opened by its URL; may be called twice."""
         if self._owned:
             await self._blobs.close()
 
@@ -214,11 +211,11 @@ class ClaimCheck:
         try:
             await self._blobs.put(name, data)
         except UnknownOutcome as error:
-            # Of the message it is known: it was not put. The blob may be there, as an orphan.
+            # The message was not put; the blob may exist, as an orphan.
             raise StoreUnavailable(f"cannot store the body: {error}") from error
 
     async def _old(self, queue: str, older_than: float) -> list[Blob]:
-        """Return the blobs of our making that are old enough."""
+        """Return the claim checks' blobs that are old enough."""
         old: list[Blob] = []
         after = ""
         while page := await self._blobs.blobs(f"{queue}/", after):
@@ -235,17 +232,16 @@ def _is_ours(name: str) -> bool:
     return True
 
 
-def _expired(blob: Blob, besides: float) -> bool:
-    """Say whether its message has expired so many seconds ago, by the blob store's clock."""
+def _expired(blob: Blob, after: float) -> bool:
+    """Return whether its message expired more than ``after`` seconds ago, by the blob store's clock."""
     ttl = lives_for(blob.name)
-    return ttl is not None and blob.age_s > ttl + besides
+    return ttl is not None and blob.age_s > ttl + after
 
 
 def _place(store: QueueStore | None, queue: str) -> str:
-    """Return the place that a blob's name tells: the same for all who name the store alike.
+    """Return the store's fingerprint for blob names.
 
-    What is named by a loopback address is another store on each machine: two that share their blobs would sweep away
-    each other's.
+    A loopback address is another store on each machine: two that share their blobs would remove each other's.
     """
     if store is None:
         return ""
@@ -254,13 +250,13 @@ def _place(store: QueueStore | None, queue: str) -> str:
     return hashlib.sha256((store.fingerprint(queue) + where).encode()).hexdigest()[:16]
 
 
-def _tells(store: QueueStore) -> bool:
-    """Say whether this store can ever prove that nobody has a claim on a blob."""
+def _can_prove(store: QueueStore) -> bool:
+    """Return whether this store can ever prove that no message claims a blob."""
     return store.capabilities.exact_depth and store.capabilities.peek
 
 
 async def _partitions(store: QueueStore, logical: str) -> list[str]:
-    """Return the queues that are partitions of ``logical`` by their names, as far as they exist."""
+    """Return the existing queues that are partitions of ``logical`` by their names."""
     found: list[str] = []
     after = ""
     while page := await store.queues(f"{logical}-p", after, 1000):
@@ -270,8 +266,8 @@ async def _partitions(store: QueueStore, logical: str) -> list[str]:
 
 
 async def _claimed(store: QueueStore, queues: Sequence[str]) -> set[str] | None:
-    """Return the blobs that messages of these queues have a claim on, None where that cannot be known."""
-    if not _tells(store):
+    """Return the blobs that messages of these queues claim, None if that is unknown."""
+    if not _can_prove(store):
         return None
     claimed: set[str] = set()
     for queue in queues:
@@ -281,7 +277,7 @@ async def _claimed(store: QueueStore, queues: Sequence[str]) -> set[str] | None:
             after = await store.peek(queue, _PEEK)
         except QueueNotFound:
             continue
-        # What was there before and after the count was there at the count: if they are as many, there were no others.
+        # Messages seen before and after the count were there at the count; if the numbers match, there were no others.
         seen = {message.id for message in before}
         if depth is not None and (
             depth.invisible or depth.visible != len(seen) or seen != {message.id for message in after}
@@ -298,13 +294,13 @@ async def _claimed(store: QueueStore, queues: Sequence[str]) -> set[str] | None:
 
 
 def claim_in(body: bytes) -> bytes | None:
-    """Return the claim that a message's body is, or that stands behind the facts of its burial; None for any other."""
+    """Return the claim of a message or dead letter; None for any other body."""
     _, inner, _ = glimpse(body, CLAIM_BYTES_MAX + 1)
     return inner if is_claim(inner) else None
 
 
 def _pack(body: bytes) -> tuple[bytes, str, str]:
-    """Return what is stored, the body's hash, and the encoding: compressed where that makes it shorter."""
+    """Return the data to store, the body's hash, and the encoding: compressed where that is shorter."""
     sha256 = hashlib.sha256(body).hexdigest()
     packed = zlib.compress(body)
     return (packed, sha256, ZLIB) if len(packed) < len(body) else (body, sha256, IDENTITY)
@@ -315,7 +311,7 @@ def _unpack(data: bytes, claim: Claim) -> bytes:
     if claim.encoding == ZLIB:
         unpacking = zlib.decompressobj()
         try:
-            body = unpacking.decompress(data, claim.size + 1)  # a bomb stops at its first byte too many
+            body = unpacking.decompress(data, claim.size + 1)  # a zip bomb stops one byte above its size
         except zlib.error as error:
             raise BadClaim(f"blob {claim.blob} is damaged: {error}") from error
     if len(body) != claim.size or hashlib.sha256(body).hexdigest() != claim.sha256:
@@ -326,7 +322,7 @@ def _unpack(data: bytes, claim: Claim) -> bytes:
 async def put_aside_all(
     check: ClaimCheck, store: QueueStore, queue: str, messages: Sequence[NewMessage]
 ) -> list[NewMessage]:
-    """Put aside what is too large of the messages of one put; where one fails, what was put aside for it is removed."""
+    """Store the large bodies of one put as blobs; if one fails, remove the others."""
     ready: list[NewMessage] = []
     try:
         for message in messages:
@@ -338,7 +334,7 @@ async def put_aside_all(
 
 
 async def drop_all(check: ClaimCheck, ready: Sequence[NewMessage], given: Sequence[NewMessage]) -> None:
-    """Remove the blobs of messages that were not put; one that cannot be removed is left to the sweep."""
+    """Remove the blobs of messages that were not put; a sweep removes those that fail."""
     for message, original in zip(ready, given, strict=False):
         if message is not original:
             try:

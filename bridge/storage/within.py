@@ -1,4 +1,4 @@
-"""The end of every call to a blob store or table store, whatever its client library waits for."""
+"""Time limits of calls to blob and table stores, independent of their client libraries."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Final
 from bridge.contract.errors import UnknownOutcome
 
 CALL_S: Final = 60.0
-"""How long one call may take. A client's own time-out counts from byte to byte, and none counts the wait for a
-``100 Continue``."""
+"""The most for one call. A client's own time-out restarts with each byte and does not cover ``100 Continue``."""
 LISTING_S: Final = 300.0
-"""The same for a listing, which may be many requests."""
+"""The most for a listing, which can be many requests."""
 
 
 @contextlib.asynccontextmanager
 async def within(seconds: float, what: str) -> AsyncIterator[None]:
-    """End the block after so many seconds. Raises `UnknownOutcome`: the store may have done it, or may still."""
+    """End the block after ``seconds``. Raises `UnknownOutcome`: the store may still carry the call out."""
     try:
         async with asyncio.timeout(seconds) as limit:
             yield

@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from bridge.brokers import broker_maker
+from bridge.brokers.address import check_prefix, take_prefix
 from bridge.brokers.base import Broker
-from bridge.brokers.prefix import check_prefix, take_prefix
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX, split_reference

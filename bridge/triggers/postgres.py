@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from bridge.brokers.address import take_prefix
 from bridge.brokers.base import Incoming, Topic
 from bridge.brokers.postgres.access import CHANNEL_BYTES_MAX
-from bridge.brokers.postgres.line import INBOX, PostgresLine
-from bridge.brokers.prefix import take_prefix
+from bridge.brokers.postgres.broker import INBOX, PostgresBroker
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import BusUnavailable, ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX, is_token
@@ -70,9 +70,9 @@ class PostgresListener:
         self._keeper = PromiseKeeper(name, self._prefix, bridge.boot)
         self._notifications = Notifications(bridge, name, self._prefix, self._keeper, ours)
         self.checks = DatabaseChecks(name, self._prefix, bridge.gap)
-        PostgresLine(given)  # raises for a wrong address
-        self._connection: SupervisedConnection[PostgresLine] = SupervisedConnection(
-            lambda: PostgresLine(given), name, self._up, bridge.gap,
+        PostgresBroker(given)  # raises for a wrong address
+        self._connection: SupervisedConnection[PostgresBroker] = SupervisedConnection(
+            lambda: PostgresBroker(given), name, self._up, bridge.gap,
             on_down=self._down, emit=bridge.emit, draw=draw,
         )  # fmt: skip
 
@@ -89,7 +89,7 @@ class PostgresListener:
         """Return whether it receives triggers, and its state, for `/readyz`."""
         return self._connection.check()
 
-    async def _up(self, line: PostgresLine) -> None:
+    async def _up(self, line: PostgresBroker) -> None:
         await self._notifications.attach(line)
         await self.checks.attach(line)
         self._keeper.attach(line)
@@ -132,14 +132,14 @@ class Notifications:
         self._keeper = keeper
         self._ours = ours
         self._intake = Intake(bridge, bus, prefix)
-        self._line: PostgresLine | None = None
+        self._line: PostgresBroker | None = None
         self._answers: list[tuple[str, str]] = []
         self._answering: asyncio.Task[None] | None = None
 
-    async def attach(self, line: PostgresLine) -> None:
+    async def attach(self, line: PostgresBroker) -> None:
         """Receive triggers on a new connection. Raises `BusUnavailable` and `ConfigurationError`."""
         self._line = line
-        await line.listen_to(self._prefix, self.on_notify)
+        await line.listen(self._prefix, self.on_notify)
 
     def on_notify(self, payload: str, process: int = 0) -> None:
         """Handle a payload that a process of the server sent. Never raises."""
@@ -222,7 +222,7 @@ class DatabaseChecks:
         self._room = CheckResult(True, "not checked yet")
         self._task: asyncio.Task[None] | None = None
 
-    async def attach(self, line: PostgresLine) -> None:
+    async def attach(self, line: PostgresBroker) -> None:
         """Check now, and regularly from then on. Raises `BusUnavailable`."""
         await self._check_puts(line)
         await self._check_room(line)
@@ -241,7 +241,7 @@ class DatabaseChecks:
         """Return whether the server has connections left, for `/readyz`."""
         return self._room
 
-    async def _run(self, line: PostgresLine) -> None:
+    async def _run(self, line: PostgresBroker) -> None:
         for number in itertools.count(1):
             await asyncio.sleep(CHECK_EVERY_S)
             try:
@@ -252,14 +252,14 @@ class DatabaseChecks:
                 log.debug("could not check whether puts send triggers: %s", error, extra={"bus": self._bus})
                 return  # the connection is broken, and the next one checks again
 
-    async def _check_room(self, line: PostgresLine) -> None:
+    async def _check_room(self, line: PostgresBroker) -> None:
         (row,) = await line.ask(CONNECTIONS)
         before, self._room = self._room, check_connections(row["used"], row["most"])
         if before.ok != self._room.ok:
             level = logging.INFO if self._room.ok else logging.WARNING
             log.log(level, "%s", self._room.detail, extra={"bus": self._bus})
 
-    async def _check_puts(self, line: PostgresLine) -> None:
+    async def _check_puts(self, line: PostgresBroker) -> None:
         rows = await line.ask(TRIGGERS, line.search_path is None)
         before, self._puts = self._puts, check_notify((NotifyTrigger(**row) for row in rows), self._prefix)
         if before == self._puts:

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from typing import Final
 
-from bridge.brokers.postgres.line import PostgresLine
+from bridge.brokers.postgres.broker import PostgresBroker
 from bridge.contract.errors import BusUnavailable
 from bridge.queues.postgres.schema import OPEN, PROMISE, PROMISED_S, WITHDRAW
 
@@ -46,7 +46,7 @@ class PromiseKeeper:
     def __init__(self, bus: str, prefix: str, boot: str) -> None:
         self._bus = bus
         self._promises = Promises(prefix, boot)
-        self._line: PostgresLine | None = None
+        self._line: PostgresBroker | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._watching: asyncio.TimerHandle | None = None
 
@@ -61,7 +61,7 @@ class PromiseKeeper:
         if self._watching is None:
             self._watch()
 
-    def attach(self, line: PostgresLine) -> None:
+    def attach(self, line: PostgresBroker) -> None:
         """Continue with what is pending since the previous connection."""
         self._line = line
         self._keep_soon()
@@ -89,7 +89,7 @@ class PromiseKeeper:
         if self._keeping is None and self._line is not None and self._promises.wait() is not None:
             self._keeping = asyncio.create_task(self._keep(self._line), name=f"promises[{self._bus}]")
 
-    async def _keep(self, line: PostgresLine) -> None:
+    async def _keep(self, line: PostgresBroker) -> None:
         while (wait := self._promises.wait()) is not None:
             await asyncio.sleep(wait)
             try:
@@ -160,7 +160,7 @@ class Promises:
         self._promised.clear()
         self._open = None
 
-    async def turn(self, line: PostgresLine, now: float) -> None:
+    async def turn(self, line: PostgresBroker, now: float) -> None:
         """Trigger, promise and withdraw what is due. Raises what ``line`` raises; call `reset` then."""
         due = set(self._promised)
         if self._lapsed:
@@ -196,7 +196,7 @@ class Promises:
             self._pending = set(self._promised)
             self._open = None
 
-    async def _ask(self, line: PostgresLine) -> frozenset[str]:
+    async def _ask(self, line: PostgresBroker) -> frozenset[str]:
         return frozenset(row["transaction"] for row in await line.ask(OPEN, self._channel))
 
     def _over(self, now_open: frozenset[str]) -> bool:
@@ -208,7 +208,7 @@ class Promises:
         self._wait = TICK_S if changed else min(self._wait * 2, OPEN_S)
         return changed
 
-    async def _promise(self, line: PostgresLine, now: float) -> None:
+    async def _promise(self, line: PostgresBroker, now: float) -> None:
         # All at the same time, because the statement withdraws all other promises.
         asked = sorted(self._wanted | self._promised)
         # Before the answer: puts rely on a promise as soon as the server has it.

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
 from bridge.brokers.base import Broker
-from bridge.brokers.postgres.line import PostgresLine
+from bridge.brokers.postgres.broker import PostgresBroker
 from bridge.contract.backoff import Draw, FullJitter
 from bridge.contract.errors import BusUnavailable, ConfigurationError, said
 from bridge.observe.facts import BusDown, BusUp, Fact
@@ -39,7 +39,7 @@ UNREADY_AFTER_S: Final = 2.0
 STEADY_S: Final = 5.0
 """How long a connection has to last to reset the back-off: one that breaks immediately is not a success."""
 
-C = TypeVar("C", bound=Broker | PostgresLine)
+C = TypeVar("C", bound=Broker | PostgresBroker)
 
 
 class SupervisedConnection(Generic[C]):

@@ -166,7 +166,7 @@ def _check_configuration(settings: Settings) -> None:
     from bridge.brokers.embedded.server import EmbeddedNats, find_server
     from queuebell.assembly import assemble, check_data
 
-    embedded = EmbeddedNats.among(settings.nats)
+    embedded = EmbeddedNats.from_urls(settings.nats)
     if embedded is not None:
         find_server()
         # Which free port it gets is known once it runs.

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bridge.brokers.address import with_prefix
+from bridge.brokers.connection import why_unreachable
 from bridge.brokers.credential import Credential
-from bridge.brokers.ending import why_unreachable
-from bridge.brokers.prefix import with_prefix
 from bridge.contract.address import HttpAddress, http_addresses
 from bridge.contract.calls import BOOT_HEADER
 from bridge.contract.errors import STATUS_BY_CODE, BusUnavailable, NotAllowed

@@ -19,7 +19,7 @@ from bridge.access.broker_grants import broker_users
 from bridge.access.grants import Verb
 from bridge.access.keys import CHANCE_BYTES, AccessList, new_key, with_terms, without
 from bridge.access.limits import NO_LIMITS, Limits
-from bridge.brokers.prefix import check_prefix
+from bridge.brokers.address import check_prefix
 from bridge.contract.errors import ConfigurationError
 from queuebell.command.broker_files import mosquitto_file, nats_file
 from queuebell.command.client import print_json, print_table

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.brokers.prefix import with_prefix
+from bridge.brokers.address import with_prefix
 from bridge.contract.address import is_http
 from bridge.contract.errors import ConfigurationError, HandlersStuck
 from bridge.contract.partitioning import expand

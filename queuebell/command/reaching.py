@@ -65,7 +65,7 @@ def _asked(settings: Settings) -> dict[str, Callable[[], Awaitable[str]]]:
         ask = _database if kind == "postgres" else _broker
         for number, url in enumerate(urls, 1):
             # `/readyz` counts them all, the embedded one too.
-            if EmbeddedNats.among([url]) is None:
+            if EmbeddedNats.from_urls([url]) is None:
                 asked[kind if number == 1 else f"{kind}-{number}"] = lambda ask=ask, url=url: ask(url, settings.prefix)  # type: ignore[misc]
     if settings.store.partition(":")[0].lower() in SERVED:
         asked[STORE] = lambda: _engine(settings.store)
@@ -81,7 +81,7 @@ def without_session(url: str) -> str:
 
 async def _broker(url: str, prefix: str) -> str:
     from bridge.brokers import open_broker
-    from bridge.brokers.prefix import take_prefix
+    from bridge.brokers.address import take_prefix
 
     given, own = take_prefix(url)
     broker = open_broker(without_session(given), name="queuebell-check", prefix=prefix if given == url else own)
@@ -93,10 +93,10 @@ async def _broker(url: str, prefix: str) -> str:
 
 
 async def _database(url: str, _: str) -> str:
-    from bridge.brokers.postgres.line import PostgresLine
-    from bridge.brokers.prefix import take_prefix
+    from bridge.brokers.address import take_prefix
+    from bridge.brokers.postgres.broker import PostgresBroker
 
-    line = PostgresLine(take_prefix(url)[0])
+    line = PostgresBroker(take_prefix(url)[0])
     try:
         await line.connect()
         return f"{line.address}: a notification to ourselves took {1000 * await line.probe():.1f} ms"

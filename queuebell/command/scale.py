@@ -27,7 +27,7 @@ from typing import IO, Annotated, Any, Final, Literal, cast
 import msgspec
 from msgspec import Meta
 
-from bridge.brokers.prefix import with_prefix
+from bridge.brokers.address import with_prefix
 from bridge.contract.address import is_http
 from bridge.contract.errors import BadInput, ConfigurationError, QueuebellError
 from bridge.contract.names import DEFAULT_PREFIX

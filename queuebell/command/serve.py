@@ -141,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
 async def _serve(settings: Settings) -> int:
     from bridge.brokers.embedded.server import EmbeddedNats
 
-    embedded = EmbeddedNats.among(settings.nats)
+    embedded = EmbeddedNats.from_urls(settings.nats)
     if embedded is None:
         return await _bridge(settings, None)
     # First in, last out: what the bridge says when it stops still has to reach its listeners.

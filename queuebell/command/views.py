@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 import aiohttp
 import msgspec
 
+from bridge.brokers.connection import why_unreachable
 from bridge.brokers.credential import Credential
-from bridge.brokers.ending import why_unreachable
 from bridge.contract.address import HttpAddress, http_addresses
 from bridge.contract.backoff import FullJitter
 from bridge.contract.errors import STATUS_BY_CODE, BusUnavailable, NotAllowed

@@ -78,7 +78,7 @@ def wrong_clock(step_s: float) -> None:
 
 def tomorrow() -> None:
     """Speak as a later version may."""
-    from bridge.brokers.wire import wire as listeners
+    from bridge.brokers import wire as listeners
     from bridge.contract import framing, wire
     from bridge.http.wire import wire as bridges
 

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from bridge.brokers.base import Incoming
-from bridge.brokers.wire.wires import WireUser
+from bridge.brokers.wire import WireUser
 from bridge.contract.errors import StoreUnavailable, UnknownOutcome
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
@@ -135,7 +135,7 @@ class TestHttpStoreWithoutAWire(TestHttpStore):
 
     @pytest.fixture(autouse=True)
     def no_wire(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(WireUser, "worth_asking", lambda *_: False)
+        monkeypatch.setattr(WireUser, "may_use", lambda *_: False)
 
 
 class TestSqsStore(QueueStoreConformance):

@@ -144,7 +144,7 @@ ROOMS: Final = (
         "bridge/http/api bridge/http/server bridge/service bridge/queues/test_http.py reference/test_openapi.py",
         f"{_QUEUES}::TestHttpStore",
     ),
-    _room("wire", "bridge/http/wire/*.py bridge/contract/calls.py", "bridge/http/wire bridge/brokers/wire"),
+    _room("wire", "bridge/http/wire/*.py bridge/contract/calls.py", "bridge/http/wire bridge/brokers/test_wire.py"),
     _room("page", "bridge/http/page/*.py", "bridge/http/page bridge/http/api/test_access.py"),
     _room(
         "server",
@@ -212,9 +212,7 @@ ROOMS: Final = (
     _room(
         "brokers",
         "bridge/brokers/**/*.py",
-        "bridge/brokers conformance/test_brokers.py conformance/test_broker_addresses.py "
-        "conformance/test_broker_mqtt.py "
-        "conformance/test_broker_nats.py conformance/test_broker_tls.py "
+        "bridge/brokers conformance/test_brokers.py conformance/test_broker_mqtt.py conformance/test_broker_nats.py "
         "bridge/contract/test_address.py bridge/triggers",
         marks=WITH_SYSTEM,
     ),

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from bridge.brokers.postgres.line import INBOX, PAYLOAD_BYTES_MAX
+from bridge.brokers.postgres.broker import INBOX, PAYLOAD_BYTES_MAX
 from bridge.contract import cluster, framing
 from bridge.contract.cloudevents import SPEC_VERSION, STRUCTURED_TYPE
 from bridge.contract.cloudevents_out import WAKE_TYPE, encode_wake

@@ -13,7 +13,7 @@ import aiohttp
 import jsonschema_rs
 import pytest
 
-from bridge.brokers.wire.wires import WireUser
+from bridge.brokers.wire import WireUser
 from bridge.http.api.openapi.document import described
 from bridge.http.server.problem import PROBLEM_TYPE
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge import Bridge, Publisher
-from bridge.brokers.nats.servers import Servers
+from bridge.brokers.nats.access import Servers
 from bridge.contract.errors import StoreError
 from bridge.core.settings import Periods
 from bridge.producer.publishing_queue import PublishingQueue

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.brokers.base import ANY, Hear, Incoming, Topic
+from bridge.brokers.base import ANY, Incoming, OnMessage, Topic
 from bridge.contract.errors import BusUnavailable
 from bridge.producer.buses.brokered import BrokerBus
 from listeners.session.channels.brokered import BrokeredChannel
@@ -178,7 +178,7 @@ class SimulatedBroker:
         self._ended = asyncio.Event()
         self._numbers = 0
         self._waiting: dict[int, asyncio.Future[bool]] = {}
-        self._hears: dict[int, Hear] = {}
+        self._hears: dict[int, OnMessage] = {}
 
     async def connect(self, *, will: tuple[Topic, bytes] | None = None) -> None:
         """Connect within 5 s. Raises `BusUnavailable`."""
@@ -195,7 +195,7 @@ class SimulatedBroker:
         if end.lost is not None:
             self._end_with(str(end.lost))
 
-    async def subscribe(self, pattern: Topic, hear: Hear, *, at_least_once: bool = False) -> None:
+    async def subscribe(self, pattern: Topic, hear: OnMessage, *, at_least_once: bool = False) -> None:
         """Hear what is published from now on. Raises `BusUnavailable`."""
         number = self._number()
         self._hears[number] = hear

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from bridge.brokers.wire import wires
-from bridge.brokers.wire.wire import NotSent
+from bridge.brokers import wire as wires
+from bridge.brokers.wire import NotSent
 from bridge.contract.errors import StoreUnavailable, UnknownOutcome
 from bridge.http.api.app import WebServer
 from bridge.http.api.native import NativeApi

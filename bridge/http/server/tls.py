@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from bridge.access.access_file import FileWatch, stamp_of
-from bridge.brokers.client_certificate import JUDGED_EVERY_S, doubt_of, open_to_all
+from bridge.brokers.credential import JUDGED_EVERY_S, doubt_of, open_to_all
 from bridge.contract.errors import ConfigurationError
 
 log = logging.getLogger("queuebell.web")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from bridge.brokers.address import class_for
 from bridge.brokers.credential import ApiKey, key_option
-from bridge.brokers.schemes import class_for
 from bridge.contract.event import CloudQueueWorkDetected
 
 SCHEMES: Final[dict[str, tuple[str, str]]] = {

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
 from bridge.brokers import broker_maker
+from bridge.brokers.address import take_prefix
 from bridge.brokers.base import Broker
-from bridge.brokers.postgres.line import PostgresLine
-from bridge.brokers.prefix import take_prefix
+from bridge.brokers.postgres.broker import PostgresBroker
 from bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected, encode_event
 
@@ -21,7 +21,7 @@ WINDOW: Final = 256
 """Triggers in flight at the same time; more would only wait in the broker's buffers."""
 CLOSE_S: Final = 3.0
 
-C = TypeVar("C", bound=Broker | PostgresLine)
+C = TypeVar("C", bound=Broker | PostgresBroker)
 
 
 class ConnectedBus(Generic[C]):

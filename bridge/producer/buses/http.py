@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from bridge.brokers.credential import ApiKey, Credential
-from bridge.brokers.wire.wire import NotSent, Unanswered
+from bridge.brokers.wire import NotSent, Unanswered
 from bridge.contract.address import HttpAddress, http_addresses
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, BusUnavailable, Closed, KeyUnavailable

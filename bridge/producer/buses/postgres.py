@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from bridge.brokers.ending import Ending, Waiting
-from bridge.brokers.postgres.line import INBOX, PAYLOAD_BYTES_MAX, PostgresLine
-from bridge.brokers.prefix import take_prefix
+from bridge.brokers.address import take_prefix
+from bridge.brokers.connection import Ending, PendingReplies
+from bridge.brokers.postgres.broker import INBOX, PAYLOAD_BYTES_MAX, PostgresBroker
 from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected, encode_event
 from bridge.producer.buses.brokered import WINDOW, ConnectedBus
@@ -24,17 +24,17 @@ from bridge.producer.buses.brokered import WINDOW, ConnectedBus
 ANSWER_S: Final = 5.0
 
 
-class PostgresBus(ConnectedBus[PostgresLine]):
+class PostgresBus(ConnectedBus[PostgresBroker]):
     """Sends triggers over the database at ``postgres://``; option ``prefix``: the channel (default ``queuebell``)."""
 
     def __init__(self, url: str) -> None:
         given, self._prefix = take_prefix(url)
-        super().__init__(lambda: PostgresLine(given))
+        super().__init__(lambda: PostgresBroker(given))
         self._inbox = INBOX + secrets.token_hex(16)
         self._numbers = itertools.count(1)
         self._ending = Ending()
-        self._answers: Waiting[str] = self._ending.room()
-        PostgresLine(given)  # raises for a wrong address
+        self._answers: PendingReplies[str] = self._ending.pending_replies()
+        PostgresBroker(given)  # raises for a wrong address
 
     async def publish(self, events: Sequence[CloudQueueWorkDetected]) -> None:
         """Notify each trigger and wait until a bridge has acknowledged all; fails after 5 s without a bridge."""
@@ -47,13 +47,13 @@ class PostgresBus(ConnectedBus[PostgresLine]):
     async def close(self) -> None:
         """Close the connection; may be called twice."""
         self._closed = True
-        self._ending.tell("the bus was closed")
+        self._ending.end("the bus was closed")
         await super().close()
 
-    async def _request(self, line: PostgresLine, numbers: list[int], payloads: list[str]) -> None:
+    async def _request(self, line: PostgresBroker, numbers: list[int], payloads: list[str]) -> None:
         what = "no bridge acknowledged a trigger"
         waits = [
-            asyncio.create_task(self._answers.answer(str(number), ANSWER_S, what), name=f"trigger#{number}")
+            asyncio.create_task(self._answers.wait_for(str(number), ANSWER_S, what), name=f"trigger#{number}")
             for number in numbers
         ]
         try:
@@ -73,6 +73,6 @@ class PostgresBus(ConnectedBus[PostgresLine]):
             raise BadInput("too_large", f"a trigger on PostgreSQL may have at most {PAYLOAD_BYTES_MAX} bytes")
         return payload.decode()
 
-    async def _connect(self, made: PostgresLine) -> None:
+    async def _connect(self, made: PostgresBroker) -> None:
         await made.connect()
-        await made.listen(self._inbox, lambda payload: self._answers.settle(payload, payload))
+        await made.listen(self._inbox, lambda payload, _: self._answers.resolve(payload, payload))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bridge.brokers.wire.wire import NoWire
-from bridge.brokers.wire.wires import WireUser
+from bridge.brokers.wire import NoWire, WireUser
 from bridge.contract.calls import BOOT_HEADER, CALL_BYTES_MAX, JSON, SERVICE_ABLE_HEADER, TARGET_MAX
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Requests:
         Raises `NotSent` if nothing was done, `Unanswered` if no answer came, `Closed` after `close`, and
         `KeyUnavailable`.
         """
-        if len(raw) <= CALL_BYTES_MAX and len(path) <= TARGET_MAX and self._wires.worth_asking(where):
+        if len(raw) <= CALL_BYTES_MAX and len(path) <= TARGET_MAX and self._wires.may_use(where):
             try:
                 answer, ready = await self._wires.call(
                     where, method, path, raw, media, within_s=limits.total_s, connect_s=limits.connect_s

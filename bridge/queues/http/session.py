@@ -19,8 +19,8 @@ from aiohttp import (
 )
 from yarl import URL
 
-from bridge.brokers.ending import why_unreachable
-from bridge.brokers.wire.wire import NotSent, Unanswered
+from bridge.brokers.connection import why_unreachable
+from bridge.brokers.wire import NotSent, Unanswered
 from bridge.contract.errors import Closed
 from bridge.queues.aiohttp_private.client import try_once
 

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import msgspec
 
 from bridge.brokers.credential import ApiKey, Credential
-from bridge.brokers.wire.wire import NotSent, Unanswered
+from bridge.brokers.wire import NotSent, Unanswered
 from bridge.contract.address import HttpAddress, http_addresses, in_one_text
 from bridge.contract.backoff import Draw
 from bridge.contract.calls import ABLE_HEADER, CARRIES, JSON, STORE_HEADER

@@ -13,13 +13,11 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
-from bridge.brokers.address import Address, TlsOptions
-from bridge.brokers.base import Incoming
-from bridge.brokers.complaints import Complaints
-from bridge.brokers.nats.broker import NatsBroker
-from bridge.brokers.nats.hearing import hearing
-from bridge.brokers.nats.servers import Servers
-from bridge.brokers.topics import Topics
+from bridge.brokers.address import Address
+from bridge.brokers.base import Incoming, Topics
+from bridge.brokers.connection import ThrottledWarnings
+from bridge.brokers.nats.access import Servers
+from bridge.brokers.nats.broker import NatsBroker, message_callback
 from bridge.contract.errors import (
     BadInput,
     BusUnavailable,
@@ -85,7 +83,7 @@ class Wire:
         self._open: dict[str, Answers] = {}
         self._inbox: tuple[str, ...] = ()
         self._topics = Topics(".", "*")
-        self._complaints = Complaints(where.text)
+        self._warnings = ThrottledWarnings(where.text)
         self._closed = False
 
     def check_open(self) -> None:
@@ -105,16 +103,7 @@ class Wire:
         if self._broker is not None:
             return  # Another call opened it meanwhile.
         inbox = self._where.options.get("inbox", "_INBOX")
-        broker = NatsBroker(
-            f"{self._where.text}?inbox={inbox}",
-            servers=self._servers,
-            name=self._where.options.get("name", "queuebell"),
-            user=self._where.user,
-            password=self._where.password,
-            credentials=self._where.options.get("credentials"),
-            nkey=self._where.options.get("nkey"),
-            tls=TlsOptions.of(self._where),
-        )
+        broker = NatsBroker(self._where, servers=self._servers)
         self._inbox = (*inbox.split("."), uuid.uuid4().hex)
         try:
             await broker.connect()
@@ -175,7 +164,7 @@ class Wire:
         """
         await self.connect()
         with self.asking() as answers:
-            heard = hearing(answers.add, self._topics, self._complaints)
+            heard = message_callback(answers.add, self._topics, self._warnings)
             broker = self._broker
             if broker is None:
                 raise StoreUnavailable("jetstream: the connection is lost; nothing was sent")

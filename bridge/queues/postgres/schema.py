@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from bridge.brokers.address import check_prefix
 from bridge.brokers.postgres.access import CHANNEL_BYTES_MAX, PostgresAccess, client, is_pooler
-from bridge.brokers.prefix import check_prefix
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED
 from bridge.contract.names import DEFAULT_PREFIX

@@ -1,10 +1,10 @@
-"""The ways to keep a blob store's promise, by scheme; each is loaded when it is first asked for."""
+"""Blob stores by the scheme of their address. Each module is imported when its scheme is first opened."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from bridge.brokers.schemes import argument_of, class_for
+from bridge.brokers.address import argument_of, class_for
 from bridge.storage.blobs.base import BlobStore
 
 BLOBS: Final[dict[str, tuple[str, str]]] = {
@@ -13,18 +13,15 @@ BLOBS: Final[dict[str, tuple[str, str]]] = {
     "s3": ("bridge.storage.blobs.s3", "S3Blobs"),
     "azure": ("bridge.storage.blobs.azure", "AzureBlobs"),
 }
-"""Scheme to the module and the class that serve it."""
 
 
 def open_blobs(url: str) -> BlobStore:
-    """Return the blob store that ``url`` names, ready to be called.
+    """Return the blob store at ``url``, which connects at its first call.
 
-    ``memory:NAME`` is shared within the process; ``file:///absolute/directory`` (``file:relative`` from the working
-    directory) within all that see the directory; ``s3://BUCKET[/PREFIX]`` (`bridge.storage.blobs.s3`), ``azure:[NAME]``
-    (`bridge.queues.azure.account`). Raises `ConfigurationError` for anything else, without repeating the
-    URL, which may hold a secret.
+    ``memory:NAME`` is shared within the process, ``file:///absolute/directory`` (``file:relative`` to the working
+    directory) by all that see the directory; ``s3://BUCKET[/PREFIX]``: `S3Blobs`; ``azure:[NAME]``: `AzureAccount`.
+    Raises `ConfigurationError` for any other address, without repeating it: it may hold a secret.
     """
-    made: BlobStore = class_for(url, BLOBS, "claim_check")(
-        argument_of(url, "claim_check", "file", "/var/lib/queuebell/blobs")
-    )
+    argument = argument_of(url, "claim_check", "file", "/var/lib/queuebell/blobs")
+    made: BlobStore = class_for(url, BLOBS, "claim_check")(argument)
     return made

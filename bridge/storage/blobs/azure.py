@@ -1,4 +1,4 @@
-"""Blobs in a container of Azure Blob Storage, or of anything that speaks like it."""
+"""Blobs in a container of Azure Blob Storage or a compatible server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from bridge.contract.errors import BlobNotFound, ConfigurationError
 from bridge.queues.azure.account import AzureAccount
 from bridge.queues.connections import LazyClient
-from bridge.storage.blobs.base import Blob, CheckedBlobs, is_name
+from bridge.storage.blobs.base import Blob, BlobStore, is_name
 
 ANSWER_S: Final = 60.0
 CONTAINER: Final = "queuebell-claims"
@@ -20,8 +20,8 @@ CONTAINER: Final = "queuebell-claims"
 _container = re.compile(r"[a-z0-9](-?[a-z0-9])*").fullmatch
 
 
-class AzureBlobs(CheckedBlobs):
-    """The block blobs of one container (`AzureAccount`, option ``container``), which must be there (`BlobStore`)."""
+class AzureBlobs(BlobStore):
+    """The block blobs of one container (`AzureAccount`, option ``container``), which must exist (`BlobStore`)."""
 
     def __init__(self, url: str) -> None:
         account = AzureAccount(url, "claim_check", "container", CONTAINER)
@@ -46,7 +46,7 @@ class AzureBlobs(CheckedBlobs):
             await container.delete_blob(name)
 
     async def _blobs(self, prefix: str, after: str, limit: int) -> list[Blob]:
-        """List blobs; the service cannot begin after a name, so that what comes before is read and left out."""
+        """List blobs; the service cannot start after a name, so earlier ones are read and left out."""
         found: list[Blob] = []
         dates: list[str] = []
         async with self._calling() as container:
@@ -63,12 +63,12 @@ class AzureBlobs(CheckedBlobs):
         return found
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._container.close()
 
     @contextlib.asynccontextmanager
     async def _calling(self, name: str = "") -> AsyncIterator[Any]:
-        """Give the container, and say what its errors mean; ``name`` is of a blob that may be missing."""
+        """Yield the container and translate its errors; ``name`` is the blob that may be missing."""
         container = await self._container.client()
         from bridge.queues.azure.errors import FAILURES, code_of, meaning
 

@@ -1,9 +1,6 @@
 """The promise of a blob store: whole blobs by name, for bodies that are too large for a queue.
 
-An adapter is small and dumb, as a queue store's is: one call is one request, its SDK's own retries are switched off,
-and nothing is decided. Every method may raise `StoreUnavailable` (try again), `UnknownOutcome`, `StoreFull`, `Closed`,
-`StoreError` where the service refuses (a right or the place is missing), `ConfigurationError` where the system refuses
-a folder, and `BadInput` for a name that is none.
+A store of `bridge/storage/blobs/` makes one request per call, switches its SDK's retries off and decides nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import msgspec
 
@@ -27,38 +24,57 @@ _prefix = re.compile(f"(?:{TOKEN}/){{0,{SEGMENTS_MAX}}}").fullmatch
 
 
 class Blob(msgspec.Struct, frozen=True):
-    """A blob as a listing shows it; ``age_s`` is since it was last written, by the store's own clock, never below 0."""
+    """An entry of a listing; ``age_s`` is the time since its last write by the store's own clock, never below 0."""
 
     name: str
     size: int
     age_s: float
 
 
-class BlobStore(Protocol):
-    """A place for whole blobs.
+class BlobStore:
+    """Keeps whole blobs. Subclasses implement the underscored methods, which get checked arguments.
 
-    A name is 1 to 8 tokens (letters, digits, ``_`` and ``-``, 80 characters each at most) with slashes between them, so
-    that it is safe in a path and in a URL. No name may be the beginning of another up to one of its slashes.
+    A name is 1 to 8 tokens (letters, digits, ``_`` and ``-``, 80 characters each at most) joined by slashes, so that
+    it is safe in a path and in a URL. No name may be a prefix of another that ends at one of its slashes.
+
+    Every method may raise `StoreUnavailable` (try again), `UnknownOutcome`, `StoreFull`, `Closed`, `StoreError` (the
+    service refuses: a right or the place is missing), `ConfigurationError` (the system refuses a folder), and
+    `BadInput` for an invalid name.
     """
 
     async def put(self, name: str, data: bytes) -> None:
-        """Write a blob: whole or not at all, and durable once this returns. One of that name is replaced."""
-        ...
+        """Write a blob: whole or not at all, and durable once this returns. Replaces one of the same name."""
+        check_name(name)
+        if not isinstance(data, bytes):
+            raise BadInput("bad_parameter", "a blob must be bytes")
+        async with within(CALL_S, "the blob store"):
+            await self._put(name, data)
 
     async def get(self, name: str) -> bytes:
-        """Read a blob. Raises `BlobNotFound`."""
-        ...
+        """Return a blob's content. Raises `BlobNotFound`."""
+        check_name(name)
+        async with within(CALL_S, "the blob store"):
+            return await self._get(name)
 
     async def delete(self, name: str) -> None:
-        """Remove a blob; nothing happens where there is none."""
-        ...
+        """Remove a blob, if there is one."""
+        check_name(name)
+        with contextlib.suppress(BlobNotFound):
+            async with within(CALL_S, "the blob store"):
+                await self._delete(name)
 
     async def blobs(self, prefix: str = "", after: str = "", limit: int = LIST_MAX) -> list[Blob]:
-        """List up to ``limit`` (1 to 1000) blobs in ascending order of name, those greater than ``after``.
+        """List up to ``limit`` (1 to 1000) blobs whose names are greater than ``after``, in ascending order.
 
-        ``prefix`` is empty or ends with a slash: whole tokens. What has no name of a blob is left out.
+        ``prefix`` is empty or ends with a slash: whole tokens. Objects without a valid blob name are left out.
         """
-        ...
+        if _prefix(prefix) is None:
+            raise BadInput("bad_parameter", "prefix must be empty, or tokens that each end with a slash")
+        if after:
+            check_name(after)
+        _check_limit(limit)
+        async with within(LISTING_S, "the blob store"):
+            return await self._blobs(prefix, after, limit)
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,39 +85,8 @@ class BlobStore(Protocol):
         await self.close()
 
     async def close(self) -> None:
-        """Let go of everything; may be called twice."""
-        ...
-
-
-class CheckedBlobs(BlobStore):
-    """Refuses names and listings that no store takes, and ends each call in its time; the requests are a subclass's."""
-
-    async def put(self, name: str, data: bytes) -> None:
-        """Write a blob."""
-        check_name(name)
-        if not isinstance(data, bytes):
-            raise BadInput("bad_parameter", "a blob must be bytes")
-        async with within(CALL_S, "the blob store"):
-            await self._put(name, data)
-
-    async def get(self, name: str) -> bytes:
-        """Read a blob."""
-        check_name(name)
-        async with within(CALL_S, "the blob store"):
-            return await self._get(name)
-
-    async def delete(self, name: str) -> None:
-        """Remove a blob."""
-        check_name(name)
-        with contextlib.suppress(BlobNotFound):
-            async with within(CALL_S, "the blob store"):
-                await self._delete(name)
-
-    async def blobs(self, prefix: str = "", after: str = "", limit: int = LIST_MAX) -> list[Blob]:
-        """List blobs."""
-        check_listing(prefix, after, limit)
-        async with within(LISTING_S, "the blob store"):
-            return await self._blobs(prefix, after, limit)
+        """Close all connections; may be called twice."""
+        raise NotImplementedError
 
     async def _put(self, name: str, data: bytes) -> None:
         raise NotImplementedError
@@ -117,22 +102,16 @@ class CheckedBlobs(BlobStore):
 
 
 def is_name(name: str) -> bool:
-    """Say whether a blob could have this name: strangers may have put others where blobs are kept."""
+    """Return whether ``name`` is a valid blob name; other programs may keep objects in the same place."""
     return _name(name) is not None
 
 
-def check_name(name: object) -> str:
-    """Return a blob's name if it is one; raises `BadInput`."""
-    if not isinstance(name, str) or _name(name) is None:
+def check_name(name: object) -> None:
+    """Raise `BadInput` for an invalid blob name."""
+    if not isinstance(name, str) or not is_name(name):
         raise BadInput("bad_parameter", f"a blob's name must be 1 to {SEGMENTS_MAX} tokens separated by slashes")
-    return name
 
 
-def check_listing(prefix: str, after: str, limit: object) -> None:
-    """Refuse a listing that no store answers; raises `BadInput`."""
-    if _prefix(prefix) is None:
-        raise BadInput("bad_parameter", "prefix must be empty, or tokens that each end with a slash")
-    if after:
-        check_name(after)
+def _check_limit(limit: object) -> None:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIST_MAX:
         raise BadInput("bad_parameter", f"limit must be from 1 to {LIST_MAX}")

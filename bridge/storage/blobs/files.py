@@ -1,4 +1,4 @@
-"""Blobs as files of a directory, on a disk or a mount that all producers and workers see."""
+"""Blobs as files of a directory, on a disk or a mount that producers and workers share."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from bridge.contract.errors import BlobNotFound, Closed, ConfigurationError, StoreFull, StoreUnavailable
-from bridge.storage.blobs.base import Blob, CheckedBlobs, is_name
+from bridge.storage.blobs.base import Blob, BlobStore, is_name
 
 T = TypeVar("T")
 
 MARKER: Final = ".queuebell-blobs"
-"""The file that tells a folder of blobs from the empty place that is left where its mount is away."""
+"""The file that distinguishes a folder of blobs from the empty folder below a missing mount."""
 _INCOMING: Final = ".incoming"
-# A writer that has not come to its end by now never will.
 _LEFT_BEHIND_S: Final = 86_400.0
+"""After this time an unfinished file is left over from a crash."""
 
 
-class FileBlobs(CheckedBlobs):
-    """Blobs below ``root``, which is made if it is missing (`BlobStore`).
+class FileBlobs(BlobStore):
+    """Blobs below ``root``, which is created if it is missing (`BlobStore`).
 
-    A blob is written beside the others, flushed to the disk and then moved into its place, so that nobody ever reads
-    half of one. What a crash leaves half written is removed by a listing a day later. The first put marks the folder;
-    where the mark is missing, or is another than was seen before, no blob counts as gone, but the store as away.
+    A blob is written to a temporary file, flushed to the disk and then moved to its name, so that no reader sees half
+    of it. A listing removes temporary files after a day. The first put marks the folder; where the mark is missing or
+    has changed, the store is unavailable and no blob counts as missing.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).absolute()
         self._closed = False
         self._mark: str | None = None
-        # Of calls in threads that look for the mark at the same time, one may make it while another has just found
-        # none: without this the other takes the folder for a stranger's.
-        self._looking = threading.RLock()
+        # Without it, a thread that has just found no mark takes the folder for another one after a second thread
+        # has written the mark.
+        self._marking = threading.RLock()
 
     async def _put(self, name: str, data: bytes) -> None:
         await self._in_thread(lambda: self._write(name, data), f"write blob {name}")
 
     async def _get(self, name: str) -> bytes:
-        return await self._in_thread(lambda: self._there((self.root / name).read_bytes, name), f"read blob {name}")
+        return await self._in_thread(lambda: self._on_blob((self.root / name).read_bytes, name), f"read blob {name}")
 
     async def _delete(self, name: str) -> None:
-        await self._in_thread(lambda: self._there((self.root / name).unlink, name), f"remove blob {name}")
+        await self._in_thread(lambda: self._on_blob((self.root / name).unlink, name), f"remove blob {name}")
 
     async def _blobs(self, prefix: str, after: str, limit: int) -> list[Blob]:
         return await self._in_thread(lambda: self._list(prefix, after, limit), "list blobs")
@@ -74,33 +74,33 @@ class FileBlobs(CheckedBlobs):
                 ) from error
             raise StoreUnavailable(detail) from error
 
-    def _there(self, work: Callable[[], T], name: str) -> T:
-        """Do something with a blob; that it is gone is said only of a folder that is known to be there."""
+    def _on_blob(self, work: Callable[[], T], name: str) -> T:
+        """Call ``work`` on a blob; raises `BlobNotFound` only if the folder is known to be the right one."""
         try:
             done = work()
         except FileNotFoundError:
-            if not self._at_home():
-                raise self._away() from None
+            if not self._is_right_folder():
+                raise self._unavailable() from None
         else:
             if self._mark is None:
                 with contextlib.suppress(OSError):
-                    self._at_home()  # learns the mark, to know the folder again
+                    self._is_right_folder()  # reads the mark, to recognize the folder later
             return done
         try:
-            return work()  # again: the mount may have come back after the first look
+            return work()  # again: the mount may have come back after the first call
         except FileNotFoundError as error:
             raise BlobNotFound(f"there is no blob {name} in {self.root}") from error
 
-    def _at_home(self) -> bool:
-        """Say whether the root is the folder that blobs were put in, and not the place where it should be mounted."""
-        with self._looking:
-            return self._is_home()
+    def _is_right_folder(self) -> bool:
+        """Return whether the root is the folder of the blobs, and not the place where it should be mounted."""
+        with self._marking:
+            return self._check_mark()
 
-    def _is_home(self) -> bool:
+    def _check_mark(self) -> bool:
         try:
             found = self._read_mark()
         except FileNotFoundError:
-            # A folder of an older version has blobs and no mark. One that lost its mark meanwhile is not the same.
+            # A folder of an older version has blobs and no mark. One that lost its mark since is another folder.
             if self._mark is not None or not self._was_used():
                 return False
             try:
@@ -108,8 +108,8 @@ class FileBlobs(CheckedBlobs):
             except FileNotFoundError:
                 return False
             except OSError:
-                return True  # who may only read there cannot mark it
-        # A mark that a crash or a person left empty counts, and cannot be told from another.
+                return True  # read-only: it cannot be marked
+        # A mark that a crash or a person left empty matches any mark.
         self._mark = self._mark or found
         return not found or found == self._mark
 
@@ -124,14 +124,14 @@ class FileBlobs(CheckedBlobs):
                 file.flush()
                 os.fsync(file.fileno())
         except FileExistsError:
-            pass  # another process was quicker
+            pass  # another process was faster
         _flush_folder(self.root)
         return self._read_mark()
 
     def _read_mark(self) -> str:
         return (self.root / MARKER).read_text("ascii", "replace").strip()
 
-    def _away(self) -> StoreUnavailable:
+    def _unavailable(self) -> StoreUnavailable:
         if self._mark is None:
             return StoreUnavailable(
                 f"no body was ever stored in {self.root}, or it is not mounted: mount it, or fix the "
@@ -144,10 +144,10 @@ class FileBlobs(CheckedBlobs):
 
     def _write(self, name: str, data: bytes) -> None:
         incoming, target = self.root / _INCOMING, self.root / name
-        with self._looking:
-            if not self._is_home():
+        with self._marking:
+            if not self._check_mark():
                 if self._mark is not None:
-                    raise self._away()
+                    raise self._unavailable()
                 self.root.mkdir(parents=True, exist_ok=True)  # producers and workers share it, as the umask says
                 self._leave_mark()
         incoming.mkdir(exist_ok=True)
@@ -165,8 +165,8 @@ class FileBlobs(CheckedBlobs):
             raise
         for folder in [target.parent, *(folder.parent for folder in new)]:
             _flush_folder(folder)
-        if not self._at_home():  # its mount went away meanwhile: what was written may stand below it
-            raise self._away()
+        if not self._is_right_folder():  # unmounted meanwhile: the file may be below the mount
+            raise self._unavailable()
 
     def _list(self, prefix: str, after: str, limit: int) -> list[Blob]:
         now = time.time()
@@ -200,7 +200,7 @@ class FileBlobs(CheckedBlobs):
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make the names in a folder durable, where the system can."""
+    """Make the names in a folder durable, where the system can do that."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 
 from bridge.contract.errors import BlobNotFound, Closed
-from bridge.storage.blobs.base import Blob, CheckedBlobs
+from bridge.storage.blobs.base import Blob, BlobStore
 
 _shared: dict[str, dict[str, tuple[bytes, float]]] = {}
 
 
-class MemoryBlobs(CheckedBlobs):
-    """Blobs that last as long as the process (`BlobStore`); stores of one name share them. ``clock`` is in seconds."""
+class MemoryBlobs(BlobStore):
+    """Blobs for the life of the process, shared by stores of the same name (`BlobStore`). ``clock`` is in seconds."""
 
     def __init__(self, name: str = "default", *, clock: Callable[[], float] = time.monotonic) -> None:
         self._blobs_by_name = _shared.setdefault(name, {})
@@ -42,7 +42,7 @@ class MemoryBlobs(CheckedBlobs):
         return [Blob(name, len(held[name][0]), max(0.0, now - held[name][1])) for name in names]
 
     async def close(self) -> None:
-        """Refuse further calls; the blobs stay for others of this name."""
+        """Refuse further calls; the blobs stay for other stores of this name."""
         self._closed = True
 
     def _check_open(self) -> None:

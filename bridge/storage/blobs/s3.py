@@ -1,4 +1,4 @@
-"""Blobs as objects of a bucket of Amazon S3, or of a server that speaks like it."""
+"""Blobs as objects of a bucket of Amazon S3 or a compatible server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 from bridge.contract.errors import BlobNotFound, ConfigurationError, StoreError, UnknownOutcome
 from bridge.queues.connections import LazyClient
 from bridge.queues.sqs.client import client
-from bridge.storage.blobs.base import Blob, CheckedBlobs, is_name
+from bridge.storage.blobs.base import Blob, BlobStore, is_name
 
 ANSWER_S: Final = 60
 OPTIONS: Final = ("endpoint", "region")
@@ -22,11 +22,11 @@ _bucket = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]").fullmatch
 _MISSING: Final = frozenset({"NoSuchKey", "404"})
 
 
-class S3Blobs(CheckedBlobs):
+class S3Blobs(BlobStore):
     """The objects below ``s3://BUCKET[/PREFIX][?region=...&endpoint=https://...]`` (`BlobStore`).
 
-    The prefix is a blob's name. The bucket must be there; credentials are those of the environment. Connects at the
-    first call. Raises `ConfigurationError`, without repeating the address.
+    The prefix is a valid blob name. The bucket must exist; credentials come from the environment. Connects at the first
+    call. Raises `ConfigurationError`, without repeating the address.
     """
 
     def __init__(self, url: str) -> None:
@@ -86,12 +86,12 @@ class S3Blobs(CheckedBlobs):
         return found
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._client.close()
 
     @contextlib.asynccontextmanager
     async def _calling(self, name: str = "") -> AsyncIterator[Any]:
-        """Give the client for one request, and say what its errors mean; ``name`` is of a blob that may be missing."""
+        """Yield the client and translate its errors; ``name`` is the blob that may be missing."""
         client = await self._client.client()
         from bridge.queues.sqs.errors import FAILURES, code_of, meaning
 
@@ -105,5 +105,5 @@ class S3Blobs(CheckedBlobs):
             if type(found) is StoreError:
                 found = StoreError(f"{found}. Check that the bucket exists, and its policy")
             raise found from error
-        except OSError as error:  # also of a body that breaks off
+        except OSError as error:  # also for a body that breaks off
             raise UnknownOutcome(f"s3: no answer: {type(error).__name__}") from error

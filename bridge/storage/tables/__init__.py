@@ -1,11 +1,11 @@
-"""The ways to keep a table store's promise, by scheme; each is loaded when it is first asked for."""
+"""Table stores by the scheme of their address. Each module is imported when its scheme is first opened."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from bridge.brokers.schemes import argument_of, class_for
+from bridge.brokers.address import argument_of, class_for
 from bridge.contract.errors import ConfigurationError
 from bridge.storage.tables.base import TableStore
 
@@ -16,22 +16,21 @@ TABLES: Final[dict[str, tuple[str, str]]] = {
     "postgres": ("bridge.storage.tables.postgres", "PostgresTable"),
     "postgresql": ("bridge.storage.tables.postgres", "PostgresTable"),
 }
-"""Scheme to the module and the class that serve it."""
 
 
 def open_table(url: str) -> TableStore:
-    """Return the table store that ``url`` names, ready to be called.
+    """Return the table store at ``url``, which connects at its first call.
 
-    ``memory:NAME`` is shared within the process, ``sqlite:///absolute/path.db`` (``sqlite:relative.db`` from the
-    working directory) within a machine, ``postgres://...`` and ``azure:[NAME]`` (`bridge.queues.azure.account`)
-    wherever those are reached. Raises `ConfigurationError` for anything else, without repeating the URL, which may
-    hold a secret.
+    ``memory:NAME`` is shared within the process, ``sqlite:///absolute/path.db`` (``sqlite:relative.db`` to the working
+    directory) within a machine, ``postgres://...`` and ``azure:[NAME]`` (`AzureAccount`) between machines. Raises
+    `ConfigurationError` for any other address, without repeating it: it may hold a secret.
     """
-    if url.partition(":")[0].lower() in ("nats", "tls"):
+    scheme = url.partition(":")[0].lower()
+    if scheme in ("nats", "tls"):
         raise ConfigurationError("ledger: NATS cannot store a ledger; use postgres://, azure: or sqlite:")
     kind = class_for(url, TABLES, "ledger")
     argument = argument_of(url, "ledger", "sqlite", "/var/lib/queuebell/ledger.db")
-    if url.lower().startswith("sqlite:") and not Path(argument).absolute().parent.is_dir():
+    if scheme == "sqlite" and not Path(argument).absolute().parent.is_dir():
         raise ConfigurationError("ledger: the directory of its file does not exist; create it, or name another file")
     table: TableStore = kind(argument)
     return table

@@ -1,4 +1,4 @@
-"""Entities in a table of Azure Table Storage, or of anything that speaks like it."""
+"""Entities in a table of Azure Table Storage or a compatible server."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any, Final
 from bridge.contract.errors import ConfigurationError, Conflict, StoreError
 from bridge.queues.azure.account import AzureAccount
 from bridge.queues.connections import LazyClient
-from bridge.storage.tables.base import CheckedTable, Entity, changed, exists
+from bridge.storage.tables.base import Entity, TableStore, changed, exists
 
 ANSWER_S: Final = 10.0
 TABLE: Final = "queuebell"
 
 _table = re.compile(r"[A-Za-z][A-Za-z0-9]{2,62}").fullmatch
-_told = re.compile(r'"code"\s*:\s*"(\w+)"').search
+_code_in = re.compile(r'"code"\s*:\s*"(\w+)"').search
 _CHANGED: Final = frozenset(
     {"EntityAlreadyExists", "ResourceNotFound", "UpdateConditionNotSatisfied", "ConditionNotMet"}
 )
 
 
-class AzureTable(CheckedTable):
-    """The entities of one table (`AzureAccount`, option ``table``), which must be there (`TableStore`).
+class AzureTable(TableStore):
+    """The entities of one table (`AzureAccount`, option ``table``), which must exist (`TableStore`).
 
     Timestamp and ETag are the service's.
     """
@@ -51,7 +51,7 @@ class AzureTable(CheckedTable):
         dates: list[str] = []
         try:
             async with self._calling(Conflict("gone")) as table:
-                found = await table.get_entity(partition, row, raw_response_hook=lambda answer: _note(answer, dates))
+                found = await table.get_entity(partition, row, raw_response_hook=partial(_note, dates))
         except Conflict:
             return None
         return _entity(found, dates[-1])
@@ -64,21 +64,21 @@ class AzureTable(CheckedTable):
         return str(written["etag"])
 
     async def _delete(self, partition: str, row: str, etag: str) -> None:
-        # The SDK takes a missing entity for a success: what is to be removed is looked for first.
+        # The SDK reports success for a missing entity, so it is read first.
         if await self._get(partition, row) is None:
             raise changed(partition, row)
         async with self._calling(changed(partition, row)) as table:
             await table.delete_entity(partition, row, **_unless_changed(etag))
 
     async def _entities(self, partition: str, older_than_s: float, after: str, limit: int) -> list[Entity]:
-        """List entities; their age is looked at here, so that a partition is read from ``after`` to its end."""
+        """List entities; ages are compared here, so a partition is read from ``after`` to its end."""
         listed: list[Entity] = []
         dates: list[str] = []
         async with self._calling(Conflict(f"partition {partition} cannot be listed")) as table:
             found = table.query_entities(
                 "PartitionKey eq @partition and RowKey gt @after",
                 parameters={"partition": partition, "after": after},
-                raw_response_hook=lambda answer: _note(answer, dates),
+                raw_response_hook=partial(_note, dates),
             )
             async for each in found:
                 entity = _entity(each, dates[-1])
@@ -89,12 +89,12 @@ class AzureTable(CheckedTable):
         return listed
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._table.close()
 
     @contextlib.asynccontextmanager
     async def _calling(self, conflict: Conflict) -> AsyncIterator[Any]:
-        """Give the table, and say what its errors mean; ``conflict`` is what to raise for an entity that is another."""
+        """Yield the table and translate its errors; ``conflict`` is raised for an entity that has changed."""
         table = await self._table.client()
         from bridge.queues.azure.errors import FAILURES, meaning
 
@@ -120,10 +120,10 @@ def _sdk() -> Any:
 
 
 def _code(error: Any) -> str:
-    """Return the service's code, also where the SDK has left it in the text of the answer."""
+    """Return the service's code, also from the text of its answer."""
     from bridge.queues.azure.errors import code_of
 
-    found = code_of(error) or _told(str(error))
+    found = code_of(error) or _code_in(str(error))
     return found if isinstance(found, str) else found[1] if found else ""
 
 
@@ -133,7 +133,7 @@ def _unless_changed(etag: str) -> dict[str, Any]:
     return {"etag": etag, "match_condition": MatchConditions.IfNotModified}
 
 
-def _note(answer: Any, dates: list[str]) -> None:
+def _note(dates: list[str], answer: Any) -> None:
     dates.append(answer.http_response.headers["Date"])
 
 

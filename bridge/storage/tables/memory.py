@@ -10,14 +10,14 @@ from collections.abc import Callable
 import msgspec
 
 from bridge.contract.errors import Closed
-from bridge.storage.tables.base import CheckedTable, Entity, changed, exists
+from bridge.storage.tables.base import Entity, TableStore, changed, exists
 
 _shared: dict[str, dict[tuple[str, str], Entity]] = {}
 _etags = itertools.count(1)
 
 
-class MemoryTable(CheckedTable):
-    """Entities that last as long as the process (`TableStore`); stores of one name share them.
+class MemoryTable(TableStore):
+    """Entities for the life of the process, shared by stores of the same name (`TableStore`).
 
     ``clock`` is in seconds since the epoch.
     """
@@ -55,7 +55,7 @@ class MemoryTable(CheckedTable):
         return list(itertools.islice((entity for entity in aged if entity.age_s >= older_than_s), limit))
 
     async def close(self) -> None:
-        """Refuse further calls; the entities stay for others of this name."""
+        """Refuse further calls; the entities stay for other stores of this name."""
         self._closed = True
 
     def _check_open(self) -> None:

@@ -1,19 +1,18 @@
-"""Entities in a table of a PostgreSQL database, which any number of machines may share."""
+"""Entities in a table of a PostgreSQL database, shared by any number of machines."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from typing import Any, Final
 
 from bridge.brokers.postgres.access import PostgresAccess
 from bridge.contract.errors import Closed
 from bridge.queues.postgres.connections import PostgresConnections
-from bridge.storage.tables.base import CheckedTable, Entity, changed, exists
+from bridge.storage.tables.base import Entity, TableStore, changed, exists
 
 CONNECTIONS: Final = 4
 CALL_S: Final = 60.0
-"""The server ends a statement by then; callers have shorter time-outs of their own."""
+"""The server's time limit for a statement; callers have shorter time-outs."""
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS queuebell_entities (
@@ -25,7 +24,7 @@ CREATE TABLE IF NOT EXISTS queuebell_entities (
     PRIMARY KEY (partition_key, row_key)
 )
 """
-# Two that make a table at the same time may both find that it is missing, and one of them is then refused.
+# Without this lock, two processes may both find the table missing, and the second CREATE fails.
 _ONE_AT_A_TIME: Final = "SELECT pg_advisory_xact_lock(1363298132)"
 _THERE: Final = "SELECT to_regclass('queuebell_entities') IS NOT NULL"
 _COLUMNS: Final = (
@@ -46,19 +45,18 @@ _LIST: Final = (
 )
 
 
-class PostgresTable(CheckedTable):
-    """Entities in the table ``queuebell_entities`` (`TableStore`), which is made at the first call if it is missing.
+class PostgresTable(TableStore):
+    """Entities in the table ``queuebell_entities`` (`TableStore`), created at the first call if it is missing.
 
-    All times are the server's. ``etags`` gives texts that are never the same twice.
+    All times are the server's.
     """
 
-    def __init__(self, url: str, *, etags: Callable[[], str] = lambda: secrets.token_hex(8)) -> None:
+    def __init__(self, url: str) -> None:
         self._connections = _Connections(PostgresAccess(url), CONNECTIONS)
-        self._etags = etags
         self._closed = False
 
     async def _insert(self, partition: str, row: str, data: bytes) -> str:
-        etag = self._etags()
+        etag = secrets.token_hex(8)
         if not await self._fetch(_INSERT, partition, row, data, etag):
             raise exists(partition, row)
         return etag
@@ -68,7 +66,7 @@ class PostgresTable(CheckedTable):
         return _entity(partition, found[0]) if found else None
 
     async def _replace(self, partition: str, row: str, data: bytes, etag: str) -> str:
-        new = self._etags()
+        new = secrets.token_hex(8)
         if not await self._fetch(_REPLACE, partition, row, data, new, etag):
             raise changed(partition, row)
         return new
@@ -82,7 +80,7 @@ class PostgresTable(CheckedTable):
         return [_entity(partition, each) for each in found]
 
     async def close(self) -> None:
-        """Let go of the connections; calls under way fail as `Closed`."""
+        """Close the connections; calls under way fail with `Closed`."""
         self._closed = True
         await self._connections.close()
 
@@ -93,12 +91,12 @@ class PostgresTable(CheckedTable):
 
 
 class _Connections(PostgresConnections):
-    """Connections to a database that has the table, or is given it."""
+    """Connections that create the table if it is missing."""
 
     async def _check(self, connection: Any) -> None:
-        # Asked first: a user who may not make tables can use one that is there.
+        # Checked first: a user without the right to create tables can use an existing one.
         if not await connection.fetchval(_THERE):
-            # Sent together they are one transaction, wherever that is carried out.
+            # One script is one transaction, also behind a pooler.
             await connection.execute(f"{_ONE_AT_A_TIME};{_SCHEMA}")
         self._checked = True
 

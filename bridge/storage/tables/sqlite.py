@@ -1,4 +1,4 @@
-"""Entities in an SQLite file that the processes of one machine may share."""
+"""Entities in an SQLite file, shared by the processes of one machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bridge.contract.errors import (
     UnknownOutcome,
     named,
 )
-from bridge.storage.tables.base import CheckedTable, Entity, changed, exists
+from bridge.storage.tables.base import Entity, TableStore, changed, exists
 
 log = logging.getLogger("queuebell.store")
 
@@ -51,24 +51,15 @@ _LIST: Final = (
 _BUSY_S: Final = 5.0
 
 
-class SqliteTable(CheckedTable):
-    """Entities in one file, made if it is missing (`TableStore`).
+class SqliteTable(TableStore):
+    """Entities in one file, created if it is missing (`TableStore`).
 
-    It is written with a rollback journal and flushed at every commit, so that what was answered survives a loss of
-    power, and several processes may have it open. Calls that wait while a commit is under way go into the next one
-    together. ``wall`` is in seconds since the epoch; ``etags`` gives texts that are never the same twice.
+    It has a rollback journal and is flushed at every commit, so that acknowledged writes survive a power failure, and
+    several processes can open it. Calls that wait during a commit share the next one.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        wall: Callable[[], float] = time.time,
-        etags: Callable[[], str] = lambda: secrets.token_hex(8),
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
-        self._wall = wall
-        self._etags = etags
         self._connection: sqlite3.Connection | None = None
         self._using = threading.Lock()
         self._waiting: list[tuple[_Operation, asyncio.Future[Any]]] = []
@@ -76,12 +67,12 @@ class SqliteTable(CheckedTable):
         self._closed = False
 
     async def _insert(self, partition: str, row: str, data: bytes) -> str:
-        etag = self._etags()
+        etag = secrets.token_hex(8)
 
         def write(connection: sqlite3.Connection) -> str:
             done = connection.execute(
                 "INSERT INTO entities VALUES (?,?,?,?,?) ON CONFLICT DO NOTHING",
-                (partition, row, data, etag, self._wall()),
+                (partition, row, data, etag, time.time()),
             )
             return etag if done.rowcount == 1 else ""
 
@@ -94,15 +85,15 @@ class SqliteTable(CheckedTable):
         def read(connection: sqlite3.Connection) -> Entity | None:
             query = "SELECT row, data, etag, written FROM entities WHERE partition=? AND row=?"
             found = connection.execute(query, (partition, row)).fetchone()
-            return None if found is None else _entity(partition, found, self._wall())
+            return None if found is None else _entity(partition, found, time.time())
 
         return cast("Entity | None", await self._call(read))
 
     async def _replace(self, partition: str, row: str, data: bytes, etag: str) -> str:
-        new = self._etags()
+        new = secrets.token_hex(8)
         statement = "UPDATE entities SET data=?, etag=?, written=? WHERE partition=? AND row=? AND etag=?"
         if not await self._call(
-            lambda connection: connection.execute(statement, (data, new, self._wall(), partition, row, etag)).rowcount
+            lambda connection: connection.execute(statement, (data, new, time.time(), partition, row, etag)).rowcount
         ):
             raise changed(partition, row)
         return new
@@ -115,18 +106,18 @@ class SqliteTable(CheckedTable):
     async def _entities(self, partition: str, older_than_s: float, after: str, limit: int) -> list[Entity]:
 
         def read(connection: sqlite3.Connection) -> list[Entity]:
-            now = self._wall()
+            now = time.time()
             found = connection.execute(_LIST, (partition, after, older_than_s, now - older_than_s, limit)).fetchall()
             return [_entity(partition, each, now) for each in found]
 
         return cast("list[Entity]", await self._call(read))
 
     async def close(self) -> None:
-        """Carry out what waits and close the file."""
+        """Carry out waiting calls and close the file."""
         self._closed = True
         if self._committing is not None:
             await asyncio.wait([self._committing])
-        await asyncio.to_thread(self._let_go)
+        await asyncio.to_thread(self._close_file)
 
     async def _call(self, operation: _Operation) -> object:
         if self._closed:
@@ -147,7 +138,7 @@ class SqliteTable(CheckedTable):
                 except QueuebellError as error:
                     results = [error] * len(calls)
                 except Exception as error:
-                    # Whoever asked meanwhile waits for the next round: it must come.
+                    # Calls that came meanwhile wait for the next round.
                     log.exception("%s: unexpected error while writing", self.path)
                     results = [UnknownOutcome(f"{self.path}: unexpected error ({named(error)})")] * len(calls)
                 except BaseException:
@@ -164,7 +155,7 @@ class SqliteTable(CheckedTable):
             self._committing = None
 
     def _commit(self, operations: Sequence[_Operation]) -> list[object]:
-        """Carry out a group in one transaction; on a fault all of it is undone."""
+        """Carry out a group in one transaction; a fault rolls all of it back."""
         with self._using:
             ending = False
             try:
@@ -194,19 +185,19 @@ class SqliteTable(CheckedTable):
         return self._connection
 
     def _undo(self) -> None:
-        """Roll back; the next call opens the file anew, for the fault may be the connection's."""
+        """Roll back by closing the connection, which may be the cause; the next call opens the file again."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         with self._using:
             self._undo()
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("BEGIN IMMEDIATE")  # two that open a new file at the same time: one makes it
+    connection.execute("BEGIN IMMEDIATE")  # of two processes that open a new file, one creates the table
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()

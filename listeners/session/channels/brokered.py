@@ -16,9 +16,9 @@ from typing import Final
 import msgspec
 
 from bridge.brokers import broker_maker
+from bridge.brokers.address import take_prefix
 from bridge.brokers.base import Broker, Incoming, Topic
 from bridge.brokers.credential import ApiKey, Credential
-from bridge.brokers.prefix import take_prefix
 from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost, ConfigurationError, KeyUnavailable
 from bridge.contract.framing import VERSION, Stamp, encode_up, encode_will, instance_of, read_stamp, seq_of
 from bridge.contract.wire import (

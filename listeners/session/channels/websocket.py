@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from bridge.brokers.credential import ApiKey, Credential
-from bridge.brokers.wire.wire import NotSent, NoWire, Wire
-from bridge.brokers.wire.wires import WireUser
+from bridge.brokers.wire import NotSent, NoWire, Wire, WireUser
 from bridge.contract.address import HttpAddress, http_addresses, in_one_text
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import ChannelLost, ChannelRefused
@@ -125,7 +124,7 @@ class WebSocketChannel:
             outcome, retry_after = Outcome.UNKNOWN, None
             link = WebSocketLink(where.url, self._lost(where))
             try:
-                link.wire = await self._wires.link(where, link, self._within_s)
+                link.wire = await self._wires.open_session(where, link, self._within_s)
             except NoWire as error:
                 outcome = Outcome.REFUSED if _refuses(error) else Outcome.NOT_DONE
                 refused = _CODES.get(error.status, "") if outcome is Outcome.REFUSED else refused

@@ -1,29 +1,35 @@
-"""Where a client's key comes from, where it goes, and where it never goes."""
+"""Where a client's key and certificate come from, and where the key is never sent."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import pathlib
+import ssl
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 
-from bridge.brokers.client_certificate import JUDGED_EVERY_S, ClientCertificate
-from bridge.brokers.credential import Credential, key_option
-from bridge.brokers.postgres.access import PostgresAccess
+from bridge.brokers.credential import JUDGED_EVERY_S, ClientCertificate, Credential, key_option
 from bridge.contract.address import http_addresses
-from bridge.contract.errors import ConfigurationError
-from tests.support.certificates import Authority, write_self_signed
+from bridge.contract.errors import BusUnavailable, ChannelLost, ConfigurationError, QueuebellError
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.producer.buses.http import HttpBus
+from bridge.queues.http.store import HttpStore
+from listeners.session.channels.websocket import WebSocketChannel
+from tests.support.certificates import Authority, self_signed, write_self_signed
 
 HERE = http_addresses("http://127.0.0.1:8470", "bridge")[0]
 
 
 def carried(key: str) -> dict[str, str]:
-    """What a request has of a key."""
+    """Return the headers for a key."""
     return {"Authorization": f"Bearer {key}"}
 
 
 def test_a_file_is_followed(tmp_path: pathlib.Path) -> None:
-    """A new one counts at once; while it is away or half-written, the old one does."""
+    """A new key is used immediately; the old one stays while the file is missing or half-written."""
     file = tmp_path / "key"
     file.write_text("one")
     credential = Credential(HERE, None, {"QUEUEBELL_API_KEY_FILE": str(file)})
@@ -44,7 +50,7 @@ def test_a_file_is_followed(tmp_path: pathlib.Path) -> None:
 
 
 def test_nothing_shows_a_key() -> None:
-    """Neither its text form nor a complaint about where it was given."""
+    """Neither its repr nor an error about it."""
     assert "secret" not in repr(Credential(HERE, "secret", {}))
     with pytest.raises(ConfigurationError, match="a broker has users") as refused:
         key_option("nats://a", "secret")
@@ -55,7 +61,7 @@ def test_nothing_shows_a_key() -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1,bell.example", "http://bell.example,localhost:1"])
 def test_of_equal_bridges_all_may_be_shown_the_key(url: str) -> None:
-    """Where one of them would hear it in the clear, none is given it; without a key nothing is said of it."""
+    """One unencrypted address makes the key invalid for all; without a key any address is valid."""
     with pytest.raises(ConfigurationError, match=r"bell\.example would send the key unencrypted"):
         Credential.of(http_addresses(url, "bridge"), "k")
     assert not Credential.of(http_addresses(url, "bridge"))
@@ -72,7 +78,7 @@ def named(cert: object = "", key: object = "") -> dict[str, str]:
 
 
 def test_files_that_cannot_be_used_are_refused(tmp_path: pathlib.Path) -> None:
-    """By the name of the variable, before anything is sent."""
+    """The error names the variable, before anything is sent."""
     cert, key = write_self_signed(tmp_path)
     for wrong in (named(tmp_path / "none", key), named(cert), named(cert, cert), named("\0", key)):
         with pytest.raises(ConfigurationError, match="QUEUEBELL_CLIENT_CERT: cannot use"):
@@ -82,7 +88,7 @@ def test_files_that_cannot_be_used_are_refused(tmp_path: pathlib.Path) -> None:
 
 
 def test_they_are_read_anew(tmp_path: pathlib.Path) -> None:
-    """The same until they change; half a change, and files that are gone, leave the one that worked."""
+    """The context stays until both files change; half a change or missing files keep the last good one."""
     cert, key = write_self_signed(tmp_path)
     shown = ClientCertificate(str(cert), str(key))
     first = shown.context()
@@ -112,7 +118,7 @@ def test_they_are_read_anew(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_its_times(hours: float, said: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is shown all the same; a bridge that refuses it only ends the connection, so it is said here."""
+    """It is used all the same, with a warning: a bridge that refuses it only ends the connection."""
     cert, key = Authority(tmp_path).certificate("worker", hours=hours)
     key.chmod(0o600)
     now = time.time()
@@ -122,71 +128,43 @@ def test_its_times(hours: float, said: str, tmp_path: pathlib.Path, caplog: pyte
     caplog.clear()
     now += JUDGED_EVERY_S
     shown.context()
-    assert len(caplog.records) == bool(said), "of one that is in use it is said a few times a day"
+    assert len(caplog.records) == bool(said), "the warning is repeated a few times a day"
 
 
-def test_no_secret_leaves_the_address() -> None:
-    """What is logged and compared names the database, and neither user nor password nor options."""
-    access = PostgresAccess("postgres://me:s3cret@db.example:6432/jobs?sslmode=require&search_path=bell")
-    assert access.text == "postgres://db.example:6432/jobs"
-    assert access.place == "postgres://db.example:6432/jobs?bell"
-    assert "s3cret" not in repr(access)
+@contextlib.asynccontextmanager
+async def standing(tls: ssl.SSLContext | None) -> AsyncIterator[int]:
+    """Serve nothing on a port, behind TLS or not."""
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=tls) as server:
+        yield server.sockets[0].getsockname()[1]
 
 
-def test_one_database_has_one_place() -> None:
-    """Two ways of writing the same database are one; another schema is another place."""
-    places = [
-        PostgresAccess(url).place
-        for url in (
-            "postgres://a@localhost/jobs",
-            "postgresql://b:x@127.0.0.1:5432/jobs",
-            "postgres:///jobs?host=localhost",
-        )
-    ]
-    assert len(set(places)) == 1
-    assert PostgresAccess("postgres://localhost/jobs?search_path=x").place not in places
+async def told(url: str) -> set[str]:
+    """Return the errors of the queue store, the bus and the session for an address, without their own prefixes."""
+    store, bus, channel = HttpStore(url), HttpBus(url), WebSocketChannel(url)
+    said: set[str] = set()
+    try:
+        for call in (store.depth("a/q"), bus.publish([CloudQueueWorkDetected("a", "q")]), channel.connect()):
+            with pytest.raises(QueuebellError) as caught:
+                await call
+            lead = {BusUnavailable: f"no bridge answers at {url}: ", ChannelLost: "no session: "}
+            said.add(
+                str(caught.value).removeprefix(
+                    lead.get(type(caught.value), f"{url}: the queue service cannot be reached: ")
+                )
+            )
+    finally:
+        for each in (store, bus, channel):
+            await each.close()
+    return said
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "mysql://host/db", "postgres://host", "postgres://host/", "postgres://host/a/b", "postgres://host:port/db",
-        "postgres://host/db#x", "postgres://host/db?pool=3", "postgres://host/db?command_timeout=5",
-        "postgres://me:s3cret@[::1/db",
-    ],
-)  # fmt: skip
-def test_a_wrong_address_is_refused_without_being_repeated(url: str) -> None:
-    """Each mistake is told when the address is read, and the message holds none of it."""
-    with pytest.raises(ConfigurationError) as refused:
-        PostgresAccess(url)
-    assert url.partition("://")[2] not in str(refused.value)
-
-
-def test_numbers_of_the_caller() -> None:
-    """An option of the caller is read, bounded, and kept from the client."""
-    url = "postgres://host/db?pool_size="
-    assert PostgresAccess(url + "5", options=("pool_size",)).number("pool_size", 8, most=100) == 5
-    assert PostgresAccess("postgres://host/db", options=("pool_size",)).number("pool_size", 8, most=100) == 8
-    for text in ("0", "101", "-1", "five", ""):
-        with pytest.raises(ConfigurationError):
-            PostgresAccess(url + text, options=("pool_size",)).number("pool_size", 8, most=100)
-
-
-def test_several_hosts_are_one_place_in_any_order() -> None:
-    """The hosts may stand before the database or in options, and have one port for all or one for each."""
-    places = [
-        PostgresAccess(url).place
-        for url in (
-            "postgres://me:x@one:5433,two/jobs",
-            "postgres://two:5432,one:5433/jobs",
-            "postgres:///jobs?host=one,two&port=5433,5432",
-            "postgres:///jobs?host=one%2Ctwo&port=5433%2C5432",
-            "postgres://one,two/jobs?port=5433,5432",
-        )
-    ]
-    assert places == ["postgres://one:5433,two:5432/jobs?"] * 5
-    assert PostgresAccess("postgres://[::1],two:1/jobs").text == "postgres://[::1]:5432,two:1/jobs"
-    assert PostgresAccess("postgres:///jobs?host=one,two&port=1").place == "postgres://one:1,two:1/jobs?"
-    for wrong in ("one,two:x/jobs", "one,two/jobs?port=1,2,3", "one/jobs?port=x"):
-        with pytest.raises(ConfigurationError):
-            PostgresAccess(f"postgres://{wrong}")
+async def test_a_certificate_that_is_not_trusted_is_no_missing_permission(tmp_path: pathlib.Path) -> None:
+    """OpenSSL's number for it is 1, which the system reads as "Operation not permitted"."""
+    async with standing(self_signed(tmp_path)[0]) as port:
+        assert await told(f"https://127.0.0.1:{port}") == {
+            "its certificate is rejected: self-signed certificate (set SSL_CERT_FILE to a certificate to trust)"
+        }

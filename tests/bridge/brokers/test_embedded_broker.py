@@ -1,4 +1,4 @@
-"""The NATS server of the bridge's own, as real processes: free port, restarts, and an end with the bridge."""
+"""The embedded NATS server as real processes: free port, restarts, and an end with the bridge."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def gone(port: int) -> None:
 
 @pytest.mark.parametrize("guard", [False, True])
 async def test_it_takes_a_free_port_and_ends(guard: bool) -> None:
-    """It listens when `start` returns, on loopback, and is gone when `stop` returns; both ways of tying it."""
+    """It listens on loopback from `start` to `stop`, with and without a guard."""
     async with EmbeddedNats(guard=guard) as server:
         assert await listens(server.port)
         assert server.url == f"nats://127.0.0.1:{server.port}"
@@ -61,8 +61,8 @@ async def test_it_takes_a_free_port_and_ends(guard: bool) -> None:
     await server.stop()
 
 
-async def test_a_port_that_is_taken_is_told_in_its_own_words() -> None:
-    """Nothing is left behind by a start that fails."""
+async def test_a_port_that_is_taken_raises_its_error() -> None:
+    """A start that fails leaves nothing behind."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = EmbeddedNats(taken.getsockname()[1])
         with pytest.raises(OSError, match="address already in use"):
@@ -72,7 +72,7 @@ async def test_a_port_that_is_taken_is_told_in_its_own_words() -> None:
 
 
 async def test_a_port_taken_during_a_restart_is_waited_for() -> None:
-    """It is tried until it can be had, told as not ready meanwhile by its bus, and no other port is taken."""
+    """It is tried until it is free; the check shows the error meanwhile."""
     async with EmbeddedNats(draw=lambda: 1.0) as server:
         assert server.pid is not None
         os.killpg(server.pid, signal.SIGKILL)
@@ -93,7 +93,7 @@ def take(server: EmbeddedNats) -> socket.socket:
 
 
 def test_where_the_server_is_found(tmp_path: Path) -> None:
-    """In the environment first, then on the PATH; where there is none, the extra is named."""
+    """In the environment first, then on the PATH; without one the error names the extra."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     for folder in (ours, theirs):
         folder.mkdir()
@@ -108,9 +108,9 @@ def test_where_the_server_is_found(tmp_path: Path) -> None:
 
 
 def test_the_word_among_urls() -> None:
-    """With and without a port, once, beside other brokers and in its place."""
-    assert EmbeddedNats.among(["nats://embedded:4222", "tls://x"]) is None
-    server = EmbeddedNats.among(["nats://a", "embedded:4223", "nats://b"])
+    """With and without a port, only once, among other brokers."""
+    assert EmbeddedNats.from_urls(["nats://embedded:4222", "tls://x"]) is None
+    server = EmbeddedNats.from_urls(["nats://a", "embedded:4223", "nats://b"])
     assert server.resolve(["nats://a", "embedded:4223", "nats://b"]) == (
         "nats://a",
         "nats://127.0.0.1:4223",
@@ -118,7 +118,7 @@ def test_the_word_among_urls() -> None:
     )
     for wrong in (["embedded:"], ["embedded:x"], ["embedded:0"], ["embedded:65536"], ["embedded", "embedded:4222"]):
         with pytest.raises(ConfigurationError, match=r"^nats: "):
-            EmbeddedNats.among(wrong)
+            EmbeddedNats.from_urls(wrong)
 
 
 async def test_without_a_server_one_line_and_78(processes: Processes) -> None:
@@ -136,7 +136,7 @@ async def test_without_a_server_one_line_and_78(processes: Processes) -> None:
 
 
 async def embedded(processes: Processes, **settings: Any) -> tuple[Service, int]:
-    """Serve with an embedded broker, and return where that is, as the bridge says it."""
+    """Serve with an embedded broker, and return its port."""
     service = await processes.serve("--nats", "embedded", **settings)
 
     async def ready() -> str:
@@ -152,7 +152,7 @@ async def embedded(processes: Processes, **settings: Any) -> tuple[Service, int]
 
 
 async def test_the_bridge_stops_and_its_broker_with_it(processes: Processes) -> None:
-    """In order, with what sessions were told before."""
+    """In order."""
     service, port = await embedded(processes)
     assert await service.stop() == 0
     assert not await listens(port)
@@ -160,7 +160,7 @@ async def test_the_bridge_stops_and_its_broker_with_it(processes: Processes) -> 
 
 
 async def test_a_killed_bridge_takes_its_broker_along(processes: Processes) -> None:
-    """kill -9 leaves no server behind, and its port can be asked for again."""
+    """kill -9 leaves no server behind, and its port can be used again."""
     service, port = await embedded(processes)
     await service.kill()
     await gone(port)
@@ -170,7 +170,7 @@ async def test_a_killed_bridge_takes_its_broker_along(processes: Processes) -> N
 
 
 async def test_where_the_kernel_does_not_help_a_guard_does(processes: Processes) -> None:
-    """The way of systems without PR_SET_PDEATHSIG: a pipe that ends with whoever holds it."""
+    """On systems without PR_SET_PDEATHSIG a pipe ends with its holder."""
     code = (
         "import asyncio\nfrom bridge.brokers.embedded.server import EmbeddedNats\n"
         "async def main():\n"
@@ -187,7 +187,7 @@ async def test_where_the_kernel_does_not_help_a_guard_does(processes: Processes)
 
 
 async def test_status_says_where_it_is(processes: Processes) -> None:
-    """So that somebody who starts a worker can look it up."""
+    """So that its address can be found when a worker is started."""
     port = free_port()
     service = await processes.serve("--nats", f"embedded:{port}")
 

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from bridge.brokers.postgres.access import PostgresAccess
-from bridge.brokers.postgres.line import PostgresLine
+from bridge.brokers.postgres.broker import PostgresBroker
 from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.queues.base import Claim, Settlement
 from bridge.queues.embedded.store import MemoryStore
@@ -77,7 +77,7 @@ async def handled(url: str, count: int) -> list[bytes]:
 
 
 async def refused(url: str) -> None:
-    line = PostgresLine(url)
+    line = PostgresBroker(url)
     with pytest.raises(ConfigurationError, match=r"pooler.*messages are safe.*\?direct=HOST:5432"):
         await line.connect()
     await line.close()
@@ -239,7 +239,7 @@ async def test_an_outbox_is_written_and_relayed(
 
 async def test_nobody_listens_through_it_and_the_words_say_what_to_write(pooler: Pgbouncer) -> None:
     await refused(pooler.url())
-    line = PostgresLine(pooler.url(direct=True))
+    line = PostgresBroker(pooler.url(direct=True))
     try:
         await line.connect()
         assert await line.probe() < 2.0

@@ -102,7 +102,10 @@ def test_addresses_that_are_none(url: str, says: str) -> None:
     ("code", "status", "kind", "said"),
     [
         *((code, 400, QueueNotFound, "there is no such queue") for code in ("QueueDoesNotExist", "A.NonExistentQueue")),
-        *((code, 400, StoreUnavailable, f"temporarily unavailable: {code}") for code in ("SlowDown", "Throttling", "KmsThrottled")),
+        *(
+            (code, 400, StoreUnavailable, f"temporarily unavailable: {code}")
+            for code in ("SlowDown", "Throttling", "KmsThrottled")
+        ),
         *(("Any", status, StoreUnavailable, "temporarily unavailable: Any") for status in (429, 503)),
         ("", 503, StoreUnavailable, "temporarily unavailable: 503"),
         *(("Any", status, UnknownOutcome, "the service failed: Any") for status in (500, 599)),

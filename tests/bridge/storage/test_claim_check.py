@@ -1,4 +1,4 @@
-"""Bodies put aside and fetched back, and blobs that nobody has a claim on any more."""
+"""Bodies stored as blobs and fetched back, and blobs without a claim."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DAY = 86_400.0
 
 
 class Clock:
-    """Hours pass by word."""
+    """A clock that the test moves."""
 
     now = 1000.0
 
@@ -80,7 +80,7 @@ async def aside(check: ClaimCheck, body: bytes, **options: Any) -> bytes:
 
 
 async def test_a_small_body_travels_as_it_is() -> None:
-    """At the limit nothing is put aside, and nothing is fetched."""
+    """At the limit no blob is written or read."""
     blobs = Blobs()
     check = check_of(blobs)
     body = b"x" * (64 * 1024)
@@ -99,7 +99,7 @@ async def test_an_own_limit_is_below_the_stores() -> None:
 
 
 async def test_a_body_beyond_all_bounds_is_refused() -> None:
-    """When it is put, and when a claim says so: nothing is unpacked beyond the bound."""
+    """At a put, and by the size in a claim: nothing is unpacked above the limit."""
     with pytest.raises(BadInput, match="at most 1000 bytes"):
         await aside(check_of(Blobs(), body_max=1000, limit=0), b"x" * 1001)
     blobs = Blobs()
@@ -118,8 +118,8 @@ async def test_a_body_beyond_all_bounds_is_refused() -> None:
         lambda data: b"",
     ],
 )
-async def test_a_damaged_blob_is_told(damage: Callable[[bytes], bytes]) -> None:
-    """Cut, overwritten or exchanged: the body is not handed out."""
+async def test_a_damaged_blob_is_refused(damage: Callable[[bytes], bytes]) -> None:
+    """Cut, overwritten or exchanged: the body is not returned."""
     blobs = Blobs()
     check = check_of(blobs)
     travels = await aside(check, LARGE)
@@ -130,7 +130,7 @@ async def test_a_damaged_blob_is_told(damage: Callable[[bytes], bytes]) -> None:
 
 
 async def test_a_claim_without_its_blob_says_so() -> None:
-    """A drop removes the blob; the claim then leads nowhere, and a second drop is content."""
+    """A drop removes the blob: later reads of the claim fail, and a second drop succeeds."""
     check = check_of(Blobs())
     travels = await aside(check, LARGE)
     await check.drop(travels)
@@ -143,7 +143,7 @@ async def test_a_claim_without_its_blob_says_so() -> None:
 
 @pytest.mark.parametrize("fault", [StoreUnavailable("away"), UnknownOutcome("no answer"), StoreFull("full")])
 async def test_a_blob_store_that_fails_puts_nothing(fault: Exception) -> None:
-    """No message without its body: the put fails, it is known that it did, and the first body's blob is removed."""
+    """No message without its body: the put fails with a known outcome, and the first body's blob is removed."""
     blobs, bus = Blobs(), RecordingBus()
     blobs.fault, blobs.faults_from = fault, 2
     async with MemoryStore(uuid.uuid4().hex) as store, Publisher(bus) as publisher:
@@ -171,7 +171,7 @@ class Site:
         return message.body
 
     async def orphan(self, queue: str = QUEUE, **options: Any) -> str:
-        """Crash between the blob and the put."""
+        """Write a blob without putting its message, as a crash would."""
         message = await self.check.put_aside(queue, NewMessage(LARGE, **options), 1024, self.store)
         return read_claim(message.body).blob
 
@@ -180,7 +180,7 @@ class Site:
 
 
 async def test_a_claim_that_was_moved_between_partitions_and_their_poison_queue_counts() -> None:
-    """All partitions bury in one queue, and what is replayed goes back to one of them, where its blob stays."""
+    """All partitions share a poison queue; a replayed message returns to one of them, and its blob stays."""
     site = Site()
     partitions = [f"{QUEUE}-p{number}" for number in range(12)]
     for origin, goal in ((partitions[3], POISON), (POISON, partitions[11]), (POISON, f"{QUEUE}-plus")):
@@ -199,7 +199,7 @@ class Approximate(MemoryStore):
 
 
 async def test_a_rough_count_proves_nothing() -> None:
-    """Where the store only guesses, blobs stay until their time to live is over, and a week besides."""
+    """Where counts are approximate, blobs stay until a week after their time to live."""
     site = Site(Approximate)
     await site.orphan()
     await site.orphan(ttl_s=int(DAY))
@@ -210,7 +210,7 @@ async def test_a_rough_count_proves_nothing() -> None:
 
 
 async def test_a_stranger_s_blob_is_left_alone() -> None:
-    """Only what a claim check has made is swept."""
+    """Only blobs of a claim check are removed."""
     site = Site()
     await site.blobs.put(f"{QUEUE}/mine", b"x")
     site.clock.now += 100 * DAY
@@ -220,7 +220,7 @@ async def test_a_stranger_s_blob_is_left_alone() -> None:
 
 @pytest.mark.parametrize("age", [0, 3599, -1, float("nan")])
 async def test_a_sweep_of_young_blobs_is_refused(age: float) -> None:
-    """A put under way has its blob already: an hour is the least."""
+    """A put under way already has its blob: the least age is an hour."""
     site = Site()
     with pytest.raises(BadInput):
         await site.sweep(older_than=age)
@@ -240,7 +240,7 @@ KEY = base64.b64encode(b"key").decode()
 
 @pytest_asyncio.fixture
 async def silent() -> AsyncIterator[int]:
-    """Give a port where connections are accepted, requests are read, and nothing is answered."""
+    """Yield a port where requests are read and never answered."""
     held: set[asyncio.StreamWriter] = set()
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -257,7 +257,7 @@ async def silent() -> AsyncIterator[int]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give calls a moment, and nothing that the libraries' own time-outs would end."""
+    """Limit calls to less than the libraries' own time-outs."""
     for base in (blobs_base, tables_base):
         monkeypatch.setattr(base, "CALL_S", 0.2)
         monkeypatch.setattr(base, "LISTING_S", 0.2)
@@ -265,7 +265,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def account(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the environment name the silent server for Amazon's services and Azure's."""
+    """Set the silent server as Amazon's and Azure's service in the environment."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     at = f"http://127.0.0.1:{silent}/name"

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from bridge.brokers.base import Incoming, Topic
-from bridge.brokers.postgres.line import PostgresLine
+from bridge.brokers.postgres.broker import PostgresBroker
 from bridge.contract.errors import BadInput, BusUnavailable
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.observe.facts import AccessRefused, Fact, TriggerRefused
@@ -176,8 +176,8 @@ class Line:
         return [{"used": 1, "most": 100}] if query == ROOM else []
 
 
-def as_line(line: Line) -> PostgresLine:
-    return cast(PostgresLine, line)
+def as_line(line: Line) -> PostgresBroker:
+    return cast(PostgresBroker, line)
 
 
 @simulated

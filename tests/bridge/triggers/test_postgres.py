@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from bridge.brokers.postgres.access import PostgresAccess
-from bridge.brokers.postgres.line import INBOX
+from bridge.brokers.postgres.broker import INBOX
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.observe.facts import Fact, TriggerRefused
@@ -33,7 +33,7 @@ class ClusterLink:
         self.channels: dict[str, Callable[[str], object]] = {}
         self.said: list[tuple[str, str]] = []
 
-    async def listen_to(self, channel: str, hear: Callable[[str], object]) -> None:
+    async def listen(self, channel: str, hear: Callable[[str], object]) -> None:
         self.channels[channel] = hear
 
     async def notify(self, said: Sequence[tuple[str, str]]) -> None:

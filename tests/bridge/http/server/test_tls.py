@@ -17,7 +17,7 @@ from cryptography import x509
 from bridge.access import access_file
 from bridge.access.access_watch import AccessWatch
 from bridge.access.keys import with_terms, without
-from bridge.brokers.client_certificate import JUDGED_EVERY_S
+from bridge.brokers.credential import JUDGED_EVERY_S
 from bridge.contract.errors import ConfigurationError
 from bridge.http.server.tls import Certificates
 from tests.support.access import written

@@ -1,4 +1,4 @@
-"""Entities in an SQLite file: shared, full, foreign, and old."""
+"""Entities in an SQLite file that is locked, full, foreign or newer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
 async def test_a_file_that_another_writes_for_long_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says so, nothing is written, and the next call works once the other is done."""
+    """The call fails, nothing is written, and the next call works once the other process is done."""
     monkeypatch.setattr("bridge.storage.tables.sqlite._BUSY_S", 0.01)
     path = tmp_path / "ledger.db"
     async with SqliteTable(path) as store:
@@ -50,7 +50,7 @@ async def test_a_file_that_another_writes_for_long_is_unavailable(
 
 
 async def test_a_full_disk_says_so_and_undoes_the_group(tmp_path: Path, connections: list[sqlite3.Connection]) -> None:
-    """No call of the group was done; what was there before is safe."""
+    """No call of the group was carried out; earlier data is safe."""
     path = tmp_path / "ledger.db"
     async with SqliteTable(path) as store:
         await store.insert("p", "r", b"kept")
@@ -63,7 +63,7 @@ async def test_a_full_disk_says_so_and_undoes_the_group(tmp_path: Path, connecti
 
 
 async def test_a_strange_file_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """No SQLite file, another program's, or one of a newer version."""
+    """Not an SQLite file, another program's, or one of a newer version."""
     text = tmp_path / "text.db"
     text.write_bytes(b"no database at all, " * 100)
     other = tmp_path / "other.db"
@@ -86,7 +86,7 @@ async def test_a_strange_file_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite://host/x", "sqlite:", "ftp://secret@x", "", "sqlite:/tmp/%00.db"])
 def test_a_url_of_no_store_is_refused(url: str) -> None:
-    """With what would be right, and without the URL, which may hold a secret."""
+    """The error says what is valid, and does not show the URL, which may hold a secret."""
     with pytest.raises(ConfigurationError) as refused:
         open_table(url)
     assert "secret" not in str(refused.value)

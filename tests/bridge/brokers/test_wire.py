@@ -1,6 +1,6 @@
-"""Wires from the client's side: who shares one, what becomes of calls when it ends, and when HTTP is used instead.
+"""The client's wires: which users share one, how calls end with it, and when HTTP is used instead.
 
-What the wire meets elsewhere, each over it by default:
+Other tests that use the wire by default:
 
 | with | in |
 |---|---|
@@ -30,9 +30,8 @@ import pytest
 from aiohttp import web
 
 from bridge.access.access_watch import AccessWatch
-from bridge.brokers.wire import wire as wire_module
-from bridge.brokers.wire import wires
-from bridge.brokers.wire.wire import Wire
+from bridge.brokers import wire as wires
+from bridge.brokers.wire import Wire
 from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_call, encode_answer
 from bridge.contract.errors import ChannelLost, Closed, NotAllowed, StoreUnavailable, UnknownOutcome
 from bridge.contract.wire import Bye, Ended, Goaway, Hello, Ready, Welcome, encode_frame
@@ -71,7 +70,7 @@ async def until(true: Callable[[], bool], served: Served) -> None:
 
 
 async def test_a_process_has_one_wire_to_its_bridge(served: Served) -> None:
-    """Stores and a session share it; a second session has its own, and a wire ends with the last who uses it."""
+    """Stores and a session share it; a second session has its own, and a wire ends with its last user."""
     one, two = HttpStore(served.server.url), HttpStore(served.server.url)
     await asyncio.gather(*(store.put(QUEUE, [b"x"]) for store in (one, two) * 5))
     channels = [WebSocketChannel(served.server.url) for _ in range(2)]
@@ -100,7 +99,7 @@ async def test_a_process_has_one_wire_to_its_bridge(served: Served) -> None:
 
 
 async def test_closing_fails_the_calls_of_ones_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And those of nobody else on the same wire."""
+    """Calls of other users on the same wire continue."""
     go = asyncio.Event()
     real = queues.NativeApi.receive
 
@@ -125,7 +124,7 @@ async def test_closing_fails_the_calls_of_ones_own(served: Served, monkeypatch: 
 
 
 async def test_a_window_of_calls_and_settlements_before_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bridge never has more than it announced; the others wait here, and a settlement waits for none of them."""
+    """The bridge never has more calls than its window; others wait here, except settlements."""
     go, most = asyncio.Event(), 0
     real = queues.NativeApi.receive
 
@@ -156,7 +155,7 @@ Speaking = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None
 
 @contextlib.asynccontextmanager
 async def bridge(speak: Speaking) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """Serve wires by hand: after the handshake ``speak`` is called; yields the address, and the heads of requests."""
+    """Serve wires: call ``speak`` after the handshake; yields the address and the heads of requests."""
     heads: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -197,7 +196,7 @@ ANSWER = ws_frame(encode_answer(1, 201, b"", PUT), BINARY)
 
 
 async def test_a_wire_that_ends_at_any_byte() -> None:
-    """A put whose answer did not come whole is of unknown outcome, and nothing is sent twice."""
+    """A put without a whole answer has an unknown outcome, and nothing is sent twice."""
     for cut in range(len(ANSWER) + 1):
         sent = 0
 
@@ -219,7 +218,7 @@ async def test_a_wire_that_ends_at_any_byte() -> None:
 
 
 async def test_a_call_that_is_cut_at_any_byte_is_done_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A put under a key that is asked for again until it is answered is there once, wherever the wire was cut."""
+    """A put that is repeated under one key until it is answered is stored once, wherever the wire was cut."""
     real, cuts = Wire._send_call, iter(range(200))
 
     def cutting(wire: Wire, sent: object) -> None:
@@ -278,7 +277,7 @@ async def test_a_wire_that_ends_before_it_is_ready_is_http() -> None:
 
 
 async def test_an_answer_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call is of unknown outcome; a wire on which nothing comes is given up, one that answers others is not."""
+    """The call has an unknown outcome; a wire without any answer is closed, one that answers others is kept."""
     answering = False
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -304,7 +303,7 @@ async def test_an_answer_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_a_bridge_that_goes_says_what_it_did() -> None:
-    """Later calls were not done and go elsewhere; those before are answered."""
+    """Later calls were not carried out and go to another bridge; earlier ones are answered."""
 
     async def leaving(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(READY)
@@ -347,7 +346,7 @@ async def test_where_no_wire_is_opened_http_is_used(status: int, code: str, monk
         assert [path for _, path in server.asked].count("/v1/sessions") == 2
 
 
-async def test_a_key_that_is_refused_is_told_and_asked_again() -> None:
+async def test_a_key_that_is_refused_raises_and_is_tried_again() -> None:
     """It may be good the next time."""
     answers = {"now": refusing(401, "unauthenticated")}
     async with ScriptedServer(lambda *given: answers["now"](*given), sessions=True) as server:
@@ -381,7 +380,7 @@ async def test_an_idle_wire_ends_and_the_next_call_opens_another(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One with a session does not."""
-    monkeypatch.setattr(wire_module, "IDLE_S", 0.05)
+    monkeypatch.setattr(wires, "IDLE_S", 0.05)
     async with HttpStore(served.server.url) as store:
         await store.put(QUEUE, [b"x"])
         await until(lambda: open_at(served) == 0, served)
@@ -408,7 +407,7 @@ async def test_large_calls_go_over_http(served: Served) -> None:
 
 
 async def test_a_session_that_ends_leaves_the_calls(served: Served) -> None:
-    """What the bridge still sends to it is nobody's; the next session of the channel is another one."""
+    """Late frames for it are dropped; the next session of the channel is another one."""
     store, channel = HttpStore(served.server.url), WebSocketChannel(served.server.url)
     await store.put(QUEUE, [b"x"])
     link = await channel.connect()
@@ -459,7 +458,7 @@ asyncio.run(main())
 
 
 async def test_a_put_loads_no_aiohttp(served: Served) -> None:
-    """It takes most of the time that a first put would take."""
+    """The import would take most of the time of a first put."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", LIGHT, served.server.url, stdout=asyncio.subprocess.PIPE, env=environment()
     )
@@ -479,7 +478,7 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def test_calls_that_wait_in_vain_end_and_cost_nothing_more() -> None:
-    """One that was never sent is not of unknown outcome, and no timer is left that is due."""
+    """The outcome of a call that was never sent is known, and no due timer is left."""
     async with bridge(silent) as (url, _), HttpStore(url) as store, HttpStore(url, timeout=0.05) as short:
         calls = [asyncio.create_task(store.put(QUEUE, [b"x"]), name="put") for _ in range(WINDOW)]
         await asyncio.sleep(0)
@@ -494,7 +493,7 @@ async def test_calls_that_wait_in_vain_end_and_cost_nothing_more() -> None:
 
 
 async def test_what_was_not_sent_when_the_bridge_closes_was_not_done(caplog: pytest.LogCaptureFixture) -> None:
-    """An answer and the end in one piece: what waited for a place is not sent into the end."""
+    """An answer and the end arrive together: waiting calls are not sent after the end."""
 
     async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(READY)
@@ -521,7 +520,7 @@ async def test_what_was_not_sent_when_the_bridge_closes_was_not_done(caplog: pyt
     ids=["a firewall", "HTTP/1.0", "nothing"],
 )
 async def test_proxies_that_let_no_websocket_through(answer: bytes) -> None:
-    """HTTP is used; where nothing is answered the first call tells of a time-out."""
+    """HTTP is used; without any answer the first call times out."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -546,7 +545,7 @@ async def test_proxies_that_let_no_websocket_through(answer: bytes) -> None:
 
 
 async def test_closing_ends_a_call_that_waits_for_its_wire() -> None:
-    """At once, whatever the handshake does."""
+    """Immediately, whatever the handshake does."""
     begun = asyncio.Event()
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -581,8 +580,8 @@ async def test_a_session_that_never_said_hello_leaves_the_wire_free(served: Serv
     await channel.close()
 
 
-def test_a_loop_that_ended_is_let_go() -> None:
-    """Programs that run one for each job would keep all of them."""
+def test_a_loop_that_ended_is_freed() -> None:
+    """A program that runs a loop for each job must not keep all of them."""
 
     async def job() -> None:
         async with serving() as served, HttpStore(served.server.url) as store:

@@ -1,4 +1,4 @@
-"""Blobs as files: what a disk does to them."""
+"""Blobs as files: faults of disks and mounts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_half_a_blob_is_never_seen(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 async def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No room is an error of its own, retryable once there is."""
+    """A full disk has an error of its own, which can be retried."""
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
@@ -46,7 +46,7 @@ async def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 async def test_a_folder_without_the_right_is_a_wrong_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """No mount comes back for it: every call names the folder and the way out, and none says that it is away."""
+    """Another mount would not help: every call names the folder and the remedy."""
     store = FileBlobs(tmp_path)
     await store.put("a/b", b"x")
 
@@ -78,7 +78,7 @@ async def test_what_a_crash_left_half_written_goes_after_a_day(tmp_path: Path) -
 
 @pytest.mark.parametrize("made", [False, True])
 async def test_a_folder_that_was_never_used_says_what_to_do(tmp_path: Path, made: bool) -> None:
-    """A reader cannot tell an empty folder from an absent mount; a file made by hand says that it is right."""
+    """A reader cannot tell an empty folder from a missing mount; a mark made by hand confirms it."""
     root = tmp_path / "mount"
     if made:
         root.mkdir()
@@ -94,7 +94,7 @@ async def test_a_folder_that_was_never_used_says_what_to_do(tmp_path: Path, made
 
 
 async def test_a_put_whose_mount_goes_away_under_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written may stand below the mount, where nobody will find it: no message is put for it."""
+    """The file may be below the mount, where no reader finds it: no message is put for it."""
     store = FileBlobs(tmp_path)
     await store.put("a/b", b"x")
 
@@ -108,7 +108,7 @@ async def test_a_put_whose_mount_goes_away_under_it_fails(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("url", ["file://host/x", "file:///", "file:", "ftp://secret@x", "blobs", ""])
 def test_a_url_of_no_store_is_refused(url: str) -> None:
-    """With what would be right, and without the URL, which may hold a secret."""
+    """The error says what is valid, and does not show the URL, which may hold a secret."""
     with pytest.raises(ConfigurationError) as refused:
         open_blobs(url)
     assert "secret" not in str(refused.value)

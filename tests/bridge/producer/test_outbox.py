@@ -165,9 +165,7 @@ async def test_a_database_that_is_locked_is_told(tmp_path: Path) -> None:
     outbox.table.metadata.create_all(engine)
     with engine.begin() as holder, Session(engine) as session:
         outbox.put(holder, QUEUE, ["x"])
-        with pytest.raises(
-            StoreUnavailable, match="the database did not take it: OperationalError: database is locked"
-        ):
+        with pytest.raises(StoreUnavailable, match="the database rejected it: OperationalError: database is locked"):
             outbox.put(session, QUEUE, ["y"])
     engine.dispose()
 

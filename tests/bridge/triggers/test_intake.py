@@ -15,7 +15,7 @@ from bridge.contract.errors import BadInput, BusUnavailable
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.observe.facts import AccessRefused, Fact, TriggerRefused
 from bridge.triggers.intake import BATCH_MAX, Intake
-from bridge.triggers.postgres import CHECK_EVERY_S, ROOM, DatabaseChecks
+from bridge.triggers.postgres import CHECK_EVERY_S, CONNECTIONS, DatabaseChecks
 from tests.support.memory_broker import MemoryServer
 from tests.support.sim_loop import elapse, simulated
 
@@ -170,10 +170,10 @@ class Line:
         self.broken = False
 
     async def ask(self, query: str, *_: object) -> list[dict[str, Any]]:
-        (self.rooms if query == ROOM else self.asked).append(asyncio.get_running_loop().time())
+        (self.rooms if query == CONNECTIONS else self.asked).append(asyncio.get_running_loop().time())
         if self.broken:
             raise BusUnavailable("gone")
-        return [{"used": 1, "most": 100}] if query == ROOM else []
+        return [{"used": 1, "most": 100}] if query == CONNECTIONS else []
 
 
 def as_line(line: Line) -> PostgresBroker:

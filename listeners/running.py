@@ -32,7 +32,7 @@ def collector(*listeners: Listener) -> Collector:
     A program that has a ``/metrics`` of its own registers it there, once for all its listeners, and asks for them on
     the listeners' loop. The names begin with ``queuebell_listener_`` and counters with the start of each listener.
     """
-    from bridge.observe.job_families import JobFamilies
+    from bridge.observe.families import JobFamilies
 
     return JobFamilies("queuebell_listener", lambda: (row for each in listeners for row in each.jobs()))
 

@@ -1,4 +1,4 @@
-"""Addresses: what one of a bridge's web server is, how several are written, and how any may be shown; pure."""
+"""Addresses: parsing those of bridges' web servers, lists of addresses, and showing any without secrets; pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Final, NamedTuple, TypeGuard
 from bridge.contract.errors import ConfigurationError
 
 EMBEDDED: Final = "embedded"
-"""In place of an address: a NATS server of the bridge's own."""
+"""Instead of an address: the bridge's own NATS server."""
 HTTP_PORTS: Final = {"http": 80, "https": 443}
 ADDRESSES_MAX: Final = 32
-"""As many as there can be bridges of one service."""
+"""The maximum of bridges of one service."""
 _parts = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)([?#].*)?", re.DOTALL).fullmatch
 _scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://").match
 _label = re.compile(r"[\w-]{1,63}").fullmatch
@@ -21,31 +21,31 @@ _next = re.compile(r",(?=[A-Za-z][A-Za-z0-9+.-]*://)").split
 
 
 class HttpAddress(NamedTuple):
-    """``http://HOST[:PORT]`` or ``https://HOST[:PORT]``, taken apart; ``port`` is the scheme's where none is given."""
+    """A parsed ``http://HOST[:PORT]`` or ``https://HOST[:PORT]``; ``port`` defaults to the scheme's."""
 
     scheme: str
     host: str
     port: int
     url: str
-    """As it was given, without a slash at its end."""
+    """As given, without a trailing slash."""
 
 
 def http_addresses(text: str, key: str) -> tuple[HttpAddress, ...]:
-    """Take apart the address of a bridge's web server, or those of several equal ones, each once.
+    """Parse the address of a bridge's web server, or of several equal ones, without duplicates.
 
-    ``http://A:PORT,B:PORT`` and ``http://A:PORT,http://B:PORT`` are the same; ``key`` names the setting in complaints.
-    Raises `ConfigurationError` for what is no such address; its message shows nothing secret.
+    ``http://A:PORT,B:PORT`` and ``http://A:PORT,http://B:PORT`` are the same; ``key`` is the setting named in errors.
+    Raises `ConfigurationError` for an invalid address, without secrets.
     """
 
     def wrong(why: str) -> ConfigurationError:
-        # What is no address at all may be anything, a secret too.
+        # Text that is not an address may be a secret.
         given = f". Given: {shown(text)}" if _parts(text) else ""
         return ConfigurationError(
             f"{key}: {why}; an address is http://HOST:PORT or https://HOST:PORT and nothing else{given}"
         )
 
     each = [text]
-    if "@" not in text:  # a comma before it may be of a password
+    if "@" not in text:  # A comma before it may be part of a password.
         each = [f"{scheme}{mark}{one}" for scheme, mark, rest in map(_cut, each_of(text)) for one in rest.split(",")]
     if len(each) > 1 and any(one.endswith("://") for one in each):
         raise wrong("a list of addresses has an empty entry")
@@ -61,7 +61,7 @@ def http_addresses(text: str, key: str) -> tuple[HttpAddress, ...]:
 
 
 def in_one_text(addresses: Sequence[HttpAddress]) -> str:
-    """Return the one text that names them all, as ``http://A:PORT,B:PORT``."""
+    """Return all addresses as one text, ``http://A:PORT,B:PORT``."""
     return ",".join([addresses[0].url, *(one.url.partition("://")[2] for one in addresses[1:])])
 
 
@@ -87,7 +87,7 @@ def _http_address(url: str, wrong: Callable[[str], ConfigurationError]) -> HttpA
 
 
 def is_http(given: object) -> TypeGuard[str]:
-    """Say whether this is meant to be the address of a web server."""
+    """Return whether this has the scheme of a web server."""
     return isinstance(given, str) and given.partition(":")[0].lower() in HTTP_PORTS
 
 
@@ -104,7 +104,7 @@ def _host(authority: str, scheme: str, wrong: Callable[[str], ConfigurationError
 
 
 def split_port(authority: str) -> tuple[str, str | None]:
-    """Split ``HOST[:PORT]``, also ``[::1]:PORT``; the port is None where there is no colon for one."""
+    """Split ``HOST[:PORT]``, also ``[::1]:PORT``; the port is None without a colon."""
     if authority.startswith("["):
         host, bracket, rest = authority[1:].partition("]")
         if bracket and ":" in host and (not rest or rest.startswith(":")):
@@ -115,13 +115,13 @@ def split_port(authority: str) -> tuple[str, str | None]:
 
 
 def port_number(text: str) -> int | None:
-    """Return a port from 1 to 65535, None for what is none."""
+    """Return a port from 1 to 65535, None if invalid."""
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else 0
     return number if 0 < number <= 65535 else None
 
 
 def is_host(name: str) -> bool:
-    """Say whether this may be a host's name or address; one of IPv6 without its brackets."""
+    """Return whether this is a valid host name or address; IPv6 without brackets."""
     if ":" in name:
         try:
             ipaddress.IPv6Address(name)
@@ -133,7 +133,7 @@ def is_host(name: str) -> bool:
 
 
 def sender_of(host: str) -> str:
-    """Return what limits per address count as one sender: an IPv4 address, or an IPv6 network of 64 bits."""
+    """Return the sender for limits per address: an IPv4 address, or an IPv6 network of 64 bits."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -141,13 +141,13 @@ def sender_of(host: str) -> str:
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return str(address.ipv4_mapped)
-        # Everybody can have all addresses of theirs.
+        # A client can use all addresses of its network.
         return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
     return host
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether ``host``, a name or an address without brackets, can be reached from this machine only."""
+    """Return whether ``host``, a name or an address without brackets, is reachable only from this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -159,7 +159,7 @@ def is_loopback(host: str) -> bool:
 
 
 def one_text(given: object) -> object:
-    """Return a list of addresses as the one text that means the same, and anything else as it is."""
+    """Return a list of addresses as one text, and anything else unchanged."""
     if isinstance(given, str | bytes) or not isinstance(given, Sequence) or not given:
         return given
     return ",".join(given) if all(isinstance(one, str) for one in given) else given
@@ -171,9 +171,9 @@ def each_of(text: str) -> list[str]:
 
 
 def shown(url: str) -> str:
-    """Return an address as it may be shown anywhere: without user, password and options, and on one line.
+    """Return an address that is safe to show: without user, password and options, on one line.
 
-    Whatever stands before the last ``@`` may be part of a password, however it is written; so nothing of it is shown.
+    Everything before the last ``@`` is removed, as it may be part of a password.
     """
     begun = _scheme(url)
     scheme = begun[0] if begun else ""

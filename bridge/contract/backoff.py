@@ -1,4 +1,4 @@
-"""Back-off policies: pure functions of (what happened, a draw) to seconds."""
+"""Back-off policies: pure functions of outcomes and chance to seconds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 Draw = Callable[[], float]
-"""A source of chance: each call gives a float in [0, 1)."""
+"""A random source: each call returns a float in [0, 1)."""
 
 
 class Backoff(Protocol):
-    """How long to wait after a miss, and what a hit does to that."""
+    """A policy of waits after misses, reset by hits."""
 
     def miss(self, draw: Draw) -> float:
         """Count one empty or failed attempt and return the seconds to wait before the next."""
@@ -40,7 +40,7 @@ class RandomExponential:
 
     def miss(self, draw: Draw) -> float:
         """Count a miss and return the wait; the first wait is ``minimum`` exactly."""
-        # 2**64 x any delta is beyond every cap; without this bound the power itself grows for ever.
+        # 2**64 x any delta exceeds every cap; without this limit the power would grow for ever.
         increment = (2.0 ** min(self._misses, 64) - 1) * self.delta * (0.8 + 0.4 * draw())
         self._misses += 1
         return min(self.minimum + increment, self.maximum)
@@ -53,8 +53,8 @@ class RandomExponential:
 class CappedExponential:
     """The simple capped exponential: each miss multiplies the interval up to a ceiling.
 
-    ``floor`` and ``ceiling`` are seconds, ``exponent`` the factor (> 1). A hit resets the interval to the floor, or
-    with ``halve`` divides it by the exponent, so that a queue that is rarely hit keeps most of its pause.
+    ``floor`` and ``ceiling`` are seconds, ``exponent`` is the factor (> 1). A hit resets the interval to the floor, or
+    with ``halve`` divides it by the exponent, so that a queue with few hits keeps most of its interval.
     """
 
     __slots__ = ("_interval", "ceiling", "exponent", "floor", "halve")
@@ -71,7 +71,7 @@ class CappedExponential:
         self._interval = floor
 
     def miss(self, draw: Draw) -> float:
-        """Return the current interval and lengthen the next."""
+        """Return the current interval and extend the next."""
         wait = self._interval
         self._interval = min(self.ceiling, self._interval * self.exponent)
         return wait
@@ -82,7 +82,7 @@ class CappedExponential:
 
 
 class FullJitter:
-    """``U(0, min(cap, first x 2^k))``: reconnects that do not come in step. All in seconds."""
+    """``U(0, min(cap, first x 2^k))`` seconds, which spreads reconnects."""
 
     __slots__ = ("_misses", "cap", "first")
 

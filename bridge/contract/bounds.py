@@ -1,9 +1,9 @@
-"""What the numbers of the wake protocol promise and cost: the bound B and the receives Y; pure.
+"""The bound B and the cost Y (receives) that follow from the periods of the wake protocol; pure.
 
 One formula for documents, `queuebell check`, `queuebell serve` and tests: ``T_dead = 1.1 T + S``,
 ``w = max(spread, N x path latency)``, ``B = T_dead + w + R``, ``Y = 3600 / (0.9 T)`` at most and ``3600 / T`` on
-average. It holds for queues that live elsewhere; a queue of the bridge's own service costs no receive at all. The cost
-holds while S is at least two heartbeats, which the configuration is held to: listeners hear of each other's covers so.
+average. It applies to queues in external stores; an embedded queue costs no receive. The cost assumes that S is at
+least two heartbeats, which the configuration requires, so that listeners learn of each other's empty receives.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ HEARTBEAT_S: Final = 5.0
 SWEEP_S: Final = 60.0
 """Default period T of the sweep."""
 SLACK_S: Final = 30.0
-"""S: how much later than the latest sweep a dead-man timer fires."""
+"""S: delay of a dead-man timer after the latest possible sweep."""
 SPREAD_S: Final = 10.0
 """Minimum time over which the dead-man timers of one queue are spread."""
 STORE_CALL_S: Final = 10.0
 """R: maximum duration of one store call."""
 PATH_LATENCY_S: Final = 0.05
-"""Latency from one listener through the bridge to another, as the published figures assume."""
+"""Latency from one listener through the bridge to another, assumed for the published figures."""
 POLL_CAP_S: Final = 30.0
 """Longest back-off of a listener that polls without a bridge (L9)."""
 
@@ -34,23 +34,23 @@ HOUR_S: Final = 3600.0
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """What is promised for one queue, and what it costs while it is empty. Seconds, and receives an hour."""
+    """The bound of one queue in seconds, and its cost while empty in receives an hour."""
 
     bound_s: float
-    """B: a message that stays visible is met by a receive that starts within this, whatever the bridge does."""
+    """B: a receive starts within this time after a message becomes visible and stays so, whatever fails."""
     dead_man_s: float
     """T_dead, without its spread."""
     spread_s: float
-    """w: over which the listeners' dead-man timers are spread."""
+    """w: the time over which the listeners' dead-man timers are spread."""
     listeners_max: int
-    """Up to how many listeners of the queue ``bound_s`` holds; more of them stretch ``spread_s``."""
+    """The maximum of listeners for which ``bound_s`` holds; more of them extend ``spread_s``."""
     receives_mean: float
-    """Receives of an empty queue, for all its listeners together, with the bridge up; with sweeps off an upper
-    estimate of their mean."""
+    """Mean receives of an empty queue, of all its listeners together, with the bridge up; without sweeps an upper
+    estimate."""
     receives_most: int
-    """The most of them; with sweeps off the most of **each listener**."""
+    """The maximum of them; without sweeps the maximum of **each listener**."""
     away: float
-    """Receives of **each listener** while there is no bridge."""
+    """Receives of **each listener** without a bridge."""
 
 
 def bound(
@@ -63,10 +63,11 @@ def bound(
     listeners: int = 1,
     latency_s: float = PATH_LATENCY_S,
 ) -> Bound:
-    """Return what these numbers promise to ``listeners`` of one queue with ``latency_s`` between them.
+    """Return bound and cost for ``listeners`` of one queue with ``latency_s`` between them.
 
-    With sweeps off (``sweep_s`` 0) the dead-man timers are all that looks: they fire S after the last cover, and the
-    first one's cover reaches each of the others with its next heartbeat. Whose turn comes before that looks as well.
+    Without sweeps (``sweep_s`` 0) only the dead-man timers receive: they fire S after the last empty receive, and the
+    first receive is reported to each other listener with its next heartbeat. Listeners whose timer fires earlier also
+    receive.
     """
     dead_man = LATE * sweep_s + slack_s
     spread = max(spread_s, listeners * latency_s)
@@ -88,7 +89,7 @@ def bound(
 
 
 def _looks_a_round(listeners: int, heartbeat_s: float, spread_s: float) -> float:
-    """Return how many of N timers, spread evenly over w, pass before they hear of the first one: U(0, H) after it."""
+    """Return how many of N timers, spread evenly over w, fire before the first one is reported, U(0, H) later."""
     if spread_s <= 0:
         return listeners
     share = heartbeat_s / spread_s
@@ -98,21 +99,21 @@ def _looks_a_round(listeners: int, heartbeat_s: float, spread_s: float) -> float
 
 
 class RoughCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an empty queue costs a scaler whose store's 0 proves nothing (Z7); an hour, at most."""
+    """The hourly cost, at most, of an empty queue for a scaler whose store has rough counts (Z7)."""
 
     queue: str
     listener: str
     trusted: bool
-    """Somebody says that 0 is 0: it counts and starts nobody."""
+    """A count of 0 is trusted: the scaler counts and starts no workers."""
     counts: float
-    """Counts, for the looks that the bridge asks for."""
+    """Counts for the checks that the bridge requests."""
     starts: float
-    """Workers that are started to look, unless it is trusted."""
+    """Workers started for checks, unless trusted."""
     always: float
-    """How much of a worker that is always there these come to."""
+    """Their share of a permanent worker."""
 
     def in_words(self) -> str:
-        """Say what both choices cost."""
+        """Return a sentence with the cost of both choices."""
         return (
             "the store's counts are rough, so 0 does not prove the queue empty: while it is, "
             f"{_number(self.starts)} workers an hour are started to check, {self.always:.0%} of one "
@@ -123,9 +124,9 @@ class RoughCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rough_counts(*, queue: str, listener: str, trusted: bool, looks: float, idle_s: float) -> RoughCounts:
-    """Return what a scaler's rough counts cost, where the bridge asks for so many ``looks`` an hour.
+    """Return the cost of rough counts, if the bridge requests so many ``looks`` (checks) an hour.
 
-    A worker that was started for one look takes the next ones, until it has been idle for ``idle_s``.
+    A worker started for one check makes the next ones too, until it has been idle for ``idle_s``.
     """
     starts = min(looks, HOUR_S / idle_s) if idle_s > 0 else looks
     always = min(1.0, starts * idle_s / HOUR_S)
@@ -133,11 +134,11 @@ def rough_counts(*, queue: str, listener: str, trusted: bool, looks: float, idle
 
 
 OWN_IN_WORDS: Final = "milliseconds, and no receive while they are empty"
-"""The same of a bridge's own queues, which it does not have to look at to know what is there."""
+"""The sentence for embedded queues, whose state the bridge always knows."""
 
 
 def in_words(found: Bound, *, sweeps: bool) -> str:
-    """Say a bound and its costs in one sentence."""
+    """Return a sentence with a bound and its cost."""
     text = (
         f"a message waits {_number(found.bound_s)} s at most, with up to {found.listeners_max} workers of its queue; "
     )

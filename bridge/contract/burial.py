@@ -1,8 +1,8 @@
-"""A burial: the facts that travel with a message to the poison queue, and stay with it when it is replayed.
+"""The header of a dead letter, which stays with the message when it is replayed.
 
-``queuebell-burial:1 {"queue": ..., "reason": ..., ...}``, a line feed, and the body. A queue carries a body and nothing
-else, so the facts stand before it. They are one line of printable text, which passes through every store. A body that
-is UTF-8 follows as it is, any other as base64 where that fits.
+``queuebell-burial:1 {"queue": ..., "reason": ..., ...}``, a line feed, and the body. Not every store has headers, so it
+is part of the body: one line of printable text, which passes through every store. A UTF-8 body follows as it is, any
+other in base64 if that fits.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from bridge.contract.errors import BadInput, BadQueueReference
 from bridge.contract.names import POISON_SUFFIX, parse_reference, split_reference
 
 MAGIC: Final = b"queuebell-burial:"
-"""What every burial begins with, whatever its version."""
+"""The begin of every dead letter of any version."""
 POISONED: Final = "poisoned"
-"""The handler said so."""
+"""The handler dead-lettered the message."""
 PERMANENT: Final = "permanent"
-"""What the handler raised is of the class that no attempt can change."""
+"""The handler raised an error that no retry can fix."""
 EXHAUSTED: Final = "exhausted"
-"""Every attempt that was allowed failed."""
+"""All allowed attempts failed."""
 UNDECODABLE: Final = "undecodable"
 """The body is not of the listener's payload type."""
 BODY_LOST: Final = "body-lost"
-"""The body was put aside, and is gone or damaged."""
+"""The body's blob is missing or damaged."""
 NO_OUTCOME: Final = "no-outcome"
-"""It was handed out too often, and no handler lived to say anything."""
+"""It was delivered too often, and no handler reported an outcome."""
 
 REASON_MAX: Final = 1000
 TRACE_MAX: Final = 4096
 HISTORY_MAX: Final = 16
 EARLIER_MAX: Final = 8
 UNPACKED_MAX: Final = 1024 * 1024
-"""No longer body is compressed here, nor unpacked whatever a burial says: a listener holds many at once.
+"""Limit of bodies that are compressed or unpacked, as a listener holds many at once.
 
-Stores of ours take 64 KiB, services elsewhere let others put as much as this.
+Our stores take 64 KiB; other producers of external services may put bodies of this size.
 """
 IDENTITY: Final = "identity"
 BASE64: Final = "base64"
@@ -54,11 +54,11 @@ _SHORT: Final = 120
 
 Moment = Annotated[datetime.datetime, Meta(tz=True)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
-"""What JSON holds exactly everywhere; a stranger's may be of any length, and could not be written again."""
+"""Exact in every JSON implementation; numbers of other programs may be larger."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One failed attempt, as the listener saw it that buried the message."""
+    """One failed attempt, seen by the listener that dead-lettered the message."""
 
     attempt: Count
     at: Moment
@@ -66,7 +66,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Earlier(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A burial before the last one: the message was replayed, and failed again."""
+    """An earlier dead-lettering: the message was replayed, and failed again."""
 
     queue: str
     id: str
@@ -78,15 +78,14 @@ class Earlier(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Burial(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The facts of a buried message.
+    """The header of a dead letter.
 
-    ``queue``, ``id`` and ``inserted_at`` are those of the message where it failed, by that store's clock; ``buried_at``
-    and the times in ``history`` are by the worker's. ``attempts`` counts how often it was handed out there, ``burials``
-    how often it was buried in all. ``failure`` is ``poisoned permanent exhausted undecodable body-lost no-outcome``, or
-    a word of a later version. ``error`` is the type of what the handler raised, ``trace`` the newest frames of its
-    traceback; ``traceparent`` the message's own trace context, else that of the wake that brought it, which may stand
-    for several triggers. ``history`` holds the failed attempts that this listener saw, ``earlier`` the burials before
-    this one, oldest first and the newest kept.
+    ``queue``, ``id`` and ``inserted_at`` are those of the failed message, by its store's clock; ``buried_at`` and the
+    times of ``history`` are by the worker's. ``attempts`` counts its deliveries there, ``burials`` how often it was
+    dead-lettered. ``failure`` is ``poisoned permanent exhausted undecodable body-lost no-outcome``, or a value of a
+    later version. ``error`` is the type of the handler's exception, ``trace`` the newest frames of its traceback;
+    ``traceparent`` the message's trace context, else that of its wake, which may have several triggers. ``history`` has
+    the failed attempts of this listener, ``earlier`` the earlier dead-letterings, oldest first, limited to the newest.
     """
 
     queue: str
@@ -106,14 +105,14 @@ class Burial(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BadBurial(BadInput):
-    """A body begins as a burial does and is none: damaged, of another version, or made by a stranger."""
+    """A body begins like a dead letter but is not valid: damaged, of another version, or invented."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("bad_parameter", detail)
 
 
 class _Body(msgspec.Struct, frozen=True):
-    """How the body follows; ``size`` is that of the body as it was."""
+    """The encoding of the body; ``size`` is its original size."""
 
     size: Count
     encoding: str
@@ -128,16 +127,16 @@ _read_head = msgspec.json.Decoder(_Head).decode
 
 
 def is_burial(body: bytes) -> bool:
-    """Say whether a body is, or pretends to be, a burial."""
+    """Return whether a body has the begin of a dead letter."""
     return body.startswith(MAGIC)
 
 
 def write_burial(burial: Burial, body: bytes, limit: int, *, shorten: bool = True) -> bytes | None:
-    """Return the body that travels, of ``limit`` bytes at most; None where the facts and the body do not fit.
+    """Return the body of a dead letter, at most ``limit`` bytes; None if header and body do not fit.
 
-    What is too long loses its history first, then its trace, then most of its reason; then the body is compressed. With
-    ``shorten`` False nothing of this is tried. `read_burial` gives the very bytes of ``body`` back. In the facts, what
-    is not printable becomes an escape, for an exception's text may hold whatever a stranger has sent.
+    If it is too long, the header loses its history, then its trace, then most of its reason; then the body is
+    compressed. With ``shorten`` False nothing is shortened. `read_burial` returns exactly ``body``. Characters of the
+    header that are not printable are escaped, as texts of exceptions may contain anything.
     """
     facts = [_printable(less) for less in itertools.islice(_ever_less(burial), None if shorten else 1)]
     for payload, encoding in itertools.islice(_payloads(body), None if shorten else 1):
@@ -148,15 +147,14 @@ def write_burial(burial: Burial, body: bytes, limit: int, *, shorten: bool = Tru
             if len(_VERSION_1) + len(head) + 1 + len(payload) > limit:
                 continue
             travels = b"".join((_VERSION_1, head, b"\n", payload))
-            # Facts that could not be read again (a time without its offset) would leave the handler with a body that
-            # is not the one that was put.
+            # An unreadable header (a time without its offset) would change the body that the handler gets.
             if opened(travels) == (less, body):
                 return travels
     return None
 
 
 def read_burial(body: bytes) -> tuple[Burial, bytes]:
-    """Return the facts and the body that was buried. Raises `BadBurial` for what is not a whole burial."""
+    """Return header and original body. Raises `BadBurial` if the dead letter is invalid."""
     head, payload = _split(body)
     original = _unpacked(payload, head.body, head.body.size)
     if len(original) != head.body.size:
@@ -165,9 +163,9 @@ def read_burial(body: bytes) -> tuple[Burial, bytes]:
 
 
 def opened(body: bytes) -> tuple[Burial | None, bytes]:
-    """Return the facts and the body that was buried; any other body as it is.
+    """Return the header and the original body of a dead letter; any other body as it is, with None.
 
-    What begins as a burial and cannot be read is such another body: it is a message like any, for whoever handles it.
+    An invalid dead letter is treated as a normal body.
     """
     if is_burial(body):
         try:
@@ -178,9 +176,9 @@ def opened(body: bytes) -> tuple[Burial | None, bytes]:
 
 
 def facts(body: bytes) -> Burial | None:
-    """Return the facts that stand before a body, without inflating it; None where there are none.
+    """Return the header without decompressing the body; None if there is none.
 
-    Facts before a damaged body are returned too: only `opened` reads the whole of it.
+    The header of a damaged body is returned too: only `opened` reads the whole body.
     """
     try:
         return _split(body)[0].burial if is_burial(body) else None
@@ -189,10 +187,10 @@ def facts(body: bytes) -> Burial | None:
 
 
 def glimpse(body: bytes, most: int) -> tuple[Burial | None, bytes, int]:
-    """Return the facts, the first ``most`` bytes of the body that was buried, and its size.
+    """Return the header, the first ``most`` bytes of the original body, and its size.
 
-    Inflates no more than that. A body of up to ``most`` bytes is checked as `opened` checks it; damage further on in a
-    longer one goes unnoticed.
+    Decompresses no more than that. A body of up to ``most`` bytes is checked as by `opened`; later damage in a longer
+    one is not detected.
     """
     if is_burial(body):
         try:
@@ -207,7 +205,7 @@ def glimpse(body: bytes, most: int) -> tuple[Burial | None, bytes, int]:
 
 
 def after(burial: Burial, before: Burial | None) -> Burial:
-    """Return a burial that knows of the one ``before`` it and all before that, of a message that was replayed."""
+    """Return a header that includes the earlier one of a replayed message."""
     if before is None:
         return burial
     last = Earlier(
@@ -218,10 +216,10 @@ def after(burial: Burial, before: Burial | None) -> Burial:
 
 
 def replay_target(here: str, burial: Burial | None, wanted: str | None = None) -> str:
-    """Return where a message on queue ``here`` is replayed to: ``wanted``, or the queue it came from.
+    """Return the queue to which a message of queue ``here`` is replayed: ``wanted``, or the queue it came from.
 
-    Without facts that is the name without ``-poison``. It never leaves the account of ``here``, whatever the facts say:
-    they come from whoever may put there. Raises `BadInput` where no queue is right, and says which would be.
+    Without a header that is the name without ``-poison``. The account is always that of ``here``, as anyone who may put
+    there can invent a header. Raises `BadInput` if there is no valid queue, with advice.
     """
     account, _ = split_reference(here)
     if wanted is not None:
@@ -242,7 +240,7 @@ def replay_target(here: str, burial: Burial | None, wanted: str | None = None) -
 
 
 def newest(text: str, most: int) -> str:
-    """Return the last lines of a traceback, ``most`` characters at most."""
+    """Return the last lines of a traceback, at most ``most`` characters."""
     if len(text) <= most:
         return text
     kept = text[len(text) - most + 4 :]
@@ -251,12 +249,12 @@ def newest(text: str, most: int) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the first ``most`` characters, and show where some are missing."""
+    """Return at most ``most`` characters, with an ellipsis if text is cut."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _ever_less(burial: Burial) -> Iterator[Burial]:
-    """Yield the facts as they are (bounded), and then with ever less in them."""
+    """Yield the header within its limits, and then with less and less content."""
     replace = msgspec.structs.replace
     burial = replace(
         burial,
@@ -282,7 +280,7 @@ def _ever_less(burial: Burial) -> Iterator[Burial]:
 
 
 def _printable(burial: Burial) -> Burial:
-    """Return facts that every store takes and no terminal obeys."""
+    """Return a header with printable characters only."""
     return msgspec.structs.replace(
         burial,
         id=_clean(burial.id),
@@ -309,13 +307,13 @@ def _clean(text: str) -> str:
 
 
 def _payloads(body: bytes) -> Iterator[tuple[bytes, str]]:
-    """Yield the ways to write a body, the most readable first."""
+    """Yield the encodings of a body, the most readable first."""
     text = _is_text(body)
     yield (body, IDENTITY) if text else (binascii.b2a_base64(body, newline=False), BASE64)
     if len(body) <= UNPACKED_MAX:
         yield binascii.b2a_base64(zlib.compress(body), newline=False), ZLIB
     if not text:
-        yield body, IDENTITY  # a store that gave out such bytes takes them too
+        yield body, IDENTITY  # A store that delivered such bytes accepts them too.
 
 
 def _is_text(body: bytes) -> bool:
@@ -327,7 +325,7 @@ def _is_text(body: bytes) -> bool:
 
 
 def _split(body: bytes) -> tuple[_Head, bytes]:
-    """Return the head and what follows it. Raises `BadBurial` where it cannot be read."""
+    """Return the header and the rest. Raises `BadBurial` if it is invalid."""
     head_end = body.find(b"\n")
     if not body.startswith(_VERSION_1) or head_end < 0:
         raise BadBurial("a dead letter that is truncated or of an unknown version")
@@ -342,7 +340,7 @@ def _split(body: bytes) -> tuple[_Head, bytes]:
 
 
 def _unpacked(payload: bytes, body: _Body, most: int) -> bytes:
-    """Return the first ``most`` bytes of a body; one more where it holds more than it says."""
+    """Return the first ``most`` bytes of a body; one more if it is larger than its header says."""
     if body.encoding == IDENTITY:
         if len(payload) != body.size:
             raise BadBurial("the length of a dead letter's body differs from its header")
@@ -350,11 +348,11 @@ def _unpacked(payload: bytes, body: _Body, most: int) -> bytes:
     if body.encoding not in (BASE64, ZLIB) or body.size > max(UNPACKED_MAX, len(payload)):
         raise BadBurial("a dead letter of an unknown encoding or size; is this worker too old?")
     if most < body.size:
-        payload = payload[: 4 * (most // 3 + 64)]  # zlib adds a few bytes where it cannot compress
+        payload = payload[: 4 * (most // 3 + 64)]  # zlib adds a few bytes to incompressible data.
     try:
         data = binascii.a2b_base64(payload, strict_mode=True)
         if body.encoding == BASE64:
             return data[: most + 1]
-        return zlib.decompressobj().decompress(data, most + 1)  # a bomb stops at its first byte too many
+        return zlib.decompressobj().decompress(data, most + 1)  # Stops a decompression bomb.
     except (binascii.Error, zlib.error) as error:
         raise BadBurial(f"a dead letter whose body is damaged: {error}") from error

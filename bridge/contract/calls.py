@@ -1,9 +1,8 @@
 """The binary frames of a wire: calls to the bridge, and their answers (docs/channels.md).
 
-A call is ``n METHOD path``, perhaps header lines, of which only the content type counts, an empty line, and the body
-as HTTP has it. Its
-answer is ``n status``, the few headers that matter to a client, an empty line, and the body. ``n`` rises with every
-call of a connection; an answer names the call that it belongs to, and answers come in any order.
+A call is ``n METHOD path``, optional header lines, of which only the content type counts, an empty line, and the body
+as in HTTP. Its answer is ``n status``, the headers that matter to a client, an empty line, and the body. ``n`` rises
+with every call of a connection; an answer has the number of its call, and answers come in any order.
 """
 
 from __future__ import annotations
@@ -12,24 +11,24 @@ import re
 from typing import Final, NamedTuple
 
 WINDOW: Final = 32
-"""Calls that one connection may have unanswered; settlements are not counted."""
+"""Maximum of unanswered calls of a connection; settlements do not count."""
 CALL_BYTES_MAX: Final = 64 * 1024
-"""The largest body of a call; a larger one goes over HTTP."""
+"""The largest body of a call; larger ones use HTTP."""
 HEAD_BYTES_MAX: Final = 4096
 """The largest head of a call."""
 TARGET_MAX: Final = 2048
 """The longest path and query of a call."""
 JSON: Final = "application/json"
 BOOT_HEADER: Final = "Queuebell-Boot"
-"""Of a bridge with queues of its own: which run of it answers."""
+"""The boot of a bridge with embedded queues."""
 STORE_HEADER: Final = "Queuebell-Store"
-"""The fingerprint of the queue in the engine that the service works on, where it has one (B11)."""
+"""The fingerprint of the queue in a shared store (B11)."""
 ABLE_HEADER: Final = "Queuebell-Store-Able"
-"""In what that engine's `Capabilities` differ from those of a queue service, as JSON; absent where they do not."""
+"""The differences of a shared store's `Capabilities` from an embedded store's, as JSON; absent without any."""
 SERVICE_ABLE_HEADER: Final = "Queuebell-Able"
-"""What this bridge can do and older ones cannot, as names between commas."""
+"""Features that older bridges do not have: names separated by commas."""
 CARRIES: Final = "headers"
-"""The name for keeping the headers of messages; an older bridge drops them and answers as if all were well."""
+"""The feature of keeping message headers; older bridges drop them and report success."""
 _N_MAX: Final = 2**53
 
 _call = re.compile(
@@ -61,7 +60,7 @@ class AnswerFrame(NamedTuple):
 
 
 def settles(method: str, target: str) -> bool:
-    """Say whether a call gives messages back or deletes them: it has no rate, and no place in the window."""
+    """Return whether a call is a settlement, which has no rate limit and needs no place in the window."""
     return method == "POST" and target.endswith("/settle") and _settle(target) is not None
 
 
@@ -72,7 +71,7 @@ def encode_call(n: int, method: str, target: str, body: bytes, media: str = JSON
 
 
 def decode_call(data: bytes) -> CallFrame | None:
-    """Decode one call; None where its head cannot be read, so that there is no number to answer it by."""
+    """Decode one call; None if its head is invalid, so that there is no number to answer."""
     found = _call(data)
     if found is None or (n := int(found[1])) > _N_MAX:
         return None
@@ -82,12 +81,12 @@ def decode_call(data: bytes) -> CallFrame | None:
 
 
 def encode_answer(n: int, status: int, headers: bytes, body: bytes) -> bytes:
-    """Encode one answer; ``headers`` are whole lines, each with its line feed."""
+    """Encode one answer; ``headers`` are complete lines, each with its line feed."""
     return b"%d %d\n%b\n%b" % (n, status, headers, body)
 
 
 def decode_answer(data: bytes) -> AnswerFrame | None:
-    """Decode one answer; None where it is none."""
+    """Decode one answer; None if invalid."""
     found = _answer(data)
     if found is None:
         return None

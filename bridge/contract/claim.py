@@ -1,7 +1,7 @@
-"""A claim: the short text that travels on a queue in place of a body that was put aside as a blob.
+"""A claim: the short message body that replaces a body stored as a blob.
 
-``queuebell-claim:1 {"blob": ..., "sha256": ..., "size": ..., "encoding": ...}``. It is plain ASCII, so that it passes
-through every store, those that take only text included.
+``queuebell-claim:1 {"blob": ..., "sha256": ..., "size": ..., "encoding": ...}``, in ASCII, so that it passes through
+every store.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from bridge.contract.errors import BadInput
 from bridge.contract.names import TOKEN, parse_reference
 
 MAGIC: Final = b"queuebell-claim:"
-"""What every claim begins with, whatever its version."""
+"""The begin of every claim of any version."""
 LOST: Final = b"queuebell-claim-lost:"
-"""What a buried claim whose blob is gone begins with where it is handed out: no handler takes it for a claim."""
+"""The begin of a dead-lettered claim whose blob is missing, when it is delivered: not a valid claim."""
 CLAIM_BYTES_MAX: Final = 1024
 IDENTITY: Final = "identity"
 ZLIB: Final = "zlib"
@@ -28,7 +28,7 @@ _sha256 = re.compile("[0-9a-f]{64}").fullmatch
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Where a body is, and how to tell that it is the one: ``size`` and ``sha256`` are of the body as it was put."""
+    """The place of a body, with size and hash of the original body."""
 
     blob: str
     sha256: str
@@ -37,26 +37,26 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class BadClaim(BadInput):
-    """A body begins as a claim does and is none: damaged, of another version, or made by a stranger."""
+    """A body begins like a claim but is not valid: damaged, of another version, or invented."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("bad_parameter", detail)
 
 
 def is_claim(body: bytes) -> bool:
-    """Say whether a body is, or pretends to be, a claim."""
+    """Return whether a body has the begin of a claim."""
     return body.startswith(MAGIC)
 
 
 def write_claim(claim: Claim) -> bytes:
-    """Return the body that travels."""
+    """Return the claim as a message body."""
     return _VERSION_1 + msgspec.json.encode(claim)
 
 
 def read_claim(body: bytes) -> Claim:
     """Read a body that `is_claim`.
 
-    Raises `BadClaim`, also for a blob's name that `blob_name` does not make: it comes from whoever may put here.
+    Raises `BadClaim`, also for a name that `blob_name` cannot have made, as any producer can invent one.
     """
     if len(body) > CLAIM_BYTES_MAX or not body.startswith(_VERSION_1):
         raise BadClaim("a claim that is too long or of an unknown version; is this worker too old?")
@@ -72,20 +72,20 @@ def read_claim(body: bytes) -> Claim:
 
 
 def lost_claim(body: bytes) -> bytes:
-    """Return what a supervisor is handed in place of a claim that leads nowhere: the same text, which is no claim."""
+    """Return the text of a claim without a blob in a form that is not a claim."""
     return LOST + body.removeprefix(MAGIC)
 
 
 def blob_name(queue: str, ttl_s: int, token: str, place: str = "") -> str:
-    """Return the name of a message's blob: below its queue, with its time to live (-1 = never) and 32 hex digits.
+    """Return the name of a message's blob: its queue, its time to live (-1 is never) and 32 hex digits.
 
-    ``place``, 16 hex digits, tells the queue store that its message is put to; older versions did not name it.
+    ``place``, 16 hex digits, identifies the message's store; older versions had none.
     """
     return f"{parse_reference(queue)}/{'never' if ttl_s < 0 else ttl_s}-{place and place + '-'}{token}"
 
 
 def lives_for(blob: str) -> int | None:
-    """Return the time to live in seconds that a blob's name tells, None for one that never expires.
+    """Return the time to live in seconds in a blob's name, None for one that never expires.
 
     Raises `BadClaim` for a name that is not of `blob_name`'s making.
     """
@@ -94,7 +94,7 @@ def lives_for(blob: str) -> int | None:
 
 
 def place_of(blob: str) -> str | None:
-    """Return the place that a blob's name tells, None where it tells none. Raises as `lives_for` does."""
+    """Return the place in a blob's name, None without one. Raises as `lives_for` does."""
     place: str | None = _parts(blob)[3]
     return place
 

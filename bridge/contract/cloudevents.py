@@ -1,17 +1,18 @@
-"""CloudEvents 1.0 in: from the HTTP, NATS and MQTT bindings to triggers.
+"""CloudEvents 1.0: decoding the HTTP, NATS and MQTT bindings into triggers, and encoding wakes.
 
-Structured, binary and batch; liberal in form (case, quoting, missing content types), strict in every limit of
+Structured, binary and batch; tolerant in form (case, quoting, missing content types), strict in every limit of
 ``event.py``. The attributes ``id`` and ``source`` become those of the trigger, so that one event on three buses is one
-mark (B13); the extension ``traceparent`` passes through. Writing them is in ``cloudevents_out.py``.
+wake request (B13); the extension ``traceparent`` is kept.
 
-The queue is named by the subject, or else by the topic that the event came on; then the data may be anything. Data that
-names a queue is a trigger object, which is held to its limits and may contradict neither.
+The queue is named by the subject, or else by the event's topic; then the data may be anything. Data that names a queue
+is a trigger object, which is checked and must agree with both.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -30,13 +31,14 @@ from bridge.contract.event import (
     well_formed,
 )
 from bridge.contract.names import parse_reference, reference, split_reference
+from bridge.contract.wire import Wake
 
 SPEC_VERSION = "1.0"
 STRUCTURED_TYPE = "application/cloudevents+json"
 BATCH_TYPE = "application/cloudevents-batch+json"
 JSON_TYPE = "application/json"
 VERSION_HEADER = "ce-specversion"
-"""The header by which a binary event is known, over HTTP and NATS."""
+"""The header that marks a binary event over HTTP and NATS."""
 
 _ANY_FORMAT = "application/cloudevents"
 _PREFIX = "ce-"
@@ -47,7 +49,7 @@ _escape = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
 class _Envelope(msgspec.Struct):
-    """One event in the JSON format; attributes that we have no use for are ignored."""
+    """One event in the JSON format; other attributes are ignored."""
 
     specversion: str
     type: str
@@ -62,7 +64,7 @@ class _Envelope(msgspec.Struct):
 
 
 class _Data(msgspec.Struct):
-    """The trigger object; the subject may name the queue in its place."""
+    """The trigger object; the subject may name the queue instead."""
 
     storage_account: str | None = None
     queue_name: str | None = None
@@ -73,7 +75,7 @@ class _Data(msgspec.Struct):
 
 
 class _Meant(msgspec.Struct):
-    """What makes data a trigger object, right or wrong."""
+    """The fields that make data a trigger object, valid or not."""
 
     storage_account: msgspec.Raw = _NO_DATA
     queue_name: msgspec.Raw = _NO_DATA
@@ -91,7 +93,7 @@ def media_type(content_type: str | None) -> str:
 
 
 def is_cloudevents(content_type: str | None) -> bool:
-    """Say whether a content type is that of a structured event or of a batch, in whatever format."""
+    """Return whether a content type is that of a structured event or a batch, in any format."""
     return media_type(content_type).startswith(_ANY_FORMAT)
 
 
@@ -113,14 +115,14 @@ def decode_http(headers: Mapping[str, str], body: bytes) -> list[CloudQueueWorkD
 def decode_nats(
     headers: Mapping[str, str] | None, payload: bytes, queue: str | None = None
 ) -> list[CloudQueueWorkDetected]:
-    """Decode a NATS message like `decode_http`; a payload without headers may be a structured event by itself.
+    """Decode a NATS message like `decode_http`; a payload without headers may be a structured event.
 
-    ``queue`` is the reference that the subject of NATS names.
+    ``queue`` is the reference in the NATS subject.
     """
     if not headers:
         return _plain(payload, queue)
     named = _lower(headers.items())
-    # One widespread SDK sends `content-type` bare; the binding has `ce-datacontenttype` beside it.
+    # A widespread SDK sends `content-type` without prefix; the binding also has `ce-datacontenttype`.
     media = media_type(named.get("content-type"))
     if media.startswith(_ANY_FORMAT):
         return _decode_format(media, payload, queue)
@@ -133,10 +135,10 @@ def decode_nats(
 def decode_mqtt(
     content_type: str | None, user_properties: Mapping[str, str] | None, payload: bytes, queue: str | None = None
 ) -> list[CloudQueueWorkDetected]:
-    """Decode an MQTT message like `decode_http`; ``queue`` is the reference that the topic names.
+    """Decode an MQTT message like `decode_http`; ``queue`` is the reference in the topic.
 
-    MQTT 5 names attributes as they are, without prefix and without percent-encoding; MQTT 3.1.1 has neither content
-    type nor properties, and every event there is structured.
+    MQTT 5 has attributes without prefix and percent-encoding; MQTT 3.1.1 has neither content type nor properties, so
+    every event is structured.
     """
     media = media_type(content_type)
     if media.startswith(_ANY_FORMAT):
@@ -149,7 +151,7 @@ def decode_mqtt(
 
 
 def _plain(payload: bytes, queue: str | None = None) -> list[CloudQueueWorkDetected]:
-    """Tell trigger JSON from structured events that came without a content type."""
+    """Decode trigger JSON, or structured events without a content type."""
     if b'"specversion"' not in payload:
         return decode_events(payload)
     if payload.lstrip(b" \t\r\n")[:1] == b"[":
@@ -158,7 +160,7 @@ def _plain(payload: bytes, queue: str | None = None) -> list[CloudQueueWorkDetec
 
 
 def _decode_format(media: str, payload: bytes, queue: str | None = None) -> list[CloudQueueWorkDetected]:
-    # The batch's name starts with the other's: it has to be tried first.
+    # Tried first, because its name begins with the other's.
     if media == BATCH_TYPE:
         return _batch(payload, queue)
     if media in (STRUCTURED_TYPE, _ANY_FORMAT):
@@ -217,9 +219,9 @@ def _binary(attributes: Mapping[str, str], media: str, body: bytes, queue: str |
 
 
 def _trigger(attributes: Mapping[str, str], media: str, body: bytes, topic: str | None) -> CloudQueueWorkDetected:
-    """Make the trigger of an event's attributes and data; ``media`` is empty where none was given (JSON then).
+    """Return the trigger of an event's attributes and data; ``media`` is empty if not given (then JSON).
 
-    ``topic`` is the reference that the topic names, where there is one.
+    ``topic`` is the reference in the topic, if there is one.
     """
     version = attributes["specversion"]
     if version != SPEC_VERSION and not version.startswith(SPEC_VERSION + "."):
@@ -230,7 +232,7 @@ def _trigger(attributes: Mapping[str, str], media: str, body: bytes, topic: str 
         raise BadInput("bad_trigger", "id and source of an event must not be empty")
     subject = attributes.get("subject")
     if topic is not None and (subject is None or not _names_queue(subject)):
-        # The topic has named it already, and what else the event is about is the sender's own.
+        # The topic names the queue, so the subject may be anything.
         subject = topic
     data = _read_data(media, body, named=subject is not None)
     account, queue = _queue_of(subject, data)
@@ -257,9 +259,9 @@ def _names_queue(subject: str) -> bool:
 
 
 def _read_data(media: str, body: bytes, *, named: bool) -> _Data:
-    """Read the trigger object, or nothing where a queue is ``named`` already and the data is something else."""
+    """Decode the trigger object; ignore other data if the queue is ``named`` already."""
     if not body:
-        # The subject says it all.
+        # The subject names the queue.
         return _Data()
     try:
         if media and _json_media(media) is None:
@@ -278,7 +280,7 @@ def _read_data(media: str, body: bytes, *, named: bool) -> _Data:
 
 
 def _is_trigger_object(media: str, body: bytes) -> bool:
-    """Say whether data names a queue, and is therefore meant as a trigger, whatever is wrong with it."""
+    """Return whether data names a queue, and so is a trigger object, even if invalid."""
     if media and _json_media(media) is None:
         return False
     try:
@@ -290,7 +292,7 @@ def _is_trigger_object(media: str, body: bytes) -> bool:
 
 
 def _hints_of(data: _Data) -> _Data:
-    """Return what counts of data that names no queue: the sender's own, which is held against nobody."""
+    """Return the valid hints in data that names no queue; it belongs to the sender and is not checked."""
     size, due = data.payload_size, data.not_before_ms
     return _Data(
         payload_size=size if 1 <= size <= PAYLOAD_SIZE_MAX else 1,
@@ -299,7 +301,7 @@ def _hints_of(data: _Data) -> _Data:
 
 
 def _queue_of(subject: str | None, data: _Data) -> tuple[str, str]:
-    """Return account and queue of the subject and the data, which agree where both name one."""
+    """Return account and queue of the subject and the data, which must agree if both name one."""
     if data.storage_account is None and data.queue_name is None:
         if subject is None:
             raise BadInput("bad_trigger", "neither the subject nor the data names a queue")
@@ -311,7 +313,7 @@ def _queue_of(subject: str | None, data: _Data) -> tuple[str, str]:
 
 
 def _lower(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Collect headers by their names in lower case; an attribute that stands twice has no meaning."""
+    """Return headers by lower-case names; a duplicate attribute is an error."""
     named: dict[str, str] = {}
     for name, value in pairs:
         key = name.lower()
@@ -330,9 +332,9 @@ def _attributes(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def percent_decode(value: str) -> str:
-    """Undo one round of percent-encoding, and the quotes around it, of a header's value.
+    """Decode one level of percent-encoding and quotes of a header's value.
 
-    Raises `BadInput` (``bad_trigger``) where the outcome is not UTF-8, such as ``%C0%A0``.
+    Raises `BadInput` (``bad_trigger``) if the result is not UTF-8, such as ``%C0%A0``.
     """
     if len(value) >= 2 and value[0] == value[-1] == '"':
         value = re.sub(r"\\(.)", r"\1", value[1:-1])
@@ -341,12 +343,47 @@ def percent_decode(value: str) -> str:
     try:
         return _escape.sub(lambda match: bytes.fromhex(match[1].decode()), value.encode()).decode()
     except UnicodeError:
-        # Overlong forms have passed filters elsewhere; a surrogate is what a parser makes of bytes that are no UTF-8.
+        # Overlong forms bypass filters; parsers turn invalid UTF-8 into surrogates.
         raise BadInput("bad_trigger", "an attribute of the event is not UTF-8") from None
 
 
 def _misread(payload: bytes, wanted: str) -> BadInput:
-    """Tell a fault of form from a fault of content; nothing that came in is repeated."""
+    """Return the error for invalid syntax or invalid content, without repeating the input."""
     if well_formed(payload):
         return BadInput("bad_trigger", wanted)
     return BadInput("bad_json", "the body is not one JSON document in UTF-8")
+
+
+WAKE_TYPE = "CloudQueueWake"
+"""The type of a wake, which differs from that of a trigger, so that a bridge ignores its own wakes (B13)."""
+DEFAULT_SOURCE = "urn:queuebell"
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """One message: its content type, further headers (MQTT: user properties), and its body."""
+
+    content_type: str
+    headers: dict[str, str]
+    body: bytes
+
+
+def wake_id(wake: Wake) -> str:
+    """Return the id of a wake: generations of one boot are unique."""
+    return f"{wake.boot}:{wake.gen}"
+
+
+def encode_wake(wake: Wake, *, source: str = DEFAULT_SOURCE, time: str | None = None) -> Encoded:
+    """Encode a wake as a structured event: subject ``account/queue``, the wake frame as data."""
+    event: dict[str, Any] = {
+        "specversion": SPEC_VERSION,
+        "type": WAKE_TYPE,
+        "source": source,
+        "id": wake_id(wake),
+        "subject": wake.queue,
+        "datacontenttype": JSON_TYPE,
+    }
+    if time is not None:
+        event["time"] = time
+    if wake.traceparent is not None:
+        event["traceparent"] = wake.traceparent
+    return Encoded(STRUCTURED_TYPE, {}, msgspec.json.encode({**event, "data": wake}))

@@ -1,8 +1,7 @@
-"""The words that the bridges of a cluster say to each other, and their codec (rules C1 to C4, C10).
+"""The messages between bridges of a cluster, and their codec (rules C1 to C4, C10).
 
-JSON objects tagged by ``type``; unknown types and fields are ignored, so that either side may be newer. Durations are
-relative milliseconds: no two clocks are ever compared. A word that is lost, late or repeated changes what things cost
-and never whether they are safe.
+JSON objects tagged by ``type``; unknown types and fields are ignored, so either side may be newer. Durations are
+relative milliseconds, so that no clocks are compared. A lost, late or repeated message changes costs, never safety.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ WORD_BYTES_MAX: Final = 512 * 1024
 MEMBERS_MAX: Final = 32
 NAMES_MAX: Final = 32
 NAMES_BYTES_MAX: Final = 16 * 1024
-"""What the names of one `Covered` may take; those that do not fit count as marks without a name."""
+"""Limit of the names of one `Covered`; names beyond it are left out."""
 QUEUES_MAX: Final = 1000
-"""Queues in one word; a bridge that has more to say says it in several."""
+"""Limit of queues in one message; more need several messages."""
 
 Name = tuple[str, str]
 """Source and id of one publish after one visible put (P5)."""
@@ -31,46 +30,46 @@ Name = tuple[str, str]
 
 class _Word(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", kw_only=True):
     boot: str
-    """Who says it."""
+    """The sender."""
 
 
 class Member(_Word, frozen=True, tag="member", kw_only=True):
-    """I am here; once a second, at once when it changes, and when a newcomer is heard of (C1)."""
+    """The sender is alive; sent every second, after a change, and to a new member (C1)."""
 
     seq: int
-    """Counts up in one boot; from what was heard of it, others tell when something else happened (C4)."""
+    """Rises in one boot; lets others compare the order of events (C4)."""
     cluster: str = ""
-    """The name of its cluster: bridges of another one on the same subjects are none of ours."""
+    """The name of its cluster: bridges of other clusters on the same subjects are not members."""
     address: str | None = None
     version: str = ""
     store: str | None = None
-    """Fingerprint of the engine that its own queue API works on, by the address that it was given (C8)."""
+    """Fingerprint of the shared store of its queue API, by its configured address (C8)."""
     engine: str | None = None
-    """What that engine says it is, whatever its address; absent where it does not say, or was not asked yet (C8)."""
+    """The identity of that store, whatever its address; absent if unknown (C8)."""
     webhooks: str | None = None
-    """A hash of the webhooks it sends (C10)."""
+    """A hash of its webhooks (C10)."""
     full: tuple[str, ...] = ()
-    """Queues with work left and nobody with room, a level (C3)."""
+    """Queues with pending work and no worker with room (C3)."""
     leaving: bool = False
     told: bool = False
-    """With ``leaving``: the others have been told all that I leave behind (C7)."""
+    """With ``leaving``: the handover to the others is complete (C7)."""
 
 
 class Ability(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One queue of a bridge with sessions: whether one has room, and the longest visibility timeout of them (C3)."""
+    """One queue of a bridge with sessions: whether one has room, and their longest visibility timeout (C3)."""
 
     room: bool
     visibility_ms: int
     store: str | None = None
     starts: bool = False
-    """None has room, and a scaler could start one that has, or is about to (Z5)."""
+    """None has room, but a scaler could start a worker, or is starting one (Z5)."""
 
 
 class Able(_Word, frozen=True, tag="able", kw_only=True):
-    """For which queues I could wake somebody now; None: I have no session there (C3).
+    """The queues for which the sender can wake a worker now; None means no session (C3).
 
-    ``seq`` is that of the newest `Member` before it. With ``whole`` it begins anew: what is not in it is None. Who
-    ``asks`` has a fresh connection and may have missed what others said: they say it anew.
+    ``seq`` is that of the newest `Member` before it. With ``whole`` it replaces everything: missing queues are None.
+    With ``asks`` the sender has a new connection and may have missed messages: others then repeat theirs.
     """
 
     seq: int
@@ -80,11 +79,11 @@ class Able(_Word, frozen=True, tag="able", kw_only=True):
 
 
 class Covered(_Word, frozen=True, tag="covered", kw_only=True):
-    """An empty receive was reported to me: what it proves may be forgiven by whoever can show it (C4).
+    """An empty receive was reported to the sender; others may settle the pending work that it proves done (C4).
 
-    The receive began ``begun_age_ms`` ago at the latest; absent where nothing is known of that. ``heard`` names by boot
-    the newest word of each other member, and for how long it has been known here: rounded down, while the age is
-    rounded up. ``ids`` are names whose marks here were made before that receive began.
+    The receive began ``begun_age_ms`` ago at the latest; absent if unknown. ``heard`` has, by boot, the newest sequence
+    of each other member and for how long it has been known here, rounded down, while the age is rounded up. ``ids`` are
+    names whose wakes were requested here before that receive began.
     """
 
     queue: str
@@ -96,9 +95,9 @@ class Covered(_Word, frozen=True, tag="covered", kw_only=True):
 
 
 class Sent(_Word, frozen=True, tag="sent", kw_only=True):
-    """I told plain subscribers of this queue, the newest time ``age_ms`` ago (C10).
+    """The sender notified plain subscribers of this queue, most recently ``age_ms`` ago (C10).
 
-    ``hook`` names the webhook that I see to; absent it is the broker's wake subjects. ``heard`` as in `Covered`.
+    ``hook`` is the webhook; absent for the broker's wake subjects. ``heard`` is as in `Covered`.
     """
 
     queue: str
@@ -124,12 +123,12 @@ _tag = msgspec.json.Decoder(_Tag)
 
 
 def encode_cluster_message(word: ClusterMessage) -> bytes:
-    """Encode one word as JSON."""
+    """Encode one message as JSON."""
     return _encoder.encode(word)
 
 
 def decode_cluster_message(data: bytes) -> ClusterMessage | None:
-    """Decode and check a word of another bridge; None for a type that this version does not know.
+    """Decode and check a message of another bridge; None for an unknown type.
 
     Raises `BadInput` (``bad_json``, ``bad_parameter``, ``too_large``) or `BadQueueReference`.
     """

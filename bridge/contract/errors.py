@@ -1,31 +1,31 @@
-"""The one tree of errors, each with a stable code and the answer to "is it worth another try?".
+"""All errors, each with a stable code and whether a retry can help.
 
 ::
 
     QueuebellError
-    ├── BadInput (also ValueError)      the caller's fault: refused, nothing changed
+    ├── BadInput (also ValueError)      invalid input: rejected, nothing changed
     │   └── BadQueueReference
     ├── StoreError                      a queue store failed
     │   ├── StoreUnavailable            retryable; nothing is known to have happened
     │   │   ├── UnknownOutcome          the request may or may not have been carried out
-    │   │   ├── Overloaded              it has too much to do; says when to come again
+    │   │   ├── Overloaded              too many requests; says when to retry
     │   │   └── KeyUnavailable          the program's `api_key` gave no key; also a ChannelLost
-    │   ├── StoreFull                   retryable once there is room
+    │   ├── StoreFull                   retryable once there is space
     │   ├── StoreOwned                  another process owns the data file
-    │   ├── StoreDamaged                the data file is not one of ours, or is broken
+    │   ├── StoreDamaged                the data file is invalid or damaged
     │   ├── QueueNotFound
-    │   ├── NotAllowed                  the bridge does not know the key, or it grants no such thing
-    │   ├── BlobNotFound                what was put aside is not there
-    │   └── Conflict                    an entity was written by somebody else meanwhile
-    ├── BusUnavailable                  a trigger could not be brought to the bridge; retryable
+    │   ├── NotAllowed                  the key is unknown, or lacks the permission
+    │   ├── BlobNotFound                a stored body is missing
+    │   └── Conflict                    an entity was changed concurrently
+    ├── BusUnavailable                  a trigger did not reach the bridge; retryable
     ├── ChannelLost                     a session with the bridge ended; retryable
-    ├── Unsupported                     this store cannot do that, and says so
-    ├── HandlersStuck                   every handler slot of a worker is held by a call that does not return
+    ├── Unsupported                     the store does not support the call
+    ├── HandlersStuck                   all handler slots of a worker are occupied by calls that do not return
     ├── Closed                          used after close
     └── ConfigurationError              a setting is wrong; names its key
         ├── NoQueueService              something else answers at the store's address
-        ├── UnfitQueue                  a stream or consumer made by hand (bridge.queues.jetstream)
-        └── NotPrepared                 the store's tables are missing or old; retryable, for somebody will make them
+        ├── UnfitQueue                  an unsuitable stream or consumer (bridge.queues.jetstream)
+        └── NotPrepared                 the store's tables are missing or old; retryable
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 GIVEN_SHOWN: Final = 60
-"""Characters of something given in a wrong place that are shown."""
+"""Characters of an invalid text that are shown."""
 
 # The codes of docs/http.md, with the HTTP status that goes with each.
 STATUS_BY_CODE: Final[dict[str, int]] = {
@@ -73,20 +73,20 @@ STATUS_BY_CODE: Final[dict[str, int]] = {
 
 
 def said(error: object) -> str:
-    """Return what an exception says, "" for nothing; one whose own text cannot be made costs nobody the rest."""
+    """Return the text of an exception, "" without one; survives exceptions whose text cannot be made."""
     try:
         return str(error)
-    except Exception as broken:  # noqa: BLE001 - it is foreign code, and what matters is the error that it belongs to
+    except Exception as broken:  # noqa: BLE001 - foreign code; the original error matters more
         return f"(no error text: {type(broken).__name__})"
 
 
 def named(error: object) -> str:
-    """Return an exception's type and what it says."""
+    """Return an exception's type and text."""
     return f"{type(error).__name__}: {text}" if (text := said(error)) else type(error).__name__
 
 
 class QueuebellError(Exception):
-    """The root: whatever this project raises on purpose."""
+    """The base class of all errors that Queuebell raises."""
 
     code: str = "internal"
     retryable: ClassVar[bool] = False
@@ -98,7 +98,7 @@ class QueuebellError(Exception):
 
 
 class BadInput(QueuebellError, ValueError):
-    """What came in is not acceptable; nothing was changed by it."""
+    """The input is invalid; nothing was changed."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -106,7 +106,7 @@ class BadInput(QueuebellError, ValueError):
 
 
 class BadQueueReference(BadInput):
-    """A queue reference is malformed. What was given stands in a note, which no client of a server sees."""
+    """A queue reference is malformed. The given text is in a note, which clients of a server do not see."""
 
     def __init__(self, detail: str, given: object = None) -> None:
         super().__init__("bad_queue_reference", detail)
@@ -115,7 +115,7 @@ class BadQueueReference(BadInput):
 
 
 def _cut(text: str) -> str:
-    """Return what may be shown of something in a wrong place: printable, and no password where it was an address."""
+    """Return the part of a text that is safe to show: printable, and without an address's password."""
     for mark in "?#;":
         text = text.rpartition("@")[2].partition(mark)[0]
     shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text[:GIVEN_SHOWN])
@@ -129,9 +129,9 @@ class StoreError(QueuebellError):
 
 
 class StoreUnavailable(StoreError):
-    """The store did not do it; try again after a back-off. Only `UnknownOutcome` leaves open whether it did.
+    """The store did not carry the call out; retry after a back-off. After `UnknownOutcome` it may have.
 
-    ``retry_after`` is for how many seconds it asks to be left alone, None where it does not say.
+    ``retry_after`` is the requested pause in seconds, None if not given.
     """
 
     retryable = True
@@ -146,13 +146,13 @@ class UnknownOutcome(StoreUnavailable):
 
 
 class Overloaded(StoreUnavailable):
-    """The store has more to do than it can; nothing was done. Come again after ``retry_after`` seconds."""
+    """The store is overloaded; nothing was done. Retry after ``retry_after`` seconds."""
 
     code = "too_many_requests"
 
 
 class StoreFull(StoreError):
-    """There is no room for more; what was acknowledged before is safe."""
+    """The store is full; acknowledged messages are safe."""
 
     code = "storage_full"
     retryable = True
@@ -163,20 +163,19 @@ class StoreOwned(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """The data file cannot be read as one of ours."""
+    """The data file is damaged, or not a data file of Queuebell."""
 
 
 class QueueNotFound(StoreError):
-    """There is no such queue in the store; for a listener that is as good as empty."""
+    """The queue does not exist in the store; for a listener it is empty."""
 
     code = "queue_not_found"
 
 
 class NotAllowed(StoreError):
-    """The bridge asks for a key and got none that it knows (``unauthenticated``), or it does not grant this.
+    """The bridge requires a key and got none that is valid (``unauthenticated``), or the key lacks the permission.
 
-    Nothing was done. It can become right without a change here: keys are granted and files with keys replaced while
-    programs run.
+    Nothing was done. A retry may succeed later, as permissions and key files change while programs run.
     """
 
     def __init__(self, code: str, detail: str) -> None:
@@ -185,22 +184,22 @@ class NotAllowed(StoreError):
 
 
 class BlobNotFound(StoreError):
-    """There is no blob of this name."""
+    """There is no blob with this name."""
 
     code = "not_found"
 
 
 class Conflict(StoreError):
-    """The entity is not as the caller knew it: it exists already, is gone, or was written by somebody else."""
+    """The entity is not as expected: it exists already, is gone, or was changed concurrently."""
 
     code = "conflict"
 
 
 class BusUnavailable(QueuebellError):
-    """The bus did not take the trigger, or gave no answer; publish it again.
+    """The bus did not accept the trigger, or did not answer; publish it again.
 
-    ``code`` is what the bridge answered, ``internal`` where none did. ``unauthenticated`` and ``forbidden`` can become
-    right as those of `NotAllowed` can.
+    ``code`` is the bridge's answer, ``internal`` without one. After ``unauthenticated`` and ``forbidden`` a retry may
+    succeed later, as after `NotAllowed`.
     """
 
     retryable = True
@@ -211,13 +210,13 @@ class BusUnavailable(QueuebellError):
 
 
 class ChannelLost(QueuebellError):
-    """The session with the bridge ended or could not be made."""
+    """The session with the bridge ended or could not be opened."""
 
     retryable = True
 
 
 class ChannelRefused(ChannelLost):
-    """The bridge lives and accepts no session with this key, or under this name; ``code`` is that of the refusal."""
+    """The bridge rejects a session with this key, or under this name; ``code`` is that of the rejection."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -225,17 +224,17 @@ class ChannelRefused(ChannelLost):
 
 
 class KeyUnavailable(StoreUnavailable, ChannelLost):
-    """The program's own `api_key` raised, or returned no key: nothing was sent. The next attempt asks it again."""
+    """The program's own `api_key` raised, or returned no key: nothing was sent. The next attempt calls it again."""
 
 
 class Unsupported(QueuebellError):
-    """This store cannot do what was asked, and says so in its capabilities; nothing was done."""
+    """The store does not support the call, as its capabilities declare; nothing was done."""
 
     code = "unsupported"
 
 
 class HandlersStuck(QueuebellError):
-    """Every slot that a queue can get is held by a call that ran past ``handler_timeout`` and does not return."""
+    """All slots of a queue are occupied by calls that exceeded ``handler_timeout`` and do not return."""
 
     def __init__(self, queue: str, why: str) -> None:
         super().__init__(
@@ -250,7 +249,7 @@ class Closed(QueuebellError):
 
 
 class WrongThread(QueuebellError, RuntimeError):
-    """Called from another thread than the one whose event loop it belongs to; nothing was done."""
+    """Called from a thread other than that of its event loop; nothing was done."""
 
     def __str__(self) -> str:
         return (
@@ -261,20 +260,20 @@ class WrongThread(QueuebellError, RuntimeError):
 
 
 class ConfigurationError(QueuebellError):
-    """A setting is wrong; the message names its key and what would be right."""
+    """A setting is invalid; the message names its key and valid values."""
 
 
 class NoQueueService(ConfigurationError):
-    """What answers at the store's address is no queue service: a worker ends for it, to a command nobody is there."""
+    """The server at the store's address is not a queue service: a worker ends, a command fails."""
 
 
 class NotPrepared(ConfigurationError):
-    """The store's tables are missing or of an older version; it works once they are made, also for who runs already."""
+    """The store's tables are missing or of an older version; once they are created, running programs work too."""
 
     retryable = True
 
 
-# Users import them from `queuebell`: so do tracebacks call them, and pickle finds them there.
+# Users import them from `queuebell`, so tracebacks and pickle use that name.
 for _error in tuple(globals().values()):
     if isinstance(_error, type) and issubclass(_error, QueuebellError):
         _error.__module__ = "queuebell"

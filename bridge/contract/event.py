@@ -1,4 +1,4 @@
-"""The trigger event: a producer says "I put work on this queue"."""
+"""The trigger event: a producer has put messages on a queue."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ DEPTH_MAX = 64
 
 
 class CloudQueueWorkDetected(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Work became visible on a queue: a hint about a level, never the work itself.
+    """Messages became visible on a queue: a hint, never the messages themselves.
 
     ``payload_size`` counts messages (1 to 1,000,000), not bytes. ``not_before_ms`` (0 to 604,800,000) counts from
-    receipt. ``id`` with ``source`` names one publish after one visible put (P5): only a re-send of that very publish
-    may repeat them.
+    receipt. ``id`` with ``source`` identifies one publish after one visible put (P5): only a resend of that publish may
+    repeat them.
     """
 
     storage_account: str
@@ -38,7 +38,7 @@ class CloudQueueWorkDetected(msgspec.Struct, frozen=True, omit_defaults=True):
     not_before_ms: int = 0
     traceparent: str | None = None
     traces: Traces | None = None
-    """Where several publishes were merged into this one: the trace contexts of all of them."""
+    """The trace contexts of several publishes merged into this one."""
 
     @property
     def queue(self) -> str:
@@ -57,7 +57,7 @@ def check_event(event: CloudQueueWorkDetected) -> CloudQueueWorkDetected:
     Raises `BadQueueReference` or `BadInput` (``bad_trigger``) otherwise.
     """
     reference(event.storage_account, event.queue_name)
-    # bool is refused by msgspec, but a Struct made in Python was never decoded: `type` rather than `isinstance`.
+    # `type` instead of `isinstance`: a Struct made in Python was never decoded and may contain a bool.
     if type(event.payload_size) is not int or not 1 <= event.payload_size <= PAYLOAD_SIZE_MAX:
         raise BadInput("bad_trigger", f"payload_size must be a number of messages from 1 to {PAYLOAD_SIZE_MAX}")
     if type(event.not_before_ms) is not int or not 0 <= event.not_before_ms <= NOT_BEFORE_MS_MAX:
@@ -68,7 +68,7 @@ def check_event(event: CloudQueueWorkDetected) -> CloudQueueWorkDetected:
             continue
         if not isinstance(text, str) or len(text) > TEXT_MAX:
             raise BadInput("bad_trigger", f"{name} must be text of at most {TEXT_MAX} characters")
-        # They travel into logs and, later, headers and event streams: control characters forge lines there.
+        # They get into logs, headers and event streams, where control characters could forge lines.
         if not text.isprintable():
             raise BadInput("bad_trigger", f"{name} contains a control character")
     return event
@@ -77,12 +77,12 @@ def check_event(event: CloudQueueWorkDetected) -> CloudQueueWorkDetected:
 def decode_events(data: bytes) -> list[CloudQueueWorkDetected]:
     """Decode a trigger request: one JSON object, or an array of at most 1000.
 
-    All or nothing: the first fault refuses the whole. Raises `BadInput` with the code ``bad_json``, ``bad_trigger``,
+    All or nothing: the first error rejects the whole. Raises `BadInput` with the code ``bad_json``, ``bad_trigger``,
     ``too_many_items`` or ``too_large``, or `BadQueueReference`.
     """
     try:
         if not data.isascii():
-            # msgspec skips unknown fields without looking at their text.
+            # msgspec does not check the text of unknown fields.
             data.decode()
         if data.lstrip(b" \t\r\n")[:1] == b"[":
             if len(data) > REQUEST_BYTES_MAX:
@@ -92,7 +92,7 @@ def decode_events(data: bytes) -> list[CloudQueueWorkDetected]:
             for item in items:
                 if len(item) > EVENT_BYTES_MAX:
                     raise BadInput("too_large", f"one trigger may have at most {EVENT_BYTES_MAX} bytes")
-                # One by one: a thousand flat triggers hold more brackets than the quick way out of the check allows.
+                # One by one: a thousand triggers together have too many brackets for the fast check.
                 check_depth(bytes(item))
             events = _decoder_many.decode(data)
         else:
@@ -104,7 +104,7 @@ def decode_events(data: bytes) -> list[CloudQueueWorkDetected]:
         if well_formed(data):
             raise BadInput("bad_trigger", _without_input(error)) from None
         raise BadInput("bad_json", "the body is not one JSON document in UTF-8") from None
-    # UnicodeDecodeError is not a DecodeError, and RecursionError guards depths that check_depth did not see.
+    # UnicodeDecodeError is not a DecodeError; RecursionError covers depths that check_depth missed.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadInput("bad_json", "the body is not one JSON document in UTF-8") from None
     for event in events:
@@ -126,18 +126,18 @@ def encode_events(events: list[CloudQueueWorkDetected]) -> bytes:
 
 
 def check_depth(data: bytes, limit: int = DEPTH_MAX) -> None:
-    """Refuse JSON that nests deeper than ``limit``, give or take three levels; raises `BadInput` (``bad_json``).
+    """Check that JSON is nested at most ``limit`` levels, with a tolerance of three; raises `BadInput` (``bad_json``).
 
-    msgspec skips unknown fields of any depth up to the interpreter's, so depth has to be bounded before.
+    msgspec skips unknown fields of any depth up to the interpreter's, so depth has to be limited before.
     """
     if data.count(b"[") + data.count(b"{") <= limit:
         return
-    # Brackets within strings do not nest; everything but brackets goes, and then pairs that hold nothing, which are
-    # what long flat documents are made of. What is left is short, or so deep that the loop soon ends.
+    # Remove strings and everything but brackets, and then empty pairs, which long flat documents consist of. The rest
+    # is short, or so deep that the loop ends soon.
     brackets = _string.sub(b"", data).translate(None, _NOT_BRACKETS)
     for _ in range(3):
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-    # At least three levels went (six where objects and arrays alternate): what is left is that much deeper.
+    # At least three levels were removed (six if objects and arrays alternate).
     limit -= 3
     depth = 0
     for byte in brackets:
@@ -150,7 +150,7 @@ def check_depth(data: bytes, limit: int = DEPTH_MAX) -> None:
 
 
 def well_formed(data: bytes) -> bool:
-    """Say whether ``data`` is one JSON document in UTF-8; to tell a fault of form from a fault of content."""
+    """Return whether ``data`` is one JSON document in UTF-8, to distinguish syntax errors from invalid content."""
     try:
         data.decode()
         _raw.decode(data)
@@ -160,19 +160,19 @@ def well_formed(data: bytes) -> bool:
 
 
 _raw = msgspec.json.Decoder(msgspec.Raw)
-# An unterminated string matches to the end, so that no quote is ever tried twice: were it not so, 64 KiB of escaped
-# quotes would cost the square of their number, and stop the whole bridge for most of a minute.
+# An unterminated string matches to the end, so that no quote is tried twice: otherwise 64 KiB of escaped quotes would
+# take quadratic time, and block the bridge for most of a minute.
 _string = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 def _without_input(error: msgspec.ValidationError) -> str:
-    """Say where the fault is without repeating what came in (S8: no echo)."""
+    """Return the place of an error without repeating the input (S8)."""
     return str(error).replace("`", "'")
 
 
 def rounded_up(delay_ms: int, resolution_ms: int) -> int:
-    """Round a delay up by the store's resolution and 1e-4 of itself: one tick early is a loss (B2)."""
+    """Round a delay up by the store's resolution and 1e-4 of itself, as a receive too early loses the wake (B2)."""
     if delay_ms <= 0:
         return 0
     return min(NOT_BEFORE_MS_MAX, delay_ms + math.ceil(delay_ms * 1e-4) + resolution_ms)

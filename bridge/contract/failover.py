@@ -1,7 +1,7 @@
-"""Which of several equal bridges is asked; pure: time and chance are arguments.
+"""Choose among several equal bridges; pure: time and chance are arguments.
 
-Kept by whoever makes one request or session after another. Nobody is asked whether it is there: an address that is not
-in use costs nothing, and is found to be gone or back when its turn comes.
+For users that make one request or session after the other. Unused addresses are not probed: their state shows when they
+are tried.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from bridge.contract.backoff import Draw, FullJitter
 REST_FIRST_S: Final = 0.1
 REST_CAP_S: Final = 5.0
 RETRY_AFTER_S_MAX: Final = 60.0
-"""The longest that an address is left alone because it said so."""
+"""The longest requested pause of an address that is respected."""
 TRY_S: Final = 2.0
-"""How long one of several may take to be reached: one that hangs is no reason to reach none."""
+"""Time-out of a connection to one of several, so that one that hangs does not block all."""
 
 Address = TypeVar("Address", bound=Hashable)
 
@@ -28,23 +28,23 @@ _seconds = re.compile("[0-9]{1,6}", re.ASCII).fullmatch
 
 
 class Outcome(enum.Enum):
-    """What became of a request to one address."""
+    """The outcome of a request to one address."""
 
     ANSWERED = "answered"
     REFUSED = "refused"
-    """It wants nothing of us (401, 403): an equal bridge would say the same."""
+    """Rejected (401, 403): an equal bridge would do the same."""
     NOT_DONE = "not done"
-    """It could not be reached, or did nothing of it and says so (503, 429)."""
+    """Not reached, or not carried out (503, 429)."""
     UNKNOWN = "unknown"
-    """It was asked, and no answer came."""
+    """Sent, but not answered."""
 
 
 class Failover(Generic[Address]):
-    """The addresses of equal bridges: the first that answers is kept, and the next is asked when it is gone.
+    """The addresses of equal bridges: the first that answers is used until it fails, then the next one.
 
-    They are begun at random. One that failed comes after all others, and rests: with full jitter from 0.1 s to 5 s, or
-    for as long as it asks. One that rests is asked only where nobody else is left in a round, so that a single address
-    is asked each time; pausing between rounds is its user's business.
+    The initial order is random. An address that failed comes last, and pauses: with full jitter from 0.1 s to 5 s, or
+    as long as it requests. A pausing address is tried only if no other is left in a round, so a single address is tried
+    each time; pauses between rounds are up to the caller.
     """
 
     __slots__ = ("_before", "_current", "_draw", "_rests", "_turns")
@@ -56,22 +56,22 @@ class Failover(Generic[Address]):
             self._turns[last], self._turns[chosen] = self._turns[chosen], self._turns[last]
         self._draw = draw
         self._rests: dict[Address, tuple[FullJitter, float]] = {}
-        """Of those that failed when they were last asked: the back-off, and until when they rest."""
+        """Back-off and end of the pause of addresses whose last request failed."""
         self._current: Address | None = None
         self._before: Address | None = None
 
     @property
     def several(self) -> bool:
-        """Whether there is another one to ask."""
+        """Whether there is more than one address."""
         return len(self._turns) > 1
 
     def round(self, now: float) -> list[Address]:
-        """Return all in the order in which they are to be asked: the one in use, who does not rest, and who does."""
+        """Return all addresses in the order of attempts: the one in use, those not pausing, those pausing."""
         if not self._rests:
             return list(self._turns)
         return sorted(self._turns, key=lambda one: max(now, self._until(one)))
 
-    def tell(
+    def record(
         self,
         address: Address,
         outcome: Outcome,
@@ -80,14 +80,14 @@ class Failover(Generic[Address]):
         repeatable: bool = False,
         retry_after: float | None = None,
     ) -> bool:
-        """Hear what became of a request, and say whether the same one may be made to the next of the round.
+        """Record the outcome of a request; return whether it may be sent to the next address of the round.
 
-        ``repeatable`` is what may be carried out twice; ``retry_after`` for how many seconds it asks to be left alone.
+        ``repeatable`` requests may be carried out twice; ``retry_after`` is the requested pause in seconds.
         """
         if outcome is Outcome.ANSWERED:
             self._rests.pop(address, None)
             if self._current is None:
-                # A late answer of another one moves nobody.
+                # A late answer of another address changes nothing.
                 self._current = address
                 self._turns.remove(address)
                 self._turns.insert(0, address)
@@ -103,7 +103,7 @@ class Failover(Generic[Address]):
         return outcome is Outcome.NOT_DONE or (outcome is Outcome.UNKNOWN and repeatable)
 
     def changed(self) -> tuple[Address, Address] | None:
-        """Return, once for each change, whom was in use before and who is now; None where it is as it was."""
+        """Return the address used before and the current one, once after each change; else None."""
         before, now = self._before, self._current
         if now is None or now == before:
             return None
@@ -116,5 +116,5 @@ class Failover(Generic[Address]):
 
 
 def retry_after_s(header: str | None) -> float | None:
-    """Read a ``Retry-After`` in seconds; None where there is none, or it is a date."""
+    """Return a ``Retry-After`` in seconds; None if missing, or a date."""
     return float(header) if header is not None and _seconds(header) else None

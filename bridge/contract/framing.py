@@ -1,18 +1,17 @@
-"""What a frame carries besides itself where many sessions share one connection: over brokers (S1).
+"""Additional fields of frames over brokers, where many sessions share one connection (S1).
 
-Every frame has ``instance`` and ``seq``. The sequence grows over the life of its sender, so that what was overtaken or
-repeated on its way is known by it. The upper bits count the sender's connections: the last will of one, written when
-it was made, is its last possible frame and yet older than every frame of the next.
+Every frame has ``instance`` and ``seq``. The sequence rises over the life of its sender and shows reordered and
+repeated frames. The upper bits count the sender's connections: the last will of a connection, written at its begin, is
+its last possible frame, but older than every frame of the next connection.
 
-Two fields let several bridges share a broker. The bridge's frames all carry its ``boot``; the listener's carry ``to``,
-the boot that it was welcomed by, and other bridges leave it alone. Both may be absent.
+Two optional fields let several bridges share a broker: a bridge's frames have its ``boot``; a listener's have ``to``,
+the boot of its welcome, and other bridges ignore them.
 
-A hello and a welcome carry the ``version`` of the protocol: peers of another one are refused with a plain error, as
+A hello and a welcome have the ``version`` of the protocol: peers of another version are rejected with an error, as
 WebSockets are by their subprotocol.
 
-Two more prove who speaks, where a bridge asks for that: a hello carries the ``credential``, and every frame of the
-listener the ``ticket`` that it drew, which nobody else knows, and of which its instance is made. A bridge never says
-either.
+Two more authenticate the listener if the bridge requires it: the ``credential`` of a hello, and the ``ticket`` of every
+frame, a secret of which the instance is a hash. A bridge never sends either.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _HEX = frozenset("0123456789abcdef")
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """The fields that all frames over brokers have in common, as far as they are there."""
+    """The additional fields of a frame over a broker, as far as present."""
 
     instance: str | None = None
     seq: int | None = None
@@ -41,10 +40,10 @@ class Stamp(msgspec.Struct, frozen=True):
     credential: str | None = None
     ticket: str | None = None
     version: int = 1
-    """Of a hello and a welcome; the first version named none."""
+    """Of a hello and a welcome; the first version had no field."""
 
     def __repr__(self) -> str:
-        # What proves somebody to be somebody is in no log, whoever logs it.
+        # Credentials must not get into logs.
         return f"Stamp({self.instance}, {self.seq}, {self.boot}, {self.to})"
 
 
@@ -52,22 +51,22 @@ _stamp = msgspec.json.Decoder(Stamp)
 
 
 def is_instance(text: str) -> bool:
-    """Say whether ``text`` is 32 hex digits; to be asked before any topic is built of it."""
+    """Return whether ``text`` is 32 hex digits; check it before it is part of a topic."""
     return len(text) == INSTANCE_LENGTH and _HEX.issuperset(text)
 
 
 def instance_of(ticket: str) -> str:
-    """Return the instance of whoever drew this ticket: who hears the one cannot tell the other."""
+    """Return the instance of a ticket, a hash that does not reveal the ticket."""
     return hashlib.sha256(ticket.encode()).hexdigest()[:INSTANCE_LENGTH]
 
 
 def seq_of(connection: int, count: int) -> int:
-    """Return the sequence number of a frame: ``count`` from 1 on the sender's ``connection`` from 0."""
+    """Return the sequence number of a frame: ``count`` from 1, on the sender's ``connection`` from 0."""
     return (connection << _COUNT_BITS) | count
 
 
 def is_will(stamp: Stamp) -> bool:
-    """Say whether a frame is its sender's last will, published by the broker."""
+    """Return whether a frame is its sender's last will, published by the broker."""
     return stamp.seq is not None and stamp.seq & LAST_COUNT == LAST_COUNT
 
 
@@ -80,7 +79,7 @@ def encode_up(
     ticket: str | None = None,
     credential: str | None = None,
 ) -> bytes:
-    """Encode a listener's frame with its stamp; a credential is one that needs no escapes (RFC 6750's b64token)."""
+    """Encode a listener's frame with its stamp; a credential must need no escapes (RFC 6750's b64token)."""
     named = b',"version":%d' % VERSION if isinstance(frame, Hello) else b',"instance":"%s"' % instance.encode()
     meant = b"" if to is None else b',"to":"%s"' % to.encode()
     proven = b"" if ticket is None else b',"ticket":"%s"' % ticket.encode()
@@ -89,7 +88,7 @@ def encode_up(
 
 
 def encode_will(instance: str, connection: int, *, ticket: str | None = None) -> bytes:
-    """Encode the last will of a listener's connection: a `bye` that comes after all it says."""
+    """Encode the last will of a listener's connection: a `bye` after all its frames."""
     return encode_up(Bye(), instance, seq_of(connection, LAST_COUNT), ticket=ticket)
 
 

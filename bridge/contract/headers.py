@@ -1,8 +1,6 @@
-"""Headers of a message: names and values that travel beside its body.
+"""Headers of a message: names and values in addition to its body, with the same limits in every store.
 
-Names are kept in lower case, as HTTP has them: on their way they pass proxies and libraries that write them as they
-like, and who reads ``traceparent`` must find it whoever has put it. What stands here holds for every store, so that a
-message can go from any to any other.
+Names are in lower case, because proxies and libraries change their case, and ``traceparent`` must still be found.
 """
 
 from __future__ import annotations
@@ -16,10 +14,10 @@ import msgspec
 from bridge.contract.errors import BadInput
 
 HEADERS_BYTES_MAX: Final = 8192
-"""The most bytes of UTF-8 that all names and values of a message have together."""
+"""Limit of all names and values of a message, in bytes of UTF-8."""
 HEADERS_MAX: Final = 64
 RESERVED: Final = ("nats-", "queuebell-")
-"""How no name may begin: a NATS server obeys the former, the latter are our own."""
+"""Reserved prefixes of names: those of NATS servers and of Queuebell."""
 
 _NAME_FORM: Final = (
     "the name of a header must be 1 to 128 of A-Z a-z 0-9 . _ -, starting with a letter or a digit, and "
@@ -31,10 +29,10 @@ _control = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]").search
 
 
 def checked_headers(given: object) -> dict[str, str]:
-    """Return the headers of a message, with names in lower case; values stay as they are, be they empty.
+    """Return checked headers with names in lower case and unchanged values, which may be empty.
 
-    Raises `BadInput`: ``bad_parameter`` for what is no such name or value, or a name that stands twice, and
-    ``message_too_large`` above `HEADERS_BYTES_MAX` or `HEADERS_MAX`. What was given is not echoed.
+    Raises `BadInput`: ``bad_parameter`` for an invalid name or value, or a duplicate name, and ``message_too_large``
+    above `HEADERS_BYTES_MAX` or `HEADERS_MAX`, without repeating the input.
     """
     if not isinstance(given, Mapping):
         raise BadInput("bad_parameter", "headers must be names and values: {'name': 'value'}")
@@ -57,7 +55,7 @@ def checked_headers(given: object) -> dict[str, str]:
 
 
 def readable_headers(found: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return of what a stranger's producer has written what `checked_headers` lets pass, the first of each name.
+    """Return the valid headers of another producer's message, the first of each name.
 
     Whoever reads it can put it again, be it to another store. The rest is not shown.
     """

@@ -1,7 +1,7 @@
-"""What became of the messages that workers handled: counts that a listener tells and a bridge sums up; pure.
+"""Outcomes of handled messages: counters that a listener reports and a bridge sums up; pure.
 
-A listener tells levels: each counter since it met this boot of the bridge. What is new in them is a difference
-(`minus`), and differences add up (`plus`). Bounds of buckets are part of the protocol and never change.
+A listener reports totals since it connected to this boot of the bridge. `minus` returns the increase, and `plus` adds
+increases. The bounds of buckets are part of the protocol and never change.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import msgspec
 from bridge.contract.errors import BadInput
 
 OUTCOMES: Final = ("done", "retried", "failed", "buried", "replayed", "given_back", "lost")
-"""How an attempt ends, each in exactly one: deleted; the handler asked for another attempt; it failed and comes again;
-moved to the poison queue; put back where it was buried; given back without an outcome, for the worker stops or has no
-slot; or the store was not told, for the lease was lost or left to its end."""
+"""The outcomes of attempts, exactly one each: deleted; retried by the handler; failed and retried; dead-lettered;
+replayed from the poison queue; released without an outcome, as the worker stops or has no slot; or not settled, as the
+lease was lost or left to its end."""
 BOUNDS_S: Final = (
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
 )  # fmt: skip
-"""The upper bounds of the buckets, in seconds; one more counts what is above them all."""
+"""The upper bounds of the buckets, in seconds; one more bucket counts longer durations."""
 HANDLERS_MAX: Final = 20
-"""Handlers of one queue in one heartbeat."""
+"""Limit of handlers of one queue in one heartbeat."""
 CLASSES_MAX: Final = 20
-"""Classes of failure of one handler that are counted by name, then `OTHER`."""
+"""Limit of failure classes of one handler counted by name; the rest is `OTHER`."""
 HANDLER_CHARS_MAX: Final = 128
 CLASS_CHARS_MAX: Final = 64
 OTHER: Final = "other"
 COUNT_MAX: Final = 2**53 - 1
-"""The largest integer that every reader of JSON knows."""
+"""The largest integer that is exact in every JSON implementation."""
 
 
 class Spread(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Durations, counted by `BOUNDS_S`; buckets at the end that are 0 may be left out. ``total_ms`` is their sum."""
+    """A histogram of durations by `BOUNDS_S`; trailing zeros may be left out. ``total_ms`` is their sum."""
 
     counts: list[int] = []
     total_ms: int = 0
@@ -45,11 +45,11 @@ NOTHING: Final = Spread()
 
 
 class Jobs(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of the attempts of one handler on the messages of one queue.
+    """The attempts of one handler on the messages of one queue.
 
-    ``outcomes`` counts ended attempts by `OUTCOMES`, ``failures`` those that failed by class, whatever followed.
-    ``handling`` is the time of the handler, in a batch that of all for each; ``waiting`` from the put of a message to
-    the start of its first attempt, by the clocks of store and worker. ``in_flight`` is no counter: it holds now.
+    ``outcomes`` counts ended attempts by `OUTCOMES`, ``failures`` failed ones by class, whatever followed.
+    ``handling`` is the handler's time, for each message of a batch that of the whole batch; ``waiting`` is the time
+    from put to first attempt, by the clocks of store and worker. ``in_flight`` is the current number, not a counter.
     """
 
     outcomes: dict[str, int] = {}
@@ -59,19 +59,19 @@ class Jobs(msgspec.Struct, frozen=True, omit_defaults=True):
     handling: Spread = NOTHING
     waiting: Spread = NOTHING
     resumed: bool = False
-    """Of a heartbeat: this boot has acknowledged earlier levels. A bridge that knows none has forgotten them."""
+    """Of a heartbeat: this boot has acknowledged earlier totals; a bridge without any has forgotten them."""
 
 
 NO_JOBS: Final = Jobs()
 
 
 def bucket(seconds: float) -> int:
-    """Return the number of the bucket that a duration counts in."""
+    """Return the number of a duration's bucket."""
     return bisect_left(BOUNDS_S, seconds)
 
 
 def plus(one: Jobs, other: Jobs) -> Jobs:
-    """Return the sums; what holds now adds up as well."""
+    """Return the sums, including the current numbers."""
     return Jobs(
         _added(one.outcomes, other.outcomes),
         _added(one.failures, other.failures),
@@ -83,7 +83,7 @@ def plus(one: Jobs, other: Jobs) -> Jobs:
 
 
 def minus(level: Jobs, known: Jobs) -> Jobs:
-    """Return what is new in the counters of a level; one that went back has nothing new."""
+    """Return the increase of the counters; a counter that went back has none."""
     return Jobs(
         _beyond(level.outcomes, known.outcomes),
         _beyond(level.failures, known.failures),
@@ -95,7 +95,7 @@ def minus(level: Jobs, known: Jobs) -> Jobs:
 
 
 def add(sums: dict[str, Jobs], handler: str, more: Jobs) -> None:
-    """Add to the sums of one queue: 20 handlers have names, and 20 classes of failure of each, the rest is other."""
+    """Add to the sums of one queue: 20 handlers and 20 failure classes of each are kept by name, the rest as other."""
     if handler not in sums and len(sums) >= HANDLERS_MAX:
         handler = OTHER
     known = sums.get(handler, NO_JOBS)
@@ -108,9 +108,9 @@ def add(sums: dict[str, Jobs], handler: str, more: Jobs) -> None:
 
 
 def quantile(spread: Spread, part: float) -> float | None:
-    """Return a bound in seconds that ``part`` (0 to 1) of the durations do not exceed; None without any.
+    """Return the bound in seconds that ``part`` (0 to 1) of the durations do not exceed; None without durations.
 
-    It is infinite where only the last bucket holds that many.
+    It is infinite if it lies in the last bucket.
     """
     wanted = part * sum(spread.counts)
     for bound, count in zip((*BOUNDS_S, float("inf")), accumulate(spread.counts), strict=False):
@@ -120,13 +120,13 @@ def quantile(spread: Spread, part: float) -> float | None:
 
 
 def label(text: str, most: int) -> str:
-    """Return a name as a label: printable, and at most so many bytes in UTF-8."""
+    """Return a name as a label: printable, and at most ``most`` bytes of UTF-8."""
     short = text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
     return "".join(char if char.isprintable() else "?" for char in short) or "?"
 
 
 def check_jobs(told: Mapping[str, Jobs]) -> None:
-    """Refuse what no listener tells; raises `BadInput` (``bad_parameter``)."""
+    """Check reported jobs; raises `BadInput` (``bad_parameter``)."""
     if len(told) > HANDLERS_MAX:
         raise BadInput("bad_parameter", f"jobs: at most {HANDLERS_MAX} handlers per queue")
     for handler, jobs in told.items():

@@ -14,20 +14,20 @@ TOKEN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}"
 POISON_SUFFIX = "-poison"
 DEFAULT_PREFIX = "queuebell"
 
-# fullmatch, never `$`: `$` accepts a trailing newline, which would travel into a subject or a log line.
+# fullmatch, because `$` accepts a trailing newline, which would get into subjects and log lines.
 _token = re.compile(TOKEN).fullmatch
 _reference = re.compile(f"({TOKEN})/({TOKEN})").fullmatch
 
 
 def is_token(text: object) -> bool:
-    """Say whether ``text`` may stand as an account or a queue name."""
+    """Return whether ``text`` is valid as an account or a queue name."""
     return isinstance(text, str) and _token(text) is not None
 
 
 def parse_reference(text: object) -> str:
     """Return ``text`` if it is a queue reference.
 
-    Raises `BadQueueReference` for everything else; its message does not echo it, its note does.
+    Raises `BadQueueReference` for everything else; the text is in its note, not in its message.
     """
     if isinstance(text, str) and _reference(text) is not None:
         return text
@@ -49,7 +49,7 @@ def reference(account: object, queue: object) -> str:
 
 
 def split_reference(ref: str) -> tuple[str, str]:
-    """Return account and queue name of a reference that was checked before."""
+    """Return account and queue name of a checked reference."""
     account, _, queue = ref.partition("/")
     return account, queue
 
@@ -57,6 +57,6 @@ def split_reference(ref: str) -> tuple[str, str]:
 def poison_reference(ref: str) -> str:
     """Return the reference of the poison queue of ``ref``.
 
-    Raises `BadQueueReference` if the longer name no longer fits a token.
+    Raises `BadQueueReference` if the name becomes too long.
     """
     return parse_reference(ref + POISON_SUFFIX)

@@ -1,8 +1,8 @@
-"""Partitioned queues: one logical queue over several physical ones, and which of them a key belongs to; pure.
+"""Partitioned queues: one logical queue over several physical ones, and the partition of a key; pure.
 
-``billing/orders:4`` is the one written form. It means the queues ``billing/orders-p0`` to ``billing/orders-p3``, and
-``billing/orders-poison`` for what nobody could handle of any of them. A reference itself never holds a colon, so that
-the two are never mistaken for each other, and no shell, URL or TOML file needs a quote around it.
+``billing/orders:4`` means the queues ``billing/orders-p0`` to ``billing/orders-p3``, and ``billing/orders-poison`` for
+dead letters of all of them. References never contain a colon, so the two cannot be confused, and the form needs no
+quotes in shells, URLs and TOML files.
 
 The partition of a key is ``jump(first 8 bytes of SHA-256(key), count)``: the bytes as an unsigned number, the highest
 first, and the jump consistent hash of Lamping and Veach ("A Fast, Minimal Memory, Consistent Hash Algorithm", 2014).
@@ -23,10 +23,10 @@ from bridge.contract.errors import BadInput, BadQueueReference
 from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
 
 PARTITIONS_MAX: Final = 100
-"""Each costs sweeps of its own where the store is elsewhere."""
+"""Each partition in an external store costs its own sweeps."""
 NAME_MIN: Final = 3
 NAME_MAX: Final = 63
-"""Of every name that comes of a logical one: the strictest store's (Azure)."""
+"""Limit of every derived name: that of the strictest store (Azure)."""
 
 _MASK: Final = (1 << 64) - 1
 _portable = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*").fullmatch
@@ -37,10 +37,9 @@ _partition = re.compile(r"(.+)-p(0|[1-9][0-9]?)").fullmatch
 class Partitions(msgspec.Struct, frozen=True):
     """``count`` (1 to 100) physical queues that together are one logical ``queue``, in a fixed order.
 
-    The logical queue's own name is never put to. It is held to what the strictest store takes (Azure), so that a
-    program moves between stores by its URL alone: small letters, digits and single hyphens, and short enough that each
-    name made of it has at most 63 characters, that of a partition's poison queue too. Raises `BadQueueReference` or
-    `BadInput`.
+    No message is put to the logical queue itself. Its name must be valid in the strictest store (Azure), so that a
+    program can change stores by its URL alone: lower-case letters, digits and single hyphens, and short enough that
+    each derived name, including poison queues, has at most 63 characters. Raises `BadQueueReference` or `BadInput`.
     """
 
     queue: str
@@ -76,7 +75,7 @@ class Partitions(msgspec.Struct, frozen=True):
 
     @property
     def poison(self) -> str:
-        """Where a listener of all partitions buries, unless it is told another place."""
+        """The default poison queue of a listener of all partitions."""
         return poison_reference(self.queue)
 
     def reference(self, number: int) -> str:
@@ -84,14 +83,14 @@ class Partitions(msgspec.Struct, frozen=True):
         return f"{self.queue}-p{number}"
 
     def of(self, key: str | bytes) -> str:
-        """Return the physical queue that messages of this key are put on; raises `BadInput` as `partition` does."""
+        """Return the physical queue for messages of a key; raises `BadInput` as `partition` does."""
         return self.reference(partition(key, self.count))
 
 
 def parse_partitions(text: object) -> Partitions:
     """Read the written form, ``account/queue:count``.
 
-    Raises `BadQueueReference` for everything else, without echoing it, and what `Partitions` raises.
+    Raises `BadQueueReference` for everything else, without repeating it, and errors of `Partitions`.
     """
     found = _written(text) if isinstance(text, str) else None
     if isinstance(text, str) and "://" in text:
@@ -108,7 +107,7 @@ def parse_partitions(text: object) -> Partitions:
 def parse_queue(text: object) -> str | Partitions:
     """Return a reference as it is, and the written form of a partitioned queue as its `Partitions`.
 
-    Raises `BadQueueReference` for everything else, and what `Partitions` raises.
+    Raises `BadQueueReference` for everything else, and errors of `Partitions`.
     """
     if isinstance(text, Partitions):
         return text
@@ -116,9 +115,9 @@ def parse_queue(text: object) -> str | Partitions:
 
 
 def parse_physical(text: object) -> str:
-    """Return a reference as `parse_reference` does, where no partitioned queue can be meant.
+    """Return a reference of a physical queue.
 
-    Raises `BadQueueReference`, which names a partition where the text is a partitioned queue's.
+    Raises `BadQueueReference`, which suggests a partition for a partitioned queue.
     """
     given = parse_queue(text)
     if isinstance(given, Partitions):
@@ -127,9 +126,9 @@ def parse_physical(text: object) -> str:
 
 
 def expand(queues: Iterable[str | Partitions]) -> dict[str, Partitions | None]:
-    """Return every physical queue of references and partitioned queues, in order, with what it is a partition of.
+    """Return all physical queues in order, each with the partitioned queue that it belongs to, or None.
 
-    Raises `BadInput` where none is left or one comes twice, and what `parse_queue` raises.
+    Raises `BadInput` for no queue or a duplicate, and errors of `parse_queue`.
     """
     found: dict[str, Partitions | None] = {}
     for queue in queues:
@@ -144,7 +143,7 @@ def expand(queues: Iterable[str | Partitions]) -> dict[str, Partitions | None]:
 
 
 def logical_reference(ref: str) -> str | None:
-    """Return the logical queue that a reference is a partition of by its name, or None; whether it is, nobody knows."""
+    """Return the logical queue of a name with the form of a partition, or None."""
     found = _partition(ref)
     return None if found is None else found[1]
 
@@ -152,8 +151,8 @@ def logical_reference(ref: str) -> str | None:
 def partition(key: str | bytes, count: int) -> int:
     """Return the partition of a key, 0 to ``count`` - 1; text counts as its UTF-8 bytes.
 
-    The same on every platform and in every release. Raises `BadInput` for a key that is empty or neither text nor
-    bytes, or text that UTF-8 cannot hold: an id that is missing would bring all its work to one partition.
+    The result is the same on every platform and in every release. Raises `BadInput` for an empty key, one that is
+    neither text nor bytes, or invalid text: a missing id would put all work on one partition.
     """
     given: object = key
     try:

@@ -1,7 +1,7 @@
 """Settings from a file, the environment and the command line, checked one by one; pure.
 
-The command line wins over the environment, that over the file, that over the default. An error names the key, where
-its value came from, and what was probably meant.
+The command line overrides the environment, the environment the file, the file the default. An error names the key,
+the origin of its value, and similar keys.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ ENV_PREFIX = "QUEUEBELL_"
 LISTENER_TABLE = "listener"
 SCALE_TABLE = "scale"
 CHILD_VARIABLES = frozenset({"QUEUEBELL_ID", "QUEUEBELL_QUEUE", "QUEUEBELL_ATTEMPT", "QUEUEBELL_BURIAL"})
-"""What `listen --exec` sets for its commands; never a setting."""
+"""Set by `listen --exec` for its commands; not settings."""
 _NO_SETTINGS = CHILD_VARIABLES | {
     "QUEUEBELL_API_KEY",
     "QUEUEBELL_API_KEY_FILE",
     "QUEUEBELL_CLIENT_CERT",
     "QUEUEBELL_CLIENT_KEY",
 }
-"""The latter are how a client proves itself: secrets or their files, and what holds settings is shown."""
+"""The latter are credentials; settings are shown to people."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -36,7 +36,7 @@ _REFUSED: Final = 0.8
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
-    """Return the tables of a file; raises `ConfigurationError` that names ``source`` and the line."""
+    """Return the tables of a file; raise `ConfigurationError` with ``source`` and the line."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -53,13 +53,12 @@ def resolve(
     environment: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> T:
-    """Make settings of ``kind`` from what was given.
+    """Return settings of ``kind`` from a file, the environment and the command line.
 
-    ``table`` is one table of the file ``source``, where every key must be known. Of ``environment`` the variables
-    ``QUEUEBELL_<KEY>`` count, lists separated by commas, or split already; others are another command's unless they
-    are nearly a key.
-    ``options`` are those of the command line, None where not given; unknown names are ignored. Raises
-    `ConfigurationError`.
+    ``table`` is one table of the file ``source``, in which every key must be known. From ``environment``, variables
+    ``QUEUEBELL_<KEY>`` are used, lists separated by commas, or split already; others belong to other commands, unless
+    they are very similar to a key. ``options`` are those of the command line, None if not given; unknown names are
+    ignored. Raises `ConfigurationError`.
     """
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
@@ -83,9 +82,9 @@ def resolve(
 
 
 def doubtful(kind: type[msgspec.Struct], environment: Mapping[str, Any]) -> list[str]:
-    """Return a line for each variable that `resolve` leaves to others, and that may be a key written wrongly.
+    """Return a warning for each variable that `resolve` ignores, but that may be a misspelled key.
 
-    It is refused only where it is nearly a key: other programs set variables of this beginning, Kubernetes for one.
+    Only very similar names are rejected, as other programs set variables with this prefix, for example Kubernetes.
     """
     keys = [field.name for field in msgspec.structs.fields(kind)]
     lines = []
@@ -103,7 +102,7 @@ def doubtful(kind: type[msgspec.Struct], environment: Mapping[str, Any]) -> list
 
 def _convert(value: Any, type_: Any, origin: str, *, strict: bool) -> Any:
     if _has_nul(value):
-        # No path, address or name has one, and the system's calls refuse it each in its own way.
+        # Invalid in paths, addresses and names; system calls would each fail in their own way.
         raise ConfigurationError(f"{origin}: contains a NUL character")
     try:
         return msgspec.convert(value, type_, strict=strict)
@@ -125,9 +124,9 @@ _field = re.compile(r"Object (contains unknown|missing required) field `(.*)`").
 
 
 def _plain(origin: str, message: str, type_: Any) -> str:
-    """Return what msgspec says of a value in words for people who know no Python, after where the value stands."""
+    """Return msgspec's error in words for people who do not know Python, after the origin of the value."""
     text, _, place = message.partition(" - at `$")
-    # The tables of a list are counted from 1, as wherever else they are told of.
+    # The tables of a list are counted from 1, as elsewhere.
     origin += re.sub(r"\[(\d+)\]", lambda found: f" {int(found[1]) + 1}", place.rstrip("`")).replace(".", ": ")
     if (expected := _expected(text)) and expected[1] in _KINDS:
         bound = "" if expected[2] is None else f", {_BOUNDS[expected[2]].format(expected[3].removesuffix('.0'))}"
@@ -152,7 +151,7 @@ def _has_nul(value: Any) -> bool:
 
 
 def _split(value: Any, type_: Any) -> Any:
-    """Read ``a, b`` as a list where one is wanted."""
+    """Split ``a, b`` if the type is a list."""
     kinds = {get_origin(each) for each in (type_, *get_args(type_))}
     if isinstance(value, str) and kinds & {tuple, list}:
         return [part.strip() for part in value.split(",") if part.strip()]

@@ -1,4 +1,4 @@
-"""How often a line about the same thing is written; pure."""
+"""Limit how often the same line is logged; pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 
 
 class Throttle:
-    """Lets one pass in ``period_s`` and counts those that it keeps back: what floods in must not flood a log.
+    """Passes one event in ``period_s`` and counts the others, so that floods do not fill a log.
 
-    Times are seconds of any clock that does not go back.
+    Times are seconds of any monotonic clock.
     """
 
     __slots__ = ("_kept_back", "_next", "_period_s")
@@ -19,7 +19,7 @@ class Throttle:
         self._kept_back = 0
 
     def passes(self, now: float) -> int | None:
-        """Return how many were kept back since the last that passed; None where this one is kept back too."""
+        """Return the number of suppressed events since the last one passed; None if this one is suppressed."""
         if now < self._next:
             self._kept_back += 1
             return None

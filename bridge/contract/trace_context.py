@@ -1,7 +1,7 @@
-"""W3C trace contexts of triggers that became one: told apart and kept, up to a bound.
+"""W3C trace contexts of merged triggers, kept up to a limit.
 
-They are a hint for people who follow a trace, and decide nothing. What is not of the form of a ``traceparent`` is
-dropped here without a word, for it came from anywhere, and the wake that it came with is not to be lost for it.
+They help people to follow a trace and decide nothing. An invalid ``traceparent`` is dropped silently, because it may
+come from anywhere, and its wake must not be lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 TRACES_MAX: Final = 32
-"""The contexts kept of all that were merged: the newest. A wake stays far below the size of a frame with them."""
+"""The number of contexts kept, the newest; keeps wakes far below the size limit of frames."""
 TRACEPARENT: Final = "traceparent"
 DROPPED_MAX: Final = 1_000_000_000
 
@@ -24,7 +24,7 @@ _form = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{1
 class Traces(msgspec.Struct, frozen=True, omit_defaults=True):
     """The ``traceparent`` of each of several triggers that were merged: oldest first, the newest 32 of them.
 
-    ``dropped`` counts those before them.
+    ``dropped`` counts earlier ones.
     """
 
     parents: tuple[str, ...]
@@ -32,26 +32,26 @@ class Traces(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Traced(Protocol):
-    """What tells the context of a trigger: the newest one's as text, and those of all where they are several."""
+    """A trigger or a wake with trace contexts: the newest as text, and all if there are several."""
 
     @property
     def traceparent(self) -> str | None:
-        """The newest, unchecked."""
+        """The newest context, unchecked."""
         ...
 
     @property
     def traces(self) -> Traces | None:
-        """All of them, unchecked, where there are several."""
+        """All contexts, unchecked, if there are several."""
         ...
 
 
 def is_traceparent(text: str | None) -> bool:
-    """Say whether ``text`` is a ``traceparent`` as W3C has it, and names a span."""
+    """Return whether ``text`` is a valid W3C ``traceparent``."""
     return text is not None and _form(text) is not None
 
 
 def merged(before: Traces | None, newer: Traced) -> Traces | None:
-    """Return ``before`` with what ``newer`` tells: each context once, and what is none left out."""
+    """Return ``before`` with the contexts of ``newer``: each once, without invalid ones."""
     if newer.traceparent is None and newer.traces is None:
         return before
     dropped = 0
@@ -70,17 +70,17 @@ def merged(before: Traces | None, newer: Traced) -> Traces | None:
 
 
 def joined(older: Traced, newer: Traced) -> Traces | None:
-    """Return what two that become one tell together."""
+    """Return the contexts of two merged triggers."""
     return merged(merged(None, older), newer)
 
 
 def carried(messages: Iterable[Mapping[str, str]]) -> Traces | None:
-    """Return the contexts in the headers of messages; None where none has any."""
+    """Return the contexts in the headers of messages; None without any."""
     known = dict.fromkeys(headers[TRACEPARENT] for headers in messages if is_traceparent(headers.get(TRACEPARENT)))
     parents = tuple(known)
     return Traces(parents[-TRACES_MAX:], max(0, len(parents) - TRACES_MAX)) if parents else None
 
 
 def several(traces: Traces | None) -> Traces | None:
-    """Return what has to be told beside the newest ``traceparent``: None where that is all there is."""
+    """Return the contexts to send in addition to the newest ``traceparent``: None if there are no others."""
     return None if traces is None or (len(traces.parents) < 2 and not traces.dropped) else traces

@@ -1,4 +1,4 @@
-"""What a JSON document has wrong, said so that its sender can mend it: never a value that it holds."""
+"""Error messages for invalid JSON documents, without any of their values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _unknown = re.compile(r"Object contains unknown field `.*?`(?: - at `\$(.*)`)?",
 
 
 def in_plain_words(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
-    """Return why a document is not a ``kind``; an unknown field is answered with the names of the known ones."""
+    """Return why a document is not a ``kind``; for an unknown field it lists the known ones."""
     found = _unknown(str(error))
     if found is None:
         return str(error).replace("`", "'")
@@ -19,7 +19,7 @@ def in_plain_words(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -
     place = found[1] or ""
     for name in re.findall(r"\.(\w+)", place):
         (within,) = (field.type for field in within.fields if field.encode_name == name)
-        # A list's items, or the one type of several that has fields.
+        # The items of a list, or the member of a union with fields.
         within = getattr(within, "item_type", within)
         within = next((each for each in getattr(within, "types", ()) if hasattr(each, "fields")), within)
     known = ", ".join(field.encode_name for field in within.fields) or "none"

@@ -1,6 +1,6 @@
-"""What a kind of store cannot tell of a queue, in words for people; pure.
+"""Counts that a kind of store does not report, with reasons for people; pure.
 
-The keys are those of `bridge.service.state.answers.Content`. A kind that is not named here tells all, or is not known.
+Keys are fields of `bridge.service.state.answers.Content`. Kinds not listed report all, or are unknown.
 """
 
 from __future__ import annotations

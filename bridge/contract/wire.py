@@ -1,8 +1,8 @@
-"""The frames of a session, both ways, and their codec.
+"""The frames of a session in both directions, and their codec.
 
-Frames are JSON objects tagged by ``type``; unknown types and fields are ignored, so that either side may be newer
-(docs/channels.md). Durations are relative milliseconds. Over brokers every frame also carries ``instance`` and
-``seq`` (S1).
+Frames are JSON objects tagged by ``type``; unknown types and fields are ignored, so either side may be newer
+(docs/channels.md). Durations are relative milliseconds. Over brokers every frame also has ``instance`` and ``seq``
+(S1).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LISTENER = "listener"
 SCALER = "scaler"
 
 Ms = Annotated[int, Meta(ge=0, le=MS_MAX)]
-"""A duration, an age, a generation or a count, as a listener may tell it."""
+"""A duration, an age, a generation or a count from a listener."""
 Slots = Annotated[int, Meta(ge=0, le=CAPACITY_MAX)]
 Word = Annotated[str, Meta(max_length=HELD_CHARS_MAX)]
 
@@ -43,14 +43,14 @@ Reason = Literal["trigger", "due", "sweep", "resync", "lease", "more"]
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The newest generation a listener heard of in one boot."""
+    """The newest generation that a listener received in one boot."""
 
     boot: str
     gen: Ms
 
 
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One queue of a hello: ``capacity`` is handler slots (0 = take nothing), ``free`` those free now, or all."""
+    """One queue of a hello: ``capacity`` is handler slots (0 receives nothing), ``free`` is free slots (default all)."""
 
     queue: str
     capacity: Slots
@@ -66,7 +66,7 @@ class _Frame(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
 
 
 class Hello(_Frame, frozen=True, tag="hello"):
-    """Listener → bridge, first: who I am, what I listen to. A later one replaces the subscriptions."""
+    """Listener → bridge, first: the listener and its queues. A later one replaces the subscriptions."""
 
     instance: str
     listener: str
@@ -74,16 +74,16 @@ class Hello(_Frame, frozen=True, tag="hello"):
     accept: list[str] = []
     seq: int | None = None
     kind: str = LISTENER
-    """``scaler`` for one that starts workers instead of handling messages: it is asked where no worker has room (Z5).
+    """``scaler`` starts workers instead of handling messages, and is woken if no worker has room (Z5).
 
-    Any other is a listener.
+    Any other value is a listener.
     """
     store: str = ""
-    """What kind of store these queues are in, of lower case letters (`bridge.contract.untold`); empty: not said."""
+    """The kind of store of these queues, in lower case (`bridge.contract.untold`); empty if unknown."""
 
 
 class Started(_Frame, frozen=True, tag="started"):
-    """Listener → bridge: a receive began after I learned of ``gen`` (L4), or carried messages were taken up (O7)."""
+    """Listener → bridge: a receive began after ``gen`` arrived (L4), or carried messages were accepted (O7)."""
 
     queue: str
     boot: str
@@ -93,10 +93,10 @@ class Started(_Frame, frozen=True, tag="started"):
 
 
 class EmptyReceive(_Frame, frozen=True, tag="cover"):
-    """Listener → bridge: a receive that began ``age_ms`` ago, after I learned of ``gen``, came back empty.
+    """Listener → bridge: a receive that began ``age_ms`` ago, after ``gen`` arrived, was empty.
 
-    It began ``after_ms`` after that, rounded down: with when the bridge first told of ``gen``, other bridges learn of
-    a moment that it surely began after, however long this frame was under way (C4).
+    It began ``after_ms`` after ``gen`` arrived, rounded down. With the time at which the bridge first sent ``gen``,
+    other bridges know a moment after which the receive began, however long this frame was in transit (C4).
     """
 
     queue: str
@@ -112,20 +112,20 @@ class EmptyReceive(_Frame, frozen=True, tag="cover"):
 
 
 class More(_Frame, frozen=True, tag="more"):
-    """Listener → bridge: I stopped receiving although there may be more (L5)."""
+    """Listener → bridge: it stopped receiving although there may be more messages (L5)."""
 
     queue: str
     depth: Ms | None = None
     unannounced: bool | None = None
-    """Whether there is a reason to look that no wake told of (L6, L7); None: not said, and taken to be so."""
+    """Whether there is a reason to receive without a wake (L6, L7); None counts as true."""
     starting: Slots = 0
-    """How many workers a scaler starts for it, whose hellos are still to come (Z5)."""
+    """Number of workers that a scaler is starting for it, before their hellos (Z5)."""
     instance: str | None = None
     seq: int | None = None
 
 
 class Room(_Frame, frozen=True, tag="room"):
-    """Listener → bridge: I have ``free`` slots again; wakes up to ``gen`` are already counted in it."""
+    """Listener → bridge: ``free`` slots are available again, after wakes up to ``gen``."""
 
     queue: str
     free: Slots
@@ -135,29 +135,29 @@ class Room(_Frame, frozen=True, tag="room"):
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """Messages that a receive could take now, and those that are leased or delayed."""
+    """Messages that a receive could return now, and those leased or delayed."""
 
     visible: int
     invisible: int
 
 
 class Counts(Depth, frozen=True, omit_defaults=True):
-    """What a store tells of a queue at one moment; with ``at_least`` there may be more. None is: not told.
+    """The counts of a queue at one moment; with ``at_least`` there may be more. None is unknown.
 
-    A paused queue's messages are all invisible; ``leased`` and ``delayed`` are then those that were so before.
+    All messages of a paused queue are invisible; ``leased`` and ``delayed`` do not depend on the pause.
     """
 
     at_least: bool = False
     leased: int | None = None
-    """How many were handed out and are held."""
+    """Messages in flight."""
     delayed: int | None = None
-    """How many were put, or given back, for later."""
+    """Messages put or released with a delay."""
     oldest_ms: int | None = None
-    """For how long the message that has been visible longest has waited; None where none is, or it was not told."""
+    """How long the message visible longest has waited; None if none is visible, or unknown."""
 
 
 class StoreDepth(Depth, frozen=True, omit_defaults=True):
-    """What a listener's store told ``age_ms`` ago, the rest as in `Counts`."""
+    """The counts of a listener's store ``age_ms`` ago, as in `Counts`."""
 
     visible: Ms
     invisible: Ms
@@ -169,54 +169,54 @@ class StoreDepth(Depth, frozen=True, omit_defaults=True):
 
 
 class BuriedCount(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many messages lay in a queue's poison queue, counted ``age_ms`` ago."""
+    """The number of messages in a queue's poison queue ``age_ms`` ago."""
 
     messages: Ms
     age_ms: Ms
     queue: str = ""
-    """The poison queue; empty where it is named like the queue, with ``-poison``."""
+    """The poison queue; empty if its name is the queue's with ``-poison``."""
 
 
 TALLIED = ("started", "failed", "idle", "stopping", "late", "left", "broke")
-"""What a scaler counts of its workers: starts, failures, and ends by reason: idle, with the scaler, not ready in time,
-by themselves in order, and by themselves otherwise. What is not ready or has broken has failed as well."""
+"""Counters of a scaler's workers: starts, failures, and ends: idle, with the scaler, not ready in time, by themselves
+normally, and by themselves with an error. The third and the last are failures too."""
 
 
 class Processes(msgspec.Struct, frozen=True):
-    """The workers of a scaler for one queue, those of its own machine; ``failure`` is why the last one failed."""
+    """The workers of a scaler for one queue on its machine; ``failure`` is why the last one failed."""
 
     wanted: Slots = 0
     ready: Slots = 0
     starting: Slots = 0
     failure: Annotated[str, Meta(max_length=FAILURE_CHARS_MAX)] | None = None
     running: Slots = 0
-    """All that live, those that start and end among them."""
+    """All running workers, including starting and stopping ones."""
     held: Word | None = None
-    """Why no more are started now: ``starting maximum backoff uncounted elsewhere stopping``, None where none is
-    missing. One that this version does not know is shown as it is."""
+    """Why no more are started now: ``starting maximum backoff uncounted elsewhere stopping``, None if none is missing.
+    Unknown values are shown as they are."""
     pause_ms: Ms = 0
-    """How much of a back-off is left."""
+    """Remaining time of a back-off."""
     counts: Word = "exact"
-    """Whether a count of 0 proves the queue empty: ``exact``, ``rough``, or ``trusted`` where somebody says so (Z7)."""
+    """Whether a count of 0 proves the queue empty: ``exact``, ``rough``, or ``trusted`` if so configured (Z7)."""
     idle_ms: Ms = 0
-    """For how long a worker is idle before it ends."""
+    """Idle time after which a worker ends."""
     tally: dict[str, Ms] = {}
-    """Counts of `TALLIED`, since the scaler met this boot."""
+    """Counts of `TALLIED`, since the scaler connected to this boot."""
 
 
 UNSEEN: Final = "it cannot be seen which workers run"
-"""How a failure begins that is none of a worker."""
+"""Begin of a failure that does not concern a worker."""
 
 
 class Starved(msgspec.Struct, frozen=True):
-    """Why a queue gets no handler slot of its pool: so many slots are held by calls of other queues that timed out."""
+    """A queue gets no handler slot of its pool, because timed-out calls of other queues occupy ``slots``."""
 
     slots: Annotated[int, Meta(ge=1, le=CAPACITY_MAX)]
     by: Annotated[list[str], Meta(min_length=1, max_length=STARVED_BY_MAX)]
-    """The queues that hold most of them, the most first."""
+    """The queues that occupy most of them, the most first."""
 
     def describe(self) -> str:
-        """Say it in words."""
+        """Return a sentence for people."""
         of = f"queue{'s' if len(self.by) > 1 else ''} {', '.join(self.by)}"
         return f"no free slot: {self.slots} of {self.slots} held by timed-out handlers of {of}"
 
@@ -224,11 +224,11 @@ class Starved(msgspec.Struct, frozen=True):
 class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     """One queue of a listener's heartbeat; every field may be absent.
 
-    ``receives`` is (found, empty) by wake source for receives that the bridge cannot count itself: levels since this
-    listener met this boot. Sources that this version does not know are ignored. ``failing_ms`` is how long ago the
-    first of its receives failed since one was last answered; absent where the last one was. ``depth`` comes with
-    ``receives``, where the store counts, and so does ``unannounced``: how many of them no trigger, timer or lease had
-    asked for, and yet brought a message that nobody had had before; and so does ``buried``.
+    ``receives`` is (found, empty) by wake source for receives that the bridge cannot count itself: totals since this
+    listener connected to this boot. Unknown sources are ignored. ``failing_ms`` is the age of the first failed receive
+    since the last success; absent if the last one succeeded. ``depth`` comes with ``receives`` if the store counts;
+    so does ``unannounced``, the number of receives without a trigger, timer or lease that returned a new message; and
+    ``buried``.
     """
 
     gen: Ms | None = None
@@ -239,18 +239,18 @@ class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     failing_ms: Ms | None = None
     depth: StoreDepth | None = None
     processes: Processes | None = None
-    """Of a scaler alone."""
+    """Only from a scaler."""
     jobs: dict[str, Jobs] | None = None
-    """By handler: levels since this listener met this boot, of those that have changed since it heard of them."""
+    """By handler: totals since this listener connected to this boot, of handlers that changed since the last report."""
     unannounced: Ms | None = None
     buried: BuriedCount | None = None
     hung: Slots = 0
-    """How many of its handler slots are held by calls that ran out of time and have not returned."""
+    """Handler slots occupied by timed-out calls that have not returned."""
     starved: Starved | None = None
 
 
 class Running(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The message of a queue whose handler has run longest in this listener, for so long."""
+    """The message of a queue whose handler has run longest in this listener."""
 
     id: Annotated[str, Meta(min_length=1, max_length=RUNNING_CHARS_MAX)]
     ms: Ms
@@ -258,19 +258,19 @@ class Running(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ListenerHeartbeat(_Frame, frozen=True, tag="heartbeat"):
-    """Listener → bridge: levels, repeated, so that every lost frame heals (S2)."""
+    """Listener → bridge: its state, repeated, so that lost frames do no harm (S2)."""
 
     stamp: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     queues: dict[str, QueueBeat] = {}
     leases: dict[str, list[Ms]] = {}
     running: Annotated[dict[str, Running], Meta(max_length=RUNNING_MAX)] = {}
-    """By queue, where a handler has run for `RUNNING_MS` at least; of `RUNNING_MAX` queues, those with the longest."""
+    """By queue, if a handler has run for at least `RUNNING_MS`; the `RUNNING_MAX` queues with the longest."""
     instance: str | None = None
     seq: int | None = None
 
 
 class Bye(_Frame, frozen=True, tag="bye"):
-    """Either way: the session ends; from a listener with the leases it leaves behind."""
+    """Both directions: the session ends; from a listener with the ends of its remaining leases."""
 
     leases: dict[str, list[Ms]] = {}
     instance: str | None = None
@@ -278,9 +278,9 @@ class Bye(_Frame, frozen=True, tag="bye"):
 
 
 class WelcomedQueue(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One queue of a welcome, with those of its periods that differ from the session's.
+    """One queue of a welcome, with the periods that differ from the session's.
 
-    An absent ``sweep_ms`` is the welcome's own; absent others are the protocol's defaults.
+    An absent ``sweep_ms`` is the welcome's; other absent periods are the protocol's defaults.
     """
 
     queue: str
@@ -294,7 +294,7 @@ class WelcomedQueue(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Welcome(_Frame, frozen=True, tag="welcome", omit_defaults=False):
-    """Bridge → listener, always first: which boot, which periods, how the queues stand."""
+    """Bridge → listener, always first: the boot, the periods, the state of the queues."""
 
     boot: str
     heartbeat_ms: int
@@ -315,16 +315,15 @@ class CarriedMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     body_base64: str | None = None
     visible_in_ms: int = 2000
     key: str | None = None
-    """What it was put under (`PUT .../messages/{id}`), None for any other."""
+    """The key of its put (`PUT .../messages/{id}`), None without one."""
     headers: dict[str, str] = {}
 
 
 class Wake(_Frame, frozen=True, tag="wake"):
-    """Bridge → listener: go and look at this queue.
+    """Bridge → listener: receive from this queue.
 
-    ``size`` is a hint of how many messages wait. A wake that carries ``messages`` was cut from the own queue in the
-    writer's order; there ``size`` is exact and counts the carried ones too, so ``size == len(messages)`` means that
-    nothing else was visible.
+    ``size`` is a hint of how many messages wait. A wake with ``messages`` comes from an embedded queue in commit order;
+    there ``size`` is exact and includes them, so ``size == len(messages)`` means that nothing else was visible.
     """
 
     queue: str
@@ -336,9 +335,9 @@ class Wake(_Frame, frozen=True, tag="wake"):
     traceparent: str | None = None
     messages: list[CarriedMessage] | None = None
     workers: int | None = None
-    """To a scaler: how many workers of this queue have sessions or are being started by other scalers (Z5)."""
+    """To a scaler: the workers of this queue with sessions, and those being started by other scalers (Z5)."""
     traces: Traces | None = None
-    """Where several triggers were merged into this wake: the trace contexts of all of them, each told once."""
+    """The trace contexts of several triggers merged into this wake, each sent once."""
 
 
 class LastEmptyReceive(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -349,11 +348,11 @@ class LastEmptyReceive(msgspec.Struct, frozen=True, omit_defaults=True):
     workers: int | None = None
     """To a scaler: as in a wake (Z5)."""
     due_ms: int | None = None
-    """To a scaler: when the bridge knows that the next message becomes visible, or a lease ends (Z2)."""
+    """To a scaler: when the next message becomes visible or a lease ends, if known (Z2)."""
 
 
 class BridgeHeartbeat(_Frame, frozen=True, tag="heartbeat", omit_defaults=False):
-    """Bridge → listener: the echo that proves the path alive, and how long ago each queue was covered."""
+    """Bridge → listener: the echo that proves the connection, and the age of each queue's last empty receive."""
 
     boot: str
     echo: int | None
@@ -363,11 +362,11 @@ class BridgeHeartbeat(_Frame, frozen=True, tag="heartbeat", omit_defaults=False)
 
 
 class Drain(_Frame, frozen=True, tag="drain"):
-    """Bridge → listener: this bridge is stopping; reconnect when the session ends."""
+    """Bridge → listener: the bridge is stopping; reconnect when the session ends."""
 
 
 class ErrorFrame(_Frame, frozen=True, tag="error"):
-    """Bridge → listener: what was wrong with a frame, and for how many seconds not to say it again."""
+    """Bridge → listener: the error of a frame, and for how many seconds not to repeat it."""
 
     code: str
     message: str
@@ -375,10 +374,10 @@ class ErrorFrame(_Frame, frozen=True, tag="error"):
 
 
 class Ready(_Frame, frozen=True, tag="ready", omit_defaults=False):
-    """Bridge → client, first on every wire: calls and one session may come now.
+    """Bridge → client, first on every wire: calls and one session may follow.
 
-    ``window`` is how many calls may be unanswered, ``able`` what this bridge can do that others cannot, by name, and
-    ``boot`` that of a bridge with queues of its own.
+    ``window`` is the maximum of unanswered calls, ``able`` names optional features of this bridge, and ``boot`` is set
+    for a bridge with embedded queues.
     """
 
     window: int
@@ -387,7 +386,7 @@ class Ready(_Frame, frozen=True, tag="ready", omit_defaults=False):
 
 
 class Ended(_Frame, frozen=True, tag="ended", omit_defaults=False):
-    """Bridge → listener: the session has ended, as a WebSocket is closed; the wire goes on, and so do its calls."""
+    """Bridge → listener: the session has ended, with the code of a WebSocket close; the wire and its calls go on."""
 
     code: int
     reason: str
@@ -403,7 +402,7 @@ Report = Started | EmptyReceive | More | Room
 UpFrame = Hello | Report | ListenerHeartbeat | Bye
 DownFrame = Welcome | Wake | BridgeHeartbeat | Drain | Bye | ErrorFrame
 WireFrame = Ready | Ended | Goaway
-"""What a bridge says about a wire itself."""
+"""Frames of a bridge about a wire itself."""
 
 _up = msgspec.json.Decoder(UpFrame)
 _down = msgspec.json.Decoder(DownFrame)
@@ -463,7 +462,7 @@ def _decode(data: bytes | str, decoder: msgspec.json.Decoder[object], types: fro
         check_depth(raw)
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
-        # An unknown type is ignored; anything else wrong with a frame is a fault of its sender.
+        # Unknown types are ignored; any other error is the sender's.
         try:
             if _tag.decode(raw).type not in types:
                 return None
@@ -475,8 +474,8 @@ def _decode(data: bytes | str, decoder: msgspec.json.Decoder[object], types: fro
 
 
 def _check_up(frame: UpFrame) -> None:
-    """Refuse what the types do not: names, hex digits, sums and what one field says of another."""
-    # Heartbeats first: of ten thousand idle sessions nothing else comes.
+    """Check what the types cannot: names, hex digits, sums and relations between fields."""
+    # Heartbeats first: idle sessions send nothing else.
     if isinstance(frame, ListenerHeartbeat):
         for queue, beat in frame.queues.items():
             parse_reference(queue)

@@ -1,7 +1,6 @@
-"""What happened, as frozen facts; log, metric, state and tests read the same stream.
+"""Facts: what happened in the bridge; logs, metrics, state and tests all read this stream.
 
-Rules emit facts and know no metric names. An observer is called in the tick in which the fact became true, must not
-block, and must not call back.
+Rules emit facts and know no metrics. An observer is called in the same tick, must not block, and must not call back.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ class Fact(msgspec.Struct, frozen=True, tag_field="fact", tag=str.lower):
 
 
 class Triggered(Fact, frozen=True):
-    """A trigger came in and was merged into the queue's debt.
+    """A trigger was accepted and merged into the queue's pending work.
 
-    ``bus`` is ``store`` for a put of the own queue; ``count`` is above 1 where several came at once.
+    ``bus`` is ``store`` for a put on an embedded queue; ``count`` is above 1 if several came at once.
     """
 
     queue: str
@@ -30,14 +29,14 @@ class Triggered(Fact, frozen=True):
 
 
 class DuplicateDropped(Fact, frozen=True):
-    """A copy of a trigger that was marked before came by another bus (B13)."""
+    """A copy of an accepted trigger came over another bus (B13)."""
 
     queue: str
     bus: str
 
 
 class Woken(Fact, frozen=True):
-    """A wake left for a session, ``waited_s`` after the mark it answers."""
+    """A wake was sent to a session, ``waited_s`` after it was requested."""
 
     queue: str
     session: int
@@ -47,21 +46,21 @@ class Woken(Fact, frozen=True):
 
 
 class HandlerStarted(Fact, frozen=True):
-    """A listener said that it took up carried messages, ``waited_s`` after their trigger."""
+    """A listener reported that handlers of carried messages started, ``waited_s`` after their trigger."""
 
     queue: str
     waited_s: float
 
 
 class Covered(Fact, frozen=True):
-    """A listener's empty receive was reported."""
+    """A listener reported an empty receive."""
 
     queue: str
     settled: bool
 
 
 class StartMissed(Fact, frozen=True):
-    """No `started` came within A; others are asked too (B4)."""
+    """No `started` came within A; more sessions are woken (B4)."""
 
     queue: str
     round: int
@@ -69,28 +68,28 @@ class StartMissed(Fact, frozen=True):
 
 
 class OwnerStuck(Fact, frozen=True):
-    """A session said `started` and then showed no progress; the debt went to another (B5)."""
+    """A session sent `started` and then made no progress; its work went to another (B5)."""
 
     queue: str
     session: int
 
 
 class HandedBack(Fact, frozen=True):
-    """Carried messages were not taken up, or their session was lost; they were released (O7)."""
+    """Carried messages were not accepted, or their session was lost; they were released (O7)."""
 
     queue: str
     count: int
 
 
 class AuditFound(Fact, frozen=True):
-    """Visible work that nobody was working on although somebody had room: a bug of ours, repaired (O4)."""
+    """Visible messages were not handled although a worker had room: a bug, repaired (O4)."""
 
     queue: str
     visible: int
 
 
 class SessionOpened(Fact, frozen=True):
-    """A listener said hello."""
+    """A session was opened."""
 
     session: int
     listener: str
@@ -107,7 +106,7 @@ class SessionClosed(Fact, frozen=True):
 
 
 class SessionRefused(Fact, frozen=True):
-    """A listener is not heard; ``code`` as in docs/http.md. Told each time it tries."""
+    """A listener was rejected; ``code`` as in docs/http.md. Emitted for each attempt."""
 
     listener: str
     code: str
@@ -115,7 +114,7 @@ class SessionRefused(Fact, frozen=True):
 
 
 class QueueMoved(Fact, frozen=True):
-    """The level of an own queue after a commit, and what the commit did."""
+    """The backlog of an embedded queue after a commit, and the commit's operations."""
 
     queue: str
     visible: int
@@ -124,11 +123,11 @@ class QueueMoved(Fact, frozen=True):
     receives: int
     empty: int
     sources: dict[str, tuple[int, int]] = {}
-    """(found, empty) by wake source, of the receives that said one."""
+    """(found, empty) by wake source of receives."""
 
 
 class ReceivesTold(Fact, frozen=True):
-    """A listener told of receives that the queue service did not see: ``found`` work, ``empty`` not."""
+    """A listener reported receives from an external store: ``found`` returned messages, ``empty`` did not."""
 
     queue: str
     source: str
@@ -137,14 +136,14 @@ class ReceivesTold(Fact, frozen=True):
 
 
 class Unannounced(Fact, frozen=True):
-    """A listener told of ``count`` looks that nobody had asked for and that found new work: a publish was lost."""
+    """A listener reported ``count`` receives without a trigger that found new messages: a publish was lost."""
 
     queue: str
     count: int
 
 
 class BusUp(Fact, frozen=True):
-    """A bus is connected and subscribed, ``after_s`` after it went down or was first wanted."""
+    """A bus is connected and subscribed, ``after_s`` after it went down or was first used."""
 
     bus: str
     address: str
@@ -152,7 +151,7 @@ class BusUp(Fact, frozen=True):
 
 
 class BusDown(Fact, frozen=True):
-    """A bus is lost, or could not be had at the first try; told once for each time."""
+    """A bus is lost, or the first attempt failed; emitted once each time."""
 
     bus: str
     address: str
@@ -160,29 +159,29 @@ class BusDown(Fact, frozen=True):
 
 
 class TriggerRefused(Fact, frozen=True):
-    """A message that should have been a trigger was refused; ``code`` as in docs/http.md."""
+    """An invalid trigger was rejected; ``code`` as in docs/http.md."""
 
     bus: str
     code: str
 
 
 class PutRefused(Fact, frozen=True):
-    """A put was refused with 429; ``reason`` is ``bytes``, ``wait`` or ``rate``."""
+    """A put was rejected with 429; ``reason`` is ``bytes``, ``wait`` or ``rate``."""
 
     reason: str
 
 
 class KedaDropped(Fact, frozen=True):
-    """A stream of KEDA's was ended or not begun; ``reason`` is ``slow`` (it is not read), or ``limit``."""
+    """A stream of KEDA was ended or rejected; ``reason`` is ``slow`` (it is not read) or ``limit``."""
 
     reason: str
 
 
 class AccessRefused(Fact, frozen=True):
-    """Somebody was not let do something; ``reason`` is ``unauthenticated``, ``forbidden`` or ``limit``.
+    """An access was rejected; ``reason`` is ``unauthenticated``, ``forbidden`` or ``limit``.
 
-    ``principal`` is "" for whom nobody knows, ``queue`` "" where it is about none. ``why`` is there where a good token
-    came at a wrong time, or a frame without its ticket.
+    ``principal`` is "" if unknown, ``queue`` "" if none is concerned. ``why`` is set for a valid token at a wrong time,
+    and for a frame without its ticket.
     """
 
     reason: str
@@ -194,25 +193,25 @@ class AccessRefused(Fact, frozen=True):
 
 
 class Administered(Fact, frozen=True):
-    """Somebody was let do what changes queues (``manage``) or shows and changes the bridge (``operate``)."""
+    """A permitted action changed queues (``manage``), or read or changed the bridge (``operate``)."""
 
     principal: str
     verb: str
     queue: str
     address: str
     action: str
-    """A request's method, PUT say."""
+    """A request's method, such as PUT."""
 
 
 class Suspended(Fact, frozen=True):
-    """The machine slept for ``slept_s``, and the bridge's clock with it; ``queues`` are looked at for it (B15)."""
+    """The machine was suspended for ``slept_s``, and the bridge's clock with it; ``queues`` are checked now (B15)."""
 
     slept_s: float
     queues: int
 
 
 class MemberCame(Fact, frozen=True):
-    """A bridge of the cluster was heard for the first time in its boot (C1)."""
+    """The first message of a cluster member's boot arrived (C1)."""
 
     boot: str
     address: str
@@ -220,7 +219,7 @@ class MemberCame(Fact, frozen=True):
 
 
 class MemberGone(Fact, frozen=True):
-    """A bridge of the cluster fell silent; ``leaving`` where it had said so."""
+    """A cluster member fell silent; ``leaving`` if it had announced that."""
 
     boot: str
     address: str
@@ -228,7 +227,7 @@ class MemberGone(Fact, frozen=True):
 
 
 class MemberRefused(Fact, frozen=True):
-    """A bridge on the cluster's subjects is none of its members; told once while it is heard (C1, C8)."""
+    """A bridge on the cluster's subjects is not a member; emitted once while its messages arrive (C1, C8)."""
 
     boot: str
     address: str
@@ -236,7 +235,7 @@ class MemberRefused(Fact, frozen=True):
 
 
 class SettledByPeer(Fact, frozen=True):
-    """What was owed here was paid by a session of the bridge ``peer``; ``by`` is ``name`` or ``time`` (C4)."""
+    """Pending work was settled by a session of the bridge ``peer``; ``by`` is ``name`` or ``time`` (C4)."""
 
     queue: str
     by: str
@@ -244,27 +243,27 @@ class SettledByPeer(Fact, frozen=True):
 
 
 class ActedLate(Fact, frozen=True):
-    """Another bridge came first, and nothing was heard of a look of its: this one looks now (C2)."""
+    """Another bridge was due first but did not report a check: this one checks now (C2)."""
 
     queue: str
 
 
 class StoreDiffers(Fact, frozen=True):
-    """What the bridge ``peer`` told of a queue is about another store than the sessions here use (B11)."""
+    """The bridge ``peer`` reported a queue of another store than the sessions here use (B11)."""
 
     queue: str
     peer: str
 
 
 class ClusterMessageRefused(Fact, frozen=True):
-    """A word on the cluster's subjects was not taken."""
+    """An invalid message on the cluster's subjects was rejected."""
 
     boot: str
     why: str
 
 
 class WorkersTallied(Fact, frozen=True):
-    """A scaler told of ``count`` more of its workers that started, failed or ended; ``what`` is one of `TALLIED`."""
+    """A scaler reported ``count`` more workers that started, failed or ended; ``what`` is one of `TALLIED`."""
 
     queue: str
     what: str
@@ -272,7 +271,7 @@ class WorkersTallied(Fact, frozen=True):
 
 
 class JobsTold(Fact, frozen=True):
-    """A listener told of more attempts of a handler: ``more`` is what is new in its counters."""
+    """A listener reported attempts of a handler: ``more`` is the increase of its counters."""
 
     queue: str
     handler: str
@@ -280,20 +279,20 @@ class JobsTold(Fact, frozen=True):
 
 
 class OwedDropped(Fact, frozen=True):
-    """The other bridges will not be told of a trigger of this queue: too many were owed to them (B16)."""
+    """A trigger of this queue will not reach the other bridges: too many were waiting for them (B16)."""
 
     queue: str
 
 
 class LoopLagged(Fact, frozen=True):
-    """The event loop came ``lag_s`` late to what was due; told once a second, mostly with next to nothing."""
+    """The event loop was ``lag_s`` late; measured once a second."""
 
     lag_s: float
 
 
 class Observer(Protocol):
-    """Hears facts."""
+    """A callback for facts."""
 
     def __call__(self, fact: Fact) -> None:
-        """Take note of one fact."""
+        """Process one fact."""
         ...

@@ -1,7 +1,7 @@
-"""Metrics of handlers by OpenTelemetry's conventions for messaging (1.44, in development), for whoever asks for them.
+"""Optional metrics of handlers by OpenTelemetry's conventions for messaging (1.44, in development).
 
-The API alone is used here: how often they are sent, and where, is for the SDK of the program that this runs in. While
-nobody asks, `on` is None, and nothing of OpenTelemetry is imported.
+Only the API is used: the program's SDK decides how often and where they are sent. Until they are enabled, `on` is None
+and nothing of OpenTelemetry is imported.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.jobs import BOUNDS_S
-from bridge.observe.opt_in import OPT_IN, SCHEMA, opted_in
 from bridge.observe.swallowed import swallowing
+from bridge.observe.tracing import OPT_IN, SCHEMA, opted_in
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -26,7 +26,7 @@ METRICS: Final = "a metric of OpenTelemetry"
 
 
 class Instruments:
-    """Records what handlers are given and how long they take; ``provider`` None is OpenTelemetry's global one."""
+    """Records messages and durations of handlers; ``provider`` None is OpenTelemetry's global one."""
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
         from opentelemetry import metrics
@@ -45,12 +45,12 @@ class Instruments:
         )
 
     def began(self, queue: str, count: int) -> None:
-        """Count messages that a handler is given."""
+        """Count messages passed to a handler."""
         with swallowing(METRICS):
             self._consumed.add(count, _attributes(queue))
 
     def ended(self, queue: str, seconds: float, failure: str | None) -> None:
-        """Record the time of a handler for one message; ``failure`` is the class of what failed."""
+        """Record the duration of a handler for one message; ``failure`` is the class of its exception."""
         attributes = _attributes(queue)
         if failure is not None:
             attributes["error.type"] = failure
@@ -68,12 +68,12 @@ def _attributes(queue: str) -> dict[str, str]:
 
 
 def start_instruments(provider: MeterProvider | None = None) -> None:
-    """Have handlers of this process measured from now on, by ``provider`` or by OpenTelemetry's global one.
+    """Start measuring handlers of this process, with ``provider`` or OpenTelemetry's global one.
 
-    The environment variable ``OTEL_SEMCONV_STABILITY_OPT_IN`` with the word ``messaging`` does the same at the start.
-    Called again, the newest provider holds. Raises `ConfigurationError` where the extra ``otel`` is not installed.
+    The environment variable ``OTEL_SEMCONV_STABILITY_OPT_IN`` with the value ``messaging`` does the same at the start.
+    A further call replaces the provider. Raises `ConfigurationError` if the extra ``otel`` is not installed.
     """
-    global on  # noqa: PLW0603 - one look at it is all that they cost who wants none
+    global on  # noqa: PLW0603 - if disabled, a check of it is the only cost
     try:
         on = Instruments(provider)
     except ImportError as error:
@@ -85,10 +85,10 @@ def _begin(words: str) -> None:
         try:
             start_instruments()
         except ConfigurationError as error:
-            # The variable is one for all libraries of a program: others may be meant.
+            # The variable applies to all libraries of a program; it may be meant for others.
             log.warning("%s enables messaging metrics, but none are recorded: %s", OPT_IN, error)
 
 
 on: Instruments | None = None
-"""What measures the handlers of this process; None while nobody asked."""
+"""The instruments of this process; None while disabled."""
 _begin(os.environ.get(OPT_IN, ""))

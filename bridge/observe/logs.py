@@ -1,6 +1,6 @@
 """Log lines for people and for machines, on one handler that the command installs.
 
-The library itself configures nothing: it only speaks to loggers named ``queuebell.*``.
+The library itself configures nothing: it only uses loggers named ``queuebell.*``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from bridge.contract.errors import said
 from bridge.observe import facts
 
-# What a record holds anyway; everything else came in through `extra`.
+# Standard attributes of a record; everything else came through `extra`.
 _BUILT_IN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "suppressed"}
 _TEXT_MAX = 2000
 _has_words = re.compile(r"[A-Za-z]{3}").search
@@ -40,7 +40,7 @@ def configure(
 
 
 class PlainLines(logging.Formatter):
-    """``2026-11-20T18:00:00.123Z warning web: the words key=value``, always one line and without control characters."""
+    """``2026-11-20T18:00:00.123Z warning web: the message key=value``, always one line without control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; a traceback follows it, indented."""
@@ -55,7 +55,7 @@ class PlainLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: ``time level logger message``, what else is known, and ``error`` with a traceback."""
+    """One JSON object a line: ``time level logger message``, further fields, and ``error`` with a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -72,10 +72,10 @@ class JsonLines(logging.Formatter):
 
 
 class Repetition(logging.Filter):
-    """Lets ``burst`` lines of one kind pass in ``period`` seconds; the next that passes says how many did not.
+    """Passes ``burst`` lines of one kind in ``period`` seconds; the next one shows how many were omitted.
 
-    A kind is logger, level, the exception's type, and the words before anything is filled in, so that one noisy peer or
-    queue cannot bury the rest. Where a format has no words of its own (``%s: %s``) those filled in count.
+    A kind is logger, level, exception type and the message's format, so that one noisy peer or queue cannot hide other
+    lines. For a format without words (``%s: %s``) the formatted message counts.
     """
 
     KINDS_MAX = 1000
@@ -88,7 +88,7 @@ class Repetition(logging.Filter):
         self._kinds: OrderedDict[tuple[object, ...], list[float]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Say whether the line passes."""
+        """Return whether the line passes."""
         words = str(record.msg)
         error = record.exc_info[0] if record.exc_info else None
         kind = (record.name, record.levelno, error, words if _has_words(words) else _words(record))
@@ -111,9 +111,9 @@ class Repetition(logging.Filter):
 
 
 class FactLog:
-    """Writes down the facts that a person would want to read, to ``queuebell.bridge``; an `Observer`.
+    """An `Observer` that logs facts of interest to people, to ``queuebell.bridge``.
 
-    A listener that is refused tries again for ever: that is told once for its name, until it was let in.
+    A rejected listener retries for ever: that is logged once for its name, until it is accepted.
     """
 
     REFUSED_MAX = 1000
@@ -123,8 +123,8 @@ class FactLog:
         self._refused: OrderedDict[str, str] = OrderedDict()
 
     def __call__(self, fact: facts.Fact) -> None:
-        """Write one line, or none."""
-        # Most facts are only counted; each put has six.
+        """Log a fact, if it has a message."""
+        # Most facts are only counted; each put emits six.
         if (found := _WORDS.get(type(fact))) is None:
             return
         if isinstance(fact, facts.SessionOpened):
@@ -140,7 +140,7 @@ class FactLog:
             self._log.log(level, words, extra=msgspec.structs.asdict(fact))
 
 
-# What is not here is counted by the metrics and would only fill the log.
+# Other facts are only counted by metrics.
 _WORDS: dict[type[facts.Fact], tuple[str, int]] = {
     facts.SessionOpened: ("worker connected", logging.INFO),
     facts.SessionClosed: ("worker disconnected", logging.INFO),
@@ -191,10 +191,10 @@ def _stamp(seconds: float) -> str:
 
 
 def _words(record: logging.LogRecord) -> str:
-    """Return the words of a line; where they cannot be filled in, as they stand: a line is never lost."""
+    """Return the message of a record, unformatted if formatting fails, so that no line is lost."""
     try:
         return record.getMessage()
-    except Exception as broken:  # noqa: BLE001 - an argument is foreign
+    except Exception as broken:  # noqa: BLE001 - arguments may be of any kind
         return f"{record.msg} (formatting failed: {type(broken).__name__})"
 
 
@@ -203,6 +203,6 @@ def _extras(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _clean(text: str) -> str:
-    """Escape what could forge a second line or drive a terminal."""
+    """Escape characters that could forge a line or control a terminal."""
     text = text[:_TEXT_MAX]
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

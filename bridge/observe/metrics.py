@@ -1,4 +1,4 @@
-"""An observer that counts facts, in Prometheus' text format."""
+"""Prometheus metrics: `Metrics` counts facts, `GuardedRegistry` survives collectors that raise."""
 
 from __future__ import annotations
 
@@ -8,20 +8,63 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from prometheus_client import CONTENT_TYPE_LATEST, Gauge, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from bridge.contract.jobs import Jobs, add
 from bridge.contract.sources import UNREPORTED, WAKE_SOURCES
 from bridge.contract.wire import Processes
-from bridge.observe import facts
-from bridge.observe.count_families import CountFamilies, Held
-from bridge.observe.job_families import JobFamilies
-from bridge.observe.queue_families import QueueFamilies, Standing
-from bridge.observe.registry import COLLECTOR, GuardedRegistry
+from bridge.observe import facts, swallowed
+from bridge.observe.families import CountFamilies, JobFamilies, QueueCounts, QueueFamilies, QueueWorkers
 from bridge.observe.slices import Slices, at_once
 from bridge.observe.swallowed import swallowing
+
+COLLECTOR = "a metric that is computed when read"
+
+
+class _Guarded(Collector):
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        if hasattr(collector, "describe"):
+            self.describe = collector.describe
+
+    def collect(self) -> Iterable[Metric]:
+        try:
+            return list(self._collector.collect())
+        except Exception as error:  # noqa: BLE001 - the other metrics are still exported
+            swallowed.swallow(COLLECTOR, error)
+            return []
+
+
+class _Exceptions(Collector):
+    def collect(self) -> Iterable[Metric]:
+        family = CounterMetricFamily(
+            "queuebell_exceptions", "Unexpected exceptions that cost one call only, by what was called", labels=["what"]
+        )
+        for what, count in list(swallowed.counts.items()):
+            family.add_metric([what], count)
+        yield family
+
+
+class GuardedRegistry(CollectorRegistry):
+    """A registry in which a collector that raises loses only its own metrics; also exports swallowed exceptions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._guards: dict[Collector, Collector] = {}
+        self.register(_Exceptions())
+
+    def register(self, collector: Collector) -> None:
+        """Add a collector."""
+        guarded = _Guarded(collector)
+        super().register(guarded)
+        self._guards[collector] = guarded
+
+    def unregister(self, collector: Collector) -> None:
+        """Remove a collector."""
+        super().unregister(self._guards.pop(collector))
+
 
 QUEUE_LABELS_MAX = 2000
 OTHER = "other"
@@ -64,14 +107,13 @@ COUNTED: Final[dict[type[facts.Fact], tuple[str, str, tuple[str, ...], str]]] = 
         "queuebell_suspends", "Suspends of the machine, each followed by one receive per queue", (), "",
     ),
 }  # fmt: skip
-"""Of each fact that a counter counts: its name, its words, the fields that are its labels, and the one that is added,
-"" where 1 is."""
+"""The counter of each fact: name, help text, the fields used as labels, and the field to add ("" adds 1)."""
 
 
 class Metrics:
-    """Counts facts; knows which labels are bounded.
+    """An observer that counts facts for Prometheus.
 
-    Queue names come from outside, so a ``queue`` label is given to the first 2,000 of them and ``other`` to the rest.
+    Queue names come from outside, so the first 2,000 get a label of their own and the rest are ``other``.
     """
 
     content_type = CONTENT_TYPE_LATEST
@@ -103,7 +145,7 @@ class Metrics:
             "queuebell_worker_failures", "Workers of scalers that failed or did not start", ("queue",)
         )
         self._worker_ends = self._counter("queuebell_worker_ends", "Workers of scalers that ended", ("queue", "reason"))
-        # A counter's first value raises no alert: Prometheus cannot see how it rose. A time needs no value before it.
+        # A counter's first value raises no alert, because Prometheus cannot see the increase; a time does.
         self._last_report = Gauge(
             "queuebell_last_report_timestamp_seconds",
             "When a worker last reported a dead letter (buried) or a lost lease, in seconds since 1970",
@@ -111,16 +153,16 @@ class Metrics:
             registry=self.registry,
         )
         self._held: set[str] = set()
-        """Queues that have a label among the counts of messages."""
+        """Queues with a label for counts of messages."""
         self._scaled: set[str] = set()
-        """Queues that have a label among the metrics of scalers."""
+        """Queues with a label for metrics of scalers."""
         self._jobs: dict[str, dict[str, Jobs]] = {}
-        """What became of messages, by the label of their queue and by handler."""
-        self._standing: set[str] = set()
-        """Queues that have a label among those of how they stand."""
+        """Outcomes of messages, by label of the queue and handler."""
+        self._with_workers: set[str] = set()
+        """Queues with a label for their workers."""
         self._queues: QueueFamilies | None = None
         self.walked: list[CountFamilies | JobFamilies | QueueFamilies] = []
-        """Not in the registry: what walks over all queues is read in slices, and made on another thread."""
+        """Families of all queues, not in the registry: they are read in slices, and written in another thread."""
         for source in (*WAKE_SOURCES, UNREPORTED):
             self._receives.add(("found", source), 0)
             self._receives.add(("empty", source), 0)
@@ -155,7 +197,7 @@ class Metrics:
         return at_once(self.snapshot())()
 
     def snapshot(self) -> Slices[Callable[[], bytes]]:
-        """Read all metrics, slice by slice; return what writes them as text, on any thread: that takes longest."""
+        """Read all metrics slice by slice; return a function that writes them as text, in any thread."""
         made: list[Callable[[], Iterable[Metric]]] = []
         for families in self.walked:
             with swallowing(COLLECTOR):
@@ -163,7 +205,7 @@ class Metrics:
         return partial(generate_latest, _Read(list(self.registry.collect()), made))
 
     def latencies(self) -> tuple[list[float], dict[str, list[float]]]:
-        """Return bounds in seconds, and how many wakes and starts of handlers there were up to each, and in all."""
+        """Return the bounds of buckets in seconds, and the cumulative counts of wakes and handler starts."""
         counted = {"wake": self._wake_seconds, "start": self._start_seconds}
         return list(SECONDS), {
             name: [each.value for told in metric.collect() for each in told.samples if each.name.endswith("_bucket")]
@@ -171,27 +213,27 @@ class Metrics:
         }
 
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """Show what ``read`` gives at each `render`, as a gauge."""
+        """Add a gauge with the value of ``read`` at each `render`."""
         Gauge(name, text, registry=self.registry).set_function(read)
 
     def watch_workers(self, read: Callable[[], Iterable[tuple[str, Processes]]]) -> None:
-        """Show at each `render` how the workers of scalers stand: ``read`` gives each scaler of each queue."""
+        """Add metrics of the workers of scalers; ``read`` returns each scaler of each queue."""
         self.registry.register(_Workers(read, partial(_label, self._scaled)))
 
     def watch_jobs(self, read: Callable[[], Iterable[tuple[str, str, int]]]) -> None:
-        """Show at each `render` what was told of jobs; ``read`` gives the calls that run, by queue and handler."""
+        """Add metrics of reported jobs; ``read`` returns the running calls, by queue and handler."""
 
-        def told() -> Iterator[tuple[str, str, Jobs]]:
+        def jobs_now() -> Iterator[tuple[str, str, Jobs]]:
             running = [(self._job_label(queue), handler, Jobs(in_flight=count)) for queue, handler, count in read()]
             now = {queue: dict(sums) for queue, sums in self._jobs.items()}
             for queue, handler, jobs in running:
                 add(now[queue], handler, jobs)
             return ((queue, handler, jobs) for queue, sums in now.items() for handler, jobs in sums.items())
 
-        self.walked.append(JobFamilies("queuebell", told))
+        self.walked.append(JobFamilies("queuebell", jobs_now))
 
     def _job_label(self, queue: str) -> str:
-        """Return a queue's label, which is among the sums from now on."""
+        """Return a queue's label, and add it to the sums."""
         label = queue if queue in self._jobs or len(self._jobs) < QUEUE_LABELS_MAX else OTHER
         self._jobs.setdefault(label, {})
         return label
@@ -203,17 +245,17 @@ class Metrics:
             if count:
                 self._last_report.labels(label, event).set(self._clock())
 
-    def watch_queues(self, read: Callable[[], Iterable[list[Standing]]]) -> None:
-        """Show at each `render` how the queues stand that ``read`` gives, slice by slice."""
-        self._queues = QueueFamilies(read, partial(_label, self._standing))
+    def watch_queues(self, read: Callable[[], Iterable[list[QueueWorkers]]]) -> None:
+        """Add metrics of queues and their workers, which ``read`` returns in slices."""
+        self._queues = QueueFamilies(read, partial(_label, self._with_workers))
         self.walked.append(self._queues)
 
     def _on_unannounced(self, fact: facts.Unannounced) -> None:
         if self._queues is not None:
-            self._queues.found(fact.queue, fact.count)
+            self._queues.count_unannounced(fact.queue, fact.count)
 
-    def watch_counts(self, read: Callable[[], Iterable[list[Held]]]) -> None:
-        """Show at each `render` how many messages each queue holds that ``read`` gives, slice by slice."""
+    def watch_counts(self, read: Callable[[], Iterable[list[QueueCounts]]]) -> None:
+        """Add the counts of messages of queues, which ``read`` returns in slices."""
         self.walked.append(CountFamilies(read, partial(_label, self._held)))
 
     def _on_workers(self, fact: facts.WorkersTallied) -> None:
@@ -256,7 +298,7 @@ class Metrics:
 
 
 class _Counter(Collector):
-    """A counter that costs an addition, where the library's own costs eight calls; without labels it begins at 0."""
+    """A counter that takes one addition, instead of eight calls of the library's; without labels it starts at 0."""
 
     def __init__(self, name: str, text: str, labels: tuple[str, ...]) -> None:
         self._about = (name, text)
@@ -264,7 +306,7 @@ class _Counter(Collector):
         self._counts: dict[tuple[str, ...], int] = {} if labels else {(): 0}
 
     def add(self, labels: tuple[str, ...], amount: int) -> None:
-        """Count so many."""
+        """Add an amount."""
         self._counts[labels] = self._counts.get(labels, 0) + amount
 
     def collect(self) -> Iterator[CounterMetricFamily]:
@@ -276,7 +318,7 @@ class _Counter(Collector):
 
 
 def _counting(counter: _Counter, labels: tuple[str, ...], amount: str) -> Callable[[Any], None]:
-    """Return what counts a fact; the words of its labels are looked up once."""
+    """Return a function that counts a fact; label texts are cached."""
     values: Callable[[Any], Any] = attrgetter(*labels) if labels else lambda _: ()
     known: dict[Any, tuple[str, ...]] = {} if labels else {(): ()}
 
@@ -294,7 +336,7 @@ def _counting(counter: _Counter, labels: tuple[str, ...], amount: str) -> Callab
 
 
 def _label(known: set[str], queue: str) -> str:
-    """Return the label of a queue, which is ``known`` from now on where there is room."""
+    """Return the label of a queue, and add it to ``known`` if there is room."""
     if queue not in known and len(known) >= QUEUE_LABELS_MAX:
         return OTHER
     known.add(queue)
@@ -302,20 +344,20 @@ def _label(known: set[str], queue: str) -> str:
 
 
 class _Read(NamedTuple):
-    """Metrics that were read, as a registry gives them; those of queues are made when they are asked for."""
+    """Metrics that were read, in the form of a registry; families of queues are made on demand."""
 
     metrics: list[Metric]
     made: list[Callable[[], Iterable[Metric]]]
 
     def collect(self) -> Iterator[Metric]:
-        """Return them."""
+        """Yield the metrics."""
         yield from self.metrics
         for make in self.made:
             yield from make()
 
 
 class _Workers(Collector):
-    """The workers of scalers as their newest heartbeats said: ``wanted`` is for all machines, the others add up."""
+    """The workers of scalers by their newest heartbeats: ``wanted`` is for all machines, the others are summed."""
 
     def __init__(self, read: Callable[[], Iterable[tuple[str, Processes]]], label: Callable[[str], str]) -> None:
         self._read = read

@@ -1,4 +1,4 @@
-"""Walks over all that there is, a slice at a time: whoever drives one lets others run between its slices."""
+"""Iteration over many queues or sessions in slices, so that other tasks run in between."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Final, TypeVar
 
 SLICE: Final = 200
-"""So many queues or sessions take a millisecond or two."""
+"""Items of a slice, which take a millisecond or two."""
 
 T = TypeVar("T")
 
 Slices = Generator[None, None, T]
-"""A walk that stops after each slice, and returns what it found."""
+"""A generator that yields after each slice, and returns its result."""
 
 
 def sliced(items: Iterable[T], size: int = SLICE) -> Iterator[list[T]]:
-    """Return what there is now, slice by slice."""
+    """Return the current items in slices."""
     there = list(items)
     return (there[start : start + size] for start in range(0, len(there), size))
 
 
 def of(value: T) -> Slices[T]:
-    """Return a walk that is no longer than one slice."""
+    """Return a walk of a single slice."""
     yield from ()
     return value
 
 
 def at_once(walk: Slices[T]) -> T:
-    """Walk to the end and return what was found."""
+    """Run a walk to its end and return its result."""
     while True:
         try:
             next(walk)
@@ -38,7 +38,7 @@ def at_once(walk: Slices[T]) -> T:
 
 
 async def between_others(walk: Slices[T]) -> T:
-    """Walk to the end, let others run between the slices, and return what was found."""
+    """Run a walk to its end, with turns of the loop in between, and return its result."""
     while True:
         try:
             next(walk)

@@ -1,7 +1,7 @@
-"""Exceptions that must cost one call and nothing else: counted, and logged at most once a minute for each kind of call.
+"""Exceptions that may fail one call only: counted, and logged at most once a minute for each kind of call.
 
-The bridge, the worker and the scaler call what others wrote: observers, span processors, log handlers, stores. What
-such a call raises ends here, so that the session or queue that was being served goes on.
+The bridge, the worker and the scaler call foreign code: observers, span processors, log handlers, stores. Its
+exceptions end here, so that the session or queue continues.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ LOGGERS: Final = tuple(
         *(".web", ".webhook"),
     )
 )
-"""All that Queuebell logs by."""
+"""All loggers of Queuebell."""
 
 log = logging.getLogger("queuebell")
 
 counts: Counter[str] = Counter()
-"""How many exceptions ended here since this process began, by what was called."""
+"""Exceptions swallowed since the start of this process, by kind of call."""
 _lines: defaultdict[str, Throttle] = defaultdict(lambda: Throttle(EVERY_S))
 
 
 def swallow(what: str, error: Exception) -> None:
-    """Count an exception of ``what`` (one of a few texts, never one from outside), and log it with its traceback."""
+    """Count and log an exception with its traceback; ``what`` is one of a few constant texts."""
     counts[what] += 1
     more = _lines[what].passes(time.monotonic())
     if more is not None:
@@ -46,8 +46,8 @@ def swallow(what: str, error: Exception) -> None:
         log.error("unexpected error in %s; only this call fails%s", what, after, exc_info=error)
 
 
-class swallowing:  # noqa: N801 - reads as what it is, like contextlib.suppress
-    """A block whose exceptions are passed to `swallow`; a cancellation goes on."""
+class swallowing:  # noqa: N801 - lower case like contextlib.suppress
+    """A context manager that passes exceptions to `swallow`; cancellations propagate."""
 
     __slots__ = ("_what",)
 
@@ -67,13 +67,13 @@ class swallowing:  # noqa: N801 - reads as what it is, like contextlib.suppress
 
 
 class StrayCancellation(RuntimeError):
-    """Something that was awaited ended with a cancellation that nobody asked of the task that awaits it."""
+    """An awaitable was cancelled, but not by a cancellation of the awaiting task."""
 
 
 async def unless_cancelled(call: Awaitable[T]) -> T:
-    """Return what ``call`` brings; a cancellation of this task goes on, and any other is `StrayCancellation`.
+    """Return the result of ``call``; a cancellation of this task propagates, any other raises `StrayCancellation`.
 
-    A driver that cancels a future of its own would else end the task that keeps a session or a count alive, silently.
+    Otherwise a driver that cancels its own future would silently end the task that keeps a session or a count alive.
     """
     try:
         return await call
@@ -81,7 +81,7 @@ async def unless_cancelled(call: Awaitable[T]) -> T:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        raise StrayCancellation("a cancellation that nobody asked for") from error
+        raise StrayCancellation("cancelled by something other than this task") from error
 
 
 class SafeLogger(logging.Logger):
@@ -91,7 +91,7 @@ class SafeLogger(logging.Logger):
         """Pass a record to the handlers."""
         try:
             super().handle(record)
-        except Exception:  # noqa: BLE001 - a handler is the user's, and to log it would call it again
+        except Exception:  # noqa: BLE001 - a handler is foreign code, and logging its error would call it again
             counts["a log handler"] += 1
             if logging.raiseExceptions and _lines["a log handler"].passes(time.monotonic()) is not None:
                 traceback.print_exc()
@@ -100,7 +100,7 @@ class SafeLogger(logging.Logger):
 def _guard_loggers() -> None:
     for name in LOGGERS:
         logger = logging.getLogger(name)
-        if type(logger) is logging.Logger:  # a class that the program set is left alone
+        if type(logger) is logging.Logger:  # Keeps classes set by the program.
             logger.__class__ = SafeLogger
 
 

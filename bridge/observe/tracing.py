@@ -1,11 +1,10 @@
-"""Spans by OpenTelemetry's conventions for messaging (1.44, in development), for whoever asks for them.
+"""Optional spans by OpenTelemetry's conventions for messaging (1.44, in development).
 
-The API alone is used here: which spans are kept, and where they go, is for the SDK of the program that this runs in.
-While nobody asks, `on` is None, nothing of OpenTelemetry is imported, and each place that could make a span costs a
-look at `on`.
+Only the API is used: the program's SDK decides which spans are kept and where they go. Until they are enabled, `on` is
+None, nothing of OpenTelemetry is imported, and each place that could make a span only checks `on`.
 
-A span that follows from one trace context is its child, and links to it. One that follows from several is the root of
-a trace of its own, and links to each: a span has one parent, and none of them is more its parent than the others.
+A span caused by one trace context is its child and links to it. A span with several causes is the root of its own trace
+and links to each, because a span has only one parent.
 """
 
 from __future__ import annotations
@@ -25,11 +24,20 @@ from bridge.contract.errors import ConfigurationError, said
 from bridge.contract.sources import WORK
 from bridge.contract.trace_context import TRACEPARENT, is_traceparent, merged
 from bridge.contract.wire import Wake
-from bridge.observe.opt_in import OPT_IN, SCHEMA, opted_in
 from bridge.observe.swallowed import swallowing
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, SpanContext, SpanKind, TracerProvider
+
+OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
+"""The environment variable of all libraries of a program: values separated by commas."""
+SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
+
+
+def opted_in(words: str) -> bool:
+    """Return whether the value of `OPT_IN` enables the conventions for messaging."""
+    return not {"messaging", "messaging/dup"}.isdisjoint(word.strip() for word in words.split(","))
+
 
 log = logging.getLogger("queuebell.tracing")
 
@@ -44,29 +52,28 @@ CANCELLED: Final = "cancelled"
 SPANS: Final = "a span of OpenTelemetry"
 
 _WOKEN: Final = WORK | {"more"}
-"""Why a receive is told of although it found nothing: somebody had said that there is work. All else is a poll."""
+"""Sources whose receives get a span even if empty, because work was announced; others are polls."""
 _within_send: contextvars.ContextVar[bool] = contextvars.ContextVar("queuebell_within_send", default=False)
 
 
 class Cause(NamedTuple):
-    """What a span follows from: a trace context as headers name it, unchecked, and the message that brought it."""
+    """A cause of a span: unchecked headers with a trace context, and the id of their message."""
 
     headers: Mapping[str, str]
     message: str | None = None
 
 
 def causes(headers: Mapping[str, str], traces: Sequence[str], message: str) -> list[Cause]:
-    """Return what follows from a message: its own context, else those of the triggers that woke somebody for it."""
+    """Return the causes from a message: its own context, else those of the triggers of its wake."""
     if is_traceparent(headers.get(TRACEPARENT)):
         return [Cause(headers, message)]
     return [Cause({TRACEPARENT: trace}) for trace in traces]
 
 
 class Tracing:
-    """Makes the spans; ``provider`` is the program's own tracer provider, or None for the global one.
+    """Makes spans; ``provider`` is the program's tracer provider, or None for the global one.
 
-    Nothing that comes in breaks it: what is no trace context is passed over. No provider or span processor breaks what
-    is traced: its exceptions cost the span.
+    Invalid trace contexts are ignored. Exceptions of providers and span processors lose the span, nothing else.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -81,14 +88,14 @@ class Tracing:
 
     @property
     def within_send(self) -> bool:
-        """Whether this is part of a put that has its span already."""
+        """Whether this is part of a put that already has a span."""
         return _within_send.get()
 
     @contextlib.contextmanager
     def send(self, queue: str, causes: Sequence[Cause], count: int, store: str) -> Iterator[Span]:
-        """Make the span of a put of ``count`` messages current; ``causes`` are those that bring a context of their own.
+        """Start the span of a put of ``count`` messages; ``causes`` are the messages with a context of their own.
 
-        Where all do, the span is no context of theirs (``CLIENT``).
+        If all have one, the span's kind is ``CLIENT``, as it is not their context.
         """
         own = self._links(causes)
         api = self._api
@@ -101,14 +108,14 @@ class Tracing:
             yield span
 
     def publish(self, queue: str, size: int) -> str | None:
-        """Make the span of a publish that no put made, which is over at once; return its context for the trigger."""
+        """Make the span of a publish without a put; return its context for the trigger."""
         span = self._start("publish", "send", queue, self._api.SpanKind.PRODUCER, [], "", roots=False)
         note(span, "messaging.batch.message_count", size)
         self._end(span)
         return self.carried(span).get(TRACEPARENT)
 
     def carried(self, span: Span | None = None) -> dict[str, str]:
-        """Return the headers that name the current span, or this one; none where there is no valid one."""
+        """Return the headers of the current span, or of ``span``; none if it is invalid."""
         carrier: dict[str, str] = {}
         with swallowing(SPANS):
             self._w3c.inject(carrier, None if span is None else self._api.set_span_in_context(span))
@@ -117,7 +124,7 @@ class Tracing:
     # The bridge -----------------------------------------------------------------------------------------------------
 
     def route(self, wake: Wake) -> None:
-        """Make the span of a wake that leaves now: it began with the oldest trigger that it stands for."""
+        """Make the span of a wake that is sent now; it starts at its oldest trigger."""
         with swallowing(SPANS):
             told = merged(None, wake)
             causes = [Cause({TRACEPARENT: parent}) for parent in (told.parents if told else ())]
@@ -178,7 +185,7 @@ class Tracing:
     def process(
         self, queue: str, causes: Sequence[Cause], ids: Sequence[str], attempt: int, source: str, *, batch: bool
     ) -> Iterator[Span]:
-        """Make the span of a handler's run current; whoever calls sets its `OUTCOME`."""
+        """Start the span of a handler's run; the caller sets its `OUTCOME`."""
         span = self._start("process", "process", queue, self._api.SpanKind.CONSUMER, self._links(causes), "")
         note(span, WAKE_SOURCE, source)
         if batch:
@@ -195,7 +202,7 @@ class Tracing:
 
     @contextlib.contextmanager
     def settle(self, queue: str, causes: Sequence[Cause], ids: Sequence[str], store: str) -> Iterator[Span]:
-        """Make the span of a settlement current."""
+        """Start the span of a settlement."""
         span = self._start("settle", "settle", queue, self._api.SpanKind.CLIENT, self._links(causes), store)
         note(span, "messaging.batch.message_count", len(ids))
         if len(ids) == 1:
@@ -203,16 +210,16 @@ class Tracing:
         with self._current(span):
             yield span
 
-    # What they share ------------------------------------------------------------------------------------------------
+    # Common parts ------------------------------------------------------------------------------------------------
 
     def failed(self, span: Span, error: BaseException, *, record: bool = False) -> None:
-        """Say on a span that what it tells of failed; with ``record`` the exception is an event of its."""
+        """Mark a span as failed; with ``record`` add the exception as an event."""
         kind = type(error)
         note(span, "error.type", f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
         with swallowing(SPANS):
             span.set_status(self._api.StatusCode.ERROR, said(error))
         if record:
-            # Of an exception whose text cannot be made there is no event, and what else is told of it stays.
+            # An exception whose text cannot be formatted has no event.
             with contextlib.suppress(Exception):
                 span.record_exception(error)
 
@@ -228,7 +235,7 @@ class Tracing:
         roots: bool = True,
         began: int | None = None,
     ) -> Span:
-        """Start a span; with ``roots`` nothing that happens to be current is its parent: tasks inherit what was."""
+        """Start a span; with ``roots`` the current span is not its parent, as tasks inherit unrelated ones."""
         from opentelemetry.context import Context
 
         api = self._api
@@ -248,7 +255,7 @@ class Tracing:
         return invalid
 
     def _links(self, causes: Iterable[Cause]) -> list[Link]:
-        """Return a link for each context that is one, each context once."""
+        """Return a link for each valid context, each once."""
         links: dict[tuple[int, int], Link] = {}
         for headers, message in causes:
             context = self._context(headers)
@@ -290,7 +297,7 @@ def note(span: Span, name: str, value: str | int) -> None:
 
 @contextlib.contextmanager
 def for_another() -> Iterator[None]:
-    """Put what somebody else sends: neither a span nor a context is ours to add."""
+    """Put messages of another sender: adds no span and no context."""
     within = _within_send.set(True)
     try:
         yield
@@ -300,11 +307,11 @@ def for_another() -> Iterator[None]:
 
 @functools.lru_cache(maxsize=64)
 def _server(store: str) -> dict[str, str | int]:
-    """Return the attributes of the server at a store's address, as far as it names one."""
+    """Return the server attributes of a store's address."""
     try:
         parts = urlsplit(store)
         host, port = parts.hostname, parts.port
-    except ValueError:  # several of them, or no address
+    except ValueError:  # Several addresses, or none.
         return {}
     if not parts.scheme or not host:
         return {}
@@ -312,12 +319,12 @@ def _server(store: str) -> dict[str, str | int]:
 
 
 def start_tracing(provider: TracerProvider | None = None) -> None:
-    """Have spans made in this process from now on, by ``provider`` or by OpenTelemetry's global one.
+    """Start making spans in this process, with ``provider`` or OpenTelemetry's global one.
 
-    The environment variable ``OTEL_SEMCONV_STABILITY_OPT_IN`` with the word ``messaging`` does the same at the start.
-    Called again, the newest provider holds. Raises `ConfigurationError` where the extra ``otel`` is not installed.
+    The environment variable ``OTEL_SEMCONV_STABILITY_OPT_IN`` with the value ``messaging`` does the same at the start.
+    A further call replaces the provider. Raises `ConfigurationError` if the extra ``otel`` is not installed.
     """
-    global on  # noqa: PLW0603 - one look at it is all that spans cost who wants none
+    global on  # noqa: PLW0603 - if disabled, a check of it is the only cost
     try:
         on = Tracing(provider)
     except ImportError as error:
@@ -329,10 +336,10 @@ def _begin(words: str) -> None:
         try:
             start_tracing()
         except ConfigurationError as error:
-            # The variable is one for all libraries of a program: others may be meant.
+            # The variable applies to all libraries of a program; it may be meant for others.
             log.warning("%s enables messaging traces, but none are recorded: %s", OPT_IN, error)
 
 
 on: Tracing | None = None
-"""What makes the spans of this process; None while nobody asked for any."""
+"""The tracing of this process; None while disabled."""
 _begin(os.environ.get(OPT_IN, ""))

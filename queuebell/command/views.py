@@ -69,13 +69,13 @@ class Views:
                 try:
                     async with contextlib.aclosing(self._views(where, path, kind)) as views:
                         async for view in views:
-                            self._failover.tell(where, Outcome.ANSWERED, loop.time())
+                            self._failover.record(where, Outcome.ANSWERED, loop.time())
                             self._heard, pause, whys = True, FullJitter(AGAIN_S, AGAIN_CAP_S), []
                             told(where.url, view)
                     whys.append(f"the bridge at {where.url} tells no more for now")
                 except BusUnavailable as error:
                     whys.append(str(error))
-                self._failover.tell(where, Outcome.UNKNOWN, loop.time())
+                self._failover.record(where, Outcome.UNKNOWN, loop.time())
                 lost("; ".join(whys))
             if not self._heard:
                 raise BusUnavailable("; ".join(whys))

@@ -9,8 +9,7 @@ import msgspec
 
 from bridge.brokers.postgres.broker import INBOX, PAYLOAD_BYTES_MAX
 from bridge.contract import cluster, framing
-from bridge.contract.cloudevents import SPEC_VERSION, STRUCTURED_TYPE
-from bridge.contract.cloudevents_out import WAKE_TYPE, encode_wake
+from bridge.contract.cloudevents import SPEC_VERSION, STRUCTURED_TYPE, WAKE_TYPE, encode_wake
 from bridge.contract.errors import STATUS_BY_CODE
 from bridge.contract.event import EVENT_BYTES_MAX, EVENT_TYPE, TEXT_MAX, CloudQueueWorkDetected
 from bridge.contract.framing import Stamp

@@ -278,13 +278,13 @@ class RemoteStore:
             except (StoreUnavailable, UnknownOutcome) as error:
                 told = error
                 done = Outcome.UNKNOWN if isinstance(error, UnknownOutcome) else Outcome.NOT_DONE
-                if not self._failover.tell(host, done, loop.time()):
+                if not self._failover.record(host, done, loop.time()):
                     break
             except StoreError:
-                self._failover.tell(host, Outcome.ANSWERED, loop.time())
+                self._failover.record(host, Outcome.ANSWERED, loop.time())
                 raise
             else:
-                self._failover.tell(host, Outcome.ANSWERED, loop.time())
+                self._failover.record(host, Outcome.ANSWERED, loop.time())
                 return answer
         raise told or StoreUnavailable("nobody could be asked")
 

@@ -93,18 +93,18 @@ class WireDoor:
                 end = await self._connect(name, TRY_S)
             except ChannelLost as lost:
                 why = str(lost)
-                failover.tell(name, Outcome.UNKNOWN, loop.time(), repeatable=True)
+                failover.record(name, Outcome.UNKNOWN, loop.time(), repeatable=True)
             except asyncio.CancelledError:
-                failover.tell(name, Outcome.UNKNOWN, loop.time())
+                failover.record(name, Outcome.UNKNOWN, loop.time())
                 raise
             else:
-                failover.tell(name, Outcome.ANSWERED, loop.time())
+                failover.record(name, Outcome.ANSWERED, loop.time())
                 return WireLink(end, functools.partial(self._over, failover, name))
         raise ChannelLost(why)
 
     @staticmethod
     def _over(failover: Failover[str], name: str) -> None:
-        failover.tell(name, Outcome.UNKNOWN, asyncio.get_running_loop().time())
+        failover.record(name, Outcome.UNKNOWN, asyncio.get_running_loop().time())
 
     async def _connect(self, bridge: str, within_s: float) -> End:
         end = self._world.network.open(self._process, bridge, SESSIONS)
@@ -135,9 +135,9 @@ class WireDoor:
                 await self._publish(name, events, max(TRY_S, PUBLISH_S / len(self._world.bridges)))
             except BusUnavailable as error:
                 told = error
-                failover.tell(name, Outcome.UNKNOWN, loop.time(), repeatable=True)
+                failover.record(name, Outcome.UNKNOWN, loop.time(), repeatable=True)
             else:
-                failover.tell(name, Outcome.ANSWERED, loop.time())
+                failover.record(name, Outcome.ANSWERED, loop.time())
                 return
         assert told is not None
         raise told

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from bridge.contract.cloudevents import JSON_TYPE, SPEC_VERSION
-from bridge.contract.cloudevents_out import DEFAULT_SOURCE
+from bridge.contract.cloudevents import DEFAULT_SOURCE, JSON_TYPE, SPEC_VERSION
 from bridge.contract.event import EVENT_TYPE, CloudQueueWorkDetected
 
 _SAFE = frozenset(range(0x21, 0x7F)) - frozenset(b'"%')

@@ -11,7 +11,7 @@ import aiohttp
 import yarl
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from bridge.contract.cloudevents_out import encode_wake, wake_id
+from bridge.contract.cloudevents import encode_wake, wake_id
 from bridge.contract.wire import Wake
 from bridge.http.webhooks.addresses import refusal, refuse_any
 from bridge.http.webhooks.handshake import ORIGIN, ORIGIN_HEADER, granted, request_headers

@@ -61,18 +61,18 @@ class HttpBus:
                 raise
             except asyncio.CancelledError:
                 if loop.time() - asked >= TRY_S:
-                    self._failover.tell(where, Outcome.UNKNOWN, loop.time())
+                    self._failover.record(where, Outcome.UNKNOWN, loop.time())
                 raise
             if failure is None:
                 self._answered(where, loop.time())
                 return
-            if not self._failover.tell(where, outcome, loop.time(), repeatable=True, retry_after=retry_after):
+            if not self._failover.record(where, outcome, loop.time(), repeatable=True, retry_after=retry_after):
                 break
         assert failure is not None
         raise failure
 
     def _answered(self, where: HttpAddress, now: float) -> None:
-        self._failover.tell(where, Outcome.ANSWERED, now)
+        self._failover.record(where, Outcome.ANSWERED, now)
         if (changed := self._failover.changed()) is not None:
             before, after = changed
             log.warning(

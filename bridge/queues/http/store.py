@@ -393,14 +393,14 @@ class HttpStore(PutOnceStore):
                     raise
                 told = more_severe(told, error)
                 pause = getattr(error, "retry_after", None)
-                if not self._failover.tell(where, outcome, loop.time(), repeatable=repeatable, retry_after=pause):
+                if not self._failover.record(where, outcome, loop.time(), repeatable=repeatable, retry_after=pause):
                     break
             except BadInput:
                 self._answered(where, loop.time())
                 raise
             except asyncio.CancelledError:
                 if loop.time() - asked >= TRY_S:
-                    self._failover.tell(where, Outcome.UNKNOWN, loop.time())
+                    self._failover.record(where, Outcome.UNKNOWN, loop.time())
                 raise
             else:
                 self._answered(where, loop.time())
@@ -409,7 +409,7 @@ class HttpStore(PutOnceStore):
         raise told
 
     def _answered(self, where: HttpAddress, now: float) -> None:
-        self._failover.tell(where, Outcome.ANSWERED, now)
+        self._failover.record(where, Outcome.ANSWERED, now)
         if (changed := self._failover.changed()) is not None:
             before, after = changed
             log.warning(

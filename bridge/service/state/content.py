@@ -11,7 +11,7 @@ from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.untold import UNTOLD
 from bridge.core.pending_work import Counted, PendingWork
 from bridge.core.wake_scheduler import WakeScheduler
-from bridge.observe.count_families import Held
+from bridge.observe.families import QueueCounts
 from bridge.observe.slices import sliced
 from bridge.queues.base import Counts, Depth
 from bridge.service.state.answers import QueueState
@@ -108,17 +108,17 @@ def _emptied_since(work: PendingWork, counted: PendingWork | Counted) -> bool:
     return isinstance(counted, Counted) and work.found_empty_at is not None and work.found_empty_at > counted.at
 
 
-def held(scheduler: WakeScheduler, now: float) -> Iterator[list[Held]]:
+def held(scheduler: WakeScheduler, now: float) -> Iterator[list[QueueCounts]]:
     """Yield in slices the number of messages of each queue for which anything is known."""
 
-    def holds(work: PendingWork) -> Held | None:
+    def holds(work: PendingWork) -> QueueCounts | None:
         counted, dead = newest_counts(work), buried(scheduler, work)
         if counted is None and dead is None:
             return None
         since = oldest_since(work)
         # The age is 0 only if nothing is visible; otherwise the store did not report it.
         empty = counted is not None and (not counted.visible or _emptied_since(work, counted))
-        return Held(
+        return QueueCounts(
             work.queue,
             None if counted is None else counted.visible,
             None if counted is None else counted.invisible,

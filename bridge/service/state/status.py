@@ -15,7 +15,7 @@ from bridge.core.cluster.coordinator import Coordinator
 from bridge.core.pending_work import PendingWork
 from bridge.core.sessions import Rejection, Session, SessionQueue
 from bridge.core.wake_scheduler import WakeScheduler
-from bridge.observe.queue_families import Standing
+from bridge.observe.families import QueueWorkers
 from bridge.observe.slices import Slices, sliced
 from bridge.service.state.answers import (
     Check,
@@ -117,13 +117,13 @@ def failing(scheduler: WakeScheduler) -> int:
     return sum(entry.failing_since is not None for each in scheduler.sessions.named() for entry in each.queues.values())
 
 
-def queues(scheduler: WakeScheduler, now: float, attended: Container[str]) -> Iterator[list[Standing]]:
+def queues(scheduler: WakeScheduler, now: float, attended: Container[str]) -> Iterator[list[QueueWorkers]]:
     """Yield the status of each queue in slices; those ``attended`` by a webhook are not unattended."""
     rejected = scheduler.rejections.by_queue(now)
 
-    def status_of(work: PendingWork) -> Standing:
+    def status_of(work: PendingWork) -> QueueWorkers:
         since = [entry.failing_since for entry in work.sessions if entry.failing_since is not None]
-        return Standing(
+        return QueueWorkers(
             work.queue,
             len(work.sessions),
             stranded(work)

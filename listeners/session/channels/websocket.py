@@ -133,14 +133,14 @@ class WebSocketChannel:
             except NotSent as error:
                 told.append(f"no session: {error}")
             except asyncio.CancelledError:
-                self._failover.tell(where, Outcome.UNKNOWN, loop.time())
+                self._failover.record(where, Outcome.UNKNOWN, loop.time())
                 raise
             else:
-                self._failover.tell(where, Outcome.ANSWERED, loop.time())
+                self._failover.record(where, Outcome.ANSWERED, loop.time())
                 return link
             if self._failover.several:
                 told[-1] += f" ({where.url})"
-            if not self._failover.tell(where, outcome, loop.time(), repeatable=True, retry_after=retry_after):
+            if not self._failover.record(where, outcome, loop.time(), repeatable=True, retry_after=retry_after):
                 break
         if refused:
             raise ChannelRefused(refused, "; ".join(told))
@@ -148,7 +148,7 @@ class WebSocketChannel:
 
     def _lost(self, where: HttpAddress) -> Callable[[], object]:
         now = asyncio.get_running_loop().time
-        return lambda: self._failover.tell(where, Outcome.UNKNOWN, now())
+        return lambda: self._failover.record(where, Outcome.UNKNOWN, now())
 
     async def close(self) -> None:
         """Let go of the wires, which close where nobody else uses them."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bridge.contract.wire import Processes
 from bridge.observe import swallowed
-from bridge.observe.metrics import Metrics
-from bridge.observe.registry import COLLECTOR
+from bridge.observe.metrics import COLLECTOR, Metrics
 from bridge.service.state.status import queues
 from tests.support.bells import QUEUE, Rig
 

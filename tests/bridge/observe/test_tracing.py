@@ -12,8 +12,7 @@ import pytest
 from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
 from bridge.observe import tracing
-from bridge.observe.opt_in import OPT_IN
-from bridge.observe.tracing import Tracing
+from bridge.observe.tracing import OPT_IN, Tracing
 from tests.support.processes import ROOT, environment
 from tests.support.spans import Spans, said, spans
 

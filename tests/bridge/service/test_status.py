@@ -23,9 +23,8 @@ from bridge.contract.wire import (
     StoreDepth,
     Subscription,
 )
-from bridge.observe.count_families import Held
+from bridge.observe.families import QueueCounts, QueueWorkers
 from bridge.observe.metrics import Metrics
-from bridge.observe.queue_families import Standing
 from bridge.observe.slices import at_once
 from bridge.queues.base import Claim, Depth, Settlement
 from bridge.queues.served import ServedStore
@@ -301,10 +300,14 @@ def test_a_queue() -> None:
         [(QUEUE, WORKS, 2)], [(SCALED, WORKERS)],
     ]  # fmt: skip
     assert list(content.held(rig.scheduler, rig.now)) == [
-        [Held(QUEUE, 7, 3, 2, 4, 5.75), Held(PAUSED, 0, 5, 1, 0, 0.0)]
+        [QueueCounts(QUEUE, 7, 3, 2, 4, 5.75), QueueCounts(PAUSED, 0, 5, 1, 0, 0.0)]
     ]
     assert list(status.queues(rig.scheduler, rig.now, ())) == [
-        [Standing(QUEUE, 1, False, 2.25), Standing(SCALED, 1, False, 0.0, 1), Standing(PAUSED, 0, False, 0.0)]
+        [
+            QueueWorkers(QUEUE, 1, False, 2.25),
+            QueueWorkers(SCALED, 1, False, 0.0, 1),
+            QueueWorkers(PAUSED, 0, False, 0.0),
+        ]
     ]
 
 

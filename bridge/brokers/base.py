@@ -53,7 +53,7 @@ class Broker(Protocol):
 
     @property
     def kind(self) -> str:
-        """``nats`` or ``mqtt``."""
+        """The kind of broker, as in its scheme; selects the decoder in `bridge.triggers.intake`."""
         ...
 
     @property

@@ -50,7 +50,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One queue of a hello: ``capacity`` is handler slots (0 receives nothing), ``free`` are free ones (default all)."""
+    """One queue of a hello: ``capacity`` is handler slots (0 receives nothing), ``free`` those free (default all)."""
 
     queue: str
     capacity: Slots

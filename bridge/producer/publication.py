@@ -85,7 +85,7 @@ class Publication:
         return batch
 
     def sent(self, batch: Sequence[Sending]) -> None:
-        """Note that a bridge has marked a batch."""
+        """Record that a batch was acknowledged."""
         self.reset_backoff()
         self._limit = min(EVENTS_MAX, self._limit * 2)
         self._landed(batch)

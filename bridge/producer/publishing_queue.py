@@ -34,7 +34,7 @@ from bridge.queues.base import (
     new_messages,
     once,
 )
-from bridge.queues.checked import sent
+from bridge.queues.checked import put_traced
 from bridge.storage.claim_check import ClaimCheck, drop_all, put_aside_all
 
 log = logging.getLogger("queuebell.publisher")
@@ -97,7 +97,7 @@ class PublishingQueue:
         parse_reference(queue)
         messages = new_messages(bodies, visible_after_ms, ttl_s)
         more = {} if create else _EXISTING
-        return await sent(
+        return await put_traced(
             self.store, queue, messages, lambda messages: self._put_all(queue, messages, connection, more)
         )
 
@@ -131,7 +131,7 @@ class PublishingQueue:
                 return await store.put_once(queue, key, message, connection=connection, **more)
             return await self._put_until(store, queue, key, message, patience, more)
 
-        return await sent(self.store, queue, new_messages([body], visible_after_ms, ttl_s), put)
+        return await put_traced(self.store, queue, new_messages([body], visible_after_ms, ttl_s), put)
 
     async def close(self) -> None:
         """Wait for puts that continue after their callers were cancelled; close the publisher only after this."""

@@ -62,7 +62,7 @@ class CheckedStore(QueueStore):
             return await self._put_on(connection, queue, messages, create)
 
         try:
-            return await sent(self, queue, messages, put)
+            return await put_traced(self, queue, messages, put)
         except QueueNotFound:
             if create:
                 raise
@@ -195,7 +195,7 @@ class CheckedOnceStore(CheckedStore, PutOnceStore):
             return receipt(await self._put_once(queue, key, message, digest(message), create, connection))
 
         try:
-            return await sent(self, queue, messages, put)
+            return await put_traced(self, queue, messages, put)
         except QueueNotFound:
             if create:
                 raise
@@ -232,14 +232,14 @@ ALIKE = 0.8
 """Minimum similarity of two names: one letter in five may differ."""
 
 
-def near(queue: str, names: Iterable[str]) -> list[str]:
+def similar_names(queue: str, names: Iterable[str]) -> list[str]:
     """Return up to three similar names, the most similar first."""
     return difflib.get_close_matches(queue, names, NAMED_MAX, ALIKE)
 
 
 def missing(queue: str, names: Iterable[str]) -> QueueNotFound:
     """Return the error for a put with ``create=False`` on a missing queue."""
-    found = near(queue, names)
+    found = similar_names(queue, names)
     meant = f" Did you mean {' or '.join(found)}?" if found else ""
     return QueueNotFound(
         f"there is no queue {queue}; nothing was put.{meant} Create it (queuebell queue create), or let the put create "
@@ -261,7 +261,7 @@ async def missing_from(store: QueueStore, queue: str) -> QueueNotFound:
 T = TypeVar("T")
 
 
-async def sent(
+async def put_traced(
     store: QueueStore, queue: str, messages: list[NewMessage], put: Callable[[list[NewMessage]], Awaitable[T]]
 ) -> T:
     """Put ``messages`` to ``store`` by ``put``, within the span of a send if tracing is on."""

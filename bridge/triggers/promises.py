@@ -200,7 +200,7 @@ class Promises:
         return frozenset(row["transaction"] for row in await line.ask(OPEN, self._channel))
 
     def _over(self, now_open: frozenset[str]) -> bool:
-        """Return whether any transaction that may have relied on a promise has ended, now that these are open."""
+        """Return whether the open transactions changed since the last call, or were unknown."""
         before = self._open
         prepared = {each for each in now_open if each.startswith(PREPARED)}
         self._open = now_open if before is None else (now_open & before) | prepared

@@ -191,14 +191,14 @@ def _doubtful_grants(settings: Settings, queues: list[str] | None) -> list[Probl
     if queues is None:
         return []
     from bridge.access import access_file
-    from bridge.queues.checked import near
+    from bridge.queues.checked import similar_names
 
     try:
         principals = access_file.read(settings.access_file()).principals
     except ConfigurationError:
         # Where auth is configured here, it was refused before.
         return []
-    return doubtful_grants(principals, queues, near)
+    return doubtful_grants(principals, queues, similar_names)
 
 
 def _open_data(settings: Settings) -> list[Problem]:

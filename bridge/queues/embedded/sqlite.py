@@ -84,7 +84,7 @@ class SqliteStore(EmbeddedStore):
         self._handing_over = False
         self._seen = 0
         self._waits = 0
-        self._together = 0
+        self._recent_callers = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] | None = None
@@ -149,7 +149,7 @@ class SqliteStore(EmbeddedStore):
         if self._opening is None or self._ended is None:
             return
         if first:
-            self._give()
+            self._submit_turn()
             self._calls.put(None)
         await asyncio.shield(self._ended)
 
@@ -159,9 +159,9 @@ class SqliteStore(EmbeddedStore):
     def _submit(self, call: Call) -> None:
         first = not self._turn
         self._turn.append(call)
-        if first and self._together <= 1 and not self._under_way and not self._answers_here(call):
+        if first and self._recent_callers <= 1 and not self._under_way and not self._answers_here(call):
             # Calls have come one by one lately: waiting for others would only cost a turn of the loop.
-            self._give()
+            self._submit_turn()
         elif first:
             self._hand_over_soon()
 
@@ -183,20 +183,20 @@ class SqliteStore(EmbeddedStore):
         if count <= self._under_way <= _FEW:
             # They would wait for the current commit anyway; `_deliver` checks again.
             return
-        if self._seen < count < self._together <= _FEW and self._waits < _WAITS_MAX:
+        if self._seen < count < self._recent_callers <= _FEW and self._waits < _WAITS_MAX:
             self._seen = count
             self._waits += 1
             self._hand_over_soon()
             return
-        self._give()
+        self._submit_turn()
 
-    def _give(self) -> None:
+    def _submit_turn(self) -> None:
         calls, self._turn = self._turn, []
         self._seen = self._waits = 0
         if not calls:
             return
         # Falls slowly: one late call does not mean fewer callers.
-        self._together = max(len(calls), self._together - 1)
+        self._recent_callers = max(len(calls), self._recent_callers - 1)
         if self._found_nothing(calls):
             return
         self._under_way += len(calls)

@@ -208,7 +208,7 @@ class State:
         self.up = self.now
         self.queues: dict[str, Queue] = {}
         self.keys = Keys(connection, put_window_ms)
-        self.garbage: list[int] = []
+        self.deleted_queue_ids: list[int] = []
         self.freed = 0
         self.log_pages = 0
         self.grant_results: list[GrantResult] = []
@@ -366,8 +366,8 @@ class State:
     def discard(self, number: int, total: int, small: int = 1000) -> None:
         """Delete the rows of a queue number no longer in use: immediately if few, else step by step later."""
         if total > small:
-            self.garbage.append(number)
-            self.on_rollback(self.garbage.remove, number)
+            self.deleted_queue_ids.append(number)
+            self.on_rollback(self.deleted_queue_ids.remove, number)
         elif total:
             self.execute("DELETE FROM messages WHERE q=?", (number,))
             self.freed += total
@@ -499,7 +499,7 @@ class State:
         ):
             if number in by_number:
                 by_number[number].tally.expire_at(exp, count)
-        self.garbage.extend(sorted(orphans))
+        self.deleted_queue_ids.extend(sorted(orphans))
 
 
 # Stale heap entries are dropped when their time comes; repeated extensions of long leases would accumulate them until

@@ -410,9 +410,9 @@ class MemoryStore(EmbeddedStore):
             if calls:
                 shared.committer.run(calls, functools.partial(self._report, shared))
             engine = shared.committer.engine
-            if engine.state.garbage:
+            if engine.state.deleted_queue_ids:
                 shared.committer.tidy()
-            if engine.state.garbage and self._loop is not None and not self._closed:
+            if engine.state.deleted_queue_ids and self._loop is not None and not self._closed:
                 self._turn = self._loop.call_soon(self._next_turn)
 
     def _report(self, shared: Shared, commit: Commit) -> None:

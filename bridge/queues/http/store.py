@@ -64,7 +64,7 @@ from bridge.queues.base import (
     new_messages,
     refuse_connection,
 )
-from bridge.queues.checked import missing_from, sent
+from bridge.queues.checked import missing_from, put_traced
 from bridge.queues.http.requests import Limits, Requests
 from bridge.queues.http.shapes import (
     ExtendItem,
@@ -184,7 +184,7 @@ class HttpStore(PutOnceStore):
             carries = any(message.headers for message in messages)
             return decode(PUT, (await self._put(queue, "POST", path, raw, JSON, carries))[1]).messages
 
-        return await sent(self, queue, messages, put)
+        return await put_traced(self, queue, messages, put)
 
     async def put_once(
         self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
@@ -215,7 +215,7 @@ class HttpStore(PutOnceStore):
             status, answer = await self._put(queue, "PUT", path, raw, kind, carries, repeatable=True)
             return None if status == 204 else decode(PUT, answer).messages[0]
 
-        return await sent(self, queue, messages, put)
+        return await put_traced(self, queue, messages, put)
 
     async def receive(
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None

@@ -62,7 +62,7 @@ from bridge.queues.side_by_side import apart, outcomes, side_by_side
 
 log = logging.getLogger("queuebell.store")
 
-AGAIN_S: Final = (0.0, 0.002, 0.02)
+LAG_RETRIES_S: Final = (0.0, 0.002, 0.02)
 """Pauses before further requests to a consumer that lags behind its stream, usually by milliseconds."""
 DRAINED: Final = "404"
 EXPIRED: Final = "408"
@@ -115,7 +115,7 @@ class JetStreamStore(CheckedStore):
         self._api = JetStreamApi(self._wire)
         self._leases = Leases(self._api)
         self._recount = Recount()
-        self._fit: set[str] = set()
+        self._checked_streams: set[str] = set()
         """Streams with a checked configuration."""
 
     def check_client(self) -> None:
@@ -161,14 +161,14 @@ class JetStreamStore(CheckedStore):
         try:
             found, status = await self._pull(names, consumer, limit)
         except NoResponder:
-            self._fit.discard(names.stream)
+            self._checked_streams.discard(names.stream)
             self._leases.forget(names)
             await self._check_stream(names)
             consumer = await self._leases.consumer(names, lease_s)
             found, status = await self._pull(names, consumer, limit)
         behind = False
         try:
-            for pause in AGAIN_S:
+            for pause in LAG_RETRIES_S:
                 behind = status == DRAINED and await self._behind(names, found)
                 if not behind:
                     break
@@ -281,7 +281,7 @@ class JetStreamStore(CheckedStore):
     async def delete(self, queue: str) -> None:
         """Delete the stream with its consumer and messages."""
         names = self._names(queue)
-        self._fit.discard(names.stream)
+        self._checked_streams.discard(names.stream)
         self._leases.forget(names)
         with contextlib.suppress(QueueNotFound):
             await self._api.delete_stream(names)
@@ -304,17 +304,17 @@ class JetStreamStore(CheckedStore):
 
     async def _check_stream(self, names: Names) -> None:
         """Check a stream's configuration at its first use. Raises `UnfitQueue` and `QueueNotFound`."""
-        if names.stream in self._fit:
+        if names.stream in self._checked_streams:
             return
         try:
             await self._api.stream(names)
         except UnknownOutcome as error:
             # A user that may only put gets no answer. Not repeated, as each try takes the time-out.
             log.warning("jetstream: the configuration of the stream %s cannot be read: %s", names.stream, error)
-        self._fit.add(names.stream)
+        self._checked_streams.add(names.stream)
 
     async def _make(self, names: Names) -> None:
-        self._fit.discard(names.stream)
+        self._checked_streams.discard(names.stream)
         self._leases.forget(names)
         await self._api.create_stream(names, self._replicas)
 
@@ -348,7 +348,7 @@ class JetStreamStore(CheckedStore):
         if answer.error is not None:
             return meaning(answer.error)
         if answer.stream != names.stream:
-            self._fit.discard(names.stream)
+            self._checked_streams.discard(names.stream)
             return StoreError(f"jetstream: {names.stream} is gone, and the stream {answer.stream} stored the message")
         return Stored(answer.stream, answer.seq)
 
@@ -421,7 +421,7 @@ def _stored(message: Incoming, delivery: Delivery) -> StoredMessage:
 
 
 REFRESH_S: Final = 60.0
-"""Age at which the known state of a consumer is read again while messages are leased; idle queues cost nothing."""
+"""Age at which the known state of a consumer is read again while messages are leased."""
 UNCERTAIN_S: Final = 1.0
 """The same if a lease may have ended early, or two programs may have extended leases at once."""
 REFRESH_TIMEOUT_S: Final = 1.0
@@ -530,7 +530,7 @@ class Leases:
         return state
 
 
-REST: Final = "queuebell-headers"
+ENCODED_HEADERS: Final = "queuebell-headers"
 _LINE_BYTES: Final = len(": \r\n")
 _FRAME_BYTES: Final = len("NATS/1.0\r\n\r\n")
 
@@ -545,7 +545,7 @@ def headers_to_send(headers: Mapping[str, str]) -> dict[str, str] | None:
         return None
     plain = {name: value for name, value in headers.items() if _passes(value)}
     rest = {name: value for name, value in headers.items() if name not in plain}
-    return {**plain, REST: json.dumps(rest)} if rest else plain
+    return {**plain, ENCODED_HEADERS: json.dumps(rest)} if rest else plain
 
 
 def headers_size(headers: Mapping[str, str] | None) -> int:
@@ -560,7 +560,7 @@ def headers_of(message: Incoming) -> dict[str, str]:
     if not message.headers and message.content_type is None:
         return {}
     found = dict(message.headers)
-    rest = found.pop(REST, "")
+    rest = found.pop(ENCODED_HEADERS, "")
     if message.content_type is not None:
         found["content-type"] = message.content_type
     return readable_headers([*headers_in(rest).items(), *found.items()])

@@ -30,10 +30,10 @@ from bridge.contract.errors import (
 ANSWER_S: Final = 5.0
 """Time-out of an answer; less than a listener's time-out R."""
 OPTIONS: Final = ("credentials", "nkey", "name", "inbox", "prefix", "replicas")
-NOBODY: Final = "503"
-OLDEST: Final = (2, 10)
+NO_RESPONDERS: Final = "503"
+VERSION_MIN: Final = (2, 10)
 """Older servers ignore unknown fields, such as the condition that a consumer must exist."""
-UNTOLD: Final = (0, 0)
+VERSION_UNKNOWN: Final = (0, 0)
 _UNSUBSCRIBE_S = 1.0
 
 
@@ -64,7 +64,7 @@ class Answers:
             raise UnknownOutcome(f"jetstream: no answer within {self._within_s:g} s") from None
         if message is None:
             raise UnknownOutcome("jetstream: the connection ended before the answer")
-        if status_of(message) == NOBODY and message.reply_to is None:
+        if status_of(message) == NO_RESPONDERS and message.reply_to is None:
             raise NoResponder("jetstream: no responder; there is no such stream, it has no leader now, or no JetStream")
         return message
 
@@ -107,8 +107,8 @@ class Wire:
         self._inbox = (*inbox.split("."), uuid.uuid4().hex)
         try:
             await broker.connect()
-            if UNTOLD < broker.version < OLDEST:
-                old, least = (".".join(map(str, version)) for version in (broker.version, OLDEST))
+            if VERSION_UNKNOWN < broker.version < VERSION_MIN:
+                old, least = (".".join(map(str, version)) for version in (broker.version, VERSION_MIN))
                 raise ConfigurationError(f"{self._where.text}: this is NATS {old}; the store needs {least} or newer")
             await broker.subscribe((*self._inbox, "*"), self._on_message)
         except BusUnavailable as error:

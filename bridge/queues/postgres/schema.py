@@ -323,10 +323,10 @@ COMMIT: Final = "'postgres:' || extract(epoch FROM pg_postmaster_start_time()) |
 # up a new delay in the same way; for a row with an older timestamp the remaining time counts.
 #
 # Commits that notify are serialised in a database, including their writes to disk. So a bridge that receives very many
-# promises to check queues itself (`bridge/triggers/promises.py`), and puts on promised queues do not notify. A put
-# first registers its transaction and then reads the promise: so a bridge that withdraws a promise, and reads the open
-# transactions afterwards, sees each that relied on it. A promise lasts two seconds of the server's clock at most, as a
-# frozen bridge keeps its connection, and so its locks.
+# notifications makes a promise (`bridge/triggers/promises.py`): it checks those queues itself, and puts on them do not
+# notify. A put first registers its transaction and then reads the promise: so a bridge that withdraws a promise, and
+# reads the open transactions afterwards, sees each that relied on it. A promise lasts two seconds of the server's clock
+# at most, as a frozen bridge keeps its connection, and so its locks.
 _PUT: Final = f"""
 DECLARE
     put record;

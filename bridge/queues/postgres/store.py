@@ -39,7 +39,7 @@ from bridge.queues.limits import lease_ms
 from bridge.queues.postgres import sql
 from bridge.queues.postgres.connections import PostgresConnections
 from bridge.queues.postgres.schema import PUT_FUNCTION
-from bridge.queues.postgres.transaction import Joined, Within, other_database, putting, putting_once, within
+from bridge.queues.postgres.transaction import Joined, Within, other_database, put_once_steps, put_steps, within
 from bridge.queues.side_by_side import outcomes
 
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -141,7 +141,7 @@ class PostgresStore(CheckedOnceStore):
         self, connection: AsyncConnection, queue: str, messages: Sequence[NewMessage], create: bool
     ) -> list[PutReceipt]:
         joined, here = await self._joined(connection, queue)
-        return await joined.carry_out(putting(here, queue, messages, create))
+        return await joined.carry_out(put_steps(here, queue, messages, create))
 
     async def _put_once(
         self,
@@ -154,7 +154,9 @@ class PostgresStore(CheckedOnceStore):
     ) -> PutReceipt | bool:
         if connection is not None:
             joined, here = await self._joined(connection, queue)
-            return await joined.carry_out(putting_once(here, queue, key, message, digest, create, self._put_window_ms))
+            return await joined.carry_out(
+                put_once_steps(here, queue, key, message, digest, create, self._put_window_ms)
+            )
         return (await self._put_under(queue, key, message, digest, create))[0]
 
     async def put_once_named(

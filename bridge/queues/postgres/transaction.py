@@ -94,7 +94,7 @@ def put_in_transaction(
     messages = new_messages(bodies, visible_after_ms, ttl_s)
     check_put(queue, messages, sql.BATCH_MAX)
     with sending(queue, messages, carries=True) as (carrying, record):
-        receipts = _carried(connection, queue, schema, lambda here: putting(here, queue, carrying, create))
+        receipts = _run_blocking(connection, queue, schema, lambda here: put_steps(here, queue, carrying, create))
         record(receipts)
         return receipts
 
@@ -122,18 +122,18 @@ def put_once_in_transaction(
     window_ms = round(PUT_WINDOW_S * 1000)
     with sending(queue, messages, carries=True) as ((message,), record):
         put = receipt(
-            _carried(
+            _run_blocking(
                 connection,
                 queue,
                 schema,
-                lambda here: putting_once(here, queue, key, message, digest(message), create, window_ms),
+                lambda here: put_once_steps(here, queue, key, message, digest(message), create, window_ms),
             )
         )
         record(put)
         return put
 
 
-def _carried(
+def _run_blocking(
     connection: BlockingSession | BlockingConnection,
     queue: str,
     schema: str | None,
@@ -169,7 +169,7 @@ class Joined:
             return within(await self._carry_out(self._connection, sql.WITHIN, (schema,)), self._queue)
 
     async def carry_out(self, steps: Steps[T]) -> T:
-        """Execute steps (`putting`, `putting_once`) in the transaction found by `within`."""
+        """Execute steps (`put_steps`, `put_once_steps`) in the transaction found by `within`."""
         with explained(self._queue):
             try:
                 asked = next(steps)
@@ -186,7 +186,7 @@ def within(rows: Sequence[Sequence[Any]], queue: str) -> Within:
     return Within(*rows[0])
 
 
-def putting(here: Within, queue: str, messages: Sequence[NewMessage], create: bool) -> Steps[list[PutReceipt]]:
+def put_steps(here: Within, queue: str, messages: Sequence[NewMessage], create: bool) -> Steps[list[PutReceipt]]:
     """Yield the statements of a put of messages; return the receipts."""
     lists = (
         [_bytes(message.body) for message in messages],
@@ -205,7 +205,7 @@ def putting(here: Within, queue: str, messages: Sequence[NewMessage], create: bo
     return [PutReceipt(row[0], row[1], message.visible_after_ms) for row, message in zip(rows, messages, strict=True)]
 
 
-def putting_once(
+def put_once_steps(
     here: Within, queue: str, key: str, message: NewMessage, digest: str, create: bool, window_ms: int
 ) -> Steps[PutReceipt | bool]:
     """Yield the statements of a put under a key; return the receipt, or whether the earlier body has this digest."""

@@ -23,7 +23,7 @@ FORGOTTEN_PER_PUT: Final = 4
 LOOKED: Final = 32
 """Maximum of returned entries that are read to separate leased from delayed ones, and of delayed entries that are
 skipped to find the one visible longest."""
-STRANGER_S: Final = 30
+FOREIGN_LEASE_S: Final = 30
 """Lease of a message that another program read with the group, without this store."""
 
 _COMMON: Final = f"""
@@ -85,7 +85,7 @@ local function before(one, other)
 end
 
 -- Delay an entry that was never delivered, as a consumer named after its state.
-local function set_aside(id, at, as)
+local function delay_undelivered(id, at, as)
     local last = group()
     redis.call('XCLAIM', stream, GROUP, as, 0, id, 'FORCE', 'JUSTID', 'RETRYCOUNT', 0)
     redis.call('ZADD', due, text(at), id)
@@ -126,7 +126,7 @@ end
 
 -- How many of the invisible messages are leased and delayed; -1 if that takes too long to find out, because entries
 -- that became visible again are still assigned to their state.
-local function apart(invisible)
+local function leased_and_delayed(invisible)
     if invisible == 0 then return 0, 0 end
     local back = redis.call('ZRANGEBYSCORE', due, '-inf', text(now), 'LIMIT', 0, {LOOKED} + 1)
     if #back > {LOOKED} then return -1, -1 end
@@ -219,7 +219,7 @@ local function put(body, receipt, delay, ttl, headers, ...)
         id = redis.call('XADD', stream, '*', 'body', body, 'receipt', receipt, 'headers', headers, ...)
     end
     if ttl > 0 then redis.call('ZADD', expires, text(now + ttl * 1000000), id) end
-    if delay > 0 then set_aside(id, now + delay * 1000, WAITING) end
+    if delay > 0 then delay_undelivered(id, now + delay * 1000, WAITING) end
     return id
 end
 
@@ -289,7 +289,7 @@ if missing() then return {{'missing'}} end
 if purge() then return {{'again'}} end
 if redis.call('HEXISTS', state, 'paused') == 1 then
     local visible, invisible = counts()
-    local leased, delayed = apart(invisible)
+    local leased, delayed = leased_and_delayed(invisible)
     return {{'ok', {{}}, 0, visible + invisible, -1, 0, 0, leased, delayed, -1}}
 end
 local limit, lease, nonce = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[1]
@@ -302,7 +302,7 @@ if pending > redis.call('ZCARD', due) then
         local page = redis.call('XPENDING', stream, GROUP, from, '+', 1000)
         for _, each in ipairs(page) do
             from = '(' .. each[1]
-            redis.call('ZADD', due, 'NX', text(now + {STRANGER_S * 1_000_000} - each[3] * 1000), each[1])
+            redis.call('ZADD', due, 'NX', text(now + {FOREIGN_LEASE_S * 1_000_000} - each[3] * 1000), each[1])
         end
     until #page < 1000
 end
@@ -362,7 +362,7 @@ for i, each in ipairs(picked) do
 end
 
 local visible, invisible = counts()
-local leased, delayed = apart(invisible)
+local leased, delayed = leased_and_delayed(invisible)
 -- When the next delayed message becomes visible: 0 if there is none, -1 if unknown. After 100 leases it is the end of
 -- the last of them, which may be too early, never too late.
 local later, after = -1, delayed == 0 and 0 or -1
@@ -417,12 +417,12 @@ local function move(id, at, as, uncounted)
         end
         redis.call('ZADD', due, text(at), id)
     else
-        set_aside(id, at, as)
+        delay_undelivered(id, at, as)
     end
     return true
 end
 
-local function renewed(id)
+local function new_receipt(id)
     made = made + 1
     local receipt = nonce .. string.format('%02x', made)
     redis.call('HSET', receipts, id, receipt)
@@ -441,7 +441,7 @@ for _ = 1, tonumber(ARGV[3]) do
     local why = refused(id, ARGV[place + 1])
     local at, uncounted = now + tonumber(ARGV[place + 2]) * 1000, ARGV[place + 3] == '1'
     if not why and not move(id, at, WAITING, uncounted) then why = 'missing' end
-    outcomes[#outcomes + 1] = why or 'ok:' .. renewed(id)
+    outcomes[#outcomes + 1] = why or 'ok:' .. new_receipt(id)
     place = place + 4
 end
 for _ = 1, tonumber(ARGV[4]) do
@@ -449,7 +449,7 @@ for _ = 1, tonumber(ARGV[4]) do
     local why = refused(id, ARGV[place + 1])
     if not why and not move(id, now + tonumber(ARGV[place + 2]) * 1000, LEASED) then why = 'missing' end
     if not why and ARGV[place + 3] == '1' then redis.call('HSET', bodies, id, ARGV[place + 4]) end
-    outcomes[#outcomes + 1] = why or 'ok:' .. renewed(id)
+    outcomes[#outcomes + 1] = why or 'ok:' .. new_receipt(id)
     place = place + 5
 end
 return {'ok', outcomes}
@@ -493,7 +493,7 @@ COUNTS: Final = (
 if missing() then return {'missing'} end
 if purge() then return {'again'} end
 local visible, invisible = counts()
-local leased, delayed = apart(invisible)
+local leased, delayed = leased_and_delayed(invisible)
 if redis.call('HEXISTS', state, 'paused') == 1 then visible, invisible = 0, visible + invisible end
 return {'ok', visible, invisible, leased, delayed, visible > 0 and oldest() or -1}
 """

@@ -48,7 +48,7 @@ from bridge.queues.redis.connections import RedisAddress, RedisConnections, Unsc
 ANSWER_S: Final = 5.0
 """Time-out of an answer; less than a listener's time-out R."""
 SCANNED: Final = 1000
-PARTS: Final = ("due", "receipts", "expires", "bodies", "queue", "once", "windows")
+KEY_SUFFIXES: Final = ("due", "receipts", "expires", "bodies", "queue", "once", "windows")
 SEARCHED_MAX: Final = 20_000
 """Up to so many keys of a database are scanned for similar names."""
 
@@ -178,7 +178,7 @@ class RedisStore(CheckedOnceStore):
             flags = [_known(item.id) for item in items]
             for item, ours in zip(items, flags, strict=True):
                 if ours:
-                    given += (item.id, _receipt(item.pop_receipt), *_more(item))
+                    given += (item.id, _receipt(item.pop_receipt), *_extra_arguments(item))
             counts.append(sum(flags))
             known.append(flags)
         (told,) = await self._run(scripts.SETTLE, queue, self._nonce(), *counts, *given)
@@ -229,7 +229,7 @@ class RedisStore(CheckedOnceStore):
 
     async def paused(self, queue: str) -> bool:
         """Return whether the queue is paused."""
-        return bool(await self._call("HEXISTS", self._keys(queue)[1 + PARTS.index("queue")], "paused"))
+        return bool(await self._call("HEXISTS", self._keys(queue)[1 + KEY_SUFFIXES.index("queue")], "paused"))
 
     async def _create(self, queue: str, metadata: dict[str, str] | None) -> bool:
         text = "" if metadata is None else json.dumps(metadata, ensure_ascii=False, sort_keys=True)
@@ -269,7 +269,7 @@ class RedisStore(CheckedOnceStore):
     def _keys(self, queue: str) -> tuple[str, ...]:
         """Return the keys of a queue, which are in one slot of a cluster."""
         stream = f"{self._prefix}:{{{parse_reference(queue)}}}"
-        return (stream, *(f"{stream}:{part}" for part in PARTS))
+        return (stream, *(f"{stream}:{part}" for part in KEY_SUFFIXES))
 
     async def _run(self, script: str, queue: str, *given: str | bytes | int) -> list[Any]:
         """Run a script; return its answer without the first word. Raises `QueueNotFound` and as `_call` does."""
@@ -302,7 +302,7 @@ def _receipt(receipt: object) -> bytes:
     return receipt.encode("utf-8", "surrogatepass") if isinstance(receipt, str) else b""
 
 
-def _more(item: Claim | Release | Extend) -> tuple[str | bytes | int, ...]:
+def _extra_arguments(item: Claim | Release | Extend) -> tuple[str | bytes | int, ...]:
     match item:
         case Release():
             return (item.after_ms, int(item.uncounted))

@@ -50,7 +50,7 @@ from tests.support.processes import PATIENCE_S
 
 # Private: `_api`, `_broker`, `_probe`, `_pull`, `_put_consumer`, `_wire`: replaced by a server that is silent, late
 # or wrong.
-# `_fit`: the streams that a store has checked.
+# `_checked_streams`: the streams that a store has checked.
 
 QUEUE = "shop/orders"
 LONG = 30.0
@@ -178,7 +178,7 @@ async def test_a_put_that_failed_tells_how_many_stand(answers: list[str], put: i
     """Of so many messages so many were put, and the outcome is unknown where any was, or may have been."""
     store, wire = JetStreamStore("nats://127.0.0.1:4222"), Scripted(answers)
     store._wire = wire  # type: ignore[assignment]
-    store._fit.add(NAMES.stream)
+    store._checked_streams.add(NAMES.stream)
     messages = [NewMessage(b"%d" % number) for number in range(len(answers))]
     if put == len(answers):
         assert [receipt.id for receipt in await store.put(QUEUE, messages)] == ["1", "2", "3"]
@@ -583,7 +583,7 @@ async def test_each_setting_of_a_consumer_fits_or_is_refused_at_its_first_use(
         if said == FITS:
             assert await goes_through(store, queue), settings
         elif isinstance(said, str):
-            store._fit.add(names.stream)
+            store._checked_streams.add(names.stream)
             await store.put(queue, [NewMessage(b"x")])
             uses = (lambda queue=queue: store.receive(queue), lambda queue=queue: store.depth(queue))
             for use in uses[: 1 if said == "paused" else 2]:
@@ -618,7 +618,7 @@ async def test_a_stream_of_others_that_hears_the_subject_gets_no_message(
         with pytest.raises(ConfigurationError, match=f"CREATE.{NAMES.stream} was rejected .*another stream has"):
             await store.put(QUEUE, [NewMessage(b"one")])
     assert (await ask(server, "STREAM.INFO.ORDERS"))["state"]["messages"] == 0
-    store._fit.add(NAMES.stream)  # it was there when it was looked for
+    store._checked_streams.add(NAMES.stream)  # it was there when it was looked for
     with pytest.raises(StoreError, match=f"{NAMES.stream} is gone, and the stream ORDERS stored the message"):
         await store.put(QUEUE, [NewMessage(b"one")])
     with pytest.raises(ConfigurationError, match="another stream has the subject"):

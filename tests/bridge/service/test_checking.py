@@ -11,7 +11,7 @@ from bridge.contract.jobs import Jobs, Spread
 from bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat, Running
 from bridge.core.settings import Periods, QueueRule, Tuning
 from bridge.observe.slices import at_once
-from bridge.queues.checked import near
+from bridge.queues.checked import similar_names
 from bridge.service.state import check, explain
 from bridge.service.state.answers import (
     Cluster,
@@ -458,13 +458,13 @@ def test_what_stops_a_queue_comes_before_what_slows_it() -> None:
 )
 def test_a_pattern_that_covers_nothing_is_warned_of(pattern: str, meant: str) -> None:
     """With the names that may be meant; one that is like no other is for queues to come (S37)."""
-    found = check.doubtful_grants({"worker": {"take": ["shop/*", pattern]}}, QUEUES, near)
+    found = check.doubtful_grants({"worker": {"take": ["shop/*", pattern]}}, QUEUES, similar_names)
     assert bool(found) == bool(meant)
     for each in found:
         assert (each.code, each.subject) == ("grant", "worker")
         assert each.what.startswith(f"take={pattern} matches no queue") and meant in each.what
         assert "queuebell key change worker" in each.advice
-    assert check.doubtful_grants({"worker": {"take": [pattern]}}, [], near) == []
+    assert check.doubtful_grants({"worker": {"take": [pattern]}}, [], similar_names) == []
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,14 @@ def test_wake_all() -> None:
     foretold(rig, numbers)
 
 
+def test_a_trigger_wakes_one_worker_of_several() -> None:
+    rig = Rig()
+    for number in [rig.join() for _ in range(3)]:
+        rig.settle_hello(number)
+    found = explained(rig)
+    assert (found.outcome, sum(session.gets for session in found.sessions)) == ("wakes", 1)
+
+
 def test_own_queues_are_explained_by_the_put() -> None:
     """With nothing visible a trigger adds nothing, and the next put goes to the first that takes messages."""
     rig = Rig()

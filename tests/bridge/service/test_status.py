@@ -454,8 +454,11 @@ def test_the_newest_count_of_the_poison_queue_is_shown() -> None:
     rig.say(supervisor, ListenerHeartbeat(7, {POISON: QueueBeat(depth=StoreDepth(1, 0, 0))}))
     assert (state(rig).buried, state(rig).buried_age_ms) == (1, 0)
     assert (state(rig, POISON).buried, "buried" in state(rig, POISON).untold) == (None, False)
+    other = rig.join("billing/zebras")
+    rig.settle_hello(other, "billing/zebras")
+    rig.say(other, ListenerHeartbeat(7, {"billing/zebras": QueueBeat(buried=BuriedCount(3, 0))}))
     view = at_once(overview.queues(rig.scheduler, rig.now, overview.Wanted(sort="buried"), lambda queue: True))
-    assert (view.totals.buried, view.rows[0].buried) == (1, 1)
+    assert (view.totals.buried, [row.buried for row in view.rows[:2]]) == (4, [3, 1])
 
 
 QUEUE_NOWHERE = "billing/orders"

@@ -153,6 +153,17 @@ async def test_what_is_no_frame_does_no_harm(payload: bytes) -> None:
         assert await peer.hello() == ["welcome", "wake"]
 
 
+async def test_a_hello_from_before_the_end_of_its_session_opens_none() -> None:
+    """The broker may deliver it again, or late; a newer one opens a session."""
+    async with site(MemoryServer()) as (bridge, _, peer):
+        await peer.hello()
+        await peer.say("bye")
+        assert bridge.listeners() == []
+        assert await peer.hello(seq=1) == []
+        assert bridge.listeners() == []
+        assert "welcome" in await peer.hello()
+
+
 async def test_the_will_of_a_connection_that_was_replaced_is_ignored() -> None:
     """The broker may find out long after the listener came back that its first connection is dead."""
     async with site(MemoryServer("mqtt")) as (bridge, bus, peer):

@@ -1,9 +1,9 @@
 """Check a configuration without starting anything, and the health of the bridge if one answers.
 
-Says what each configured rule promises and costs; with --live also whether the brokers, databases and the engine that
-the configuration names are reached from here. Exit code 0 where all is well, also with warnings, 1 where something is
-wrong with the bridge that runs or is not reached, 78 for a configuration that is wrong, 69 where --bridge was given and
-none answers.
+Shows the bound and the cost of each configured rule; with --live also whether the brokers, databases and the store of
+the configuration can be reached from here. Exit code 0 if all is well or there are only warnings, 1 if the running
+bridge has a problem or something cannot be reached, 78 for a wrong configuration, 69 if --bridge was given and none
+answers.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ QUEUES_ASKED: Final = 1000
 DEADLINE_S: Final = 30.0
 """Within which a bridge must have answered everything."""
 NO_KEYS_ADVICE: Final = (
-    "no token of this issuer is good until they can: see that its address is right (jwks) and reached from here; it is"
-    " asked again with the next token"
+    "no token of this issuer is accepted until then: check its address (jwks), and that it is reached from here; the"
+    " bridge asks again with the next token"
 )
 UNREACHED_BUS: Final = (
-    "a bridge here would start, and try again until it is there; what is published there meanwhile is found by a sweep"
+    "a bridge here would start and retry until it is there; work that is published there meanwhile is found by a sweep"
 )
-UNREACHED_STORE: Final = "a bridge here would refuse puts and receives until it is there; what is in it is safe"
+UNREACHED_STORE: Final = "a bridge here would refuse puts and receives until it is there; its messages are safe"
 OK: Final = 200
 GONE: Final = 404
 _PORT_UNKNOWN: Final = 4222
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--live",
         action="store_true",
-        help="also connect to each broker, database and engine that the configuration names, as serve would",
+        help="also connect to each broker, database and store of the configuration, as serve would",
     )
     add_client_arguments(parser, "bridge")
 
@@ -142,7 +142,7 @@ def _reach(settings: Settings) -> list[Reached]:
 
 
 def _show_reached(reached: list[Reached]) -> None:
-    print("reached from here:" if reached else "reached from here: no broker, database or engine is configured")
+    print("reached from here:" if reached else "reached from here: no broker, database or store is configured")
     for each in reached:
         if each.ok:
             print(f"  {each.name}: ok, {plain(each.detail)}")
@@ -217,7 +217,7 @@ def _keyless_issuers(settings: Settings) -> list[Problem]:
     from bridge.access.tokens import Tokens
 
     missing = asyncio.run(Tokens(settings.issuer, time.time).missing())
-    return [Problem("issuer", name, f"no keys can be had from {why}", NO_KEYS_ADVICE) for name, why in missing.items()]
+    return [Problem("issuer", name, f"no keys from {why}", NO_KEYS_ADVICE) for name, why in missing.items()]
 
 
 def _notices_suspend() -> bool:
@@ -332,11 +332,11 @@ def _show(rules: list[tuple[str, Numbers]], answers: list[_Told], amiss: list[Pr
     _show_rules(rules, on_engine=bool(answered) and all(told.on_engine for told in answered))
     if keda:
         print(
-            "  KEDA: a stream costs no count of own queues; one in another store is counted"
-            f" {3600 / REPEAT_S:.0f} times an hour for all who stream, and for polls"
+            "  KEDA: streams need no counts of own queues; a queue in another store is counted"
+            f" {3600 / REPEAT_S:.0f} times an hour for all streams together, and for polls"
         )
     if not _notices_suspend():
-        print("  this system has no clock that shows a suspend; after one, queues of other stores wait for a sweep")
+        print("  this system has no clock that notices a suspend; after one, messages in other stores wait for a sweep")
     if not answered:
         print(f"bridge: {'; '.join(str(told.unreachable) for told in answers)}; only the configuration was checked")
     for told in answered:
@@ -349,13 +349,15 @@ def _show_bridge(rules: list[tuple[str, Numbers]], told: _Told) -> None:
         f"bridge at {told.url}: {'something is wrong' if told.problems else 'all is well'}"
     )
     if told.numbers is None:
-        print("  it does not tell its own numbers: those above are of this command's configuration, not the bridge's")
+        print(
+            "  it does not report its own settings: those above are of this command's configuration, not the bridge's"
+        )
     elif [_numbers(match, numbers) for match, numbers in rules] == [
         _numbers(each.match, each) for each in told.numbers
     ]:
-        print("  it goes by these same numbers")
+        print("  it has the same settings")
     else:
-        print("  it goes by other numbers than this command's configuration; its own are:")
+        print("  its settings differ from this command's configuration:")
         _show_rules([(plain(each.match), each) for each in told.numbers], on_engine=told.on_engine)
     for each in told.rough:
         print(f"  {plain(each.queue)}: {plain(each.listener)}: {each.in_words()}")
@@ -370,7 +372,7 @@ def _show_problems(problems: list[Problem]) -> None:
 
 def _show_rules(rules: list[tuple[str, Numbers]], *, on_engine: bool) -> None:
     if on_engine:
-        print("  no queue is a bridge's own (they are in a store that several may serve); for all of them:")
+        print("  the queues are in a store that several bridges may serve; for all of them:")
     else:
         print(f"  own queues (of this bridge's service): {OWN_IN_WORDS}")
     for match, numbers in rules:

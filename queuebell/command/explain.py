@@ -1,6 +1,6 @@
-"""Say who would get a trigger of a queue now, on which channel, and why another would not.
+"""Show which listeners a trigger of a queue would wake now, on which channel, and why not the others.
 
-Nothing is changed by asking. Exit code 1 for a queue that the bridge never heard of, 69 where no bridge answers.
+It changes nothing. Exit code 1 for a queue that the bridge does not know, 69 if no bridge answers.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def run(args: argparse.Namespace) -> int:
     with BridgeClient(client_settings(args).bridge) as client:
         status, told = client.get(f"/v1/queues/{quote(queue)}/explain")
     if status == NOT_FOUND and client.refusal(told):
-        print(f"queuebell explain: the bridge at {client.url} never heard of {queue}", file=sys.stderr)
+        print(f"queuebell explain: the bridge at {client.url} does not know {queue}", file=sys.stderr)
         return 1
     if status != OK:
-        raise BusUnavailable(f"the bridge at {client.url} does not explain: it answered {status}")
+        raise BusUnavailable(f"the bridge at {client.url} cannot explain: it answered {status}")
     explained = client.understood(told, Explained)
     if args.json:
         print_json(explained)

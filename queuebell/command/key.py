@@ -1,6 +1,7 @@
-"""Make, list and revoke the keys of a bridge that asks for them, and print what brokers have to know of it.
+"""Create, list and revoke the keys of a bridge with --auth, and print the matching access lists for brokers.
 
-A running bridge follows within a second, without a restart. The access file is read and written here, on its machine.
+A running bridge applies a change within a second, without a restart. The command reads and writes the access file, so
+run it on the bridge's machine.
 """
 
 from __future__ import annotations
@@ -37,31 +38,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     subs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = subs.add_parser(
         "create",
-        help="make a key, and write it to standard output, once",
-        description="Make a key for a principal and write it to standard output. Nothing keeps it but its hash.",
+        help="create a key, and print it once",
+        description="Create a key for a principal and print it. Only its hash is stored.",
         allow_abbrev=False,
     )
     create.add_argument("principal", metavar="NAME", help="whose key it is: a producer's, a worker's, a person's")
-    create.add_argument("--days", type=float, metavar="N", help="the key expires after so many days (default: never)")
+    create.add_argument("--days", type=float, metavar="N", help="days until the key expires (default: never)")
     change = subs.add_parser(
         "change",
-        help="change what a principal may and what it may use, and make no key",
-        description="Change what a principal may, without a new key. A running bridge follows within a second.",
+        help="change the grants and limits of a principal",
+        description="Change the grants and limits of a principal. A running bridge applies it within a second.",
         allow_abbrev=False,
     )
-    change.add_argument("principal", metavar="NAME", help="whom it is about")
+    change.add_argument("principal", metavar="NAME", help="the principal to change")
     for sub in (create, change):
         _add_terms(sub)
-    list_ = subs.add_parser("list", help="show who has keys, and what they may", allow_abbrev=False)
+    list_ = subs.add_parser("list", help="list the keys, their principals and grants", allow_abbrev=False)
     list_.add_argument("--json", action="store_true", help="write JSON for scripts")
     revoke = subs.add_parser(
-        "revoke", help="end a key or certificate, or all of a principal, within a second", allow_abbrev=False
+        "revoke", help="revoke a key or certificate, or all of a principal, within a second", allow_abbrev=False
     )
-    revoke.add_argument("key", metavar="ID_OR_NAME", help="as 'queuebell key list' shows them")
+    revoke.add_argument("key", metavar="ID_OR_NAME", help="as shown by 'queuebell key list'")
     brokers = [
         subs.add_parser(
             name,
-            help=f"print what {server} has to be told, so that it grants the same",
+            help=f"print a configuration for {server} with the same grants",
             description=f"Print {what} for {server}, from the access file. Nothing in it is secret.",
             allow_abbrev=False,
         )
@@ -71,9 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     ]
     for broker in brokers:
-        broker.add_argument("--prefix", metavar="TOKEN", help="as of the bridge's brokers (default queuebell)")
+        broker.add_argument("--prefix", metavar="TOKEN", help="the prefix of the bridge's brokers (default queuebell)")
     for sub in (create, change, list_, revoke, *brokers):
-        sub.add_argument("--access", metavar="FILE", help="default DIR/access.json, DIR as in --data")
+        sub.add_argument("--access", metavar="FILE", help="default access.json in the --data directory")
         sub.add_argument("--data", metavar="DIR", help="the data directory of the bridge, default ./queuebell-data")
         sub.add_argument("--config", metavar="FILE", help="TOML file (default: $QUEUEBELL_CONFIG, or none)")
 
@@ -84,23 +85,23 @@ def _add_terms(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="VERB=PATTERN",
-        help=f"what the principal may from now on, instead of what it might before; repeatable."
-        f" VERB is one of {_VERBS}; PATTERN is '*', 'account/*' or 'account/queue'; '{_NOTHING}' alone is nothing",
+        help=f"what the principal may do, instead of what it could do before; repeatable."
+        f" VERB is one of {_VERBS}; PATTERN is '*', 'account/*' or 'account/queue'; '{_NOTHING}' alone grants nothing",
     )
     parser.add_argument(
         "--limit",
         action="append",
         default=[],
         metavar="LIMIT=N",
-        help=f"what the principal may use at most, all its keys together; repeatable."
-        f" LIMIT is one of {_LIMITS}; N 'none' takes one away",
+        help=f"a limit for all keys of the principal together; repeatable."
+        f" LIMIT is one of {_LIMITS}; N 'none' removes one",
     )
     parser.add_argument(
         "--certificate",
         action="append",
         default=[],
         metavar="NAME",
-        help="a client certificate of this name (DNS:..., URI:... or email:...) is the principal's; repeatable",
+        help="accept a client certificate with this name (DNS:..., URI:... or email:...) as the principal; repeatable",
     )
 
 
@@ -127,8 +128,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"revoked {what} of {whose}")
         if args.key in left.principals and any(left.principals[args.key].values()):
             print(
-                f"{args.key} is granted what it was: tokens of an issuer and accounts of the Azure endpoint that are"
-                f" its, if any, go on; queuebell key change {args.key} --allow {_NOTHING} ends them too"
+                f"{args.key} keeps its grants: its tokens of an issuer and accounts of the Azure endpoint, if any,"
+                f" still work; queuebell key change {args.key} --allow {_NOTHING} ends them too"
             )
         return 0
     listed = access_file.read(path)
@@ -164,15 +165,15 @@ def _create(args: argparse.Namespace, path: pathlib.Path) -> int:
 
 def _change(args: argparse.Namespace, path: pathlib.Path) -> int:
     if args.action == "create" and args.days is not None:
-        raise ConfigurationError("days: a certificate says itself until when it holds")
+        raise ConfigurationError("days: a certificate has its own expiry")
     if args.action == "change":
         if not (args.allow or args.limit or args.certificate):
-            raise ConfigurationError("change: what? --allow, --limit or --certificate says it")
+            raise ConfigurationError("change: needs --allow, --limit or --certificate")
         if args.principal not in access_file.read(path).principals:
-            raise ConfigurationError(f"{args.principal}: no principal is called so; `queuebell key list` shows them")
+            raise ConfigurationError(f"{args.principal}: there is no such principal; `queuebell key list` shows them")
     access_file.change(path, lambda listed: _with_terms(listed, args))
     for name in args.certificate:
-        print(f"who shows a certificate with {name} is {args.principal} from now on")
+        print(f"a certificate with {name} now means {args.principal}")
     return 0
 
 

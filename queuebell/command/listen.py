@@ -6,8 +6,8 @@
 A function is named MODULE:FUNCTION and gets a message. A command is run by /bin/sh for each message, with the body on
 standard input and QUEUEBELL_ID, QUEUEBELL_QUEUE and QUEUEBELL_ATTEMPT set, and QUEUEBELL_BURIAL (JSON) on one that was
 buried; exit code 0 deletes the message, 75 tries it again, 100 buries it, 101 puts it back where it failed, and any
-other is a failed attempt. SIGTERM and SIGINT stop in order, a second one at once: exit code 0, or 1 where a handler did
-not end within the grace, or at once, and was left. With --end-when-stuck it is 1 as well once no slot is left.
+other is a failed attempt. SIGTERM and SIGINT stop in order, a second one at once; the exit code is 0, or 1 if a handler
+had to be abandoned. With --end-when-stuck it is also 1 once no slot is left.
 """
 
 from __future__ import annotations
@@ -58,46 +58,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Declare what can be set about a listener, by whichever command runs one (`ListenSettings`)."""
-    parser.add_argument("--bridge", metavar="URL", help="whose wakes to hear (default: STORE, where that is a bridge)")
-    parser.add_argument("--pull-only", action="store_true", help="use no bridge: poll, with back-off")
+    parser.add_argument(
+        "--bridge", metavar="URL", help="the bridge that sends the wakes (default: STORE, if that is a bridge)"
+    )
+    parser.add_argument("--pull-only", action="store_true", help="poll with back-off, without a bridge")
     parser.add_argument("--config", metavar="FILE", help="TOML file with a table [listener]")
-    parser.add_argument("--name", help="label for people (default: host and process)")
-    parser.add_argument("--batch", metavar="N", help="messages a receive, 1 to 32, PostgreSQL to 256 (default 32)")
-    parser.add_argument("--concurrency", metavar="N", help="handlers of each queue at once (default 32)")
-    parser.add_argument("--pool", metavar="N", help="handlers of all queues together at once, instead")
-    parser.add_argument("--pool-weight", metavar="QUEUE=N,..", help="part of a queue while others have work (1)")
-    parser.add_argument("--pool-priority", metavar="QUEUE=N,..", help="0 (default) is served first")
-    parser.add_argument("--pool-reserved", metavar="QUEUE=N,..", help="slots that are this queue's alone (0)")
-    parser.add_argument("--pool-limit", metavar="QUEUE=N,..", help="most slots of a queue (as many as the pool)")
-    parser.add_argument("--visibility-timeout", metavar="S", help="lease in seconds, renewed while handling (30)")
+    parser.add_argument("--name", help="name shown in status (default: host and process)")
+    parser.add_argument("--batch", metavar="N", help="messages per receive, 1 to 32, PostgreSQL 256 (default 32)")
+    parser.add_argument("--concurrency", metavar="N", help="concurrent handlers of each queue (default 32)")
+    parser.add_argument("--pool", metavar="N", help="instead: concurrent handlers of all queues together")
+    parser.add_argument(
+        "--pool-weight", metavar="QUEUE=N,..", help="share of a queue while others have work (default 1)"
+    )
+    parser.add_argument("--pool-priority", metavar="QUEUE=N,..", help="queues with 0 (default) are served first")
+    parser.add_argument("--pool-reserved", metavar="QUEUE=N,..", help="slots reserved for this queue (default 0)")
+    parser.add_argument("--pool-limit", metavar="QUEUE=N,..", help="most slots of a queue (default: the pool)")
+    parser.add_argument(
+        "--visibility-timeout", metavar="S", help="lease in seconds, renewed while handling (default 30)"
+    )
     retry = RetryPolicy()
-    parser.add_argument("--max-attempts", metavar="N", help=f"then it is buried; 0 never (default {retry.attempts})")
-    parser.add_argument("--retry-first", metavar="S", help=f"the first pause, in seconds (default {retry.first_s:g})")
-    parser.add_argument("--retry-factor", metavar="X", help=f"each is so many times the one before ({retry.factor:g})")
-    parser.add_argument("--retry-ceiling", metavar="S", help=f"the longest pause (default {retry.ceiling_s:g})")
-    parser.add_argument("--retry-jitter", metavar="PART", help=f"how far pauses are spread, 0 to 1 ({retry.jitter:g})")
-    parser.add_argument("--retry-transient", metavar="NAME=N,..", help="for transient failures: first=5,attempts=20")
+    parser.add_argument(
+        "--max-attempts", metavar="N", help=f"attempts before burial; 0: never (default {retry.attempts})"
+    )
+    parser.add_argument(
+        "--retry-first", metavar="S", help=f"seconds before the first retry (default {retry.first_s:g})"
+    )
+    parser.add_argument("--retry-factor", metavar="X", help=f"growth of the pauses (default {retry.factor:g})")
+    parser.add_argument("--retry-ceiling", metavar="S", help=f"longest pause in seconds (default {retry.ceiling_s:g})")
+    parser.add_argument(
+        "--retry-jitter", metavar="PART", help=f"random spread of the pauses, 0 to 1 (default {retry.jitter:g})"
+    )
+    parser.add_argument(
+        "--retry-transient", metavar="NAME=N,..", help="others for transient failures: first=5,attempts=20"
+    )
     parser.add_argument("--poison-queue", metavar="ACCOUNT/QUEUE", help="default QUEUE-poison")
-    parser.add_argument("--handler-timeout", metavar="S", help="cancel a handler after so many seconds (no limit)")
+    parser.add_argument(
+        "--handler-timeout", metavar="S", help="seconds until a handler is cancelled (default: no limit)"
+    )
     parser.add_argument(
         "--end-when-stuck",
         action="store_const",
         const=True,
-        help="exit with 1 once handlers that ran out of time hold every slot, for a supervisor to restart the worker",
+        help="exit with 1 once timed-out handlers hold every slot, so that a supervisor restarts the worker",
     )
-    parser.add_argument("--claim-check", metavar="URL", help="blob store of bodies that producers put aside (none)")
-    parser.add_argument("--ledger", metavar="URL", help="table store: handle each message to its end once (none)")
-    parser.add_argument("--grace", metavar="S", help="how long a stop waits for handlers (default 20)")
-    parser.add_argument("--metrics", metavar="HOST:PORT", help="/metrics for Prometheus; port 0 is a free one (none)")
-    parser.add_argument(
-        "--insecure-public", action="store_const", const=True, help="show metrics where others can reach them"
-    )
+    parser.add_argument("--claim-check", metavar="URL", help="blob store of large bodies (default: none)")
+    parser.add_argument("--ledger", metavar="URL", help="table store, to complete each message once (default: none)")
+    parser.add_argument("--grace", metavar="S", help="seconds that a stop waits for handlers (default 20)")
+    parser.add_argument("--metrics", metavar="HOST:PORT", help="serve /metrics for Prometheus (default: none)")
+    parser.add_argument("--insecure-public", action="store_const", const=True, help="serve metrics on a public address")
     parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Listen until a signal, and return 0 after a stop in order; leave with 1 where handlers do not end."""
+    """Listen until a signal, and return 0; exit with 1 if a handler has to be abandoned."""
     settings = load(args.config, options=vars(args))
     check_store(args.store)
     queues = args.queue.split(",")
@@ -122,13 +136,13 @@ def run(args: argparse.Namespace) -> int:
 def listen(
     store: str, queues: list[str], handler: Callable[..., Any], settings: ListenSettings, *, pull_only: bool
 ) -> None:
-    """Listen until a signal, and return after a stop in order; leave with 1 where handlers do not end."""
+    """Listen until a signal; exit with 1 if a handler has to be abandoned."""
     bridge: str | PullOnly | None = PULL_ONLY if pull_only else settings.bridge
     if isinstance(bridge, str):
         bridge = with_prefix(bridge, settings.prefix)
     elif bridge is None and not is_http(store):
         raise ConfigurationError(
-            "bridge: there is none at this store; name one with --bridge URL, or say --pull-only to poll without one"
+            "bridge: this store has none; name one with --bridge URL, or give --pull-only to poll without one"
         )
     asyncio.run(_until_told(store, queues, handler, bridge, settings))
 
@@ -136,7 +150,7 @@ def listen(
 async def _until_told(
     url: str, queues: list[str], handler: Callable[..., Any], bridge: str | PullOnly | None, settings: ListenSettings
 ) -> None:
-    """Listen, and leave from within the loop if need be: its end would wait for what does not end."""
+    """Listen; exit from within the loop if a handler hangs, because closing the loop would wait for it."""
     threads = CountedThreads()
     asyncio.get_running_loop().set_default_executor(threads)
     try:
@@ -146,7 +160,7 @@ async def _until_told(
         leave(UNENDED)
     unended += await threads.settle()
     if unended:
-        log.error("calls of a handler that do not end: %d; the process ends without them", unended)
+        log.error("the process ends although %d calls of a handler are still running", unended)
         leave(UNENDED)
 
 
@@ -199,7 +213,7 @@ def load_function(spec: str) -> Callable[..., Any]:
     module_name, colon, path = spec.partition(":")
     if not colon or not module_name or not path:
         raise ConfigurationError("a handler is MODULE:FUNCTION, for example orders:handle")
-    # A console script has its own directory on the path, not the one that the user stands in.
+    # A console script has its own directory on the path, not the current one.
     here = os.getcwd()  # noqa: PTH109 - a text is what sys.path holds
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -209,13 +223,13 @@ def load_function(spec: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise ConfigurationError(f"module {module_name} needs {error.name}, which is not installed") from error
-        raise ConfigurationError(f"there is no module {module_name} here or among the installed ones") from None
+        raise ConfigurationError(f"there is no module {module_name}, neither here nor installed") from None
     for part in path.split("."):
         value = getattr(value, part, None)
         if value is None:
             raise ConfigurationError(f"module {module_name} has no {path}")
     if not callable(value):
-        raise ConfigurationError(f"{spec} is no function")
+        raise ConfigurationError(f"{spec} is not a function")
     function: Callable[..., Any] = value
     try:
         kind_of(function)

@@ -1,7 +1,4 @@
-"""The table of subcommands, each loaded when it is called, and what becomes of their errors.
-
-This is the composition root: the only place that names both packages, and it names them as text.
-"""
+"""The command line: its subcommands, each imported when it is called, and the exit codes of their errors."""
 
 from __future__ import annotations
 
@@ -38,17 +35,19 @@ class Subcommand(NamedTuple):
 
 SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "serve": Subcommand("queuebell.command.serve", "run the bridge and its queue service"),
-    "demo": Subcommand("queuebell.demo.cli", "real work for real processes, and the bill"),
+    "demo": Subcommand("queuebell.demo.cli", "run real work in real processes, and show what it costs"),
     "publish": Subcommand("queuebell.command.publish", "tell the bridge that work was put on a queue"),
     "listen": Subcommand("queuebell.command.listen", "handle a queue's messages with a Python function or any command"),
     "scale": Subcommand("queuebell.command.scale", "start workers when work comes, and end them when there is none"),
     "queue": Subcommand("queuebell.command.queue", "put, get, peek at and manage queues", nested=True),
-    "key": Subcommand("queuebell.command.key", "make, list and revoke the keys of a bridge with --auth", nested=True),
-    "status": Subcommand("queuebell.command.status", "show how the bridge, its listeners and its queues stand"),
-    "top": Subcommand("queuebell.command.top", "show the queues live, those in trouble first"),
-    "explain": Subcommand("queuebell.command.explain", "say who would get a trigger now, and why others would not"),
-    "check": Subcommand("queuebell.command.check", "check a configuration, and the health of the bridge if one runs"),
-    "completion": Subcommand("queuebell.command.completion", "have bash, zsh or fish complete what you type"),
+    "key": Subcommand("queuebell.command.key", "create, list and revoke the keys of a bridge with --auth", nested=True),
+    "status": Subcommand("queuebell.command.status", "show the state of the bridge, its listeners and its queues"),
+    "top": Subcommand("queuebell.command.top", "show the queues live, those with problems first"),
+    "explain": Subcommand(
+        "queuebell.command.explain", "show which listeners a trigger would wake now, and why not the others"
+    ),
+    "check": Subcommand("queuebell.command.check", "check a configuration, and the bridge if one is running"),
+    "completion": Subcommand("queuebell.command.completion", "set up completion in bash, zsh or fish"),
 }
 
 

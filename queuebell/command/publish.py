@@ -1,7 +1,7 @@
 """Tell the bridge that messages were put on a queue, once.
 
-Exit code 69 where no bridge answers, 1 where one refuses the key. The queue service tells its own bridge of every
-put: this is for queues that live elsewhere.
+For queues in other stores: the queue service tells its own bridge of each put. Exit code 69 if no bridge answers, 1 if
+it refuses the key.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from queuebell.command.client import add_client_arguments, bus_address, print_js
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``publish``."""
     parser.add_argument(
-        "queue", metavar="ACCOUNT/QUEUE", help="or ACCOUNT/QUEUE:COUNT: the partition of --key, or without one all"
+        "queue",
+        metavar="ACCOUNT/QUEUE",
+        help="or ACCOUNT/QUEUE:COUNT for the partition of --key, or for all without a key",
     )
-    parser.add_argument("--key", help="the key that the messages were put by, of a partitioned queue")
+    parser.add_argument("--key", help="of a partitioned queue, the key of the messages")
     parser.add_argument("--size", type=int, default=1, metavar="N", help="how many messages were put (default 1)")
     parser.add_argument(
-        "--not-before-ms", type=int, default=0, metavar="MS", help="they become visible only after so many milliseconds"
+        "--not-before-ms", type=int, default=0, metavar="MS", help="milliseconds until the messages become visible"
     )
-    parser.add_argument("--id", help="name of this very publish; repeat one only to repeat the publish")
-    parser.add_argument("--source", help="who publishes (default: random)")
+    parser.add_argument("--id", help="id of this publish; use the same one only to repeat it")
+    parser.add_argument("--source", help="name of the publisher (default: random)")
     parser.add_argument("--traceparent", help="W3C trace context")
     add_client_arguments(parser, "bridge")
 

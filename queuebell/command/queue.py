@@ -1,7 +1,7 @@
 """Put, get, peek at and manage the queues of a store, by default those of the bridge's queue service.
 
-It talks to the service and never opens its file. The service tells its bridge of every put; for a store elsewhere name
-the bridge with --bridge, and a put is published there.
+It talks to the service and never opens its file. The service tells its bridge of each put; for another store, --bridge
+names the bridge to publish each put to.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Action = Callable[[QueueStore, argparse.Namespace], Awaitable[int]]
 
 _PUTS: Final = frozenset({"put", "import", "replay"})
 _OF_PARTITIONS: Final = frozenset({"put", "get", "peek", "create", "clear", "delete", "pause", "resume", "depth"})
-"""What is done with all partitions of a queue, too; the rest takes one queue."""
-_SERVICE: Final = "where the queue service is, if no --store is named"
+"""The actions that also take all partitions of a queue; the others take one queue."""
+_SERVICE: Final = "and the queue service, if no --store is given"
 _PUBLISHES: Final = (
-    f"publish the put there (default: publish nothing; the queue service tells its own bridge); {_SERVICE}"
+    f"publish each put to this bridge (default: none; the queue service tells its own bridge); {_SERVICE}"
 )
 _DONE: Final = 204
 _CONFLICT: Final = 409
@@ -65,65 +65,73 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "put", "put messages: the arguments, the --file ones, or each line of standard input", queue_transfer.put
     )
     put.add_argument("bodies", nargs="*", metavar="BODY")
-    put.add_argument("--file", action="append", default=[], metavar="FILE", help="one message of this file's bytes")
-    put.add_argument("--key", help="put to the partition of this key (default: to all partitions in turn)")
-    put.add_argument("--id", help="put the one message once, however often it is sent; workers see it as its key")
+    put.add_argument("--file", action="append", default=[], metavar="FILE", help="put this file as one message")
+    put.add_argument("--key", help="put to the partition of this key (default: to each partition in turn)")
     put.add_argument(
-        "--existing", action="store_true", help="refuse a queue that does not exist, and name one that may be meant"
+        "--id", help="put the message once, even if the command is repeated; workers see the id as the message's key"
+    )
+    put.add_argument(
+        "--existing", action="store_true", help="refuse a queue that does not exist, and suggest a similar name"
     )
     put.add_argument(
         "--header", action="append", default=[], metavar="NAME=VALUE", help="a header of each message; repeatable"
     )
-    put.add_argument("--delay-ms", type=int, default=0, metavar="MS", help="visible only after so many milliseconds")
-    put.add_argument("--ttl-s", type=int, default=-1, metavar="S", help="expires after so many seconds (-1: never)")
+    put.add_argument("--delay-ms", type=int, default=0, metavar="MS", help="milliseconds until it becomes visible")
+    put.add_argument("--ttl-s", type=int, default=-1, metavar="S", help="seconds until it expires (default -1: never)")
 
     get = action("get", "take messages: write each body on a line of its own, then delete it", queue_transfer.get)
-    get.add_argument("--max", type=int, default=1, metavar="N", help="at most so many (default 1)")
-    get.add_argument("--visibility-s", type=float, default=30.0, metavar="S", help="lease while writing (default 30)")
+    get.add_argument("--max", type=int, default=1, metavar="N", help="at most this many (default 1)")
+    get.add_argument(
+        "--visibility-s",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="lease in seconds while it is written (default 30)",
+    )
     get.add_argument(
         "--keep",
         action="store_true",
-        help="do not delete; they come back when the lease ends, and that is no attempt where the store can say so",
+        help="do not delete; the messages come back when the lease ends, uncounted where the store allows it",
     )
 
     peek = action("peek", "show visible messages without taking them", queue_transfer.peek)
-    peek.add_argument("--max", type=int, default=32, metavar="N", help="at most so many, 1 to 32 (default 32)")
+    peek.add_argument("--max", type=int, default=32, metavar="N", help="at most this many, 1 to 32 (default 32)")
 
-    export = action("export", "write all visible messages as JSON lines, and give them back", queue_transfer.export)
+    export = action("export", "write all visible messages as JSON lines; they stay in the queue", queue_transfer.export)
     export.add_argument("--file", metavar="FILE", help="default: standard output")
     export.add_argument(
-        "--delete", action="store_true", help="delete them once they are written, behind what FILE holds already"
+        "--delete", action="store_true", help="append to FILE, and delete the messages once they are written"
     )
-    import_ = action("import", "put messages from JSON lines as export writes them", queue_transfer.import_)
+    import_ = action("import", "put the messages of an export", queue_transfer.import_)
     import_.add_argument("--file", metavar="FILE", help="default: standard input")
     import_.add_argument(
-        "--once", action="store_true", help="put each under an id of its own, so that doing it again doubles nothing"
+        "--once", action="store_true", help="put each under its own id, so that a repeated import adds nothing"
     )
 
-    create = action("create", "make a queue; does nothing where it stands", _create)
+    create = action("create", "create a queue, if it does not exist", _create)
     create.add_argument("--metadata", action="append", default=[], metavar="KEY=VALUE")
-    list_ = action("list", "name the queues", _list, queue=False)
+    list_ = action("list", "list the queues", _list, queue=False)
     list_.add_argument("--prefix", default="", metavar="TEXT")
     simple: list[tuple[str, str, Action]] = [
         ("clear", "remove every message of a queue", _clear),
         ("delete", "remove a queue and its messages", _delete),
-        ("pause", "give out no message of a queue until it is resumed; puts go on", _pause),
-        ("resume", "give out a paused queue's messages again, and wake its workers", _resume),
+        ("pause", "deliver no messages of a queue until it is resumed; puts still work", _pause),
+        ("resume", "deliver a paused queue's messages again, and wake its workers", _resume),
     ]
     for name, summary, call in simple:
         action(name, summary, call)
-    depth = action("depth", "count a queue's messages; --json also says how long the oldest has waited", _depth)
-    depth.add_argument("--oldest", action="store_true", help="say how long the oldest has waited in plain words too")
-    summary = "put buried messages back where they failed, and delete them here"
+    depth = action("depth", "count a queue's messages; with --json also the age of the oldest", _depth)
+    depth.add_argument("--oldest", action="store_true", help="also show the age of the oldest message")
+    summary = "move buried messages back to the queue where they failed"
     replay.add_arguments(action("replay", summary, replay.run))
     for name, sub in subs.choices.items():
         add_client_arguments(sub, "store")
         sub.add_argument("--bridge", metavar="URL", help=_PUBLISHES if name in _PUTS else _SERVICE)
-    summary = "have the bridge forget a queue of another store that is gone, or was a mistake; no store is asked"
+    summary = "make the bridge forget a queue of another store that is gone or was a mistake; no store is changed"
     forget = subs.add_parser("forget", help=summary, description=summary, allow_abbrev=False)
     forget.add_argument("queue", metavar="ACCOUNT/QUEUE")
     add_client_arguments(forget, "bridge")
-    summary = "make or migrate the tables of a store that needs some"
+    summary = "create or migrate the tables of a store that needs them"
     init = subs.add_parser("init", help=summary, description=summary, allow_abbrev=False)
     queue_init.add_arguments(init)
     add_client_arguments(init)
@@ -147,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "create":
         args.entries = _metadata(args.metadata)
     settings = client_settings(args)
-    # Whoever names a bridge and no store means the queue service of that bridge.
+    # A bridge without a store means the queue service of that bridge.
     unnamed = args.store is None and settings.store == DEFAULT_BRIDGE
     url = settings.bridge if unnamed and settings.bridge.startswith("http") else settings.store
     if url.startswith(_LOCAL_SCHEMES):
@@ -159,7 +167,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _take_address(args: argparse.Namespace) -> None:
-    """Tell an address as first operand from the queue: `queue put URL QUEUE BODY`, as in `queue init` and `listen`."""
+    """Accept the store's address as the first operand: `queue put URL QUEUE BODY`, as in `queue init` and `listen`."""
     first = args.address
     if first is None or _ADDRESS(first) is None:
         if first is not None and hasattr(args, "bodies"):
@@ -191,18 +199,20 @@ async def _with_store(url: str, args: argparse.Namespace) -> int:
         if args.warns and code == 0 and not args.nothing and not await queue_transfer.triggers(store):
             # A sleeping worker would otherwise find it at the next sweep.
             print(
-                "queuebell queue: no trigger was sent: a sleeping worker may find this a minute later; name the bridge "
+                "queuebell queue: no trigger was sent: an idle worker may find this a minute later; name the bridge "
                 "with --bridge, or run 'queuebell publish'",
                 file=sys.stderr,
             )
         return code
     except QueueNotFound as error:
-        # A store's own words repeat nothing that it was given; here it is the caller's own.
+        # A store's message does not repeat the name; the caller gave it, so it may be shown.
         if args.queue not in str(error):
             error.add_note(args.queue)
         raise
     except NoQueueService as error:
-        raise StoreUnavailable(f"{error}. Is the address right? queuebell serve says its own when it starts") from None
+        raise StoreUnavailable(
+            f"{error}. Is the address right? queuebell serve prints its own when it starts"
+        ) from None
     except StoreUnavailable as error:
         if url.startswith("http") and url not in str(error):  # other addresses may hold a secret
             error.add_note(f"at {url}")
@@ -212,7 +222,7 @@ async def _with_store(url: str, args: argparse.Namespace) -> int:
 
 
 class _OneQueue:
-    """A queue by itself, asked as `PartitionedQueue` is for all partitions of one."""
+    """A single queue with the methods of `PartitionedQueue`."""
 
     def __init__(self, store: QueueStore, queue: str) -> None:
         self._store = store
@@ -238,9 +248,9 @@ def _whole(store: QueueStore, args: argparse.Namespace) -> _OneQueue | Partition
 async def _create(store: QueueStore, args: argparse.Namespace) -> int:
     new = await _whole(store, args).create(args.entries)
     if args.partitions is None:
-        return _tell(args, {"created": bool(new)}, "created" if new else "stands already")
+        return _tell(args, {"created": bool(new)}, "created" if new else "already exists")
     stood = args.partitions.count - new
-    return _tell(args, {"created": new}, f"created {new}" + (f"; {stood} stand already" if stood else ""))
+    return _tell(args, {"created": new}, f"created {new}" + (f"; {stood} already exist" if stood else ""))
 
 
 def _metadata(pairs: list[str]) -> dict[str, str] | None:
@@ -281,7 +291,7 @@ async def _clear(store: QueueStore, args: argparse.Namespace) -> int:
 
 
 async def _delete(store: QueueStore, args: argparse.Namespace) -> int:
-    """Delete; 1 where there was nothing to delete, which is most likely a slip of the pen."""
+    """Delete; 1 if the queue did not exist, which is most likely a typing error."""
     stood = set((await _depths(store, args)).values()) != {None}
     await _whole(store, args).delete()
     if stood:
@@ -292,10 +302,10 @@ async def _delete(store: QueueStore, args: argparse.Namespace) -> int:
 
 
 def _forget(args: argparse.Namespace) -> int:
-    """Have the bridge forget a queue and what was announced there; 1 where it never heard of it, or will not."""
+    """Make the bridge forget a queue and its triggers; 1 if it does not know the queue, or refuses."""
     queue = parse_physical(args.queue)
     forgotten, refusals, gone = False, {}, []
-    # Each of several knows names by itself.
+    # Each bridge has its own list of queues.
     for where in http_addresses(client_settings(args).bridge, "bridge"):
         try:
             with BridgeClient(where.url) as client:
@@ -305,7 +315,7 @@ def _forget(args: argparse.Namespace) -> int:
                 elif status in _REFUSED and isinstance(answer, dict):
                     refusals[status] = client.refusal(answer).get("detail")
                 else:
-                    raise BusUnavailable(f"the bridge at {client.url} does not forget: it answered {status}")
+                    raise BusUnavailable(f"the bridge at {client.url} cannot forget a queue: it answered {status}")
         except BusUnavailable as error:
             gone.append(str(error))
     if gone:
@@ -332,7 +342,7 @@ async def _depths(store: QueueStore, args: argparse.Namespace) -> dict[str, Dept
 
 
 async def _depth(store: QueueStore, args: argparse.Namespace) -> int:
-    """Count; of partitions the sum and each, for how unevenly the work lies is what one wants to see."""
+    """Count; of partitions the sum and each one, which shows how evenly the work is spread."""
     depths = await _depths(store, args)
     found = [depth for depth in depths.values() if depth is not None]
     if not found:

@@ -110,12 +110,12 @@ async def _put_once(store: QueueStore, bodies: list[bytes], args: argparse.Names
     if args.json:
         print_json({"queue": args.queue, "put": int(new), "id": args.id})
     else:
-        print(f"{args.queue}: {'put 1' if new else 'put 0; this very message was put before'}")
+        print(f"{args.queue}: {'put 1' if new else 'put 0; this message was put before'}")
     return 0
 
 
 async def get(store: QueueStore, args: argparse.Namespace) -> int:
-    """Take messages, write them, and delete what was written; a crash between the two shows them again."""
+    """Take messages, write them, then delete them; after a crash in between they come again."""
     if args.max < 1:
         raise BadInput("bad_parameter", "--max is at least 1")
     await _of_each(args, lambda queue, left: _get(store, queue, left, args))
@@ -181,9 +181,9 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
         await leases.release_all()
     # By the count before it: some stores count what an export has given back as leased for a while.
     hidden = 0 if there is None else min(there.invisible, max(0, there.visible + there.invisible - len(seen)))
-    more = f"; {hidden} are leased or delayed and were left out" if hidden else ""
+    more = f"; {hidden} leased or delayed messages were left out" if hidden else ""
     if seen and not args.delete and not able.uncounted_release:
-        more += "; this store counts each hand-out and takes none back, so that it cost each of them one attempt"
+        more += "; this store counts each delivery, so that the export cost each message one attempt"
     print(f"{args.queue}: exported {len(seen)}{more}", file=sys.stderr)
     return 0
 
@@ -312,7 +312,7 @@ async def putting(
         await queue.close()
     if publisher.state().unsent and not await triggers(store):
         print(
-            "queuebell queue: the messages are safe, but no bridge took the trigger: a sleeping worker may find them a "
+            "queuebell queue: the messages are safe, but no bridge took the trigger: an idle worker may find them a "
             "minute later. Once the bridge is reachable, run 'queuebell publish'",
             file=sys.stderr,
         )

@@ -9,7 +9,7 @@ What follows -- is one worker: a program that runs a Listener of this queue and 
 --actuator exec, a command that is told in place of {} how many there should be. A file has one table [[scale]] for each
 queue, with the options as keys. Workers' output is passed on to standard error, each line with its queue and its worker
 before it. SIGTERM and SIGINT end all workers in order, a second one at once; units of systemd go on. SIGHUP reads the
-file anew.
+file again.
 """
 
 from __future__ import annotations
@@ -145,26 +145,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``scale``."""
     parser.add_argument("store", metavar="STORE", nargs="?", help="where the messages wait")
     parser.add_argument("queue", metavar="ACCOUNT/QUEUE", nargs="?")
-    parser.add_argument("command", metavar="COMMAND", nargs="*", help="one worker, or what exec calls; it follows --")
+    parser.add_argument("command", metavar="COMMAND", nargs="*", help="after --: one worker, or the command for exec")
     parser.add_argument("--config", metavar="FILE", help="TOML file with tables [[scale]], instead of the operands")
     parser.add_argument(
         "--actuator", metavar="KIND", type=_kept, help="what starts workers: process (default), exec or systemd"
     )
     parser.add_argument("--unit", metavar="NAME@", help="systemd: the template of the workers' units")
     parser.add_argument("--user", action="store_const", const=True, help="systemd: units of this user's own systemd")
-    parser.add_argument("--bridge", metavar="URL", help="whose wakes to hear (default: STORE, where that is a bridge)")
-    parser.add_argument("--pull-only", action="store_const", const=True, help="use no bridge: count, with back-off")
-    parser.add_argument("--name", help="label for people (default: host and process)")
+    parser.add_argument(
+        "--bridge", metavar="URL", help="the bridge that sends the wakes (default: STORE, if that is a bridge)"
+    )
+    parser.add_argument("--pull-only", action="store_const", const=True, help="count with back-off, without a bridge")
+    parser.add_argument("--name", help="name shown in status (default: host and process)")
     parser.add_argument("--min", metavar="N", help=f"workers that always run (default {_LIMITS.minimum})")
     parser.add_argument("--max", metavar="N", help=f"workers that run at most (default {_LIMITS.maximum})")
-    parser.add_argument("--idle", metavar="S", help=f"a worker idle for so long ends (default {_LIMITS.idle_s:g})")
-    parser.add_argument("--per-process", metavar="N", help=f"messages a worker is worth ({_LIMITS.per_process})")
-    parser.add_argument("--start-rate", metavar="N", help=f"most starts in a second (default {_LIMITS.start_rate})")
     parser.add_argument(
-        "--start-timeout", metavar="S", help=f"a worker is ready by then, or ended ({_LIMITS.start_timeout_s:g})"
+        "--idle", metavar="S", help=f"seconds until an idle worker is ended (default {_LIMITS.idle_s:g})"
     )
-    parser.add_argument("--grace", metavar="S", help="process: what a worker gets between SIGTERM and SIGKILL (30)")
-    parser.add_argument("--trust-count", action="store_const", const=True, help="Azure, SQS: believe that 0 is 0")
+    parser.add_argument("--per-process", metavar="N", help=f"messages per worker (default {_LIMITS.per_process})")
+    parser.add_argument("--start-rate", metavar="N", help=f"most starts per second (default {_LIMITS.start_rate})")
+    parser.add_argument(
+        "--start-timeout",
+        metavar="S",
+        help=f"seconds until a worker must be ready (default {_LIMITS.start_timeout_s:g})",
+    )
+    parser.add_argument("--grace", metavar="S", help="process: seconds between SIGTERM and SIGKILL (default 30)")
+    parser.add_argument("--trust-count", action="store_const", const=True, help="Azure, SQS: trust a count of 0")
     parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
 

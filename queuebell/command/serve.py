@@ -1,7 +1,7 @@
 """Run the bridge and its queue service until SIGTERM or SIGINT.
 
-Once it is ready, one line on standard output says where; logs go to standard error. Every option can also be set in
-the configuration file or as QUEUEBELL_<OPTION> in the environment; the command line wins.
+Once it is ready, it prints one line with its address on standard output; logs go to standard error. Every option can
+also be set in the configuration file or as QUEUEBELL_<OPTION> in the environment; the command line wins.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         metavar="URL",
-        help="keep the queues in this PostgreSQL (postgres://), Redis (redis://) or JetStream (nats://) and not in a"
-        " file; other bridges may serve the same at once (a password belongs into QUEUEBELL_STORE or the file)",
+        help="keep the queues in PostgreSQL (postgres://), Redis (redis://) or JetStream (nats://) instead of a file;"
+        " several bridges may share it (put a password in QUEUEBELL_STORE or the file, not here)",
     )
     parser.add_argument(
         "--nats",
@@ -54,81 +54,98 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--azure-queue",
         metavar="HOST:PORT",
-        help="speak the Azure Queue Storage REST API there, as the emulator does on 127.0.0.1:10001",
+        help="serve the Azure Queue Storage REST API at this address (the emulator uses 127.0.0.1:10001)",
     )
-    parser.add_argument("--azure-cert", metavar="FILE", help="PEM certificates for it: HTTPS instead of HTTP")
-    parser.add_argument("--azure-key", metavar="FILE", help="PEM private key for it")
+    parser.add_argument("--azure-cert", metavar="FILE", help="PEM certificates of the Azure endpoint, for HTTPS")
+    parser.add_argument("--azure-key", metavar="FILE", help="PEM private key of the Azure endpoint")
     parser.add_argument(
         "--azure-relay",
         metavar="HOST:PORT=URL",
         action="append",
-        help="pass requests on to another Azure Queue endpoint; puts to it are triggers; repeatable",
+        help="forward requests to another Azure Queue endpoint, and treat puts as triggers; repeatable",
     )
     parser.add_argument(
-        "--keda", metavar="HOST:PORT", help="tell KEDA there how much work there is (gRPC), for pods that it starts"
+        "--keda",
+        metavar="HOST:PORT",
+        help="serve KEDA's external scaler (gRPC) there, so that KEDA starts pods",
     )
-    parser.add_argument("--keda-cert", metavar="FILE", help="PEM certificates for it (default: --tls-cert)")
-    parser.add_argument("--keda-key", metavar="FILE", help="PEM private key for it (default: --tls-key)")
+    parser.add_argument("--keda-cert", metavar="FILE", help="PEM certificates of KEDA's port (default: --tls-cert)")
+    parser.add_argument("--keda-key", metavar="FILE", help="PEM private key of KEDA's port (default: --tls-key)")
     parser.add_argument(
-        "--keda-client-ca", metavar="FILE", help="PEM certificates of those who sign KEDA's, which it then has to show"
+        "--keda-client-ca",
+        metavar="FILE",
+        help="PEM certificates of the authorities that sign KEDA's certificate, which is then required",
     )
     parser.add_argument(
-        "--postgres", metavar="URL", action="append", help="take triggers from this PostgreSQL's NOTIFY; repeatable"
+        "--postgres", metavar="URL", action="append", help="take triggers from NOTIFY of this PostgreSQL; repeatable"
     )
     parser.add_argument(
         "--cluster",
         metavar="NAME",
-        help="take turns with the other bridges of this name on the same NATS, all with the same --store or all"
-        " without: one look a trigger and not one of each",
+        help="share the work with the other bridges of this cluster on the same NATS, so that one of them checks the"
+        " queue after a trigger and not each; all have the same --store, or none has one",
     )
     parser.add_argument("--prefix", metavar="TOKEN", help="first token of subjects and topics (default queuebell)")
     parser.add_argument(
-        "--ready-requires", metavar="NAMES", help="buses without which /readyz is 503 (default all), e.g. nats,mqtt"
+        "--ready-requires",
+        metavar="NAMES",
+        help="buses that must be connected for /readyz to be 200 (default all), e.g. nats,mqtt",
     )
     parser.add_argument(
-        "--allowed-hosts", metavar="NAMES", help="further names that a Host header may carry, separated by commas"
+        "--allowed-hosts", metavar="NAMES", help="more host names to accept in the Host header, separated by commas"
     )
     parser.add_argument(
         "--insecure-public",
         action="store_const",
         const=True,
-        help="listen where others can reach it, although it is without authentication or TLS",
+        help="listen on a public address without authentication or TLS",
     )
     parser.add_argument(
-        "--auth", action="store_const", const=True, help="ask everybody for a key, as 'queuebell key' makes them"
+        "--auth",
+        action="store_const",
+        const=True,
+        help="require a key for each request ('queuebell key create' makes one)",
     )
-    parser.add_argument("--access", metavar="FILE", help="who may do what (default DIR/access.json, DIR as in --data)")
+    parser.add_argument(
+        "--access", metavar="FILE", help="the file of keys and grants (default access.json in the --data directory)"
+    )
     parser.add_argument(
         "--trust-brokers",
         action="store_const",
         const=True,
-        help="with --auth: a broker's own access list decides who may ring and who may hear wakes there"
-        " ('queuebell key nats' and 'queuebell key mqtt' print one)",
+        help="with --auth: let each broker's own access list decide who may publish triggers and receive wakes there"
+        " ('queuebell key nats' and 'queuebell key mqtt' print such a list)",
     )
-    parser.add_argument("--tls-cert", metavar="FILE", help="PEM certificates: HTTPS instead of HTTP")
-    parser.add_argument("--tls-key", metavar="FILE", help="PEM private key for it")
+    parser.add_argument("--tls-cert", metavar="FILE", help="PEM certificates, for HTTPS")
+    parser.add_argument("--tls-key", metavar="FILE", help="PEM private key")
     parser.add_argument(
-        "--tls-client-ca", metavar="FILE", help="PEM certificates of those who sign the certificates of clients"
-    )
-    parser.add_argument(
-        "--tls-client", metavar="MODE", help="optional (default) or required: whether a client has to show one"
-    )
-    parser.add_argument("--synchronous", metavar="MODE", help="FULL (default) or NORMAL: what a power cut may lose")
-    parser.add_argument(
-        "--put-window-s", metavar="S", help="remember the ids of PUT .../messages/ID so long at least (default 600)"
+        "--tls-client-ca", metavar="FILE", help="PEM certificates of the authorities that sign client certificates"
     )
     parser.add_argument(
-        "--put-waiting-bytes", metavar="N", help="what waiting puts may take before others get 429 (default 64 MiB)"
+        "--tls-client", metavar="MODE", help="whether a client needs a certificate: optional (default) or required"
     )
     parser.add_argument(
-        "--put-wait-ms", metavar="MS", help="a put that would wait longer than this gets 429 (default 400)"
+        "--synchronous",
+        metavar="MODE",
+        help="FULL (default) loses nothing in a power cut; NORMAL may lose the last puts",
+    )
+    parser.add_argument(
+        "--put-window-s", metavar="S", help="seconds to remember the ids of PUT .../messages/ID (default 600)"
+    )
+    parser.add_argument(
+        "--put-waiting-bytes",
+        metavar="N",
+        help="bytes that waiting puts may hold; above it puts get 429 (default 64 MiB)",
+    )
+    parser.add_argument(
+        "--put-wait-ms", metavar="MS", help="milliseconds that a put may wait; a longer wait gets 429 (default 400)"
     )
     parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve, and return 0 after a stop that was asked for."""
+    """Serve until a signal, and return 0."""
     settings = load(args.config, options=vars(args))
     parse_listen(settings.listen)
     from bridge.observe.logs import configure
@@ -144,7 +161,7 @@ async def _serve(settings: Settings) -> int:
     embedded = EmbeddedNats.from_urls(settings.nats)
     if embedded is None:
         return await _bridge(settings, None)
-    # First in, last out: what the bridge says when it stops still has to reach its listeners.
+    # It starts first and stops last: the bridge's goodbye still has to reach its listeners.
     async with embedded:
         return await _bridge(msgspec.structs.replace(settings, nats=embedded.resolve(settings.nats)), embedded)
 
@@ -164,7 +181,7 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None) -> int:
     except OSError as error:
         raise ConfigurationError(f"data: cannot use {settings.data}: {error.strerror or error}") from None
     except StoreUnavailable as error:
-        # For a client this is "unreachable"; here it is our own file that cannot be had.
+        # For a client this is "unreachable"; here it is the bridge's own file.
         raise StoreError(f"data: {settings.data}: {error}") from None
     try:
         try:
@@ -186,12 +203,12 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None) -> int:
                 log.info("ready", extra={"url": web.url, "data": settings.data, "boot": service.boot})
                 _tell_promises(service)
                 await stop.wait()
-            # The written order: no new work, sessions told to go elsewhere, connections, then the file.
+            # In this order: no new work, sessions sent to other bridges, connections, then the file.
             await service.leave()
         finally:
             if keda is not None:
                 await keda.stop()
-            # What the sessions were told leaves with the brokers' last words.
+            # Closing the brokers sends what was told to the sessions.
             await brokers.stop()
             await webhooks.stop()
             for door in doors:
@@ -204,9 +221,9 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None) -> int:
 
 
 def _collect_seldom() -> None:
-    """Look for cycles every 10,000 objects rather than every 700, and never again among what stands by now.
+    """Run the garbage collector every 10,000 objects instead of 700, and freeze what exists now.
 
-    A request leaves no cycle behind, but its objects had the collector look thousands of times a second.
+    Requests leave no cycles, but with the default the collector ran thousands of times a second.
     """
     gc.collect()
     gc.freeze()
@@ -222,7 +239,7 @@ async def _open(door: HttpServer | KedaServer) -> None:
 
 
 def _tell_promises(service: Bridge) -> None:
-    """Log what the configured numbers promise and cost, own queues first: who has no others need read no further."""
+    """Log the bound and the cost of each rule, own queues first."""
     if not service.keeps_queues:
         log.info("this bridge keeps no queues of its own: it wakes for those in other stores")
     elif service.own is None:
@@ -238,11 +255,13 @@ def _tell_promises(service: Bridge) -> None:
             extra={"bound_s": promised.bound_s, "receives_an_hour": promised.receives_most},
         )
     if not service.suspends.noticed:
-        log.info("this system has no clock that shows a suspend; after one, queues of other stores wait for a sweep")
+        log.info(
+            "this system has no clock that notices a suspend; after one, messages in other stores wait for a sweep"
+        )
 
 
 class _Stop:
-    """The first signal asks for a stop in order; the second ends the process at once."""
+    """The first signal stops in order; the second ends the process at once."""
 
     def __init__(self) -> None:
         self._asked = asyncio.Event()
@@ -259,14 +278,14 @@ class _Stop:
         if self._asked.is_set():
             log.warning("stopping at once", extra={"signal": number.name})
             sys.stderr.flush()
-            # Nothing acknowledged is lost by this: the file survives a kill -9 as well.
+            # Nothing acknowledged is lost: the file also survives a kill -9.
             os._exit(128 + number)
         log.info("stopping; a second signal stops at once", extra={"signal": number.name})
         self._asked.set()
 
 
 def _raise_file_limit() -> None:
-    """Take all the file descriptors that the system allows: each session needs one."""
+    """Raise the limit of open files to the system's maximum: each session needs one."""
     try:
         import resource
     except ImportError:  # Windows has none
@@ -275,5 +294,5 @@ def _raise_file_limit() -> None:
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError) as error:  # macOS tells "unlimited" and then refuses it
+        except (ValueError, OSError) as error:  # macOS reports "unlimited" and then refuses it
             log.debug("the file limit stays at %d: %s", soft, error)

@@ -1,6 +1,6 @@
-"""Show how the bridge, its listeners and its queues stand.
+"""Show the state of the bridge, its listeners and its queues.
 
-Exit code 1 where the bridge is not ready, 69 where none answers. With --watch it goes on until Ctrl-C, which is 0.
+Exit code 1 if the bridge is not ready, 69 if none answers. With --watch it repeats until Ctrl-C, which is 0.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ COLUMNS = [
 
 
 SPARE = ["EMPTY", "RECEIVES", "WAKES", "TRIGGERS", "COUNTED", "INVISIBLE", "SESSIONS"]
-"""Those that a narrow terminal goes without, in this order."""
+"""The columns that a narrow terminal leaves out, in this order."""
 WATCH_S: Final = 2.0
 _AGES: Final = re.compile(r"\d+(\.\d+)? s\b|\"(oldest_ms|depth_age_ms|first_ms|last_ms|\w+_s)\":[^,}\]]*")
-"""What changes while nothing happens."""
+"""What changes although nothing happens."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,14 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_pause_or_queue,
         const=WATCH_S,
         metavar="SECONDS",
-        help=f"show it anew every so often, 0.5 to 3600 (default {WATCH_S:g}): in place on a terminal, elsewhere when"
-        " more than times has changed; queuebell top asks no store for it",
+        help=f"repeat every so many seconds, 0.5 to 3600 (default {WATCH_S:g}): in place on a terminal, elsewhere only"
+        " after a change; it counts queues in their stores, which queuebell top does not",
     )
     add_client_arguments(parser, "bridge")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask and show, once or until Ctrl-C."""
+    """Show the state once, or until Ctrl-C."""
     wanted = [parse_physical(queue) for queue in args.queues]
     bridge, pause = client_settings(args).bridge, args.watch
     if pause is None:
@@ -91,12 +91,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pause_or_queue(text: str) -> float | str:
-    """Read what follows --watch: whoever names a queue there means no seconds."""
+    """Read what follows --watch: seconds, or the first queue."""
     return text if "/" in text else seconds(0.5, 3600)(text)
 
 
 class _Block(io.StringIO):
-    """What is printed, kept until it is known whether to show it; as wide and coloured as it would be at once."""
+    """Printed text that is kept until it is known whether to show it; as wide and coloured as the real output."""
 
     def __init__(self, out: TextIO) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class _Block(io.StringIO):
 
 
 def _watch(bridge: str, wanted: list[str], pause_s: float, *, as_json: bool) -> None:
-    """Show how things stand again and again; a bridge that is away is waited for."""
+    """Show the state repeatedly, and wait for a bridge that does not answer."""
     in_place = terminal(sys.stdout) and not as_json
     if in_place:
         from rich.console import Console
@@ -127,7 +127,7 @@ def _watch(bridge: str, wanted: list[str], pause_s: float, *, as_json: bool) -> 
                 except BusUnavailable as error:
                     if before is None:
                         raise
-                    print_json({"error": str(error)}) if as_json else trouble(f"{error}; it is asked again")
+                    print_json({"error": str(error)}) if as_json else trouble(f"{error}; trying again")
             text = block.getvalue()
             known = _AGES.sub("", text)
             if in_place:
@@ -179,7 +179,7 @@ def _show(bridge: str, wanted: list[str], *, as_json: bool) -> int:
     _show_listeners(listeners)
     if client.boot is None or cluster.name is not None:
         # Other bridges serve the same queues, and have listeners of their own.
-        print(f"these are the listeners of {client.url} alone; --bridge with the address of another one shows its own")
+        print(f"these are the listeners of {client.url} only; --bridge URL shows those of another bridge")
     _show_queues(queues, len(names))
     return 0 if readiness.ready else 1
 
@@ -229,8 +229,8 @@ def _show_cluster(cluster: Cluster) -> None:
         f"{row.address or row.boot[:INSTANCE_DIGITS]}{' (leaving)' if row.leaving else ''}"
         for row in cluster.members[1:]
     ]
-    with_whom = f"with {', '.join(others)}" if others else "nobody else is heard"
-    alone = "; acts alone until it hears itself" if cluster.alone and others else ""
+    with_whom = f"with {', '.join(others)}" if others else "no other member is known"
+    alone = "; acts alone until it receives its own messages" if cluster.alone and others else ""
     waiting = len(cluster.deferred) + cluster.left_out
     wait = f"{waiting} {'queue waits' if waiting == 1 else 'queues wait'} for another bridge's check"
     print(plain(f"  cluster {cluster.name}: {with_whom}{alone}; {wait}"))
@@ -263,7 +263,7 @@ def _show_listeners(rows: list[ListenerState]) -> None:
 
 
 def _told(state: QueueState, name: str, number: int | None) -> str:
-    """Return a number; what is not known is said below the table, and what cannot be is left out."""
+    """Return a number, ``?`` for one whose reason stands below the table, ``-`` for one that cannot exist."""
     if number is not None:
         return str(number)
     return UNKNOWN if name in state.untold else "-"
@@ -277,17 +277,17 @@ def _oldest(state: QueueState) -> str:
 
 
 def _why_untold(queues: list[QueueState]) -> list[str]:
-    """Say what the stores have not told that is shown as not known, each reason once."""
+    """Return the reason for each ``?`` of the table, once."""
     reasons: dict[str, list[str]] = {}
     for state in queues:
         shown = {"depth": state.depth, "leased": state.leased, "buried": state.buried, "oldest_ms": state.oldest_ms}
         for name, number in shown.items():
             if number is None and name in state.untold and (name != "oldest_ms" or _oldest(state) == UNKNOWN):
-                reasons.setdefault(f"{_NAMES[name]} is not known: {state.untold[name]}", []).append(state.queue)
+                reasons.setdefault(f"{_NAMES[name]} not known: {state.untold[name]}", []).append(state.queue)
     return [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
 
 
-_NAMES = {"depth": "what it holds", "leased": "what is leased", "buried": "what was buried", "oldest_ms": "the oldest"}
+_NAMES = {"depth": "depth", "leased": "leased", "buried": "buried", "oldest_ms": "age of the oldest message"}
 
 
 def _counted(state: QueueState) -> str:
@@ -298,7 +298,7 @@ def _counted(state: QueueState) -> str:
 
 
 def _handled(jobs: Jobs) -> str:
-    """Say in words what became of a handler's messages, and how long it takes."""
+    """Return a handler's outcomes and durations in words."""
     words = [f"{count} {name.replace('_', ' ')}" for name, count in jobs.outcomes.items()]
     words += [f"{jobs.in_flight} in flight"] * bool(jobs.in_flight)
     middle, most = quantile(jobs.handling, 0.5), quantile(jobs.handling, 0.95)
@@ -348,4 +348,4 @@ def _show_queues(queues: list[QueueState], named: int) -> None:
         for handler, jobs in state.jobs.items():
             print(plain(f"{state.queue}: {handler}: {_handled(jobs)}"))
     if named >= QUEUES_SHOWN:
-        print(f"the first {QUEUES_SHOWN} queues; name others to see them")
+        print(f"only the first {QUEUES_SHOWN} queues are shown; name others to see them")

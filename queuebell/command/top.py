@@ -1,7 +1,7 @@
-"""Show the queues of a bridge live, those in trouble first: sortable, filtered, one of them in detail; q ends it.
+"""Show the queues of a bridge live, those with problems first; sort and filter them, or open one; q ends it.
 
-Fed by the stream of the bridge's page, so that an idle queue costs no receive and no count. Exit code 0 by q and
-Ctrl-C, 1 where it is not granted, 2 where there is no terminal, 69 where no bridge answers.
+It reads the same stream as the bridge's web page, so that an idle queue costs no receive and no count. Exit code 0
+after q or Ctrl-C, 1 if the key does not allow it, 2 without a terminal, 69 if no bridge answers.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 _MOVES: Final = {"up": -1, "k": -1, "down": 1, "j": 1}
-"""By key, how many rows further; pages and ends are reckoned from what there is."""
+"""How many rows each key moves; pages and ends depend on the number of rows."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``top``."""
-    parser.add_argument("filter", nargs="?", default="", metavar="FILTER", help="only queues with this in their names")
+    parser.add_argument("filter", nargs="?", default="", metavar="FILTER", help="only queues whose names contain this")
     parser.add_argument("--sort", choices=tuple(SORTS.values()), default="trouble", help="(default trouble)")
     add_client_arguments(parser, "bridge", json=False)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show them until somebody ends it."""
-    instead = "`queuebell status` writes it once, and `queuebell status --watch` again and again"
+    """Show the queues until q or a signal."""
+    instead = "`queuebell status` shows the queues once, `queuebell status --watch` repeatedly"
     if not (sys.stdin.isatty() and terminal(sys.stdout)):
-        raise BadInput("bad_parameter", f"this is for a terminal that can move its cursor; {instead}")
+        raise BadInput("bad_parameter", f"top needs a terminal; {instead}")
     try:
         from queuebell.command.full_screen import FullScreen
     except ImportError:
-        raise BadInput("bad_parameter", f"this system's terminals are of another kind; {instead}") from None
+        raise BadInput("bad_parameter", f"top does not run on this system; {instead}") from None
     url = client_settings(args).bridge
     with FullScreen() as screen:
         return asyncio.run(Top(screen, Looking(filter=args.filter[:200], sort=args.sort)).run(url))
 
 
 class Top:
-    """One screen, and who looks at it."""
+    """One screen, its keys and the stream that it shows."""
 
     def __init__(self, screen: FullScreen, looking: Looking) -> None:
         self._screen = screen
@@ -84,7 +84,7 @@ class Top:
                     await self._leave()
         except NotAllowed as error:
             if self._told.at:
-                error.add_note(f"what was granted has ended; the last view was of {self._told.at}")
+                error.add_note(f"the key no longer allows it; the last view was of {self._told.at}")
             raise
         finally:
             loop.remove_reader(sys.stdin.fileno())
@@ -103,7 +103,7 @@ class Top:
             self._draw()
 
     def _follow(self) -> None:
-        """Have told what is looked at now."""
+        """Follow the stream of the view that is shown now."""
         path = self._looking.path()
         if path == self._path:
             return

@@ -342,7 +342,7 @@ async def test_a_key_that_is_revoked(kind: str, tmp_path: Path) -> None:
         await load.hold(secrets["a1"], secrets["a1"])
         victim = Victim(gone, 401, (*BY_KEY, *load.brokers))
         await struck(load, [victim], others, lambda: command(load, "revoke", listed.keys[0].id))
-        # Its account at the Azure endpoint has a key of its own, and its principal is granted what it was.
+        # Its account at the Azure endpoint has a key of its own, and its principal keeps its grants.
         assert not gone.refused("azure")
         await loses_nothing(load, secrets["a2"])
 

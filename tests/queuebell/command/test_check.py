@@ -56,7 +56,7 @@ def test_what_keda_costs_is_said_where_it_is_served(check: Callable[..., tuple[i
     """In counts an hour of a queue in another store."""
     code, out, _ = check('keda = "127.0.0.1:8475"\ndata = "{data}"\n')
     assert code == 0
-    assert "KEDA: a stream costs no count of own queues; one in another store is counted 120 times an hour" in out
+    assert "KEDA: streams need no counts of own queues; a queue in another store is counted 120 times an hour" in out
     assert "KEDA" not in check('data = "{data}"\n')[1]
 
 
@@ -166,7 +166,7 @@ def test_an_issuer_without_keys_is_named(
     file.unlink()
     for where in (str(file), f"{nobody}/jwks"):
         code, out, _ = check(f'{settings}jwks = "{where}"\n')
-        assert code == 0 and f"warning: https://id.example/: no keys can be had from {where}: " in out
+        assert code == 0 and f"warning: https://id.example/: no keys from {where}: " in out
 
 
 REACHED = """
@@ -188,14 +188,14 @@ async def test_what_is_configured_is_reached_or_not(
         assert code == 1
         assert f"  nats: ok, {url}: a message to ourselves took " in out and "  mqtt: ok, " in out
         assert "nats-2: NOT REACHED after " in out and "found by a sweep" in out
-        assert "store: NOT REACHED after " in out and "what is in it is safe" in out
+        assert "store: NOT REACHED after " in out and "its messages are safe" in out
         assert "secret" not in out and "nats-3" not in out
         code, out, _ = await asyncio.to_thread(check, f'nats = ["{url}"]', "--live", "--json")
         assert code == 0
         (row,) = json.loads(out)["reached"]
         assert (row["name"], row["ok"]) == ("nats", True) and row["ms"] >= 0
     code, out, _ = await asyncio.to_thread(check, "", "--live")
-    assert code == 0 and "no broker, database or engine is configured" in out
+    assert code == 0 and "no broker, database or store is configured" in out
 
 
 async def test_a_broker_that_says_nothing_is_given_up(
@@ -406,11 +406,11 @@ def test_the_numbers_of_the_bridge_are_told_as_its_own(strange: Strange, capsys:
     }  # fmt: skip
     strange.answers["/v1/findings"] = (200, {"numbers": [numbers]})
     assert main(["check", "--bridge", strange.url]) == 0
-    assert "it goes by these same numbers" in capsys.readouterr().out
+    assert "it has the same settings" in capsys.readouterr().out
     strange.answers["/v1/findings"] = (200, {"numbers": [{**numbers, "sweep_s": 10.0}]})
     assert main(["check", "--bridge", strange.url]) == 0
     said = capsys.readouterr().out
-    assert "other numbers" in said and said.index("116 s at most") < said.index("61 s at most")
+    assert "its settings differ" in said and said.index("116 s at most") < said.index("61 s at most")
 
 
 def test_status_tells_workers_of_one_name_apart_and_shows_trouble(

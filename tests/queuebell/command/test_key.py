@@ -103,7 +103,7 @@ def test_limits_and_certificates(tmp_path: pathlib.Path) -> None:
     created(tmp_path, "worker", "take=billing/*")
     key(tmp_path, "change", "worker", "--limit", "requests_per_second=100", "--limit", "queues=0")
     told = key(tmp_path, "create", "worker", "--certificate", "DNS:w.internal", "--limit", "queues=none")
-    assert told == "who shows a certificate with DNS:w.internal is worker from now on\n"
+    assert told == "a certificate with DNS:w.internal now means worker\n"
     kept, certificate = json.loads(key(tmp_path, "list", "--json"))["keys"]
     assert (kept["limits"], kept["may"]) == ({"requests_per_second": 100.0}, {"take": ["billing/*"]})
     assert (certificate["id"], certificate["created"], certificate["expires"]) == ("DNS:w.internal", None, None)
@@ -112,12 +112,12 @@ def test_limits_and_certificates(tmp_path: pathlib.Path) -> None:
     before = (tmp_path / "access.json").read_bytes()
     for words, why in (
         (["change", "worker"], "--allow, --limit or --certificate"),
-        (["change", "wroker", "--limit", "queues=1"], "no principal is called so"),
+        (["change", "wroker", "--limit", "queues=1"], "there is no such principal"),
         (["change", "worker", "--limit", "queues"], "it is LIMIT=N"),
         (["change", "worker", "--limit", "queue=1"], "'queue' is unknown"),
         (["create", "worker", "--limit", "connections=0"], "connections: Expected 'int' >= 1"),
         (["create", "worker", "--certificate", "DNS:*"], "without wildcards"),
-        (["create", "worker", "--certificate", "DNS:x", "--days", "3"], "says itself until when"),
+        (["create", "worker", "--certificate", "DNS:x", "--days", "3"], "has its own expiry"),
     ):
         assert why in key(tmp_path, *words, code=None)
     assert (tmp_path / "access.json").read_bytes() == before
@@ -129,7 +129,7 @@ def test_a_principal_without_keys_is_told_of_and_may_nothing_if_one_says_so(tmp_
     id_ = json.loads(key(tmp_path, "list", "--json"))["keys"][0]["id"]
     told = key(tmp_path, "revoke", "worker").splitlines()
     assert told[0] == f"revoked {id_} of worker"
-    assert "worker is granted what it was" in told[1]
+    assert "worker keeps its grants" in told[1]
     assert "queuebell key change worker --allow none" in told[1]
     assert may(tmp_path, "worker") == ["take"]
     assert "or none and nothing beside it" in key(

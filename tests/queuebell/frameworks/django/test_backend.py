@@ -113,7 +113,7 @@ print(json.dumps(cases))
             "TASKS['default']: its BACKEND is another one",
             "TASKS['default']: QUEUES is empty: name what to work on with --queue",
             f"{HERE}OPTIONS: store: where do tasks wait?",
-            "bridge: there is none at this store; name one with --bridge URL, or say --pull-only",
+            "bridge: this store has none; name one with --bridge URL, or give --pull-only",
         ],
         strict=True,
     ):

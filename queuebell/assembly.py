@@ -1,7 +1,6 @@
-"""A bridge with everything that its settings ask for, put together and not started.
+"""Builds a bridge and its servers from the settings, without starting them.
 
-`queuebell serve` starts it; `queuebell check` only looks whether it can be put together, so that what is checked is
-what is served.
+`queuebell serve` starts what it built; `queuebell check` only builds, so that both check the same.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ log = logging.getLogger("queuebell.store")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}").fullmatch
 
 SERVED: Final = (*SCHEMES, "redis", "rediss", "nats", "tls")
-"""What a bridge can keep its queues in for others."""
+"""The schemes of the stores that bridges can share."""
 
 
 class Assembly(NamedTuple):
-    """The parts, to be started in this order and stopped in the other."""
+    """The parts, to be started in this order and stopped in reverse."""
 
     service: Bridge
     web: WebServer
@@ -74,13 +73,13 @@ class Assembly(NamedTuple):
     brokers: Attachments
     keda: KedaServer | None
     watches: tuple[FileWatch, ...]
-    """What looks at files that may change while it serves."""
+    """Files that are read again when they change."""
 
 
 def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_memory: bool = False) -> Assembly:
-    """Put a bridge together; ``settings.nats`` names no ``embedded`` server any more.
+    """Build a bridge; any ``embedded`` server in ``settings.nats`` is already replaced by its address.
 
-    ``in_memory`` leaves the data file alone. Raises `ConfigurationError` that names the key.
+    With ``in_memory`` the data file is not opened. Raises `ConfigurationError` that names the key.
     """
     host, port = parse_listen(settings.listen)
     engine = _engine(settings, in_memory)
@@ -151,7 +150,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
         service.serve_alongside(open_store(take_prefix(url)[0])) for url in settings.postgres if url not in engines
     )
     if embedded is not None:
-        # Whether that bus works is for its own check to say; this one says where the server is.
+        # The bus has its own check; this one reports where the server is.
         service.add_check("nats-server", embedded.check, required=settings.ready_requires is None)
     endpoint = None if settings.azure_queue is None else _certificates(settings.azure_cert, settings.azure_key, "azure")
     doors = (
@@ -160,7 +159,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     )
     service.metrics.watch(
         "queuebell_accept_pauses",
-        "Times that no new connection could be taken, for want of files",
+        "Times that no connection was accepted because no file descriptor was free",
         lambda: web.accept_pauses + sum(door.accept_pauses for door in doors),
     )
     keda, keda_tls = _keda(settings, service, access)
@@ -171,31 +170,33 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
 
 
 def _cluster(settings: Settings, service: Bridge, *, embedded: bool) -> dict[str, str | None] | None:
-    """Return what the other bridges of the cluster are told of this one."""
+    """Return what this bridge tells the others of its cluster."""
     if settings.cluster is None:
         return None
     if not _NAME(settings.cluster):
         raise ConfigurationError("cluster: a name is 1 to 63 letters, digits, - and _")
     if embedded or any(url.partition(":")[0] == "embedded" for url in settings.nats):
-        raise ConfigurationError("cluster: an embedded NATS server is this bridge's own; name one that all reach")
+        raise ConfigurationError(
+            "cluster: an embedded NATS server belongs to this bridge alone; name a server that all members reach"
+        )
     return {
         "name": settings.cluster,
         "address": _reached_at(settings.listen),
         "version": importlib.metadata.version("queuebell"),
-        "store": service.store.fingerprint("cluster/engine"),  # of no store too: those without one are of one mind
+        "store": service.store.fingerprint("cluster/engine"),  # also without a store, so that members without one agree
         "webhooks": name_of_all(settings.webhook),
     }
 
 
 def _reached_at(listen: str) -> str:
-    """Return by what others may know a bridge: one that listens on every address says its machine's name."""
+    """Return the bridge's address for others; one that listens on all addresses gives its host name."""
     host, port = parse_listen(listen)
     return f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "::", "") else listen  # noqa: S104
 
 
 def _engine(settings: Settings, in_memory: bool) -> QueueStore | None:
-    """Open what the queues are kept in, where that is not the bridge's own file; it connects later."""
-    if is_http(settings.store):  # where clients reach a bridge, which is for them
+    """Open the shared store of the settings; None for the bridge's own file. It connects later."""
+    if is_http(settings.store):  # a bridge's address is for client commands
         if settings.cluster is None:
             return None
         _refuse_own_messages(settings, "cluster", "without --cluster", in_memory)
@@ -203,10 +204,10 @@ def _engine(settings: Settings, in_memory: bool) -> QueueStore | None:
     scheme = settings.store.partition(":")[0].lower()
     if scheme not in SERVED:
         raise ConfigurationError(
-            "store: a bridge keeps its queues in an engine (postgres://, redis:// or nats://), or in a file where no"
-            " store is named; workers use queues elsewhere by their own address, and a bridge is told of puts there"
+            "store: a bridge keeps its queues in postgres://, redis:// or nats://, or without --store in a file;"
+            " workers use queues in other stores by their own address, and producers tell the bridge of puts there"
         )
-    # JetStream puts nothing once, and has no keys to remember.
+    # JetStream has no ids to remember.
     engine = open_store(
         settings.store, **({} if scheme in ("nats", "tls") else {"put_window_s": settings.put_window_s})
     )
@@ -215,21 +216,21 @@ def _engine(settings: Settings, in_memory: bool) -> QueueStore | None:
 
 
 def _refuse_own_messages(settings: Settings, key: str, without: str, in_memory: bool) -> None:
-    """Refuse a setting that leaves a file of our own unserved where messages are in it."""
+    """Refuse a setting with which messages in the bridge's own file would not be served."""
     file = pathlib.Path(settings.data) / "queue.db"
     count = 0 if in_memory else messages_in(file)
     if count:
         raise ConfigurationError(
-            f"{key}: {file} holds {count} messages, which nobody would see: serve it {without}, and move them"
+            f"{key}: {file} holds {count} messages that would not be served: start the bridge {without} and move them"
             " ('queuebell queue export --delete --file FILE' there, 'queuebell queue import --file FILE' here), or name"
             " another --data"
         )
 
 
 def _engines(settings: Settings, engine: QueueStore | None) -> dict[str, Callable[[int], bool]]:
-    """Return the addresses of the database with the queues, to hear what other bridges put there.
+    """Return the addresses of the store's database, whose NOTIFY tells of other bridges' puts.
 
-    With each is what tells which puts are this bridge's own.
+    Each comes with a function that recognizes this bridge's own puts by their process id.
     """
     if not isinstance(engine, PostgresStore):
         return {}
@@ -244,31 +245,33 @@ def _certificates(cert: str | None, key: str | None, name: str) -> Certificates 
 
 
 def _own_certificates(settings: Settings) -> Certificates | None:
-    """Read the certificates of the bridge's own port, and who signs those of its clients."""
+    """Read the certificates of the bridge's own port, and the authorities for those of its clients."""
     client_ca, client = settings.tls_client_ca, settings.tls_client
     if client is not None and client_ca is None:
-        raise ConfigurationError("tls_client: whose certificates? tls_client_ca is the file of those who sign them")
+        raise ConfigurationError(
+            "tls_client: needs tls_client_ca, the file of the authorities that sign client certificates"
+        )
     if client_ca is None:
         return _certificates(settings.tls_cert, settings.tls_key, "tls")
     if not settings.auth:
-        raise ConfigurationError("tls_client_ca: nobody is asked who they are unless auth = true (--auth) says so")
+        raise ConfigurationError("tls_client_ca: has no effect without auth = true (--auth)")
     return Certificates(settings.tls_cert, settings.tls_key, "tls", client_ca, required=client == "required")
 
 
 def _access(settings: Settings) -> AccessWatch | None:
-    """Read who may do what, where somebody asked for it."""
+    """Read the access file, with auth."""
     if not settings.auth:
         if settings.access is not None:
-            raise ConfigurationError("access: nobody is asked for a key unless auth = true (--auth) says so")
+            raise ConfigurationError("access: has no effect without auth = true (--auth)")
         if settings.issuer:
-            raise ConfigurationError("issuer: nobody is asked for a token unless auth = true (--auth) says so")
+            raise ConfigurationError("issuer: has no effect without auth = true (--auth)")
         if settings.trust_brokers:
-            raise ConfigurationError("trust_brokers: brokers are trusted anyway unless auth = true (--auth) is given")
+            raise ConfigurationError("trust_brokers: has no effect without auth = true (--auth)")
         return None
     file = settings.access_file()
     if not file.exists():
         raise ConfigurationError(
-            f"access: {file} is not there, and with auth nobody could do anything; make a first key:"
+            f"access: {file} does not exist, and with auth every request would be refused; create a key:"
             f" queuebell key create NAME --access {file} --allow put=billing/* --allow ring=billing/*"
         )
     return AccessWatch(file, issuers=settings.issuer)
@@ -283,23 +286,25 @@ def _doors(
     certificates: Certificates | None,
     access: AccessWatch | None,
 ) -> Iterator[HttpServer]:
-    """Make the further servers that were asked for; ``shared`` are the settings of the bridge's own."""
+    """Build the server of the Azure endpoint, if it is configured; ``shared`` are the web settings of the bridge."""
     if settings.azure_queue is None:
         for key, value in (("azure_cert", settings.azure_cert), ("azure_key", settings.azure_key)):
             if value is not None:
-                raise ConfigurationError(f"{key}: is for the Azure Queue endpoint, which azure_queue asks for")
+                raise ConfigurationError(
+                    f"{key}: has no effect without azure_queue, the address of the Azure Queue endpoint"
+                )
         return
     host, port = parse_listen(settings.azure_queue, "azure_queue")
     tls = None if certificates is None else certificates.context
-    # TLS of the bridge's own port encrypts nothing here.
+    # TLS of the bridge's own port does not protect this one.
     shared = msgspec.structs.replace(shared, guarded=settings.auth and tls is not None)
     if isinstance(engine, NoStore):
         raise ConfigurationError(
-            "azure_queue: a bridge of a cluster has queues for it only on a store that all of them reach: name it with"
-            " --store URL (azure_relay needs none)"
+            "azure_queue: with --cluster it needs a store that all members reach: name it with --store URL (azure_relay"
+            " needs none)"
         )
     if engine is not None and not isinstance(engine, Described):
-        raise ConfigurationError(f"azure_queue: {service.store} cannot tell what the endpoint has to answer")
+        raise ConfigurationError(f"azure_queue: {service.store} does not tell what the Azure endpoint has to answer")
     records = (
         NoRecords()
         if engine is not None
@@ -308,7 +313,7 @@ def _doors(
     front = AzureFront(
         service.store,
         SignatureAuthorizer(
-            # The emulator's key is known to everybody: beyond this machine, or with auth, it would be none.
+            # The emulator's key is public: it is accepted on this machine only, and not with auth.
             read_accounts(
                 settings.azure_account,
                 os.environ,
@@ -331,7 +336,7 @@ def _doors(
 def _relays(
     settings: Settings, service: Bridge, shared: WebSettings, access: AccessWatch | None
 ) -> Iterator[HttpServer]:
-    """Make a relay for each endpoint that was named."""
+    """Build a relay for each ``azure_relay``."""
     used = None if access is None else AccountLimits(access, principals_of(settings.azure_account), service.emit)
     for text in settings.azure_relay:
         listen, _, url = text.partition("=")
@@ -343,11 +348,11 @@ def _relays(
 def _keda(
     settings: Settings, service: Bridge, access: AccessWatch | None
 ) -> tuple[KedaServer | None, Certificates | None]:
-    """Make what KEDA asks, where that was asked for, and what looks at its certificates."""
+    """Build KEDA's server and its certificates, if ``keda`` is configured."""
     if settings.keda is None:
         for name in ("keda_cert", "keda_key", "keda_client_ca", "keda_store"):
             if getattr(settings, name):
-                raise ConfigurationError(f"{name}: is for KEDA's port, which keda (--keda HOST:PORT) asks for")
+                raise ConfigurationError(f"{name}: has no effect without keda (--keda HOST:PORT)")
         return None, None
     host, port = parse_listen(settings.keda, "keda")
     try:
@@ -355,10 +360,10 @@ def _keda(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("grpc", "google"):
             raise
-        raise ConfigurationError(f"keda: what serves it is not installed: {install('keda')}") from None
+        raise ConfigurationError(f"keda: its packages are not installed: {install('keda')}") from None
     client_ca = settings.keda_client_ca or (settings.tls_client_ca if settings.tls_client == "required" else None)
     if settings.keda_client_ca is not None and access is None:
-        raise ConfigurationError("keda_client_ca: nobody is asked who they are unless auth = true (--auth) says so")
+        raise ConfigurationError("keda_client_ca: has no effect without auth = true (--auth)")
     cert, key = settings.keda_cert, settings.keda_key
     if cert is None and key is None:
         cert, key = settings.tls_cert, settings.tls_key
@@ -366,26 +371,26 @@ def _keda(
     tls = Certificates(cert, key, "keda", client_ca, required=True, alpn=["h2"]) if wanted else None
     if not (is_loopback(host) or settings.insecure_public or (access is not None and tls is not None)):
         raise ConfigurationError(
-            "keda: an address that others can reach is safe with authentication and TLS only (--auth, --keda-cert,"
-            " --keda-key); --insecure-public (insecure_public = true) listens there anyway"
+            "keda: a public address needs authentication and TLS (--auth, --keda-cert, --keda-key);"
+            " --insecure-public (insecure_public = true) listens there without them"
         )
     stores: dict[str, QueueStore] = {}
     for each in settings.keda_store:
         if each.name in stores:
-            raise ConfigurationError(f"keda_store: name: two are called {each.name}")
+            raise ConfigurationError(f"keda_store: name: {each.name} is used twice")
         if each.url.partition(":")[0] in ("memory", "sqlite"):
-            raise ConfigurationError("keda_store: url: is a store that workers of other processes reach as well")
+            raise ConfigurationError("keda_store: url: must be a store that other processes reach too")
         stores[each.name] = open_store(each.url)
     context = None if tls is None else tls.current
     return KedaServer(service, host, port, listen=listen, tls=context, stores=stores, access=access), tls
 
 
 def check_data(settings: Settings) -> None:
-    """Raise `ConfigurationError` where the data directory cannot be written or made; nothing is written."""
+    """Raise `ConfigurationError` if the data directory can be neither written nor created; writes nothing."""
     path = pathlib.Path(settings.data).absolute()
     while not path.exists() and path != path.parent:
         path = path.parent
     if not path.is_dir():
-        raise ConfigurationError(f"data: {path} is no directory")
+        raise ConfigurationError(f"data: {path} is not a directory")
     if not os.access(path, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"data: {path} cannot be written by this user")
+        raise ConfigurationError(f"data: {path} is not writable for this user")

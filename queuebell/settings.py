@@ -1,4 +1,4 @@
-"""What can be set about the bridge and the commands that talk to it."""
+"""The settings of the bridge and of the commands that talk to it."""
 
 from __future__ import annotations
 
@@ -45,74 +45,73 @@ DEFAULT_BRIDGE = "http://127.0.0.1:8470"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every key of the file's top level; the same in capitals after ``QUEUEBELL_`` in the environment."""
+    """The keys of the configuration file's top level; in the environment ``QUEUEBELL_`` and the key in capitals."""
 
     listen: str = "127.0.0.1:8470"
     """HOST:PORT; port 0 takes a free one."""
     data: str = "./queuebell-data"
     """The directory of the queue service's file."""
     bridge: str = DEFAULT_BRIDGE
-    """Where client commands reach the bridge; ``http://a:8470,b:8470`` is any of several equal ones."""
+    """Where client commands reach the bridge; ``http://a:8470,b:8470`` names several, of which any will do."""
     store: str = DEFAULT_BRIDGE
-    """Where the queues are: client commands reach them there, of several bridges as with ``bridge``. `serve` keeps its
-    own in ``data`` where it is the address of a bridge, and else in that engine, which other bridges may serve at the
-    same time (``postgres://``, ``redis://``)."""
+    """Where the queues are. With the address of a bridge, `serve` keeps them in ``data``; with any other address
+    (``postgres://``, ``redis://``, ``nats://``) in that store, which several bridges may share."""
     nats: tuple[str, ...] = ()
-    """Brokers to take triggers and sessions from; in the environment separated by commas. ``nats://a:4222,b:4222`` is
-    one of several servers. ``embedded`` or ``embedded:PORT`` starts a server of the bridge's own."""
+    """Brokers for triggers and sessions; in the environment separated by commas. ``nats://a:4222,b:4222`` is one
+    broker with several servers. ``embedded`` or ``embedded:PORT`` starts the bridge's own server."""
     mqtt: tuple[str, ...] = ()
     postgres: tuple[str, ...] = ()
     """Databases to take triggers from (NOTIFY), in the environment separated by commas."""
     azure_queue: str | None = None
-    """HOST:PORT where the queues speak the Azure Queue Storage REST API; the emulator has 127.0.0.1:10001."""
+    """HOST:PORT of the Azure Queue Storage REST API; the emulator uses 127.0.0.1:10001."""
     azure_cert: str | None = None
-    """A PEM file of certificates, own one first: the Azure endpoint then speaks HTTPS."""
+    """A PEM file of certificates, own one first, for HTTPS at the Azure endpoint."""
     azure_key: str | None = None
     """The PEM file of its private key."""
     keda: str | None = None
-    """HOST:PORT where KEDA asks how much work there is (gRPC)."""
+    """HOST:PORT of KEDA's external scaler (gRPC)."""
     keda_cert: str | None = None
     """A PEM file of certificates for it, own one first; default ``tls_cert``."""
     keda_key: str | None = None
     """The PEM file of its private key; default ``tls_key``."""
     keda_client_ca: str | None = None
-    """A PEM file of those who sign KEDA's certificate, which it then has to show; default ``tls_client_ca`` where
-    ``tls_client`` is ``required``."""
+    """A PEM file of the authorities that sign KEDA's certificate, which is then required; default ``tls_client_ca``
+    if ``tls_client`` is ``required``."""
     keda_store: tuple[KedaStore, ...] = ()
-    """``[[keda_store]]`` tables, in the file only: stores elsewhere that are counted for KEDA."""
+    """``[[keda_store]]`` tables, in the file only: other stores whose queues are counted for KEDA."""
     prefix: str = DEFAULT_PREFIX
     """The first token of all subjects and topics."""
     cluster: str | None = None
-    """The name of the cluster of bridges that take turns with this one, over the one NATS that it names."""
+    """The name of this bridge's cluster; its members share the work over the one NATS in ``nats``."""
     republish: bool = True
     """Tell other bridges on these brokers of triggers that came by HTTP (B16)."""
     ready_requires: tuple[str, ...] | None = None
-    """The buses without which `/readyz` is 503; default all of them."""
+    """The buses that must be connected for `/readyz` to be 200; default all."""
     allowed_hosts: tuple[str, ...] = ()
     insecure_public: bool = False
     auth: bool = False
-    """Ask everybody for a key (`queuebell key`), and let them do what the access file grants."""
+    """Require a key (`queuebell key`) for each request, and allow what the access file grants."""
     access: str | None = None
     """The access file; default ``access.json`` in the data directory."""
     trust_brokers: bool = False
-    """With auth: whoever may publish triggers at a broker may ring, and whoever may subscribe to wakes may look."""
+    """With auth: each broker's own access list decides who may publish triggers and receive wakes there."""
     issuer: tuple[IssuerSettings, ...] = ()
-    """``[[issuer]]`` tables, in the file only: whose tokens (JWT) are believed beside keys."""
+    """``[[issuer]]`` tables, in the file only: issuers whose tokens (JWT) are accepted like keys."""
     tls_cert: str | None = None
-    """A PEM file of certificates, own one first: the bridge then speaks HTTPS."""
+    """A PEM file of certificates, own one first, for HTTPS."""
     tls_key: str | None = None
     """The PEM file of its private key."""
     tls_client_ca: str | None = None
-    """A PEM file of those who sign the certificates of clients, which then prove who they are."""
+    """A PEM file of the authorities that sign client certificates, which then authenticate clients."""
     tls_client: Literal["optional", "required"] | None = None
-    """Whether a client has to show a certificate; ``optional`` unless said."""
+    """Whether a client needs a certificate; default ``optional``."""
     synchronous: Literal["FULL", "NORMAL"] = "FULL"
     put_window_s: Annotated[float, Meta(ge=1, le=604_800)] = PUT_WINDOW_S
-    """How long the id of a ``PUT .../messages/{id}`` is remembered at least."""
+    """How many seconds at least the id of a ``PUT .../messages/{id}`` is remembered."""
     put_waiting_bytes: Annotated[int, Meta(ge=BYTES_MIN)] = BYTES_MAX
-    """What puts that wait to be committed may take, in bytes; past it they are answered 429."""
+    """The bytes that puts waiting for their commit may hold; above it puts get 429."""
     put_wait_ms: Annotated[int, Meta(ge=1, le=60_000)] = WAIT_MS
-    """How long a put may be expected to wait; one that would wait longer is answered 429."""
+    """The milliseconds that a put may have to wait; a longer wait gets 429."""
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     connections: Annotated[int, Meta(ge=1)] | None = None
@@ -123,31 +122,31 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     start_ack_s: AckSeconds = 2.0
     store_call_s: CallSeconds = 10.0
     sweep_s: SweepSeconds = 60.0
-    """Period of the check of a quiet queue in an external store; 0 leaves it to the workers' dead-man timers."""
+    """Seconds between checks of a quiet queue in another store; 0 leaves them to the workers' dead-man timers."""
     slack_s: SlackSeconds | None = None
-    """How much later than the latest sweep a dead-man timer fires; default 30, or two heartbeats if that is longer."""
+    """Seconds from the latest sweep until a dead-man timer fires; default 30, or two heartbeats if that is longer."""
     spread_s: SpreadSeconds = 10.0
-    """Minimum time over which the dead-man timers of one queue are spread."""
+    """Seconds at least over which the dead-man timers of one queue are spread."""
     wake: Wake = "enough"
-    """Which sessions a wake reaches: as many as have room for the work, or all."""
+    """Which sessions get a wake: enough for the work, or all."""
     queue: tuple[QueueRule, ...] = ()
-    """``[[queue]]`` tables, in the file only: other numbers for the queues that ``match`` selects; the first match
+    """``[[queue]]`` tables, in the file only: other values for the queues that ``match`` selects; the first match
     applies."""
     azure_account: tuple[AccountSettings, ...] = ()
     """``[[azure_account]]`` tables, in the file only: accounts of the Azure endpoint and their keys."""
     azure_relay: tuple[str, ...] = ()
-    """``HOST:PORT=URL``: listen there, and pass on to the Azure Queue endpoint of that address; puts ring the bell."""
+    """``HOST:PORT=URL``: forward requests from this port to that Azure Queue endpoint, and treat puts as triggers."""
     azure_relay_keep_host: bool = False
-    """Pass the Host header on as it came; default is the endpoint's own name."""
+    """Forward the client's Host header; default is the endpoint's own name."""
     webhook: tuple[WebhookSettings, ...] = ()
     """``[[webhook]]`` tables, in the file only: they hold secrets."""
 
     def access_file(self) -> pathlib.Path:
-        """Return where the access file is."""
+        """Return the path of the access file."""
         return pathlib.Path(self.data) / "access.json" if self.access is None else pathlib.Path(self.access)
 
     def periods(self) -> Periods:
-        """Return the numbers of the protocol, with those of single queues."""
+        """Return the periods of the wake protocol, with the rules for single queues."""
         return Periods(
             heartbeat_s=self.heartbeat_s,
             start_ack_s=self.start_ack_s,
@@ -168,11 +167,11 @@ def load(
 ) -> Settings:
     """Read ``file`` (or what ``QUEUEBELL_CONFIG`` names), the environment and the options into settings.
 
-    Raises `ConfigurationError` that names the key, where it came from and what would be right.
+    Raises `ConfigurationError` that names the key, its source and what is valid.
     """
     environment = os.environ if environment is None else environment
     source, tables = read_tables(file, environment)
-    # The listeners' own table of the same file; `queuebell listen` checks it.
+    # These tables belong to `queuebell listen` and `queuebell scale`, which check them.
     tables.pop(LISTENER_TABLE, None)
     tables.pop(SCALE_TABLE, None)
     variables: dict[str, Any] = {name: text for name, text in environment.items() if name != "QUEUEBELL_CONFIG"}
@@ -195,7 +194,7 @@ def load(
 
 
 def _holds_secrets(tables: Mapping[str, Any]) -> bool:
-    """Say whether a file has a key of an account, the secret of a webhook, or an address with a password."""
+    """Return whether a file holds an account's key, a webhook's secret, or an address with a password."""
     addresses = str([tables.get(name) for name in ("nats", "mqtt", "postgres", "store", "bridge", "keda_store")])
     return (
         bool(tables.get("webhook"))
@@ -219,7 +218,7 @@ def read_tables(file: str | None, environment: Mapping[str, str]) -> tuple[str, 
 
 
 def _buses(text: str) -> list[str]:
-    """Split a variable into buses: a comma before another host of the same bus divides nothing."""
+    """Split a variable into buses; a comma between hosts of one bus does not split."""
     buses: list[str] = []
     for part in (part.strip() for part in text.split(",")):
         alone = "://" in part or part.partition(":")[0] == EMBEDDED

@@ -1,4 +1,4 @@
-"""For tests: bridge, queue and listeners in process, and a time that the test moves."""
+"""For tests: a bridge, its queue and listeners in one process, and a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -28,24 +28,23 @@ __all__ = ["Rehearsal", "run_once"]
 T = TypeVar("T")
 
 SOON_S: Final = 0.05
-"""What is due within that belongs to what happens already; no promise of the bridge or of a listener is as short."""
+"""What is due within this time counts as due now; no period of the bridge or a listener is as short."""
 GLANCE_S: Final = 0.05
 TICK_S: Final = 1e-6
-"""More than a sum of floats can be short of its due time, by which a loop would turn for ever."""
+"""More than the rounding error of a sum of floats, which could keep a loop just before its due time forever."""
 ROUNDED_S: Final = 0.002
-"""The queue counts milliseconds and rounds up: what is due in a second is due when a second has been let pass."""
+"""The queue rounds up to milliseconds: what is due in a second must be due after ``advance(1)``."""
 ADVANCE_S_MAX: Final = 31_536_000
 
 
 class Rehearsal:
-    """A bridge with its own queue and the listeners under test, all by one clock that stands still between calls.
+    """A bridge, its queue and the listeners under test, on one clock that stands still between calls.
 
-    For plain test functions, without a plugin for coroutines; handlers may be coroutines or functions. What they raise
-    is tried again and buried as ever, by the times that `advance` brings. Chance is from ``seed``. ``patience`` is how
-    many seconds a handler that is at work is waited for. The clock is that of the bridge, the queue (leases, delays,
-    retries, expiry, dates), its listeners, and of `asyncio.sleep` and time-outs in handlers; not that of `time.time`.
-    A listener that breaks raises its error in the next call. Within a running event loop, as of a test that is a
-    coroutine, each call raises `RuntimeError`.
+    For plain test functions; handlers may be coroutines or functions. Failures are retried and buried as usual, when
+    `advance` reaches their time. ``seed`` fixes the random numbers. ``patience`` is how many real seconds to wait for a
+    running handler. The clock counts for the bridge, the queue (leases, delays, retries, expiry, dates), its listeners,
+    and `asyncio.sleep` and time-outs in handlers; not for `time.time`. A listener that breaks raises its error in the
+    next call. In a running event loop, such as a test that is a coroutine, each call raises `RuntimeError`.
     """
 
     def __init__(self, *, seed: int = 0, patience: float = 30.0) -> None:
@@ -73,9 +72,9 @@ class Rehearsal:
         self.close()
 
     def listen(self, queue: Any, handler: Callable[[Any], object], *, store: Any = None, **options: Any) -> Listener:
-        """Start a listener, with the options of `Listener`; it is woken by this bridge and stopped by `close`.
+        """Start a listener with the options of `Listener`, woken by this bridge and stopped by `close`.
 
-        Another ``store`` has a clock of its own.
+        Another ``store`` has its own clock.
         """
         fixed: dict[str, Any] = {
             "handle_signals": False,
@@ -95,11 +94,11 @@ class Rehearsal:
         return listener
 
     def put(self, queue: str, *bodies: Body, visible_after: float = 0.0) -> None:
-        """Put messages, which are visible after so many seconds; a listener may begin with them at once."""
+        """Put messages that become visible after ``visible_after`` seconds; listeners may start on them at once."""
         self.run(self.store.put(queue, new_messages(bodies, round(visible_after * 1000))))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of the test's own in the event loop of the bridge; `TimeoutError` after ``patience``."""
+        """Run a coroutine in the bridge's event loop and return its result; `TimeoutError` after ``patience``."""
 
         async def within() -> T:
             async with asyncio.timeout(self._patience):
@@ -111,39 +110,39 @@ class Rehearsal:
             work.close()  # where it could not begin
 
     def run_until_idle(self) -> None:
-        """Let everything happen that is to happen at this time, until no handler is at work.
+        """Run everything that is due now, until no handler is running.
 
-        Raises `TimeoutError` where one still is after ``patience``: it may wait for what only `advance` brings.
+        Raises `TimeoutError` if one still runs after ``patience``: it may wait for time that only `advance` brings.
         """
         self._drive(self._pass(None))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, from one thing that is due to the next, each in its order and at its time.
+        """Move the clock, and run everything that becomes due, in order and each at its time.
 
-        A handler that is a function is waited for at each; to one that is a coroutine and waits, the time has passed.
+        Handlers that are functions are waited for at each step; coroutines see the time pass.
         """
         if not 0 <= seconds <= ADVANCE_S_MAX:
             raise BadInput("bad_parameter", f"advance: by 0 to {ADVANCE_S_MAX} seconds at once")
         self._drive(self._pass(self._clock.now + seconds + ROUNDED_S))
 
     def waiting(self, queue: str) -> list[StoredMessage]:
-        """Return up to 32 messages that are visible: put and not yet handled, or due again."""
+        """Return up to 32 visible messages: not yet handled, or due again."""
         try:
             return self.run(self.store.peek(queue))
         except QueueNotFound:
             return []
 
     def depth(self, queue: str) -> Depth:
-        """Count the visible messages and those that are leased, delayed, or wait for their next attempt."""
+        """Count the visible messages, and those that are leased, delayed or waiting for a retry."""
         return self.run(self.store.depth(queue)) or Depth(0, 0)
 
     def buried(self, queue: str) -> list[Burial]:
-        """Return why up to 32 messages of a queue were buried, the first one first."""
+        """Return the burials of up to 32 messages of a queue, oldest first."""
         found = [opened(message.body)[0] for message in self.waiting(queue + POISON_SUFFIX)]
         return [burial for burial in found if burial is not None]
 
     def close(self) -> None:
-        """Stop the listeners, whose handlers get their grace in the rehearsal's time, and the bridge."""
+        """Stop the listeners and the bridge; handlers get their grace on the rehearsal's clock."""
         if self._ended:
             return
         self._ended = True
@@ -166,8 +165,8 @@ class Rehearsal:
         if _in_a_loop():
             work.close()
             raise RuntimeError(
-                "a rehearsal has an event loop of its own: use it in a test function without `async`, and its run() for"
-                " what is to be awaited"
+                "a rehearsal has its own event loop: use it in a test function without `async`, and await coroutines"
+                " with its run()"
             )
         result = self._runner.run(work)
         for each in [*self._running]:
@@ -199,7 +198,7 @@ class Rehearsal:
             if at_work and until != math.inf:
                 done.set_exception(
                     TimeoutError(
-                        f"a handler of {', '.join(at_work)} is still at work after {self._patience:g} s; if it waits"
+                        f"a handler of {', '.join(at_work)} is still running after {self._patience:g} s; if it waits"
                         " for time to pass, call advance(seconds)"
                     )
                 )

@@ -1,4 +1,4 @@
-"""What can be set about ``queuebell listen``."""
+"""The settings of ``queuebell listen``."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _RETRY = RetryPolicy()
 
 
 class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every key of the file's table ``[listener]``; in capitals after ``QUEUEBELL_`` in the environment."""
+    """The keys of the file's table ``[listener]``; in the environment ``QUEUEBELL_`` and the key in capitals."""
 
     bridge: str | None = None
-    """Whose wakes are heard; the bridge at the store, where there is one, if nobody says."""
+    """The bridge that sends the wakes; default the one at the store, if there is one."""
     prefix: str = DEFAULT_PREFIX
-    """The first token of a broker's subjects and topics; an address that names one has its own."""
+    """The first token of a broker's subjects and topics, unless the address names its own."""
     name: str | None = None
     batch: Annotated[int, Meta(ge=1)] = 32
     concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
@@ -49,24 +49,24 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     retry_factor: Annotated[float, Meta(ge=1, le=FACTOR_MAX)] = _RETRY.factor
     retry_jitter: Annotated[float, Meta(ge=0, le=1)] = _RETRY.jitter
     retry_transient: tuple[str, ...] = ()
-    """``NAME=NUMBER`` of the five above, without ``retry_`` or ``max_``: what is another one for transient failures."""
+    """``NAME=NUMBER`` of the five above, without ``retry_`` or ``max_``: other values for transient failures."""
     poison_queue: str | None = None
     handler_timeout: Seconds | None = None
     end_when_stuck: bool = False
-    """End where handlers that ran out of time hold every slot."""
+    """Exit once timed-out handlers hold every slot."""
     claim_check: str | None = None
     ledger: str | None = None
     grace: Annotated[float, Meta(ge=0, le=604_800)] = 20.0
     metrics: str | None = None
-    """HOST:PORT at which Prometheus finds ``/metrics``; port 0 is a free one."""
+    """HOST:PORT of ``/metrics`` for Prometheus; port 0 takes a free one."""
     insecure_public: bool = False
-    """Show metrics where others can reach them."""
+    """Serve metrics on a public address."""
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 def pool_of(settings: ListenSettings, queues: Mapping[str, Partitions | None]) -> Pool | None:
-    """Make the pool that the settings ask for, with shares of these queues or of those they are partitions of.
+    """Return the pool of the settings, with shares for these queues or the queues they are partitions of.
 
     Raises `ConfigurationError` that names the key, and `BadInput`.
     """
@@ -94,12 +94,14 @@ def pool_of(settings: ListenSettings, queues: Mapping[str, Partitions | None]) -
     if settings.pool is None:
         return None
     if settings.concurrency is not None:
-        raise ConfigurationError("concurrency: with a pool, pool says how many handlers run and pool_limit of which")
+        raise ConfigurationError(
+            "concurrency: with a pool, use pool for the number of handlers and pool_limit for those of a queue"
+        )
     return Pool(settings.pool, {queue: Share(**share) for queue, share in shares.items()})
 
 
 def retry_of(settings: ListenSettings) -> RetryPolicy:
-    """Make the retry policy that the settings ask for; raises `ConfigurationError` that names the key."""
+    """Return the retry policy of the settings; raises `ConfigurationError` that names the key."""
     names = {name.removesuffix("_s"): name for name in RetryPolicy.__struct_fields__ if name != "transient"}
     words = ", ".join(names)
     transient: dict[str, Any] = {}
@@ -124,7 +126,7 @@ def retry_of(settings: ListenSettings) -> RetryPolicy:
         raise ConfigurationError(f"{key}: {error}") from None
 
 
-# Keys of the file's top level that hold for listeners as well.
+# Keys of the file's top level that also hold for listeners.
 _SHARED = frozenset({"bridge", "prefix", "log_format", "log_level"})
 
 
@@ -136,8 +138,8 @@ def load(
 ) -> ListenSettings:
     """Read ``file`` (or what ``QUEUEBELL_CONFIG`` names), the environment and the options into settings.
 
-    Of the file's top level ``bridge``, ``prefix`` and the two of the log count, its table ``[listener]`` wins over
-    them. Raises `ConfigurationError`.
+    ``bridge``, ``prefix``, ``log_format`` and ``log_level`` also count from the file's top level; ``[listener]`` wins.
+    Raises `ConfigurationError`.
     """
     environment = os.environ if environment is None else environment
     file = file or environment.get("QUEUEBELL_CONFIG") or None

@@ -1,4 +1,4 @@
-"""What `top` shows, line by line, of what a bridge told: as many rows as fit, and never more. Pure."""
+"""The lines of `top`'s screen for a view of the bridge. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SORTS: Final[Mapping[str, Sort]] = {
     "t": "trouble", "n": "name", "w": "waiting", "l": "leased", "b": "buried", "i": "listeners", "g": "triggers",
     "r": "receives",
 }  # fmt: skip
-"""By the key that chooses it."""
+"""The order of each key."""
 HEADS: Final = [
     "",
     "QUEUE",
@@ -35,8 +35,8 @@ HEADS: Final = [
     "STATE",
 ]
 SPARE: Final = ["HANDLED/S", "FAILED", "RECV/S", "TRIG/S", "LEASED", "LISTENERS", "BURIED", "OLDEST"]
-KEYS: Final = "q end  jk move  enter look at one  / filter  p pause  s sort, or by t n w l b i g r"
-BACK: Final = "q end  esc back  p pause"
+KEYS: Final = "q quit  jk move  enter open a queue  / filter  p pause  s sort, or by t n w l b i g r"
+BACK: Final = "q quit  esc back  p pause"
 LINES_ABOVE: Final = 3
 LINES_BELOW: Final = 2
 """For the whole state of the chosen queue, where its column cuts it off and the screen is `HIGH`."""
@@ -45,7 +45,7 @@ BOLD, RED, REVERSED = "1", "31", "7"
 
 
 class Looking(msgspec.Struct):
-    """What somebody looks at: which rows in which order, or one queue."""
+    """What the screen shows: a filtered, sorted part of the queues, or one queue."""
 
     filter: str = ""
     sort: Sort = "trouble"
@@ -61,34 +61,34 @@ class Looking(msgspec.Struct):
     paused: bool = False
 
     def path(self) -> str:
-        """Return where its view is."""
+        """Return the path of the view's stream."""
         if self.queue is not None:
             return f"/v1/queues/{quote(self.queue)}/watch"
         return "/v1/watch?" + urlencode({"filter": self.filter, "sort": self.sort, "first": self.first})
 
     def move(self, by: int, found: int, rows: int) -> None:
-        """Choose another row, and have those around it told where they are not."""
+        """Choose another row, and move the window of rows that the bridge sends if needed."""
         self.at = max(0, min(self.at + by, found - 1))
         self.top = max(0, min(max(self.top, self.at - rows + 1), self.at))
         if self.top < self.first or (self.top + rows > self.first + ROWS and self.first + ROWS < found):
             self.first = max(0, self.at - ROWS // 2)
 
     def next_sort(self) -> None:
-        """Take the next of the orders."""
+        """Sort by the next order."""
         orders = get_args(Sort)
         self.sort_by(orders[(orders.index(self.sort) + 1) % len(orders)])
 
     def sort_by(self, sort: Sort) -> None:
-        """Order them another way, from the top."""
+        """Sort another way, from the top."""
         self.sort, self.at, self.top, self.first, self.paused = sort, 0, 0, 0, False
 
     def choose(self, filter_: str) -> None:
-        """Show those with this in their names, from the top."""
+        """Show the queues whose names contain this, from the top."""
         self.filter, self.at, self.top, self.first, self.paused = filter_[:200], 0, 0, 0, False
 
 
 class Told(msgspec.Struct):
-    """What was heard last, and how things go."""
+    """The last view and the rates since the view before."""
 
     url: str = ""
     view: Queues | OneQueue | None = None
@@ -97,13 +97,13 @@ class Told(msgspec.Struct):
     flow: tuple[float, float, float] | None = None
     """Triggers, receives and empty receives a second, of all queues."""
     lost: str | None = None
-    """Why there is no newer view."""
+    """Why the connection was lost; None while it is live."""
     at: str = ""
     """The time of the view, for people."""
 
 
 def rates(before: Queues | OneQueue | None, view: Queues, seconds: float) -> Told:
-    """Return how often things happened between two views; nothing where there was another bridge, or none, before."""
+    """Return a view with its rates since the one before; without rates if that was of another bridge."""
     told = Told(view=view)
     if not isinstance(before, Queues) or seconds <= 0:
         return told
@@ -140,7 +140,7 @@ def frame(told: Told, looking: Looking, width: int, height: int, *, coloured: bo
     view = told.view
     if isinstance(view, Queues):
         lines += _queues(told, view, looking, width, height, line)
-        keys = KEYS if looking.typing is None else f"filter: {looking.typing}_  (enter shows, esc leaves it)"
+        keys = KEYS if looking.typing is None else f"filter: {looking.typing}_  (enter applies, esc cancels)"
     elif looking.queue is not None:
         lines += _one(view, looking.queue, width, line)
         keys = BACK
@@ -157,7 +157,7 @@ class _Line(Protocol):
 def _queues(told: Told, view: Queues, looking: Looking, width: int, height: int, line: _Line) -> list[str]:
     totals = view.totals
     flow = "" if told.flow is None else "   a second: {:.1f} triggers, {:.1f} receives, {:.1f} empty".format(*told.flow)
-    troubled = f"{totals.troubled} of {totals.queues} queues in trouble" if totals.troubled else "no trouble"
+    troubled = f"{totals.troubled} of {totals.queues} queues with problems" if totals.troubled else "no problems"
     numbers = f"{totals.visible} waiting, {totals.leased} leased, {totals.buried} buried"
     rows = rows_of(height)
     shown = view.rows[max(0, looking.top - view.first) :][:rows]
@@ -167,7 +167,7 @@ def _queues(told: Told, view: Queues, looking: Looking, width: int, height: int,
     lines = [
         line(f"{troubled}: {numbers}{flow}", *[RED] * bool(totals.troubled))
         if not told.lost
-        else line(f"it is asked again: {told.lost}", RED),
+        else line(f"trying again: {told.lost}", RED),
         line(f"{place} by {looking.sort}{chosen}{_ready(view)}"),
     ]
     cells = [

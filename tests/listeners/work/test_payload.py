@@ -302,7 +302,7 @@ async def test_a_generator_that_a_plain_function_returns_is_a_failed_attempt(gen
         ("two", "takes one argument, and two is called as two(message, connection)"),
         ("Callee", "not the class Callee"),
         ("generating", "generating is a generator"),
-        ("NUMBER", "is no function"),
+        ("NUMBER", "is not a function"),
     ],
 )
 def test_the_command_ends_with_one_line_and_78(tmp_path: pathlib.Path, name: str, words: str) -> None:

@@ -169,12 +169,12 @@ def test_what_does_not_go_together(tmp_path: pathlib.Path) -> None:
     """--access and --trust-brokers without --auth do nothing, and say so; brokers go together with it."""
     created(tmp_path, "worker", "take=*")
     for more, why in (
-        ({"QUEUEBELL_TRUST_BROKERS": "true"}, "trust_brokers: brokers are trusted anyway unless auth"),
-        ({"QUEUEBELL_ACCESS": str(tmp_path / "access.json")}, "nobody is asked for a key unless"),
+        ({"QUEUEBELL_TRUST_BROKERS": "true"}, "trust_brokers: has no effect without auth"),
+        ({"QUEUEBELL_ACCESS": str(tmp_path / "access.json")}, "access: has no effect without auth"),
         ({"QUEUEBELL_AUTH": "true", "QUEUEBELL_LISTEN": "0.0.0.0:0"}, "--auth, --tls-cert, --tls-key"),
-        ({"QUEUEBELL_TLS_CLIENT_CA": "ca.pem"}, "tls_client_ca: nobody is asked who they are unless"),
+        ({"QUEUEBELL_TLS_CLIENT_CA": "ca.pem"}, "tls_client_ca: has no effect without auth"),
         ({"QUEUEBELL_AUTH": "true", "QUEUEBELL_TLS_CLIENT_CA": "ca.pem"}, "HTTPS needs both"),
-        ({"QUEUEBELL_TLS_CLIENT": "required"}, "tls_client: whose certificates?"),
+        ({"QUEUEBELL_TLS_CLIENT": "required"}, "tls_client: needs tls_client_ca"),
     ):
         done = perform("check", env={"QUEUEBELL_DATA": str(tmp_path), **more}, code=78)
         assert why in done.stderr.decode()

@@ -109,7 +109,7 @@ def test_settings_that_are_refused(tmp_path: pathlib.Path) -> None:
         (("--azure-queue", "nonsense"), "azure_queue: an address is HOST:PORT"),
         (("--azure-queue", "127.0.0.1:0", "--azure-cert", "x"), "azure_key: HTTPS needs both"),
         (("--azure-queue", "127.0.0.1:0", "--azure-cert", "x", "--azure-key", "y"), "azure_cert: cannot use"),
-        (("--azure-cert", "x"), "azure_cert: is for the Azure Queue endpoint"),
+        (("--azure-cert", "x"), "azure_cert: has no effect without azure_queue"),
         (("--azure-queue", "0.0.0.0:0"), "insecure"),
     ):
         done = perform(*base, *words, code=78)
@@ -156,19 +156,19 @@ async def test_a_put_over_http_is_told_and_a_stop_ends_the_stream_in_order(tmp_p
     ("given", "told"),
     [
         ({"keda": "nonsense"}, "keda: an address is HOST:PORT"),
-        ({"keda": "0.0.0.0:0"}, "keda: an address that others can reach"),
+        ({"keda": "0.0.0.0:0"}, "keda: a public address"),
         ({"keda": "127.0.0.1:0", "keda_cert": "x"}, "keda_key: HTTPS needs both"),
         ({"keda": "127.0.0.1:0", "keda_key": "x"}, "keda_cert: HTTPS needs both"),
         ({"keda": "127.0.0.1:0", "keda_cert": "x", "keda_key": "y"}, "keda_cert: cannot use"),
-        ({"keda": "127.0.0.1:0", "keda_client_ca": "x"}, "keda_client_ca: nobody is asked who they are"),
+        ({"keda": "127.0.0.1:0", "keda_client_ca": "x"}, "keda_client_ca: has no effect without auth"),
         *(
-            ({key: "x"}, f"{key}: is for KEDA's port, which keda (--keda HOST:PORT) asks for")
+            ({key: "x"}, f"{key}: has no effect without keda (--keda HOST:PORT)")
             for key in ("keda_cert", "keda_key", "keda_client_ca")
         ),
-        ({"keda_store": (KedaStore(name="a", url="redis://h"),)}, "keda_store: is for KEDA's port"),
+        ({"keda_store": (KedaStore(name="a", url="redis://h"),)}, "keda_store: has no effect without keda"),
         (
             {"keda": "127.0.0.1:0", "keda_store": (KedaStore(name="a", url="redis://h"),) * 2},
-            "keda_store: name: two are called a",
+            "keda_store: name: a is used twice",
         ),
         ({"keda": "127.0.0.1:0", "keda_store": (KedaStore(name="a", url="memory:a"),)}, "keda_store: url"),
     ],

@@ -91,11 +91,14 @@ async def test_three_bridges_are_one_service_and_two_may_die(tmp_path: pathlib.P
         ([], "cluster: its bridges connect through one NATS cluster"),
         (
             ["--nats", "nats://a", "--azure-queue", "127.0.0.1:0"],
-            "azure_queue: a bridge of a cluster has queues for it",
+            "azure_queue: with --cluster it needs a store",
         ),
         (["--store", "redis://127.0.0.1:1"], "cluster: its bridges connect through one NATS cluster"),
         (["--store", "redis://127.0.0.1:1", "--nats", "nats://a", "--nats", "nats://b"], "set nats exactly once"),
-        (["--store", "redis://127.0.0.1:1", "--nats", "embedded"], "cluster: an embedded NATS server is this bridge's"),
+        (
+            ["--store", "redis://127.0.0.1:1", "--nats", "embedded"],
+            "cluster: an embedded NATS server belongs to this bridge",
+        ),
     ],
 )
 def test_what_cannot_be_a_cluster_is_refused(tmp_path: pathlib.Path, words: list[str], said: str) -> None:
@@ -113,7 +116,7 @@ def test_whose_own_file_holds_messages_does_not_join(tmp_path: pathlib.Path) -> 
     given = ("serve", "--data", str(tmp_path), "--cluster", "shop", "--nats", "nats://127.0.0.1:1")
     said = perform(*given, code=78).stderr.decode()
     assert "cluster: " in said
-    assert "holds 1 messages, which nobody would see: serve it without --cluster" in said
+    assert "holds 1 messages that would not be served: start the bridge without --cluster" in said
 
 
 async def test_a_cluster_without_a_store_serves_queues_elsewhere_and_none_of_its_own(tmp_path: pathlib.Path) -> None:

@@ -46,8 +46,8 @@ async def working(address: str) -> AsyncIterator[tuple[set[str], asyncio.Conditi
 def test_what_cannot_be_served_is_refused_by_name(tmp_path: pathlib.Path) -> None:
     """Another scheme, a database without tables, an Azure endpoint on what tells no metadata: one line each."""
     for store, more, said in (
-        ("sqs://eu-west-1", [], "store: a bridge keeps its queues in an engine"),
-        ("sqlite:///x.db", [], "store: a bridge keeps its queues in an engine"),
+        ("sqs://eu-west-1", [], "store: a bridge keeps its queues in postgres://"),
+        ("sqlite:///x.db", [], "store: a bridge keeps its queues in postgres://"),
         ("redis://127.0.0.1:1", ["--azure-queue", "127.0.0.1:0"], "azure_queue: redis://127.0.0.1:1"),
         ("nats://127.0.0.1:1", ["--azure-queue", "127.0.0.1:0"], "azure_queue: nats://127.0.0.1:1"),
     ):

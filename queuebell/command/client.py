@@ -1,4 +1,4 @@
-"""What the client commands share: where the bridge is, asking it, and writing for people or scripts."""
+"""Shared by the client commands: the bridge's address, requests to it, and output for people or scripts."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ TIMEOUT_S = 10.0
 OK = 200
 _NOT_ALLOWED = (401, 403)
 _ELSEWHERE = (400, 401, 403, 404, 405)
-"""What other web servers answer to a question of ours."""
+"""Answers of web servers that are not a bridge."""
 _ANSWER_BYTES_MAX = 64 * 1024 * 1024
 
 Answer = TypeVar("Answer")
 
 
 def add_client_arguments(parser: argparse.ArgumentParser, *addresses: str, json: bool = True) -> None:
-    """Declare ``--config``, the given ones of ``--bridge`` and ``--store``, and where it writes any, ``--json``."""
+    """Declare ``--config``, ``--bridge`` or ``--store`` if named, and ``--json``."""
     for name in addresses:
         parser.add_argument(f"--{name}", metavar="URL", help=f"default {DEFAULT_BRIDGE} (QUEUEBELL_{name.upper()})")
     parser.add_argument("--config", metavar="FILE", help="TOML file (default: $QUEUEBELL_CONFIG, or none)")
@@ -55,25 +55,25 @@ def client_settings(args: argparse.Namespace) -> Settings:
 
 
 def bus_address(args: argparse.Namespace) -> str:
-    """Return where to publish: the bridge's address, a broker's with the prefix of the settings if it names none."""
+    """Return the address to publish to; a broker's address without a prefix gets that of the settings."""
     settings = client_settings(args)
     return with_prefix(settings.bridge, settings.prefix)
 
 
 def print_json(value: object) -> None:
-    """Write one JSON document on one line; to a terminal, what could drive it becomes an escape of JSON's own."""
+    """Write a JSON document on one line; on a terminal, control characters are escaped."""
     text = msgspec.json.encode(value).decode()
     sys.stdout.write((tamed_json(text) if sys.stdout.isatty() else text) + "\n")
 
 
 def tamed_json(text: str) -> str:
-    """Return a JSON document that says the same in printable characters: JSON itself leaves C1 and bidi as they are."""
+    """Return a JSON document with only printable characters; JSON itself does not escape C1 and bidi ones."""
     # Outside of its strings a document on one line has printable characters only.
     return text if text.isprintable() else "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
 
 
 def tamed(body: bytes) -> str:
-    """Return a body as text that no terminal obeys: what is neither printable nor a line or a tab is escaped."""
+    """Return a body as text that is safe on a terminal: all but printable characters, lines and tabs is escaped."""
     text = body.decode("utf-8", "backslashreplace")
     return "".join(
         one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode("ascii") for one in text
@@ -81,9 +81,9 @@ def tamed(body: bytes) -> str:
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, spare: Sequence[str] = ()) -> None:
-    """Write rows under their heads; numbers stand to the right.
+    """Write a table with numbers aligned right.
 
-    On a terminal they fit its width, and what is left out, of the columns that may be, is said; all else gets all.
+    On a terminal it fits the width and names the ``spare`` columns that were left out; elsewhere it is complete.
     """
     right = {i for i in range(len(heads)) if rows and all(isinstance(row[i], int | float) for row in rows)}
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -96,12 +96,12 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, spare
 
 
 def trouble(text: str) -> None:
-    """Write a line of what is wrong, in red where there are colours."""
+    """Write a line about a problem, in red on a terminal with colours."""
     print(f"\x1b[31m{plain(text)}\x1b[0m" if coloured(sys.stdout) else plain(text))
 
 
 def plain(cell: object) -> str:
-    """Write a cell without what could drive a terminal: labels come from strangers."""
+    """Return a cell without control characters, which labels from strangers may hold."""
     text = "-" if cell is None else str(cell)
     return text if text.isprintable() else ascii(text)[1:-1]
 
@@ -109,9 +109,8 @@ def plain(cell: object) -> str:
 class BridgeClient:
     """Asks a bridge for its state over one connection; a context manager.
 
-    Of several equal ones it asks the first that answers, and that one to its end: ``url`` is where that is, ``gone``
-    says of the others why not. With ``deadline_s`` all questions together end within it, however slowly the answers
-    drip.
+    Of several addresses it uses the first that answers for all requests: ``url`` is that address, ``gone`` has the
+    errors of the others. ``deadline_s`` bounds all requests together, even if answers arrive slowly.
     """
 
     def __init__(self, url: str, deadline_s: float | None = None) -> None:
@@ -121,7 +120,7 @@ class BridgeClient:
         self._several = len(addresses) > 1
         self.gone: list[str] = []
         self.boot: str | None = None
-        """Whose own queues they are of which it answered; None before, and where it holds none of its own."""
+        """Identifies the bridge's own queue service; None before the first answer, and on a shared store."""
         self._begin(self._left.pop(0))
         self._deadline_s = deadline_s
         self._timer: threading.Timer | None = None
@@ -129,7 +128,7 @@ class BridgeClient:
         self._socket: socket.socket | None = None
         self._status = 0
         self.clocks: tuple[float | None, float, float] = (None, 0.0, 0.0)
-        """When the last answer was made by the bridge's clock, as far as it says so, asked for and come by ours."""
+        """The last answer's time by the bridge's clock, if known; those of request and answer by this one's."""
 
     def _begin(self, where: HttpAddress) -> None:
         self.url = where.url
@@ -156,30 +155,30 @@ class BridgeClient:
         self._late = True
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                # Not the TLS layer's own: its reader must see the end, not lose its state.
+                # Not the TLS layer's own shutdown, which would reset the state that the reader still uses.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def get(self, path: str) -> tuple[int, Any]:
-        """Return status and decoded JSON; raises `BusUnavailable` where no bridge answers so."""
+        """Return status and decoded JSON; raises `BusUnavailable` if no bridge answers."""
         return self._ask("GET", path)
 
     def read(self, path: str, kind: type[Answer]) -> tuple[int, Answer | None]:
-        """Return status and answer, None for any status but 200, except that ``/readyz`` says the same whatever it is.
+        """Return status and answer; None for a status other than 200, except for ``/readyz``.
 
-        Raises `BusUnavailable` where no bridge answers so.
+        Raises `BusUnavailable` if no bridge answers.
         """
         status, told = self._ask("GET", path)
         return status, self.understood(told, kind) if status == OK or path == "/readyz" else None
 
     def understood(self, told: object, kind: type[Answer]) -> Answer:
-        """Return an answer as what it should be; raises `BusUnavailable` where no bridge answers so."""
+        """Convert an answer to its type; raises `BusUnavailable` if it is not a bridge's."""
         try:
             return msgspec.convert(told, kind)
         except msgspec.ValidationError as error:
             raise BusUnavailable(f"{self.stranger()} ({plain(str(error))})") from None
 
     def post(self, path: str) -> tuple[int, Any]:
-        """Have something done that takes no body, and return as `get` does."""
+        """Send a request without a body, and return as `get` does."""
         return self._ask("POST", path)
 
     def _ask(self, method: str, path: str) -> tuple[int, Any]:
@@ -187,7 +186,7 @@ class BridgeClient:
             try:
                 answer = self._ask_one(method, path)
             except BusUnavailable as error:
-                # Whom it was that answered once has to answer all, or they would not fit together.
+                # One bridge must answer all requests, or the answers would not fit together.
                 if not self._left or self._late or (method != "GET" and self._connection.sock is not None):
                     raise BusUnavailable("; ".join([*self.gone, str(error)])) from None
                 self.gone.append(str(error))
@@ -214,7 +213,11 @@ class BridgeClient:
             answer = self._connection.getresponse()
             self.clocks = (_seconds(answer.getheader("Date", "")), asked_at, time.time())
             body = answer.read(_ANSWER_BYTES_MAX)
-        except (OSError, http.client.HTTPException, UnicodeError) as error:  # the last for names that DNS cannot have
+        except (
+            OSError,
+            http.client.HTTPException,
+            UnicodeError,
+        ) as error:  # UnicodeError: a name that is not valid in DNS
             reason = why_unreachable(error) if isinstance(error, OSError) else str(error) or type(error).__name__
             if self._late:
                 reason = f"its answers were not complete after {self._deadline_s:g} s"
@@ -232,16 +235,16 @@ class BridgeClient:
         return answer.status, told
 
     def refusal(self, told: object) -> dict[str, Any]:
-        """Return a refusal that is worded as a bridge words it; raises `BusUnavailable` for any other."""
+        """Return a refusal in a bridge's form; raises `BusUnavailable` for any other."""
         if isinstance(told, dict) and isinstance(told.get("code"), str):
             return told
         raise self.stranger()
 
     def stranger(self) -> BusUnavailable:
-        """Return what to raise where the last answer was not a bridge's."""
+        """Return the error for an answer that is not a bridge's."""
         return BusUnavailable(
-            f"what answers at {self.url} is no bridge: it answers {self._status}, and not as one does. Is the address "
-            "right? A bridge says it when it starts: queuebell ready on http://..."
+            f"what answers at {self.url} is not a bridge: it answered {self._status} in another form. Is the address "
+            "right? A bridge prints it when it starts: queuebell ready on http://..."
         )
 
 

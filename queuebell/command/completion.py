@@ -1,10 +1,10 @@
-"""Print what has your shell complete commands, options, files and the names of queues: for bash, zsh or fish.
+"""Print the script with which bash, zsh or fish completes commands, options, files and queue names.
 
   bash: eval "$(queuebell completion bash)"              in ~/.bashrc
   zsh:  eval "$(queuebell completion zsh)"               in ~/.zshrc, below compinit
   fish: queuebell completion fish | source               in ~/.config/fish/config.fish
 
-The names of queues are asked of the bridge, which has half a second for it; nothing is received.
+Queue names come from the bridge, if it answers within half a second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print it."""
+    """Print the script."""
     from argcomplete.shell_integration import shellcode
 
     sys.stdout.write(shellcode(["queuebell"], shell=args.shell, use_defaults=False) + "\n")
@@ -54,15 +54,15 @@ def complete(subcommands: Mapping[str, tuple[str, str]]) -> None:
     for name, (module, summary) in subcommands.items():
         one = names.add_parser(name, help=summary, allow_abbrev=False)
         if before[1:2] == [name]:
-            # One is loaded, for whoever presses a key waits.
+            # Only the typed command is imported, because the user waits for each key.
             importlib.import_module(module).add_arguments(one)
             _equip(one)
-    # What has no completer of its own is for its user to know: no file is meant there.
+    # Arguments without a completer must not complete to file names.
     argcomplete.autocomplete(parser, always_complete_options=False, default_completer=SuppressCompleter())
 
 
 def _equip(parser: argparse.ArgumentParser) -> None:
-    """Say what completes each argument; those with choices need nobody."""
+    """Set the completer of each argument without choices."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for each in action.choices.values():

@@ -1,4 +1,4 @@
-"""The last step of ``queuebell listen`` where a handler does not end: the process ends without it."""
+"""Ends the process of ``queuebell listen`` when a handler hangs."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import Any, Final, NoReturn
 
 SETTLE_S: Final = 1.0
 FLUSH_S: Final = 2.0
-"""How long what was written gets to leave: a handler that hangs may do so in the midst of a write."""
+"""How long to wait for output to be flushed: a handler may hang in the middle of a write."""
 
 
 class CountedThreads(ThreadPoolExecutor):
-    """The event loop's own threads, where a coroutine's calls of `asyncio.to_thread` run, and how many still do."""
+    """The event loop's executor, which knows how many calls of `asyncio.to_thread` still run."""
 
     def __init__(self) -> None:
         super().__init__(thread_name_prefix="queuebell-thread")
         self._running: set[Future[Any]] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have a function called."""
+        """Call a function in a thread."""
         future = super().submit(fn, *args, **kwargs)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
         return future
 
     async def settle(self) -> int:
-        """Return how many calls do not end within a moment: one that was cut off may be about to."""
+        """Return how many calls still run after a moment; a cancelled one may be about to end."""
         running = [asyncio.wrap_future(future) for future in tuple(self._running)]
         if not running:
             return 0
@@ -41,7 +41,7 @@ class CountedThreads(ThreadPoolExecutor):
 
 
 def leave(code: int) -> NoReturn:
-    """End the process now, with what was written and logged, and without what Python does and waits for at its end.
+    """End the process now: flush output and logs, but do not wait for threads as Python would.
 
     For commands only: a library must not end the program it is part of.
     """
@@ -53,5 +53,5 @@ def leave(code: int) -> NoReturn:
 
 def _flush() -> None:
     for flush in (logging.shutdown, sys.stdout.flush, sys.stderr.flush):
-        with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+        with contextlib.suppress(OSError, ValueError):  # its reader has gone
             flush()

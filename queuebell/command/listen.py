@@ -1,8 +1,5 @@
 """Handle the messages of a queue with a Python function, or with any command.
 
-  queuebell listen http://127.0.0.1:8470 billing/orders orders:handle
-  queuebell listen http://127.0.0.1:8470 billing/orders --exec './handle-one'
-
 A function is named MODULE:FUNCTION and gets a message. A command is run by /bin/sh for each message, with the body on
 standard input and QUEUEBELL_ID, QUEUEBELL_QUEUE and QUEUEBELL_ATTEMPT set, and QUEUEBELL_BURIAL (JSON) on one that was
 buried; exit code 0 deletes the message, 75 tries it again, 100 buries it, 101 puts it back where it failed, and any

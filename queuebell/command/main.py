@@ -25,29 +25,76 @@ INTERRUPTED: Final = 130
 
 
 class Subcommand(NamedTuple):
-    """A module with ``add_arguments(parser)`` and ``run(args) -> int``, and what it does in a few words."""
+    """A module with ``add_arguments(parser)`` and ``run(args) -> int``, its summary and examples of its use."""
 
     module: str
     summary: str
+    examples: tuple[str, ...]
+    """Command lines without ``queuebell`` and the name; the help of the command ends with them."""
     nested: bool = False
     """Whether it has subcommands of its own."""
 
 
 SUBCOMMANDS: Final[dict[str, Subcommand]] = {
-    "serve": Subcommand("queuebell.command.serve", "run the bridge and its queue service"),
-    "demo": Subcommand("queuebell.demo.cli", "run real work in real processes, and show what it costs"),
-    "publish": Subcommand("queuebell.command.publish", "tell the bridge that work was put on a queue"),
-    "listen": Subcommand("queuebell.command.listen", "handle a queue's messages with a Python function or any command"),
-    "scale": Subcommand("queuebell.command.scale", "start workers when work comes, and end them when there is none"),
-    "queue": Subcommand("queuebell.command.queue", "put, get, peek at and manage queues", nested=True),
-    "key": Subcommand("queuebell.command.key", "create, list and revoke the keys of a bridge with --auth", nested=True),
-    "status": Subcommand("queuebell.command.status", "show the state of the bridge, its listeners and its queues"),
-    "top": Subcommand("queuebell.command.top", "show the queues live, those with problems first"),
-    "explain": Subcommand(
-        "queuebell.command.explain", "show which listeners a trigger would wake now, and why not the others"
+    "serve": Subcommand(
+        "queuebell.command.serve",
+        "run the bridge and its queue service",
+        ("--data ./queuebell-data", "--store postgres://jobs@db/jobs --nats nats://broker:4222"),
     ),
-    "check": Subcommand("queuebell.command.check", "check a configuration, and the bridge if one is running"),
-    "completion": Subcommand("queuebell.command.completion", "set up completion in bash, zsh or fish"),
+    "demo": Subcommand(
+        "queuebell.demo.cli", "run real work in real processes, and show what it costs", ("", "--workers 8 --json")
+    ),
+    "publish": Subcommand(
+        "queuebell.command.publish",
+        "tell the bridge that work was put on a queue",
+        ("billing/orders", "billing/orders --size 20 --bridge https://bridge:8470"),
+    ),
+    "listen": Subcommand(
+        "queuebell.command.listen",
+        "handle a queue's messages with a Python function or any command",
+        ("http://127.0.0.1:8470 billing/orders orders:handle", "http://127.0.0.1:8470 billing/orders --exec ./handle"),
+    ),
+    "scale": Subcommand(
+        "queuebell.command.scale",
+        "start workers when work comes, and end them when there is none",
+        (
+            "http://127.0.0.1:8470 billing/orders --max 8 -- python worker.py",
+            "--config scale.toml",
+            "http://127.0.0.1:8470 billing/orders --actuator exec -- docker service scale orders={}",
+            "http://127.0.0.1:8470 billing/orders --actuator systemd --unit queuebell-worker@",
+        ),
+    ),
+    "queue": Subcommand(
+        "queuebell.command.queue",
+        "put, get, peek at and manage queues",
+        ("put billing/orders 'order 20'", "replay billing/orders-poison --dry-run"),
+        nested=True,
+    ),
+    "key": Subcommand(
+        "queuebell.command.key",
+        "create, list and revoke the keys of a bridge with --auth",
+        ("create shop --allow put=billing/* --days 90", "revoke shop"),
+        nested=True,
+    ),
+    "status": Subcommand(
+        "queuebell.command.status",
+        "show the state of the bridge, its listeners and its queues",
+        ("billing/orders", "--watch 5"),
+    ),
+    "top": Subcommand(
+        "queuebell.command.top", "show the queues live, those with problems first", ("", "billing --sort waiting")
+    ),
+    "explain": Subcommand(
+        "queuebell.command.explain",
+        "show which listeners a trigger would wake now, and why not the others",
+        ("billing/orders", "billing/orders --json"),
+    ),
+    "check": Subcommand(
+        "queuebell.command.check",
+        "check a configuration, and the bridge if one is running",
+        ("--config bridge.toml", "--config bridge.toml --live"),
+    ),
+    "completion": Subcommand("queuebell.command.completion", "set up completion in bash, zsh or fish", ("bash", "zsh")),
 }
 
 
@@ -84,6 +131,7 @@ def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
         prog=f"queuebell {name}",
         # Written for documentation, where two backquotes are a markup.
         description=(module.__doc__ or "").replace("``", ""),
+        epilog="\n".join(("examples:", *(f"  queuebell {name} {each}".rstrip() for each in subcommand.examples))),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -97,7 +145,7 @@ def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone: leave quietly, without a second complaint when Python flushes at its end.
+        # The reader of the output has gone: exit without a second error when Python flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (errors.QueuebellError, OSError) as error:
@@ -133,12 +181,12 @@ _NOT_ALLOWED: Final = (401, 403)
 
 
 def _told(name: str, error: Exception) -> int:
-    """Say in one line what went wrong, and return the exit code that goes with it."""
+    """Print the error on one line, and return its exit code."""
     text = " ".join(errors.said(error).split()) or type(error).__name__
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     print(f"queuebell {name}: {text}{notes}", file=sys.stderr)
     if getattr(error, "status", None) in _NOT_ALLOWED:
-        return FAILED  # whoever refuses a key is there, whatever it was asked by
+        return FAILED  # a bridge that refuses a key was reached
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
 
 
@@ -153,7 +201,7 @@ def _overview() -> str:
             "",
             *lines,
             "",
-            "'queuebell COMMAND --help' says more.",
+            "'queuebell COMMAND --help' shows the options of a command, with examples.",
             "Exit codes: 0 ok, 1 failed or not allowed, 2 usage, 69 unreachable, 73 data file owned by another",
             "process, 78 configuration.",
         ]

@@ -122,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action(name, summary, call)
     depth = action("depth", "count a queue's messages; with --json also the age of the oldest", _depth)
     depth.add_argument("--oldest", action="store_true", help="also show the age of the oldest message")
-    summary = "move buried messages back to the queue where they failed"
+    summary = "move dead letters back to the queue where they failed"
     replay.add_arguments(action("replay", summary, replay.run))
     for name, sub in subs.choices.items():
         add_client_arguments(sub, "store")

@@ -1,4 +1,4 @@
-"""``queue init``: make the tables of a store that needs some, or migrate them."""
+"""``queue init``: create or migrate the tables of a store that needs them."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "url",
         metavar="STORE_URL",
         nargs="?",
-        help="postgres://USER@HOST/DATABASE (default: QUEUEBELL_STORE, which shows a password to no other user)",
+        help="postgres://USER@HOST/DATABASE (default: QUEUEBELL_STORE, which hides a password from other users)",
     )
     parser.add_argument(
         "--notify",
         action=argparse.BooleanOptionalAction,
-        help="have every put, a plain INSERT too, trigger 'serve --postgres' (default: leave it as it is)",
+        help="make each put, also a plain INSERT, a trigger for 'serve --postgres' (default: no change)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make what is missing, say what was done, and return 0; doing it again does nothing."""
+    """Create what is missing, print it, and return 0; a repetition does nothing."""
     settings = client_settings(args)
     url = args.url or settings.store
     if url.partition(":")[0].lower() not in SCHEMES:
         raise ConfigurationError(
-            "store: this is no address of a database, which alone needs tables: postgres://USER@HOST/DATABASE, "
+            "store: only a database needs tables, and this is not the address of one: postgres://USER@HOST/DATABASE, "
             "without a driver's name (postgresql+asyncpg)"
         )
     from bridge.queues.postgres.schema import init
@@ -41,6 +41,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"done": done})
     else:
-        for line in done or ["nothing to do: the tables are there and of this version"]:
+        for line in done or ["nothing to do: the tables exist and have this version"]:
             print(line)
     return 0

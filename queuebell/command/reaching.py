@@ -1,4 +1,4 @@
-"""Whether what a configuration names is reached from here: each is connected to once, as `serve` would, and let go."""
+"""Checks whether the brokers and stores of a configuration can be reached: connects to each once, as `serve` would."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from queuebell.settings import Settings
 
 STORE: Final = "store"
 WITHIN_S: Final = 10.0
-"""How long one of them may take; they are asked at the same time."""
+"""How long one of them may take; all are tried at the same time."""
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """What came of one of them; ``name`` is that of `/readyz`."""
+    """The result for one of them; ``name`` is that of `/readyz`."""
 
     name: str
     ok: bool
@@ -26,10 +26,10 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 async def reach(settings: Settings, done: Callable[[int, int], object]) -> list[Reached]:
-    """Ask all at once, and tell ``done`` of how many and of how many in all after each.
+    """Try all at the same time, and call ``done`` with the number finished and the total after each.
 
-    A bus brings a message to ourselves and back, an engine lists one queue's name: nothing is changed. What starts with
-    the bridge (``embedded``) is left out.
+    A bus carries a message to its sender, a store lists one queue: nothing is changed. Servers that start with the
+    bridge (``embedded``) are left out.
     """
     asked = _asked(settings)
     reached: list[Reached] = []

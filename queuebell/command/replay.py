@@ -1,4 +1,7 @@
-"""``queuebell queue replay``: buried messages go back to where they failed, put there before they are deleted here."""
+"""``queuebell queue replay``: move dead letters back to the queue where they failed.
+
+Each is put there before it is deleted here.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,19 @@ from queuebell.command.queue_transfer import putting
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``replay``."""
-    parser.add_argument("--to", metavar="QUEUE", help="put them here (default: the queue that each came from)")
+    parser.add_argument("--to", metavar="QUEUE", help="the queue to put them to (default: where each came from)")
     parser.add_argument("--id", action="append", default=[], metavar="ID", dest="ids", help="only these messages")
-    parser.add_argument("--max", type=int, metavar="N", help="at most so many (default: all that is there now)")
-    parser.add_argument("--after", type=float, default=0.0, metavar="S", help="visible there after so many seconds")
+    parser.add_argument("--max", type=int, metavar="N", help="at most this many (default: all that are there now)")
+    parser.add_argument("--after", type=float, default=0.0, metavar="S", help="seconds until they become visible there")
     parser.add_argument(
-        "--plain", action="store_true", help="put the body alone, for workers that are no listeners of Queuebell"
+        "--plain", action="store_true", help="put only the body, for workers that do not use Queuebell's listener"
     )
-    parser.add_argument("--claim-check", metavar="URL", help="blob store of bodies that were put aside")
-    parser.add_argument("--dry-run", action="store_true", help="list what would be replayed, and take nothing")
+    parser.add_argument("--claim-check", metavar="URL", help="blob store of large bodies")
+    parser.add_argument("--dry-run", action="store_true", help="list the messages that would be replayed")
 
 
 async def run(store: QueueStore, args: argparse.Namespace) -> int:
-    """Replay, and return 0; 1 where the queue does not exist, or a message that was asked for stays."""
+    """Replay, and return 0; 1 if the queue does not exist or a wanted message stays."""
     if args.max is not None and args.max < 1:
         raise BadInput("bad_parameter", "--max is at least 1")
     if not 0 <= args.after * 1000 <= DELAY_MS_MAX:
@@ -103,7 +106,7 @@ def _sum(args: argparse.Namespace, done: ReplayResult) -> None:
 
 
 async def _list(store: QueueStore, args: argparse.Namespace, present: int) -> int:
-    """Show what would be replayed, as far as the store shows messages without handing them out."""
+    """Show what would be replayed, as far as the store can show messages without leasing them."""
     now = datetime.datetime.now(datetime.UTC)
     most = BATCH_MAX if args.ids or args.max is None else min(BATCH_MAX, args.max)
     rows: list[tuple[str, str | None, int | None, int, str | None]] = []
@@ -126,7 +129,7 @@ async def _list(store: QueueStore, args: argparse.Namespace, present: int) -> in
     if not args.json:
         print_table(("id", "to", "attempts", "age s", "reason"), rows)
         if present > len(rows):
-            print(f"{args.queue}: {len(rows)} of {present} are shown, those that are visible first", file=sys.stderr)
+            print(f"{args.queue}: {len(rows)} of {present} messages shown, visible ones first", file=sys.stderr)
     return 0
 
 

@@ -1,15 +1,10 @@
 """Start workers when work comes, and end them when there is none: from zero processes and back.
 
-  queuebell scale http://127.0.0.1:8470 billing/orders --max 8 -- python worker.py
-  queuebell scale --config scale.toml
-  queuebell scale http://127.0.0.1:8470 billing/orders --actuator exec -- docker service scale orders={}
-  queuebell scale http://127.0.0.1:8470 billing/orders --actuator systemd --unit queuebell-worker@
-
-What follows -- is one worker: a program that runs a Listener of this queue and stays in the foreground; or, with
---actuator exec, a command that is told in place of {} how many there should be. A file has one table [[scale]] for each
-queue, with the options as keys. Workers' output is passed on to standard error, each line with its queue and its worker
-before it. SIGTERM and SIGINT end all workers in order, a second one at once; units of systemd go on. SIGHUP reads the
-file again.
+After -- comes the command of one worker, a program that runs a Listener of this queue in the foreground; or, with
+--actuator exec, a command in which {} is replaced by the wanted number of workers. A file has one table [[scale]] for
+each queue, with the options as keys. The output of workers goes to standard error, each line with its queue and its
+worker. SIGTERM and SIGINT end all workers in order, a second one at once; units of systemd keep running. SIGHUP reads
+the file again.
 """
 
 from __future__ import annotations
@@ -45,9 +40,9 @@ Seconds = Annotated[float, Meta(ge=0, le=604_800)]
 Count = Annotated[int, Meta(ge=1)]
 _LIMITS: Final = Limits()
 _ENVIRONMENT: Final = ("QUEUEBELL_BRIDGE", "QUEUEBELL_PREFIX", "QUEUEBELL_LOG_FORMAT", "QUEUEBELL_LOG_LEVEL")
-"""What is heard of the environment; workers inherit all of it, and the rest may be meant for them."""
+"""The variables that count here; workers inherit all, and the others may be for them."""
 _SHARED: Final = frozenset({"bridge", "prefix", "log_format", "log_level"})
-"""Keys of the file's top level that hold for every table."""
+"""Keys of the file's top level that count for every table."""
 _TUNED: Final = ("min", "max", "idle", "per_process", "start_rate", "start_timeout")
 """What can change while workers run."""
 _TARGETS: Final[Mapping[str, str]] = {
@@ -55,16 +50,16 @@ _TARGETS: Final[Mapping[str, str]] = {
     "exec": "command",
     "systemd": "unit",
 }
-"""The key that says what is scaled; each actuator needs it."""
+"""The key that each actuator needs: what it scales."""
 _BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
     "process": ("grace",),
     "exec": (),
     "systemd": ("user",),
 }
-"""What else is for one actuator alone."""
+"""Further keys of one actuator alone."""
 _WANTING: Final[Mapping[str, str]] = {
     "process": "name STORE, ACCOUNT/QUEUE and, after --, the command of one worker",
-    "exec": "name, after --, the command that is told how many workers there should be, as -- scale-to {}",
+    "exec": "name, after --, the command that sets the number of workers, as -- scale-to {}",
     "systemd": "name the template of the workers' units, as --unit queuebell-worker@",
 }
 _REMOVED: Final = (
@@ -74,7 +69,7 @@ _REMOVED: Final = (
 
 
 class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every key of a file's table ``[[scale]]``; times in seconds."""
+    """The keys of a file's table ``[[scale]]``; times in seconds."""
 
     store: str = ""
     queue: str = ""
@@ -98,7 +93,7 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def limits(self) -> Limits:
-        """Return what of it are limits; raises `BadInput`."""
+        """Return the limits among the settings; raises `BadInput`."""
         return Limits(
             minimum=self.min,
             maximum=self.max,
@@ -109,13 +104,13 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         )
 
     def apart(self) -> tuple[Any, ...]:
-        """Return all that needs another scaler when it changes."""
-        fixed = ("start_timeout",) if self.actuator != "process" else ()  # there it bounds each call, too
+        """Return the settings whose change needs a new scaler."""
+        fixed = ("start_timeout",) if self.actuator != "process" else ()  # for these it also bounds each call
         fields = (field for field in self.__struct_fields__ if field not in _TUNED or field in fixed)
         return tuple(getattr(self, field) for field in fields)
 
     def check(self, source: str) -> None:
-        """Raise `ConfigurationError`, after ``source``, where the actuator lacks what it needs, or has another's."""
+        """Raise `ConfigurationError`, after ``source``, if the actuator lacks its key, or has another's."""
         where = f"{source}: " if source else ""
         target = _TARGETS[self.actuator]
         own = {target, *_BESIDE[self.actuator]}
@@ -123,13 +118,13 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             for key in (needed, *_BESIDE[actuator]):
                 if key not in own and getattr(self, key) not in (None, False, ()):
                     raise ConfigurationError(
-                        f"{where}{key} is for the actuator {actuator}, and this one is {self.actuator}"
+                        f"{where}{key} needs --actuator {actuator}, and this one is {self.actuator}"
                     )
         if not getattr(self, target):
             raise ConfigurationError(f"{where}{target} is missing: {_WANTING[self.actuator]}")
 
     def driver(self) -> tuple[str, ...] | Actuator:
-        """Return what starts the workers: the command of one, or an actuator. Raises `ConfigurationError`."""
+        """Return the command of one worker, or the actuator that starts them. Raises `ConfigurationError`."""
         if self.actuator == "exec":
             from listeners.scaling.actuators.command import CommandActuator
 
@@ -176,7 +171,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _kept(actuator: str) -> str:
-    """Refuse the actuator that was removed while its options are still read, which argparse no longer knows."""
+    """Refuse the removed actuator before argparse refuses its options, which would hide the reason."""
     if actuator == "kubernetes":
         raise argparse.ArgumentTypeError(_REMOVED)
     return actuator
@@ -192,7 +187,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = read()
     from bridge.observe.logs import configure
 
-    # Not by the loop itself: it would wait for whoever reads our standard error, and no worker be started meanwhile.
+    # Written by a thread: a slow reader of standard error must not stop the loop that starts workers.
     configure(wanted[0].log_format, wanted[0].log_level, cast("IO[str]", OUTPUT))
     made = [_made(settings) for settings in wanted]
     asyncio.run(_Fleet(list(zip(wanted, made, strict=True)), read).run())

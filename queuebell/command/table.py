@@ -1,4 +1,4 @@
-"""Rows under their heads: whole where a program reads them, as wide as the terminal where a person does. Pure."""
+"""Tables: complete for programs, fitted to the terminal for people. Pure."""
 
 from __future__ import annotations
 

@@ -323,7 +323,7 @@ def test_what_answers_strangely_is_no_bridge(
     strange.answers.update(answers)
     assert main(["check", "--bridge", strange.url]) == 69
     said = capsys.readouterr()
-    assert "is no bridge" in said.err and len(said.err.strip().splitlines()) == 1
+    assert "is not a bridge" in said.err and len(said.err.strip().splitlines()) == 1
 
 
 def test_an_answer_that_is_nested_without_end_is_no_bridge(
@@ -332,7 +332,7 @@ def test_an_answer_that_is_nested_without_end_is_no_bridge(
     """Nor a crash."""
     strange.raw = b"[" * 200_000
     assert main(["check", "--bridge", strange.url]) == 69
-    assert "is no bridge" in capsys.readouterr().err
+    assert "is not a bridge" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", ["/v1/findings", "/v1/listeners", "/v1/queues", "/v1/queues/a/b"])
@@ -440,7 +440,7 @@ def test_status_of_what_is_no_bridge(strange: Strange, capsys: pytest.CaptureFix
     """An answer without a word is no bridge's, as an Azure emulator gives it."""
     strange.raw = b""
     assert main(["status", "--bridge", strange.url]) == 69
-    assert f"what answers at {strange.url} is no bridge" in capsys.readouterr().err
+    assert f"what answers at {strange.url} is not a bridge" in capsys.readouterr().err
 
 
 def test_two_bridges_are_judged_together(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:

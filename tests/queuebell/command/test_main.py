@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import os
 import pathlib
+import shlex
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 import bridge
 from queuebell.command.main import SUBCOMMANDS, main
+from tests.readme.test_form import parser_of
 from tests.support.command import environment, perform, run
 from tests.support.processes import GLANCE_S, PATIENCE_S
 
@@ -28,6 +30,21 @@ def test_help_names_every_subcommand(capsys: pytest.CaptureFixture[str]) -> None
     for name in SUBCOMMANDS:
         assert f"  {name} " in text
     assert main([]) == 2
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_the_help_of_a_command_ends_with_examples_that_can_be_typed(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    _, _, examples = capsys.readouterr().out.partition("\nexamples:\n")
+    lines = [shlex.split(line) for line in examples.splitlines()]
+    assert len(lines) >= 2
+    for command, own, *words in lines:
+        assert (command, own) == ("queuebell", name)
+        parser = parser_of(name)
+        (parser.parse_args if SUBCOMMANDS[name].nested else parser.parse_intermixed_args)(words)
 
 
 @pytest.mark.parametrize(

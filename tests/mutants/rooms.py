@@ -137,7 +137,6 @@ ROOMS: Final = (
         "bridge/http/webhooks bridge/triggers services/test_cluster_crossed.py listeners/session queuebell/command",
         marks=WITH_SYSTEM,
     ),
-    _room("openapi", "bridge/http/api/openapi/*.py", "reference"),
     _room(
         "api",
         "bridge/http/api/*.py",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import importlib.resources
 import logging
 from typing import TYPE_CHECKING
 
@@ -114,12 +116,9 @@ class WebServer(HttpServer):
         return refuse(refusal)
 
     async def _described(self, request: BaseRequest, _: str) -> Answer:
-        # Made once, and beside the loop: it takes a while for which no wake should wait.
-        return Answer(200, await asyncio.to_thread(_description))
+        return Answer(200, _description())
 
 
+@functools.cache
 def _description() -> bytes:
-    # Imported late: only who asks for it needs it.
-    from bridge.http.api.openapi.document import document
-
-    return document()
+    return (importlib.resources.files(__package__) / "openapi.json").read_bytes()

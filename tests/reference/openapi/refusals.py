@@ -9,8 +9,8 @@ import msgspec
 
 from bridge.contract.calls import BOOT_HEADER, SERVICE_ABLE_HEADER
 from bridge.contract.errors import STATUS_BY_CODE
-from bridge.http.api.openapi.schemas import Json, reference
 from bridge.http.server.problem import PROBLEM_TYPE, Problem, reason
+from tests.reference.openapi.schemas import Json, reference
 
 MEANINGS: Final[dict[str, str]] = {
     "bad_json": "The body is not one JSON document in UTF-8.",

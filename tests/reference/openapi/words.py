@@ -10,9 +10,9 @@ from bridge.contract.jobs import BOUNDS_S, CLASSES_MAX, COUNT_MAX, OTHER, OUTCOM
 from bridge.contract.names import TOKEN
 from bridge.contract.sources import WAKE_SOURCES
 from bridge.contract.trace_context import TRACES_MAX
-from bridge.http.api.openapi.schemas import Json, Words, reference, said
 from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX, VISIBILITY_S_MAX
 from bridge.queues.limits import METADATA_BYTES_MAX
+from tests.reference.openapi.schemas import Json, Words, reference, said
 
 REFERENCE: Final = f"^{TOKEN}/{TOKEN}$"
 BASE64: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"

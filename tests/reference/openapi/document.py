@@ -1,12 +1,11 @@
 """The description of a bridge's HTTP interface in OpenAPI 3.1: made from its structs, limits and codes.
 
-It is served as ``/openapi.json`` and stands in ``docs/reference``, where ``python -m tests.reference`` writes it. Tests
-hold it against the routes, against what a running bridge answers, and against what our own client sends.
+``python -m tests.reference`` writes it to ``docs/reference`` and to ``bridge/http/api/openapi.json``, which a bridge
+serves. Tests compare it with the routes, the answers of a running bridge, and the requests of our own client.
 """
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Final
 
@@ -14,12 +13,12 @@ import msgspec
 
 from bridge.contract.calls import ABLE_HEADER, BOOT_HEADER, CARRIES, SERVICE_ABLE_HEADER, STORE_HEADER
 from bridge.contract.names import TOKEN
-from bridge.http.api.openapi.operations import ANSWERS, EVENT_SCHEMAS, OPERATIONS, QUEUE, REQUESTS, Operation
-from bridge.http.api.openapi.refusals import OF_QUEUE, OF_VERB, by_status, codes, examples, name, refusal
-from bridge.http.api.openapi.schemas import Json, components
-from bridge.http.api.openapi.words import WORDS
 from bridge.http.server.problem import Problem
 from bridge.http.server.settings import WebSettings
+from tests.reference.openapi.operations import ANSWERS, EVENT_SCHEMAS, OPERATIONS, QUEUE, REQUESTS, Operation
+from tests.reference.openapi.refusals import OF_QUEUE, OF_VERB, by_status, codes, examples, name, refusal
+from tests.reference.openapi.schemas import Json, components
+from tests.reference.openapi.words import WORDS
 
 VERSION: Final = "1"
 """Of the interface, as in ``/v1`` and in the sessions' subprotocol; not of a release."""
@@ -64,12 +63,6 @@ _LINKS: Final[dict[tuple[str, str], tuple[str, Json]]] = {
     ),
 }
 """What comes after what: the operation and the status, and the operation that takes its answer."""
-
-
-@functools.cache
-def document() -> bytes:
-    """Return the description as JSON."""
-    return msgspec.json.encode(described())
 
 
 def described() -> Json:

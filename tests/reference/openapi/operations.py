@@ -1,4 +1,4 @@
-"""The calls of a bridge: one entry each, for the reference (`bridge.http.api.openapi.document`)."""
+"""The calls of a bridge: one entry each, for the reference (`tests.reference.openapi.document`)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from bridge.contract.event import (
 from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL
 from bridge.http.api.lasting import EVENT_STREAM
 from bridge.http.api.native import PAGE_MAX, PEEK_BYTES_MAX
-from bridge.http.api.openapi.schemas import Json, reference, said
-from bridge.http.api.openapi.words import REFERENCE
 from bridge.http.api.queues import BULK_BYTES_MAX
 from bridge.http.api.sse import QUEUES_MAX
 from bridge.http.page.graves import Chosen, Graves
@@ -54,6 +52,8 @@ from bridge.service.state.answers import (
     Readiness,
 )
 from bridge.service.state.overview import Run, Sort
+from tests.reference.openapi.schemas import Json, reference, said
+from tests.reference.openapi.words import REFERENCE
 
 REQUESTS: Final = (
     PutRequest,

@@ -35,7 +35,7 @@ from bridge.contract.wire import (
     Welcome,
     WireFrame,
 )
-from bridge.http.api.lasting import EVENT_STREAM
+from bridge.http.api.event_stream import EVENT_STREAM
 from bridge.http.server.settings import WebSettings
 from bridge.triggers.intake import Bridged
 from tests.reference.openapi.document import VERSION

@@ -14,7 +14,7 @@ import jsonschema_rs
 import pytest
 
 from bridge.brokers.wire import WireUser
-from bridge.http.server.problem import PROBLEM_TYPE
+from bridge.http.server.answer import PROBLEM_TYPE
 from tests.reference.openapi.document import described
 
 

@@ -12,13 +12,11 @@ from bridge.access.grants import Verb
 from bridge.contract.cloudevents import VERSION_HEADER, decode_http, is_cloudevents
 from bridge.contract.event import PAYLOAD_SIZE_MAX, REQUEST_BYTES_MAX, CloudQueueWorkDetected, decode_events
 from bridge.contract.names import split_reference
-from bridge.http.api.native import number
-from bridge.http.api.routes import TRIGGERS, Routes, query_of
-from bridge.http.server.answer import Answer
-from bridge.http.server.authorizer import MARKED, Authorizer
+from bridge.http.api.routes import TRIGGERS, Routes, number, query_of
+from bridge.http.server.answer import Answer, Refusal
+from bridge.http.server.authorizer import TRIGGERED_ANYWAY, Authorizer
 from bridge.http.server.body import has_body, is_json, read_body, require_json
 from bridge.http.server.guard import Guard
-from bridge.http.server.problem import Refusal
 
 if TYPE_CHECKING:
     from bridge.http.server.call import Caller
@@ -81,7 +79,7 @@ class TriggerIngress:
             events = [event for event in events if self._bridge.scheduler.pending.find(event.queue)]
         accepted = self._bridge.trigger(events, bus=BUS) if events else 0
         if wait:
-            raise Refusal("too_many_requests", MARKED, retry_after=wait)
+            raise Refusal("too_many_requests", TRIGGERED_ANYWAY, retry_after=wait)
         return Answer(202, _ONE if accepted == 1 else b'{"accepted":%d}' % accepted)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, unquote
 
@@ -27,11 +27,9 @@ from bridge.contract.errors import (
     Unsupported,
 )
 from bridge.contract.names import reference
-from bridge.http.api.native import Unread
-from bridge.http.server.answer import UNREAD_RETRY_S, Answer
+from bridge.http.server.answer import UNREAD_RETRY_S, Answer, Refusal, code_for_status
 from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.guard import Guard, origin_form
-from bridge.http.server.problem import Refusal, code_for_status
 from bridge.queues.base import is_key
 from bridge.queues.limits import KEY_FORM
 
@@ -45,9 +43,14 @@ Methods = dict[str, tuple[Route, Verb | None, bool]]
 
 TRIGGERS = "/v1/triggers"
 _KNOWN_MAX = 4096
+_number = re.compile(r"[0-9]{1,10}", re.ASCII).fullmatch
 
 # Text whose percent signs all begin two hexadecimal digits; `unquote` would leave others as they are.
 _encoded = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*").fullmatch
+
+
+class Unread(StoreUnavailable):
+    """An answer is too large while clients leave others unread; nothing was done, or it was undone."""
 
 
 class Routes:
@@ -102,7 +105,7 @@ class Routes:
         waits = self._authorizer.admit(request, verb, queue)
         if waits is not None:
             await waits
-        return await self._authorizer.attend(request, verb, queue, route(request, queue))
+        return await self._authorizer.carry_out(request, verb, queue, route(request, queue))
 
     def _name(self, target: str, methods: Methods) -> str:
         queue = _reference(target)
@@ -158,6 +161,20 @@ def refusal_of(error: Exception) -> Refusal | None:
         # Only the WebSocket handshake of aiohttp raises these.
         return Refusal(code_for_status(error.status), "invalid handshake", status=error.status)
     return None
+
+
+def number(query: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
+    """Read a decimal number of a query string; raises `BadInput` for anything else."""
+    text = query.get(name)
+    if text is None:
+        return default
+    # int() alone takes signs, blanks, underscores and the digits of every script.
+    if _number(text) is None:
+        raise BadInput("bad_parameter", f"{name} must be a number from {low} to {high}")
+    value = int(text)
+    if not low <= value <= high:
+        raise BadInput("bad_parameter", f"{name} must be from {low} to {high}")
+    return value
 
 
 def query_of(request: Caller) -> dict[str, str]:

@@ -19,11 +19,10 @@ import msgspec
 from bridge.access.grants import Verb
 from bridge.contract.names import parse_reference
 from bridge.contract.wire import Wake, encode_frame
-from bridge.http.api.lasting import Lasting, LastingAnswers
+from bridge.http.api.event_stream import StreamAnswer, StreamAnswers
 from bridge.http.api.routes import Routes, query_pairs
-from bridge.http.server.answer import Answer
+from bridge.http.server.answer import Answer, Refusal
 from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.service.announcing import Announcer, Subscriber
 from bridge.service.state.answers import ListenerState, Subscribed
@@ -40,7 +39,7 @@ _FIELDS_MAX = 256
 _event_id = re.compile(r"([0-9a-f]{32}):([0-9]{1,18})").fullmatch
 
 
-class EventStream(Lasting):
+class EventStream(StreamAnswer):
     """One client's stream of wakes."""
 
     def __init__(self, streams: EventStreams, queues: frozenset[str], last_id: str | None) -> None:
@@ -78,7 +77,7 @@ class EventStream(Lasting):
             self._subscriber.end()
 
 
-class EventStreams(LastingAnswers):
+class EventStreams(StreamAnswers):
     """All event streams of one web server."""
 
     def __init__(

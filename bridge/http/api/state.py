@@ -1,10 +1,8 @@
-"""The bridge's state over HTTP: who listens, what is wrong, the cluster, and who would get a trigger of a queue.
-
-And the end of a queue elsewhere that a person says is gone: ``POST /v1/queues/{a}/{q}/forget``.
-"""
+"""The bridge's state over HTTP: health, metrics, listeners, findings, the cluster, explanations; and ``forget``."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,8 +10,7 @@ import msgspec
 
 from bridge.access.grants import Verb
 from bridge.http.api.routes import Routes
-from bridge.http.server.answer import Answer
-from bridge.http.server.problem import Refusal
+from bridge.http.server.answer import Answer, Refusal
 from bridge.observe.slices import between_others
 from bridge.service.state import explain
 from bridge.service.state.answers import Listeners, ListenerState, Subject
@@ -22,7 +19,6 @@ from bridge.service.state.status import findings, with_webhooks
 if TYPE_CHECKING:
     from bridge.http.server.call import Caller
     from bridge.service.bridge import Bridge
-
 
 Rows = Callable[[], list[ListenerState]]
 """Tells of the listeners of a channel."""
@@ -80,3 +76,39 @@ class StateRoutes:
 
     def _rows(self) -> list[ListenerState]:
         return [row for tell in self._plain for row in tell()]
+
+
+_ALIVE = b'{"alive":true}'
+
+
+class HealthRoutes:
+    """What supervisors and scrapers ask."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+
+    def add_to(self, routes: Routes) -> None:
+        """Put the routes into the table."""
+        routes.add("GET", "/livez", None, self.alive)
+        routes.add("GET", "/healthz", None, self.alive)
+        routes.add("GET", "/readyz", None, self.ready, call=True)
+        routes.add("GET", "/metrics", Verb.OPERATE, self.metrics)
+
+    async def alive(self, request: Caller, _: str) -> Answer:
+        """Answer at all: the loop runs."""
+        return Answer(200, _ALIVE)
+
+    async def ready(self, request: Caller, _: str) -> Answer:
+        """Say whether everything that a site requires works."""
+        readiness = self._bridge.readiness()
+        answer = Answer(200 if readiness.ready else 503, msgspec.json.encode(readiness))
+        if not readiness.ready:
+            answer.add_header("Retry-After", "1")
+        return answer
+
+    async def metrics(self, request: Caller, _: str) -> Answer:
+        """Give the metrics in Prometheus's text format."""
+        # Read in slices and written as text beside the loop: thousands of queues take longer than a wake should wait.
+        metrics = self._bridge.metrics
+        write = await between_others(metrics.snapshot())
+        return Answer(200, await asyncio.to_thread(write), metrics.content_type)

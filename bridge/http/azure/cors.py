@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -21,8 +21,6 @@ _EXPOSABLE = (
     "x-ms-version",
 )
 """The headers of this service's answers that a rule's ``x-ms-*`` stands for; metadata has to be named in full."""
-_OWN_SITES = frozenset({"same-origin", "none"})
-"""What a browser says of its own pages, and of an address that its user typed."""
 # What the name of a header is made of (RFC 9110 5.6.2); the answer repeats it.
 _token = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
@@ -110,15 +108,3 @@ def _exposed(names: Sequence[str]) -> list[str]:
         else:
             found[name] = None
     return list(found)
-
-
-def from_foreign_page(headers: Mapping[str, str], own_origin: str) -> bool:
-    """Say whether a foreign page's image or link asks: a GET by which a browser names no origin.
-
-    It says where such a request comes from all the same; one that is older says it by the page's address.
-    """
-    site = headers.get("sec-fetch-site")
-    if site is not None:
-        return site not in _OWN_SITES
-    referer = headers.get("referer")
-    return referer is not None and "/".join(referer.split("/", 3)[:3]).lower() != own_origin

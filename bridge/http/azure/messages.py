@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 
-from bridge.http.azure import xml_in, xml_out
+from bridge.http.azure import xml
 from bridge.http.azure.errors import UNREAD, AzureError, busy
-from bridge.http.azure.exchange import Reply, Request
-from bridge.http.azure.naming import message_id, stored_id
-from bridge.http.azure.versions import LONG_LIVES, PUT_ANSWERS
-from bridge.http.server.overload.answer_room import AnswerRoom
+from bridge.http.azure.exchange import LONG_LIVES, PUT_ANSWERS, Reply, Request, message_id, stored_id
+from bridge.http.server.room import AnswerRoom
 from bridge.queues.base import NEVER, TTL_S_MAX, VISIBILITY_S_MAX, Claim, NewMessage, Settled, Settlement
 from bridge.queues.served import ServedStore
 
@@ -59,7 +57,7 @@ class MessageOperations:
             return Reply(201)
         return Reply(
             201,
-            xml_out.put(
+            xml.put(
                 message_id(receipt.id),
                 receipt.pop_receipt,
                 now_ms,
@@ -78,10 +76,10 @@ class MessageOperations:
             )
             found = received.messages
             if not found:
-                return Reply(200, xml_out.EMPTY, _FRESH)
+                return Reply(200, xml.EMPTY, _FRESH)
             ids = [message_id(message.id) for message in found]
             receipts = [message.pop_receipt for message in found]
-            body = xml_out.received(found, ids, receipts, up_ms + lease_s * 1000)
+            body = xml.received(found, ids, receipts, up_ms + lease_s * 1000)
             if self.room.fits(len(body)):
                 return Reply(200, body, _FRESH)
         self._store.reclaim(call.reference, [Claim(message.id, message.pop_receipt) for message in found])
@@ -94,7 +92,7 @@ class MessageOperations:
             raise AzureError("UnsupportedQueryParameter", details={"QueryParameterName": "visibilitytimeout"})
         with self.room.share() as share:
             found = await share.reading(lambda: self._store.peek(call.reference, limit, room=share))
-            body = xml_out.peeked(found, [message_id(message.id) for message in found], PEEK_CHARS_MAX)
+            body = xml.peeked(found, [message_id(message.id) for message in found], PEEK_CHARS_MAX)
         return Reply(200, body, _FRESH)
 
     async def update(self, call: Request) -> Reply:
@@ -106,7 +104,7 @@ class MessageOperations:
         settled, now_ms, up_ms = await self._store.update(call.reference, claim, visibility_s, body)
         receipt = _settled(settled).pop_receipt or ""
         visible_ms = up_ms + visibility_s * 1000 if visibility_s else now_ms
-        return Reply(204, b"", {"x-ms-popreceipt": receipt, "x-ms-time-next-visible": xml_out.http_date(visible_ms)})
+        return Reply(204, b"", {"x-ms-popreceipt": receipt, "x-ms-time-next-visible": xml.http_date(visible_ms)})
 
     async def delete(self, call: Request) -> Reply:
         """Delete a message under its newest receipt."""
@@ -143,7 +141,7 @@ async def _document(call: Request) -> bytes:
 
 
 def _text(raw: bytes) -> bytes:
-    body = xml_in.message_text(raw).encode()
+    body = xml.message_text(raw).encode()
     if len(body) > TEXT_BYTES_MAX:
         raise AzureError(TOO_LARGE, details=_LIMIT)
     return body

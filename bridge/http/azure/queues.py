@@ -5,12 +5,11 @@ from __future__ import annotations
 from bridge.access.grants import EVERYTHING
 from bridge.access.quota_guard import Row, listed
 from bridge.contract.names import is_token
-from bridge.http.azure import policies, properties, xml_out
+from bridge.http.azure import xml
+from bridge.http.azure.auth import AccountPrincipals
 from bridge.http.azure.errors import AzureError
-from bridge.http.azure.exchange import Reply, Request
-from bridge.http.azure.naming import is_queue_name, metadata_of, metadata_shown
-from bridge.http.azure.principals import AccountPrincipals
-from bridge.http.azure.records import JsonRecords
+from bridge.http.azure.exchange import Reply, Request, is_queue_name, metadata_of, metadata_shown
+from bridge.http.azure.records import JsonRecords, parse_policies, render_policies, render_properties, update_properties
 from bridge.queues.served import ServedStore
 
 PAGE_MAX = 5000
@@ -50,7 +49,7 @@ class QueueOperations:
         endpoint = f"{scheme}://{call.authority}/"
         if call.path_style:
             endpoint += call.path.split("/")[1]
-        return Reply(200, xml_out.queues(endpoint, given, shown, f"/{following}" if following else ""))
+        return Reply(200, xml.queues(endpoint, given, shown, f"/{following}" if following else ""))
 
     async def _page(
         self, account: str, prefix: str, after: str, count: int, with_metadata: bool
@@ -63,24 +62,24 @@ class QueueOperations:
         def fits(queue: str) -> bool:
             return is_queue_name(queue[len(account) + 1 :])
 
-        reach = EVERYTHING if self._principals is None else self._principals.seen(account)
+        reach = EVERYTHING if self._principals is None else self._principals.visible(account)
         return await listed(read, reach, f"{account}/{prefix}", after, count, fits)
 
     async def get_properties(self, call: Request) -> Reply:
         """Return the service properties of an account."""
-        return Reply(200, properties.render(self._records.properties(call.account)))
+        return Reply(200, render_properties(self._records.properties(call.account)))
 
     async def set_properties(self, call: Request) -> Reply:
         """Set those properties that the body names."""
         raw = await call.body(SETTINGS_BYTES_MAX)
-        await self._records.change_properties(call.account, lambda before: properties.update(before, raw))
+        await self._records.change_properties(call.account, lambda before: update_properties(before, raw))
         return Reply(202)
 
     async def get_stats(self, call: Request) -> Reply:
         """Return the statistics, which only the secondary endpoint has."""
         if not call.secondary:
             raise AzureError("InvalidQueryParameterValue", details={"QueryParameterName": "comp"})
-        return Reply(200, xml_out.stats(call.now_ms))
+        return Reply(200, xml.stats(call.now_ms))
 
     # -- a queue ---------------------------------------------------------------------------------------------------
 
@@ -112,11 +111,11 @@ class QueueOperations:
     async def get_acl(self, call: Request) -> Reply:
         """Return the stored access policies."""
         await self._store.metadata_and_depth(call.reference)
-        return Reply(200, policies.render(self._records.policies(call.reference)), {"Cache-Control": "no-cache"})
+        return Reply(200, render_policies(self._records.policies(call.reference)), {"Cache-Control": "no-cache"})
 
     async def set_acl(self, call: Request) -> Reply:
         """Replace the stored access policies by those of the body."""
-        given = policies.parse(await call.body(SETTINGS_BYTES_MAX))
+        given = parse_policies(await call.body(SETTINGS_BYTES_MAX))
         await self._store.metadata_and_depth(call.reference)
         await self._records.set_policies(call.reference, given)
         return Reply(204)

@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, cast, overload
 import msgspec
 from aiohttp.web import RequestPayloadError
 
-from bridge.http.azure import xml_out
-from bridge.http.azure.address import locate
+from bridge.http.azure import xml
 from bridge.http.azure.errors import AzureError, busy
-from bridge.http.azure.exchange import Request
+from bridge.http.azure.exchange import KNOWN, NEWEST, Request, locate
 from bridge.http.azure.front import VERBS, AzureFront
-from bridge.http.azure.versions import KNOWN, NEWEST
-from bridge.http.server.answer import Answer
+from bridge.http.server.answer import Answer, Refusal, reason
 from bridge.http.server.body import read_body
 from bridge.http.server.connection import Connection, ConnectionServer
 from bridge.http.server.guard import Guard, Hosts, is_coded
 from bridge.http.server.http_server import HttpServer
-from bridge.http.server.problem import Refusal, reason
 from bridge.http.server.settings import WebSettings
 
 if TYPE_CHECKING:
@@ -74,7 +71,7 @@ class AzureConnection(Connection):
 
     def refuse(self, refusal: Refusal) -> Answer:
         """Make the answer that tells a refusal."""
-        return told(azure_error(refusal), "")
+        return error_answer(azure_error(refusal), "")
 
 
 class AzureServer(HttpServer):
@@ -115,7 +112,7 @@ class AzureServer(HttpServer):
         return XmlAnswer(reply.status, reply.body, lines, close=reply.close)
 
     def _refused(self, request: BaseRequest, error: Exception) -> Answer:
-        return told(azure_error(error) or azure_error(self._failed(error)), self._lines(request))
+        return error_answer(azure_error(error) or azure_error(self._failed(error)), self._lines(request))
 
     def _lines(self, request: BaseRequest) -> str:
         """Return the header lines that every answer to this request has; each call draws another request id."""
@@ -133,7 +130,7 @@ class AzureServer(HttpServer):
         if len(target) > self.settings.uri_bytes:
             raise AzureError("InvalidUri", "The address is too long.", status=414, close=True)
         if "content-encoding" in headers:
-            # Never inflated (S7): the server's parser is told so too, see connection.py.
+            # Never inflated (S7): the server's parser is error_answer so too, see connection.py.
             raise AzureError("UnsupportedHeader", details={"HeaderName": "Content-Encoding"}, close=True)
         if "transfer-encoding" in headers and is_coded(headers):
             raise AzureError("UnsupportedHeader", details={"HeaderName": "Transfer-Encoding"}, close=True)
@@ -207,12 +204,12 @@ class _RequestIds:
         return f"{self._prefix}{next(self._count) & 0xFFFFFFFFFFFF:012x}\r\n"
 
 
-def told(error: AzureError, lines: str) -> XmlAnswer:
+def error_answer(error: AzureError, lines: str) -> XmlAnswer:
     """Make the answer that tells an error; ``lines`` are further header lines."""
     lines += f"x-ms-error-code: {error.code}\r\n"
     for name, value in error.headers.items():
         lines += f"{name}: {value}\r\n"
-    return XmlAnswer(error.status, xml_out.error(error.code, error.message, error.details), lines, close=error.close)
+    return XmlAnswer(error.status, xml.error(error.code, error.message, error.details), lines, close=error.close)
 
 
 @overload

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import msgspec
 
 from bridge.access.grants import Principal, Verb
-from bridge.http.api.lasting import Lasting, LastingAnswers
+from bridge.http.api.event_stream import StreamAnswer, StreamAnswers
 from bridge.http.api.routes import Routes, only_query_of
 from bridge.http.api.state import Rows, Subjects
 from bridge.http.page.shown import edition
-from bridge.http.server.answer import Answer
+from bridge.http.server.answer import Answer, Refusal
 from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.observe.slices import Slices, of
 from bridge.observe.swallowed import swallowing
@@ -70,7 +69,7 @@ class Making(NamedTuple):
         return False
 
 
-class Watch(Lasting):
+class Watch(StreamAnswer):
     """One reader of a view; readers of equal views have an equal ``key``."""
 
     def __init__(self, feed: Feed, verb: Verb, queues: frozenset[str], view: Hashable, make: Make) -> None:
@@ -101,7 +100,7 @@ class Watch(Lasting):
         """Nothing: whoever is not open is told no more."""
 
 
-class Feed(LastingAnswers):
+class Feed(StreamAnswers):
     """All readers of views of one web server."""
 
     def __init__(

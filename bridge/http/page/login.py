@@ -20,9 +20,8 @@ from bridge.contract.address import sender_of
 from bridge.contract.names import is_token
 from bridge.contract.unknown import in_plain_words
 from bridge.http.api.routes import Routes, only_query_of
-from bridge.http.server.answer import Answer
+from bridge.http.server.answer import Answer, Refusal
 from bridge.http.server.body import read_body, require_json
-from bridge.http.server.problem import Refusal
 from bridge.observe.facts import AccessRefused, Fact
 
 if TYPE_CHECKING:

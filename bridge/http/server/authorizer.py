@@ -13,9 +13,9 @@ from bridge.access.issuer import Mistimed
 from bridge.access.keys import PREFIX, Identity
 from bridge.access.quota_guard import PastLimit
 from bridge.contract.address import sender_of
+from bridge.http.server.answer import Refusal
 from bridge.http.server.body import unread
 from bridge.http.server.call import Call
-from bridge.http.server.problem import Refusal
 from bridge.observe.facts import AccessRefused, Administered, Fact
 
 if TYPE_CHECKING:
@@ -38,19 +38,19 @@ _NOT_GIVEN: Final = (
 )
 _NOT_KNOWN: Final = "the key is unknown, was revoked, or has expired"
 _PAST_RATE: Final = "slow down: this principal exceeds its request rate"
-MARKED: Final = "slow down; the known queues were triggered anyway, unknown ones were not"
-_STRANGE: Final = "no principal matches this certificate, and no key was given"
+TRIGGERED_ANYWAY: Final = "slow down; the known queues were triggered anyway, unknown ones were not"
+_UNKNOWN_CERTIFICATE: Final = "no principal matches this certificate, and no key was given"
 _AUDITED: Final = (Verb.MANAGE, Verb.OPERATE)
 
 
 class Authorizer:
     """Lets in who may, where an access list is kept; without one everybody may do everything."""
 
-    def __init__(self, access: AccessWatch | None, tell: Callable[[Fact], None]) -> None:
+    def __init__(self, access: AccessWatch | None, emit: Callable[[Fact], None]) -> None:
         self.asks: Final = access is not None
         """Whether anybody is asked for a key; where not, nothing here is needed for a request."""
         self.access: Final = access
-        self._tell = tell
+        self._emit = emit
 
     def admit(self, request: Caller, verb: Verb | None, queue: str) -> Awaitable[None] | None:
         """Raise `Refusal` unless the sender may ``verb`` the queue, within its limits; for "", any queue at all.
@@ -64,18 +64,18 @@ class Authorizer:
         if access is None:
             return None
         if isinstance(request, Call):
-            return self._told(request, self._judge(access, request, request.identity, verb, queue))
+            return self._refuse(request, self._check(access, request, request.identity, verb, queue))
         given = request.headers.getall(hdrs.AUTHORIZATION, None)
         if given is None:
             certificate = cast("Connection", request.protocol).certificate
             identity = None if certificate is None else access.identify_certificate(certificate)
-            return self._told(request, self._judge(access, request, identity, verb, queue))
+            return self._refuse(request, self._check(access, request, identity, verb, queue))
         scheme, _, secret = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         secret = secret.strip(" ")
         if scheme.lower() == "bearer" and not secret.startswith(PREFIX):
             return self._admit_token(access, request, secret, verb, queue)
         identity = access.identify(secret) if scheme.lower() == "bearer" else None
-        return self._told(request, self._judge(access, request, identity, verb, queue))
+        return self._refuse(request, self._check(access, request, identity, verb, queue))
 
     async def _admit_token(
         self, access: AccessWatch, request: Caller, token: str, verb: Verb | None, queue: str
@@ -85,11 +85,11 @@ class Authorizer:
             identity = await access.identify_token(token)
         except Mistimed as error:
             why = str(error)
-        waits = self._told(request, self._judge(access, request, identity, verb, queue, why))
+        waits = self._refuse(request, self._check(access, request, identity, verb, queue, why))
         if waits is not None:
             await waits
 
-    def _judge(
+    def _check(
         self,
         access: AccessWatch,
         request: Caller,
@@ -101,8 +101,8 @@ class Authorizer:
         address = request.remote or ""
         if identity is None:
             wanted = "connect" if verb is None else verb.value
-            self._tell(AccessRefused("unauthenticated", "", wanted, queue, address, why))
-            return _unknown(request, why, close=unread(request))
+            self._emit(AccessRefused("unauthenticated", "", wanted, queue, address, why))
+            return _unauthenticated(request, why, close=unread(request))
         request[_IDENTITY] = identity
         principal = identity.principal
         now = access.clock()
@@ -111,7 +111,7 @@ class Authorizer:
         wait = 0 if isinstance(request, Call) and request.settles else allowance.request(now)
         if verb is None:
             if wait:
-                self._tell_limit(request, Verb.TAKE, queue)
+                self._emit_limit(request, Verb.TAKE, queue)
                 return Refusal("too_many_requests", _PAST_RATE, retry_after=wait, close=unread(request))
             return None
         if not principal.may(verb, queue):
@@ -119,15 +119,15 @@ class Authorizer:
         if not wait and verb is Verb.PUT:
             wait = allowance.put(now)
         if wait:
-            self._tell_limit(request, verb, queue)
+            self._emit_limit(request, verb, queue)
             if verb is not Verb.RING:
                 return Refusal("too_many_requests", _PAST_RATE, retry_after=wait, close=unread(request))
             request[_WAIT] = wait
         elif verb in _AUDITED:
-            self._tell(Administered(principal.name, verb.value, queue, address, request.method))
+            self._emit(Administered(principal.name, verb.value, queue, address, request.method))
         return None
 
-    def _told(self, request: Caller, refusal: Refusal | None) -> Awaitable[None] | None:
+    def _refuse(self, request: Caller, refusal: Refusal | None) -> Awaitable[None] | None:
         """Raise a refusal, or return what does so later where there were too many."""
         if refusal is None:
             return None
@@ -137,14 +137,14 @@ class Authorizer:
         who = "/" + sender_of(request.remote or "") if identity is None else identity.principal.name
         held = self.access.refusals.hold_s(who, self.access.clock())
         if held:
-            return _later(request, refusal, held)
+            return _refuse_later(request, refusal, held)
         raise refusal
 
     def principal(self, request: Caller) -> Principal | None:
         """Return the sender, who was admitted; None where nobody is asked."""
         return None if self.access is None else request[_IDENTITY].principal
 
-    def put(self, request: Caller, messages: int) -> None:
+    def count_messages(self, request: Caller, messages: int) -> None:
         """Count the messages of a put that was admitted as one."""
         if messages > 1 and self.access is not None:
             self.access.allowance(request[_IDENTITY].principal).put_more(self.access.clock(), messages - 1)
@@ -169,7 +169,7 @@ class Authorizer:
         """Say whether a trigger, which was admitted, is past the rate of its sender."""
         return _WAIT in request
 
-    async def attend(self, request: Caller, verb: Verb, queue: str, route: Awaitable[T]) -> T:
+    async def carry_out(self, request: Caller, verb: Verb, queue: str, route: Awaitable[T]) -> T:
         """Carry out what was admitted.
 
         Refuses it where its key is revoked while its body is still on the way, or its sender uses as much as it may; a
@@ -178,7 +178,7 @@ class Authorizer:
         try:
             answer = await (self._watched(request, verb, queue, route) if unread(request) else route)
         except PastLimit as past:
-            self._tell_limit(request, past.verb, queue)
+            self._emit_limit(request, past.verb, queue)
             refusal = Refusal("too_many_requests", str(past), retry_after=past.retry_after_s, close=unread(request))
         except Refusal as told:
             # What `require` found is held as what `admit` finds: it only stood in a body or a query.
@@ -189,8 +189,8 @@ class Authorizer:
             wait = request.get(_WAIT, 0)
             if not wait:
                 return answer
-            refusal = Refusal("too_many_requests", MARKED, retry_after=wait)
-        waits = self._told(request, refusal)
+            refusal = Refusal("too_many_requests", TRIGGERED_ANYWAY, retry_after=wait)
+        waits = self._refuse(request, refusal)
         if waits is not None:
             await waits
         raise refusal
@@ -215,8 +215,8 @@ class Authorizer:
             if over == "forbidden":
                 raise self._forbidden(request, verb, queue) from None
             if over:
-                self._tell(AccessRefused("unauthenticated", "", verb.value, queue, request.remote or ""))
-                raise _unknown(request, close=True) from None
+                self._emit(AccessRefused("unauthenticated", "", verb.value, queue, request.remote or ""))
+                raise _unauthenticated(request, close=True) from None
             raise
         finally:
             permit.close()
@@ -229,14 +229,14 @@ class Authorizer:
                 if not identity.principal.may(verb, queue):
                     raise self._forbidden(request, verb, queue)
 
-    def sees(self, request: Caller, queue: str) -> bool:
+    def can_see(self, request: Caller, queue: str) -> bool:
         """Say whether the sender, who was admitted, may know that a queue is there."""
         if self.access is None:
             return True
         identity = request[_IDENTITY]
         return identity.principal.may(Verb.LOOK, queue)
 
-    def seen(self, request: Caller) -> Reach:
+    def visible(self, request: Caller) -> Reach:
         """Return the queues that the sender, who was admitted, may know of."""
         return EVERYTHING if self.access is None else request[_IDENTITY].principal.reach(Verb.LOOK)
 
@@ -244,18 +244,18 @@ class Authorizer:
         """Return what ends with the sender's grants; None where nothing does."""
         return None if self.access is None else self.access.permit(request[_IDENTITY], verb, end)
 
-    def _tell_limit(self, request: Caller, verb: Verb, queue: str) -> None:
+    def _emit_limit(self, request: Caller, verb: Verb, queue: str) -> None:
         name = request[_IDENTITY].principal.name
-        self._tell(AccessRefused("limit", name, verb.value, queue, request.remote or ""))
+        self._emit(AccessRefused("limit", name, verb.value, queue, request.remote or ""))
 
     def _forbidden(self, request: Caller, verb: Verb, queue: str) -> Refusal:
         identity = request[_IDENTITY]
-        self._tell(AccessRefused("forbidden", identity.principal.name, verb.value, queue, request.remote or ""))
+        self._emit(AccessRefused("forbidden", identity.principal.name, verb.value, queue, request.remote or ""))
         # The queue's name was checked before, and its sender knows it.
         return Refusal("forbidden", f"'{verb.value}' is not granted on {queue or 'any queue'}", close=unread(request))
 
 
-def _unknown(request: Caller, why: str = "", *, close: bool) -> Refusal:
+def _unauthenticated(request: Caller, why: str = "", *, close: bool) -> Refusal:
     detail, challenge = _NOT_GIVEN, CHALLENGE
     if why:
         # Where a client sees no body, as of a WebSocket's handshake, it has the challenge (RFC 6750 3).
@@ -264,10 +264,10 @@ def _unknown(request: Caller, why: str = "", *, close: bool) -> Refusal:
         # Which of the reasons it is, is not told: neither a form nor a date is for strangers to learn.
         detail, challenge = _NOT_KNOWN, CHALLENGE + ', error="invalid_token"'
     elif cast("Connection", request.protocol).certificate is not None:
-        detail = _STRANGE
+        detail = _UNKNOWN_CERTIFICATE
     return Refusal("unauthenticated", detail, challenge=challenge, close=close)
 
 
-async def _later(request: Caller, refusal: Refusal, held: float) -> None:
+async def _refuse_later(request: Caller, refusal: Refusal, held: float) -> None:
     await cast("Connection", request.protocol).hold(held)
     raise refusal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from aiohttp import HttpVersion10, HttpVersion11, hdrs
@@ -11,7 +11,7 @@ from multidict import MultiMapping, istr
 
 from bridge.access.limits import TokenBuckets
 from bridge.contract.address import is_loopback, sender_of
-from bridge.http.server.problem import Refusal
+from bridge.http.server.answer import Refusal
 from bridge.http.server.settings import WebSettings
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ _of_account = re.compile(r"[^.]+\.queue\.(.+)").fullmatch
 _HOP = istr("Queuebell-Hop")
 
 _HOSTS_REMEMBERED = 64
+_OWN_SITES = frozenset({"same-origin", "none"})
+"""What a browser says of its own pages, and of an address that its user typed."""
 _VERSIONS = (HttpVersion11, HttpVersion10)
 
 
@@ -75,6 +77,18 @@ def check_origin(origins: list[str], *own: str) -> None:
     """
     if len(origins) != 1 or origins[0].lower() not in [each.lower() for each in own]:
         raise Refusal("forbidden_origin", "requests from web pages of another origin are refused", close=True)
+
+
+def from_foreign_page(headers: Mapping[str, str], own_origin: str) -> bool:
+    """Say whether a foreign page's image or link asks: a GET by which a browser names no origin.
+
+    It says where such a request comes from all the same; one that is older says it by the page's address.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in _OWN_SITES
+    referer = headers.get("referer")
+    return referer is not None and "/".join(referer.split("/", 3)[:3]).lower() != own_origin
 
 
 def origin_form(target: str) -> str:

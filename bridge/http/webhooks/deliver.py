@@ -1,11 +1,14 @@
-"""One attempt to bring one wake to one endpoint: resolve, check, connect to what was checked, post, read little."""
+"""One attempt to deliver one wake to one endpoint: resolve, check the addresses, connect, post, read little."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import aiohttp
 import yarl
@@ -14,10 +17,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from bridge.contract.cloudevents import encode_wake, wake_id
 from bridge.contract.wire import Wake
 from bridge.http.webhooks.addresses import refusal, refuse_any
-from bridge.http.webhooks.handshake import ORIGIN, ORIGIN_HEADER, granted, request_headers
-from bridge.http.webhooks.rules import Outcome, retry_after
-from bridge.http.webhooks.settings import Checked
-from bridge.http.webhooks.signing import sign
+from bridge.http.webhooks.rules import RATE_PER_MINUTE, Outcome, retry_after
+from bridge.http.webhooks.settings import CheckedWebhook
 
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 4096
@@ -82,7 +83,7 @@ class Courier:
 
     def __init__(
         self,
-        checked: Checked,
+        checked: CheckedWebhook,
         own: Own,
         *,
         resolve: Resolve = resolve_by_system,
@@ -190,3 +191,46 @@ class Courier:
             return Outcome(
                 status, f"it returned status {status}", retry_after(response.headers.get("Retry-After"), self._wall())
             )
+
+
+ORIGIN = "queuebell"
+ORIGIN_HEADER = "WebHook-Request-Origin"
+
+
+def request_headers() -> dict[str, str]:
+    """Return the headers that ask for consent."""
+    return {ORIGIN_HEADER: ORIGIN, "WebHook-Request-Rate": str(RATE_PER_MINUTE)}
+
+
+def granted(headers: Mapping[str, str]) -> float | None:
+    """Return how many requests a minute the answer allows, None where it does not consent.
+
+    A target that consents without saying how often is taken to agree with what was asked.
+    """
+    named = {name.lower(): value.strip() for name, value in headers.items()}
+    origin = named.get("webhook-allowed-origin")
+    if origin is None or origin.lower() not in ("*", ORIGIN):
+        return None
+    rate = named.get("webhook-allowed-rate", "*")
+    if rate == "*":
+        return float(RATE_PER_MINUTE)
+    if not (rate.isascii() and rate.isdigit() and len(rate) < 10) or int(rate) < 1:
+        return None
+    return float(rate)
+
+
+def sign(keys: Sequence[bytes], id_: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """Return the three headers for one attempt; with several keys (rotation) there are as many signatures.
+
+    ``timestamp`` is whole seconds since 1970 of this very attempt; ``id_`` is the same for every attempt and holds no
+    dot, or two different messages could have the same signed text.
+    """
+    if "." in id_:
+        raise ValueError("an id must not contain a dot")
+    signed = f"{id_}.{timestamp}.".encode() + body
+    signatures = (base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode() for key in keys)
+    return {
+        "webhook-id": id_,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
+    }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Sequence
 
 import msgspec
@@ -9,10 +11,11 @@ import msgspec
 from bridge.contract.errors import BadQueueReference, ConfigurationError
 from bridge.contract.names import parse_reference
 from bridge.http.webhooks.addresses import Target, check_url
-from bridge.http.webhooks.signing import read_secret
 from bridge.queues.base import digest_of
 
 WEBHOOKS_MAX = 1000
+SECRET_PREFIX = "whsec_"
+KEY_BYTES = (24, 64)
 
 
 class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,7 +36,7 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return f"WebhookSettings(queue={self.queue!r})"
 
 
-class Checked(msgspec.Struct, frozen=True):
+class CheckedWebhook(msgspec.Struct, frozen=True):
     """A webhook's settings that passed, and what was read out of them."""
 
     settings: WebhookSettings
@@ -51,14 +54,14 @@ def name_of_all(webhooks: Sequence[WebhookSettings]) -> str | None:
     return digest_of(*sorted({name_of(webhook) for webhook in webhooks})) if webhooks else None
 
 
-def check_webhooks(webhooks: Sequence[WebhookSettings]) -> list[Checked]:
+def check_webhooks(webhooks: Sequence[WebhookSettings]) -> list[CheckedWebhook]:
     """Check all entries; raises `ConfigurationError` that names the entry and the key, never the secret."""
     if len(webhooks) > WEBHOOKS_MAX:
         raise ConfigurationError(f"webhook: at most {WEBHOOKS_MAX}")
     return [_check(number, settings) for number, settings in enumerate(webhooks, 1)]
 
 
-def _check(number: int, settings: WebhookSettings) -> Checked:
+def _check(number: int, settings: WebhookSettings) -> CheckedWebhook:
     key = "queue"
     try:
         parse_reference(settings.queue)
@@ -71,4 +74,20 @@ def _check(number: int, settings: WebhookSettings) -> Checked:
             raise ValueError("at least one is required")
     except (BadQueueReference, ValueError) as error:
         raise ConfigurationError(f"webhook {number}: {key}: {error}") from None
-    return Checked(settings, target, keys)
+    return CheckedWebhook(settings, target, keys)
+
+
+def read_secret(text: str) -> bytes:
+    """Return the key of a secret such as ``whsec_...`` (base64 of 24 to 64 bytes; the prefix may be left out).
+
+    Raises `ValueError` that does not repeat the secret.
+    """
+    encoded = text.strip().removeprefix(SECRET_PREFIX)
+    try:
+        key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("a secret must be whsec_ and base64") from None
+    low, high = KEY_BYTES
+    if not low <= len(key) <= high:
+        raise ValueError(f"a secret must be base64 of {low} to {high} random bytes")
+    return key

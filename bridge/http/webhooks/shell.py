@@ -14,7 +14,7 @@ from bridge.contract.backoff import Draw
 from bridge.contract.wire import Wake
 from bridge.http.webhooks.deliver import Courier, Resolve, resolve_by_system
 from bridge.http.webhooks.rules import Deliveries, Outcome
-from bridge.http.webhooks.settings import Checked, WebhookSettings, check_webhooks, name_of
+from bridge.http.webhooks.settings import CheckedWebhook, WebhookSettings, check_webhooks, name_of
 from bridge.service.announcing import Announcer
 from bridge.service.state.answers import ListenerState, Subscribed
 
@@ -27,7 +27,7 @@ log = logging.getLogger("queuebell.webhook")
 class Endpoint:
     """One endpoint: what it is owed, and the task that brings it."""
 
-    def __init__(self, checked: Checked, courier: Courier, draw: Draw, bridge: Bridge) -> None:
+    def __init__(self, checked: CheckedWebhook, courier: Courier, draw: Draw, bridge: Bridge) -> None:
         self.queue = checked.settings.queue
         # Without path and query, which may hold a secret of the target's.
         self.name = f"{checked.target.url.partition(':')[0]}://{checked.target.host}:{checked.target.port}"

@@ -19,11 +19,10 @@ from bridge.contract.event import (
     CloudQueueWorkDetected,
 )
 from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL
-from bridge.http.api.lasting import EVENT_STREAM
-from bridge.http.api.native import PAGE_MAX, PEEK_BYTES_MAX
-from bridge.http.api.queues import BULK_BYTES_MAX
+from bridge.http.api.event_stream import EVENT_STREAM
+from bridge.http.api.queues import BULK_BYTES_MAX, PAGE_MAX, PEEK_BYTES_MAX
 from bridge.http.api.sse import QUEUES_MAX
-from bridge.http.page.graves import Chosen, Graves
+from bridge.http.page.dead_letters import Chosen, Graves
 from bridge.http.page.login import SignedIn, SignIn
 from bridge.http.page.shown import FILES
 from bridge.http.server.answer import JSON_TYPE

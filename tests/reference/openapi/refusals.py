@@ -9,7 +9,7 @@ import msgspec
 
 from bridge.contract.calls import BOOT_HEADER, SERVICE_ABLE_HEADER
 from bridge.contract.errors import STATUS_BY_CODE
-from bridge.http.server.problem import PROBLEM_TYPE, Problem, reason
+from bridge.http.server.answer import PROBLEM_TYPE, Problem, reason
 from tests.reference.openapi.schemas import Json, reference
 
 MEANINGS: Final[dict[str, str]] = {

@@ -19,8 +19,7 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.http.api.native import Unread
-from bridge.http.api.routes import refusal_of
+from bridge.http.api.routes import Unread, refusal_of
 from tests.support.web import JSON, Served
 
 

@@ -19,10 +19,12 @@ from bridge.access.access_watch import AccessWatch
 from bridge.access.keys import with_terms, without
 from bridge.access.limits import Refusals
 from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_answer, encode_call, settles
-from bridge.http.api import queues
-from bridge.http.wire import wire as wires
-from bridge.http.wire.wire import SETTLE_BYTES_MAX
+from bridge.http import wire as wires
+from bridge.http.api.queues import QueueRoutes
+from bridge.http.server.answer import Answer
+from bridge.http.wire import SETTLE_BYTES_MAX
 from bridge.queues.base import NewMessage
+from bridge.queues.embedded.store import EmbeddedStore
 from tests.bridge.http.wire.test_frames import BINARY, FINAL, frame, shaken
 from tests.support.access import written
 from tests.support.processes import ROOT, environment
@@ -242,16 +244,16 @@ class Standing:
         self.go = asyncio.Event()
         self.begun = 0
         self.raises: BaseException | None = None
-        real = queues.NativeApi.receive
+        real = EmbeddedStore.receive
 
-        async def receive(api: queues.NativeApi, queue: str, raw: bytes) -> bytes:
+        async def receive(*given: Any, **options: Any) -> Any:
             self.begun += 1
             await self.go.wait()
             if self.raises is not None:
                 raise self.raises
-            return await real(api, queue, raw)
+            return await real(*given, **options)
 
-        monkeypatch.setattr(queues.NativeApi, "receive", receive)
+        monkeypatch.setattr(EmbeddedStore, "receive", receive)
 
 
 async def test_the_window(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,16 +295,16 @@ async def test_ten_thousand_calls_at_once(served: Served) -> None:
         assert (await other.call("GET", "/v1/queues"))[0] == 200
 
 
-async def test_too_many_bytes_of_settlements_close_the_wire(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_bytes_of_settlements_close_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their number has no limit, and what they keep in memory has."""
     go = asyncio.Event()
 
-    async def settle(*_: object) -> bytes:
+    async def settle(*_: object) -> Answer:
         await go.wait()
-        return b"{}"
+        return Answer(200, b"{}")
 
-    monkeypatch.setattr(queues.NativeApi, "settle", settle)
-    async with wire(served) as peer:
+    monkeypatch.setattr(QueueRoutes, "settle", settle)
+    async with serving() as served, wire(served) as peer:
         body = b"x" * CALL_BYTES_MAX
         for _ in range(SETTLE_BYTES_MAX // CALL_BYTES_MAX + 1):
             await peer.send("POST", f"{QUEUE}/settle", body)

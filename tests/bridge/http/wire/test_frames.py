@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bridge.contract.wire import Hello, Subscription, encode_frame
-from bridge.http.wire.wire import ws_frame
+from bridge.http.wire import ws_frame
 from tests.support.web import Client, Reply, Served, request
 
 TEXT, BINARY, CLOSE = 1, 2, 8

@@ -1,15 +1,18 @@
-"""The relay: an Azure Queue endpoint elsewhere behind an address of ours, so that puts to it ring the bell.
+"""A relay to an Azure Queue endpoint elsewhere, which triggers the bridge after each put.
 
-What comes is passed on as it came, streamed both ways, and nothing is tried twice: neither signatures nor bodies are
-looked at, and the endpoint alone decides who may do what. Only the outcome of a put is noticed.
+Requests and answers are streamed as they come, and nothing is tried twice. The relay reads neither signatures nor
+bodies: the endpoint alone decides who may do what. Only the outcome of a put is used.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import math
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -18,26 +21,26 @@ from aiohttp.web import RequestPayloadError
 from multidict import CIMultiDict, MultiMapping
 from yarl import URL
 
-from bridge.contract.address import is_loopback
+from bridge.access.grants import Verb
+from bridge.contract.address import is_loopback, sender_of
 from bridge.contract.errors import BadInput, Closed, ConfigurationError
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.http.azure.cors import from_foreign_page
-from bridge.http.azure.errors import AzureError
-from bridge.http.azure.relay.endpoint import Endpoint, account_in, host_of
-from bridge.http.azure.relay.headers import Raw, passed_on
-from bridge.http.azure.relay.ring import Ring, delays_ms, ring_of
-from bridge.http.azure.server import AzureConnection, azure_error, known_host, told
+from bridge.contract.event import NOT_BEFORE_MS_MAX, CloudQueueWorkDetected
+from bridge.contract.names import is_token
+from bridge.http.azure.errors import AzureError, busy
+from bridge.http.azure.exchange import Resource, locate
+from bridge.http.azure.server import AzureConnection, azure_error, error_answer, known_host
 from bridge.http.server.answer import Answer
-from bridge.http.server.body import _continue, has_body
-from bridge.http.server.guard import Hosts, check_origin, is_coded, origin_form
+from bridge.http.server.body import _continue, has_body, unread
+from bridge.http.server.guard import Hosts, check_origin, from_foreign_page, is_coded, origin_form
 from bridge.http.server.http_server import HttpServer
 from bridge.http.server.settings import WebSettings
-from bridge.queues.aiohttp_private.client import try_once
+from bridge.observe.facts import AccessRefused, Fact
+from bridge.queues.http.session import open_session
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
 
-    from bridge.http.azure.relay.limits import AccountLimits
+    from bridge.access.access_watch import AccessWatch
     from bridge.http.server.connection import Connection
     from bridge.service.bridge import Bridge
 
@@ -92,7 +95,11 @@ class RelayServer(HttpServer):
     async def start(self) -> None:
         """Listen; raises `OSError` where the address or port cannot be had."""
         await super().start()
-        self._client = self._open()
+        self._client = open_session(
+            KEEPALIVE_S,
+            timeout=aiohttp.ClientTimeout(total=WHOLE_S, sock_connect=CONNECT_S, sock_read=self._silence_s),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        )
 
     async def stop(self) -> None:
         """End the server, and the connections to the endpoint after it."""
@@ -101,20 +108,8 @@ class RelayServer(HttpServer):
         if client is not None:
             await client.close()
 
-    def _open(self) -> aiohttp.ClientSession:
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
-            timeout=aiohttp.ClientTimeout(total=WHOLE_S, sock_connect=CONNECT_S, sock_read=self._silence_s),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-        )
-        try_once(session)
-        return session
-
     def _refused(self, request: BaseRequest, error: Exception) -> Answer:
-        return told(azure_error(error) or azure_error(self._failed(error)), "")
+        return error_answer(azure_error(error) or azure_error(self._failed(error)), "")
 
     async def _serve(self, request: BaseRequest) -> StreamResponse:
         method, target = request.method, request.raw_path
@@ -135,8 +130,8 @@ class RelayServer(HttpServer):
             # Nothing of it can be passed on: what remained after the chunks would arrive without its coding.
             raise AzureError("UnsupportedHeader", details={"HeaderName": "Transfer-Encoding"}, close=True)
         host = self._host(request)
-        ring = ring_of(method, target, host)
-        if ring is not None and self._bridge.draining:
+        put = put_of(method, target, host)
+        if put is not None and self._bridge.draining:
             raise _stopping()
         used = None if self._limits is None else await self._limits.admit(request, target, host)
         upload = _Upload(request)
@@ -147,15 +142,15 @@ class RelayServer(HttpServer):
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if upload.failed is not None:
                 raise upload.failed from None
-            self._ring(ring if upload.whole else None, None, None)
+            self._trigger(put if upload.whole else None, None, None)
             raise self._down(error, sent=upload.whole) from None
         except asyncio.CancelledError:
-            self._ring(ring if upload.whole else None, None, None)
+            self._trigger(put if upload.whole else None, None, None)
             raise
         if used is not None and answer.status < 400:
             used()
         # The mark goes before the acknowledgement (B1).
-        self._ring(ring, answer.status, answer.headers.get("x-ms-error-code"))
+        self._trigger(put, answer.status, answer.headers.get("x-ms-error-code"))
         return cast("StreamResponse", Relayed(request, answer))
 
     def _check_page(self, headers: MultiMapping[str]) -> None:
@@ -201,12 +196,12 @@ class RelayServer(HttpServer):
         except UnicodeDecodeError:
             raise AzureError("InvalidHeaderValue", close=True) from None
 
-    def _ring(self, ring: Ring | None, status: int | None, code: str | None) -> None:
-        if ring is None:
+    def _trigger(self, put: RelayedPut | None, status: int | None, code: str | None) -> None:
+        if put is None:
             return
         events = [
-            CloudQueueWorkDetected(ring.account, ring.queue, not_before_ms=delay)
-            for delay in delays_ms(ring, status, code)
+            CloudQueueWorkDetected(put.account, put.queue, not_before_ms=delay)
+            for delay in trigger_delays_ms(put, status, code)
         ]
         if not events:
             return
@@ -330,3 +325,216 @@ class Relayed:
 def _stopping() -> AzureError:
     message = "The relay is stopping; nothing was relayed. Try again."
     return AzureError("ServerBusy", message, headers={"Retry-After": "1"}, close=True)
+
+
+_PAST_RATE = "Slow down: this account's principal exceeds its request rate; nothing was relayed. Try again."
+
+
+class AccountLimits:
+    """The limits of accounts: ``names`` has those whose principal is called otherwise; one of nobody has none."""
+
+    def __init__(self, access: AccessWatch, names: Mapping[str, str], emit: Callable[[Fact], None]) -> None:
+        self._access = access
+        self._names = dict(names)
+        self._emit = emit
+
+    async def admit(self, request: BaseRequest, target: str, host: str) -> Callable[[], None] | None:
+        """Return what counts a request once it was carried out, None where nothing does.
+
+        Raises `AzureError` (``ServerBusy``) where its account's principal may not come now, after a while where there
+        were too many of these.
+        """
+        try:
+            at = locate(target, host)
+        except AzureError:
+            # Whatever it is, the endpoint will say.
+            return None
+        if request.method == "OPTIONS":
+            # A page asks first, unsigned, and is answered.
+            return None
+        access = self._access
+        principal = access.principal(self._names.get(at.account, at.account))
+        if principal is None:
+            return None
+        allowance, now = access.allowance(principal), access.clock()
+        is_put = request.method == "POST" and at.resource is Resource.MESSAGES
+        wait = allowance.wait(now, put=is_put)
+        if wait:
+            queue = f"{at.account}/{at.queue}" if at.queue else ""
+            address = request.remote or ""
+            self._emit(AccessRefused("limit", principal.name, Verb.PUT.value if is_put else "", queue, address))
+            # Who it is was not proven: the line is that of its address.
+            held = access.refusals.hold_s("/" + sender_of(address), now)
+            if held:
+                await cast("Connection", request.protocol).hold(held)
+            raise busy(_PAST_RATE, wait, close=unread(request))
+
+        def used() -> None:
+            allowance.request_more(access.clock())
+            allowance.put_more(access.clock(), int(is_put))
+
+        return used
+
+
+RESOLUTION_S = 1
+"""How exactly the service keeps the time at which a message becomes visible (B2)."""
+SERVER_TIMEOUT_S = 30
+"""How long after a request the service may still carry it out (P2)."""
+
+
+class RelayedPut(msgspec.Struct, frozen=True, gc=False):
+    """A request that puts one message where it can be received, ``delay_s`` after it is carried out."""
+
+    account: str
+    queue: str
+    delay_s: int = 0
+    timeout_s: int = SERVER_TIMEOUT_S
+    """How long the service may take over it."""
+
+
+def put_of(method: str, target: str, host: str) -> RelayedPut | None:
+    """Return what a request rings once it is carried out, or None.
+
+    A put does, and so does an update that makes a message visible at once, for that is how a message is given back.
+    ``target`` is as it came, ``host`` an endpoint's (`Endpoint.host`).
+    """
+    if method not in ("POST", "PUT"):
+        return None
+    try:
+        at = locate(target, host)
+    except AzureError:
+        # The endpoint refuses it as well.
+        return None
+    if not (is_token(at.account) and is_token(at.queue)):
+        return None
+    delay = _whole(at.query.get("visibilitytimeout"))
+    timeout = min(_whole(at.query.get("timeout")) or SERVER_TIMEOUT_S, SERVER_TIMEOUT_S)
+    if method == "POST" and at.resource is Resource.MESSAGES:
+        return RelayedPut(at.account, at.queue, delay or 0, timeout)
+    if method == "PUT" and at.resource is Resource.MESSAGE and delay == 0:
+        return RelayedPut(at.account, at.queue, 0, timeout)
+    return None
+
+
+def trigger_delays_ms(put: RelayedPut, status: int | None, code: str | None) -> tuple[int, ...]:
+    """Return for how many milliseconds from now each trigger has to wait, none where nothing was put.
+
+    ``status`` is None where no answer came to a request that was sent whole; ``code`` is ``x-ms-error-code``. Where
+    the outcome is unknown, one looks now and one when the put can no longer land (P2).
+    """
+    if status is not None and 200 <= status < 300:
+        return (_ms(put.delay_s),)
+    if status is not None and ((status < 500 and status != 408) or (status == 503 and code == "ServerBusy")):
+        return ()
+    return (_ms(put.delay_s), _ms(put.delay_s + put.timeout_s))
+
+
+def _ms(delay_s: int) -> int:
+    return min((delay_s + RESOLUTION_S) * 1000, NOT_BEFORE_MS_MAX) if delay_s else 0
+
+
+def _whole(text: str | None) -> int | None:
+    if text is None or not (text.isascii() and text.isdigit() and len(text) <= 9):
+        return None
+    return min(int(text), math.ceil(NOT_BEFORE_MS_MAX / 1000))
+
+
+_name = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]").fullmatch
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """An address that speaks the Azure Queue REST API; ``account`` is None where the path names it."""
+
+    scheme: str
+    authority: str
+    """Host and, where it is not the scheme's own, port: what a Host header says."""
+    account: str | None
+
+    @property
+    def url(self) -> str:
+        """The address without a trailing slash."""
+        return f"{self.scheme}://{self.authority}"
+
+    @property
+    def host(self) -> str:
+        """A host name that says as much of the account as this endpoint does, for `address.locate`."""
+        return host_of(self.account)
+
+
+def read_endpoint(url: str) -> Endpoint:
+    """Take the address of an endpoint; raises `ConfigurationError` for what is none.
+
+    The account stands in the host name where that has a label ``queue`` after the first, as in
+    ``account.queue.core.windows.net``; else in the path, as emulators have it. A path is refused: clients sign the
+    path that they see, and it has to be the one that the endpoint sees.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port, parts = "", None, urlsplit("")
+    if ":" in host:
+        host = f"[{host}]"
+    if (
+        parts.scheme not in _DEFAULT_PORTS
+        or _name(host) is None
+        or parts.path not in ("", "/")
+        or parts.query
+        or parts.fragment
+        or parts.username is not None
+    ):
+        raise ConfigurationError(
+            "azure_relay: an endpoint must be http://HOST[:PORT] or https://HOST[:PORT], without a path: "
+            "an account in the emulator's style stays in the path of each request"
+        )
+    authority = host if port in (None, _DEFAULT_PORTS[parts.scheme]) else f"{host}:{port}"
+    return Endpoint(parts.scheme, authority, account_in(host))
+
+
+def host_of(account: str | None) -> str:
+    """Return a host name that names this account, or none."""
+    return "localhost" if account is None else f"{account}.queue.localhost"
+
+
+def account_in(host: str) -> str | None:
+    """Return the account that a host name (lower case, no port) names, or None."""
+    first, *rest = host.split(".")
+    return first.removesuffix("-secondary") if first and "queue" in rest else None
+
+
+Raw = tuple[bytes, bytes]
+
+_OF_ONE_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+# A relay that has said "100 Continue" itself asks nobody for another one.
+_ANSWERED_HERE = frozenset({b"expect"})
+
+
+def passed_on(headers: Iterable[Raw], *, without: Iterable[bytes] = ()) -> list[Raw]:
+    """Return the headers of a message that travel on, as they came and in their order.
+
+    Those that ``Connection`` names stay here too, except ``Content-Length``, without which the next would read a body
+    where none is; ``without`` (lower case) are left out as well.
+    """
+    pairs = list(headers)
+    named = {
+        name.strip().lower()
+        for key, value in pairs
+        if key.lower() == b"connection"
+        for name in value.split(b",")
+        if name.strip()
+    } - {b"content-length", b"authorization", b"host"}
+    left_out = _OF_ONE_HOP | _ANSWERED_HERE | named | set(without)
+    return [(key, value) for key, value in pairs if key.lower() not in left_out]

@@ -1,4 +1,7 @@
-"""A server's connections and its WebSockets."""
+"""All that depends on private names of aiohttp's server: connections and WebSockets, under public names.
+
+Read this file before another release of aiohttp: the pin in ``pyproject.toml`` is as narrow as it.
+"""
 
 from __future__ import annotations
 
@@ -14,43 +17,43 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import _ErrInfo
 
 Fault = _ErrInfo
-"""What stands in a request's place where the parser refused it: ``status``, ``exc`` and ``message``."""
+"""Takes the place of a request that the parser refused: ``status``, ``exc`` and ``message``."""
 
 Overlong = LineTooLong
-"""What a fault holds where the first line or a header is longer than the parser takes."""
+"""The ``exc`` of a fault if the first line or a header is too long for the parser."""
 
 
 class HttpProtocol(web.RequestHandler):
-    """A server's connection, of which more can be asked than aiohttp tells."""
+    """A server's connection with its state made public."""
 
     __slots__ = ()
 
-    # Asked
+    # State
 
     @property
     def queued(self) -> bool:
-        """Whether requests were parsed that no handler has taken yet, or one whose handler is just being started."""
+        """Whether parsed requests wait for a handler, or one whose handler is just being started."""
         return bool(self._messages)
 
     @property
     def pipelined(self) -> int:
-        """How many requests were parsed that no handler has taken yet."""
+        """How many parsed requests wait for a handler."""
         return len(self._messages)
 
     @property
     def busy(self) -> bool:
-        """Whether a request is under way or waits for its turn."""
+        """Whether a request is open or waits for its turn."""
         # `_request_in_progress` is not yet true while the task of a request is only being started.
         return bool(self._messages) or self._waiter is None
 
     @property
     def upgraded(self) -> bool:
-        """Whether what comes is no HTTP any more."""
+        """Whether the connection is a WebSocket."""
         return self._upgraded or self._payload_parser is not None
 
     @property
     def ends(self) -> bool:
-        """Whether the connection is to end, at once or after what is under way."""
+        """Whether the connection ends now, or after the open request."""
         return self._close or self._force_close
 
     @property
@@ -60,49 +63,49 @@ class HttpProtocol(web.RequestHandler):
 
     @property
     def reading_paused(self) -> bool:
-        """Whether nothing is read off the wire for now."""
+        """Whether reading is paused."""
         return self._reading_paused
 
     @property
     def newest(self) -> tuple[RawRequestMessage | _ErrInfo, StreamReader]:
-        """The request parsed last, which no handler has taken yet."""
+        """The request parsed last, which waits for a handler."""
         return self._messages[-1]
 
     def heads(self) -> Iterator[tuple[int, RawRequestMessage]]:
-        """Give the requests that no handler has taken yet, but for faults, each with its place."""
+        """Yield the requests that wait for a handler, except faults, each with its place."""
         for place, (head, _) in enumerate(self._messages):
             if not isinstance(head, Fault):
                 yield place, head
 
-    # Said
+    # Changes
 
     def spoil(self, place: int, fault: _ErrInfo, *, body: bool = True) -> None:
-        """Put a fault in a request's place, with its ``body`` to be read to its end or without."""
+        """Replace a request by a fault; with ``body`` its body is still read to its end."""
         self._messages[place] = (fault, self._messages[place][1] if body else EMPTY_PAYLOAD)
 
     def end_after_this(self) -> None:
-        """End the connection once what is under way was answered."""
+        """End the connection after the open request."""
         self._close = True
 
     def take_no_more(self) -> None:
-        """Have aiohttp do nothing more with this connection, whose bytes are written past it."""
+        """Have aiohttp do nothing more with this connection."""
         self._force_close = True
 
     def forget_server(self) -> None:
-        """Undo that the server was told of this connection, where it never was."""
+        """Detach a connection that was never registered with the server."""
         self._manager = None
 
     async def drained(self) -> None:
-        """Wait until writing is not paused; raises `ConnectionResetError` where the peer is gone."""
+        """Wait until writing is not paused; raises `ConnectionResetError` if the peer is gone."""
         await self._drain_helper()
 
-    # Heard
+    # Hooks
 
     def request_begins(self) -> None:
-        """Hear that a request is being handled now."""
+        """Called when a handler starts."""
 
     def request_ended(self) -> None:
-        """Hear that it was answered, or never will be."""
+        """Called when the handler has ended."""
 
     async def _handle_request(self, *args: Any) -> tuple[web.StreamResponse, bool]:
         self.request_begins()
@@ -116,35 +119,35 @@ _FRAMES = frozenset({WSMsgType.TEXT, WSMsgType.BINARY})
 
 
 class Inbox(WebSocketDataQueue):
-    """aiohttp's queue of messages, which hands frames over as they are parsed, once somebody hears them.
+    """aiohttp's queue of messages; with ``on_message`` set, frames go there as they are parsed.
 
-    Through the queue each frame would cost a future, a turn of the loop and the resumption of a stack of coroutines:
-    for ten thousand idle sessions a third of their heartbeats' cost.
+    Through the queue each frame would cost a future, a turn of the loop and the resumption of several coroutines: for
+    ten thousand idle sessions a third of the cost of their heartbeats.
     """
 
-    hear: Callable[[str | bytes], None] | None = None
+    on_message: Callable[[str | bytes], None] | None = None
 
     @property
     def empty(self) -> bool:
-        """Whether all that came was received."""
+        """Whether every message was received."""
         return not self._buffer
 
     def feed_data(self, data: Any, size: int) -> None:
-        """Take one message from the parser."""
-        hear = self.hear
-        if hear is not None and data[0] in _FRAMES:
-            hear(data[1])
+        """Accept one message from the parser."""
+        on_message = self.on_message
+        if on_message is not None and data[0] in _FRAMES:
+            on_message(data[1])
         else:
             super().feed_data(data, size)
 
 
 class _Masked:
-    """Feeds aiohttp's reader, and fails for a client's frame without a mask (RFC 6455 5.1), which that one takes."""
+    """Feeds aiohttp's reader, and fails for a client's frame without a mask (RFC 6455 5.1), which aiohttp accepts."""
 
     def __init__(self, reader: WebSocketReader, inbox: Inbox) -> None:
         self._reader = reader
         self._inbox = inbox
-        # The part of a frame's head that has come, or how much of a frame has not.
+        # The part of a frame's head that has arrived, or how much of a frame is missing.
         self._head = b""
         self._rest = 0
 

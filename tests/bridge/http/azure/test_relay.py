@@ -19,10 +19,7 @@ from bridge.access.keys import with_terms
 from bridge.access.limits import Refusals
 from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.http.azure.relay.endpoint import read_endpoint
-from bridge.http.azure.relay.limits import AccountLimits
-from bridge.http.azure.relay.ring import Ring, ring_of
-from bridge.http.azure.relay.server import RelayServer, relay_settings
+from bridge.http.azure.relay import AccountLimits, RelayedPut, RelayServer, put_of, read_endpoint, relay_settings
 from bridge.http.server.settings import WebSettings
 from bridge.observe.facts import Fact
 from bridge.service.bridge import Bridge
@@ -382,13 +379,13 @@ HOST = "acme.queue.localhost"
 @pytest.mark.parametrize(
     ("method", "target", "host", "ring"),
     [
-        ("POST", "/acme/orders/messages", PATH, Ring("acme", "orders")),
-        ("POST", "/acme-secondary/orders/messages/", PATH, Ring("acme", "orders")),
-        ("POST", "/orders/messages?VisibilityTimeout=30&messagettl=-1", HOST, Ring("acme", "orders", 30)),
-        ("POST", "/%61cme/orders/Messages?visibilitytimeout=0&timeout=5", PATH, Ring("acme", "orders", 0, 5)),
-        ("POST", "/orders/messages?visibilitytimeout=x&timeout=999", HOST, Ring("acme", "orders", 0, 30)),
-        ("POST", "/orders/messages?visibilitytimeout=999999999999", HOST, Ring("acme", "orders", 0)),
-        ("PUT", "/orders/messages/1?popreceipt=a&visibilitytimeout=0", HOST, Ring("acme", "orders")),
+        ("POST", "/acme/orders/messages", PATH, RelayedPut("acme", "orders")),
+        ("POST", "/acme-secondary/orders/messages/", PATH, RelayedPut("acme", "orders")),
+        ("POST", "/orders/messages?VisibilityTimeout=30&messagettl=-1", HOST, RelayedPut("acme", "orders", 30)),
+        ("POST", "/%61cme/orders/Messages?visibilitytimeout=0&timeout=5", PATH, RelayedPut("acme", "orders", 0, 5)),
+        ("POST", "/orders/messages?visibilitytimeout=x&timeout=999", HOST, RelayedPut("acme", "orders", 0, 30)),
+        ("POST", "/orders/messages?visibilitytimeout=999999999999", HOST, RelayedPut("acme", "orders", 0)),
+        ("PUT", "/orders/messages/1?popreceipt=a&visibilitytimeout=0", HOST, RelayedPut("acme", "orders")),
         ("PUT", "/orders/messages/1?popreceipt=a&visibilitytimeout=30", HOST, None),
         ("PUT", "/orders/messages/1?popreceipt=a", HOST, None),
         ("PUT", "/orders/messages?visibilitytimeout=0", HOST, None),
@@ -403,6 +400,6 @@ HOST = "acme.queue.localhost"
         ("POST", "/%ff/orders/messages", PATH, None),
     ],
 )
-def test_puts_and_releases_ring(method: str, target: str, host: str, ring: Ring | None) -> None:
+def test_puts_and_releases_ring(method: str, target: str, host: str, ring: RelayedPut | None) -> None:
     """A put, and an update that makes a message visible at once; nothing else."""
-    assert ring_of(method, target, host) == ring
+    assert put_of(method, target, host) == ring

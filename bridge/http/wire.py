@@ -1,9 +1,9 @@
-"""One client's WebSocket: its calls, and at most one session (RFC 6455; docs/channels.md).
+"""WebSockets of clients (``GET /v1/sessions``), each with calls and at most one session (docs/channels.md).
 
-Calls are binary frames, frames of the session are text. Neither ends the other: a session that is refused leaves the
-calls alone, a call that is refused leaves the session alone. Frames are written straight to the transport, whole and
-unmasked (RFC 6455 section 5.2): sending never blocks, needs no task, and one slow reader delays nobody (I5). Reading,
-fragments, pings and the closing handshake stay with aiohttp.
+Calls are binary frames, frames of the session are text. Neither ends the other: a refused session leaves the calls
+alone, a refused call leaves the session alone. Frames are written directly to the transport, whole and unmasked (RFC
+6455 section 5.2): sending never blocks and needs no task, and a slow reader delays nobody else (I5). aiohttp does the
+reading, fragments, pings and the closing handshake.
 """
 
 from __future__ import annotations
@@ -12,28 +12,33 @@ import asyncio
 import logging
 import struct
 import sys
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 from aiohttp import WSMsgType
 
-from bridge.access.grants import Verb
+from bridge.access.grants import Principal, Verb
 from bridge.access.quota_guard import PastLimit
-from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_call
+from bridge.contract.calls import CALL_BYTES_MAX, CARRIES, HEAD_BYTES_MAX, WINDOW, decode_call
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import (
+    SUBPROTOCOL,
     DownFrame,
     Ended,
     ErrorFrame,
     Goaway,
     Hello,
+    Ready,
     UpFrame,
     WireFrame,
     decode_up,
     encode_frame,
 )
+from bridge.http.api.ingress import refuse_while_draining
+from bridge.http.server.aiohttp_private import Socket
+from bridge.http.server.answer import Refusal
+from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.call import Call
-from bridge.http.server.problem import Refusal
 from bridge.observe.facts import AccessRefused
 from bridge.observe.swallowed import swallow
 from bridge.service.channels.base import FORBIDDEN, OVER
@@ -41,14 +46,14 @@ from bridge.service.channels.base import FORBIDDEN, OVER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiohttp.web import BaseRequest, Request, StreamResponse
+
     from bridge.access.access_watch import End, Permit
     from bridge.access.certificates import Certificate
-    from bridge.access.grants import Principal
     from bridge.access.keys import Identity
     from bridge.http.api.routes import Routes
     from bridge.http.server.answer import Answer, Peer
     from bridge.http.server.connection import Connection
-    from bridge.queues.aiohttp_private.server import Socket
     from bridge.service.bridge import Bridge
     from bridge.service.sessions import BridgeSession
 
@@ -79,37 +84,85 @@ _TEXT: Final = 0x81
 _BINARY: Final = 0x82
 # A task that begins at once spares a turn of the loop.
 _AT_ONCE: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+# aiohttp closes at messages of this size and more; a call or frame that is somewhat too large gets an answer instead.
+_MESSAGE_MAX: Final = 4 * CALL_BYTES_MAX + HEAD_BYTES_MAX
 
 
-def ws_frame(payload: bytes, first: int = _TEXT) -> bytes:
-    """Return ``payload`` as one unmasked frame (RFC 6455 section 5.2)."""
-    size = len(payload)
-    if size < 126:
-        return bytes((first, size)) + payload
-    if size < 65536:
-        return struct.pack("!BBH", first, 126, size) + payload
-    return struct.pack("!BBQ", first, 127, size) + payload
+class Wires:
+    """The wires that are open, and what they share; ``refused`` makes the answer that tells an error."""
 
+    def __init__(
+        self, bridge: Bridge, routes: Routes, authorizer: Authorizer, refused: Callable[[Exception], Answer]
+    ) -> None:
+        self.bridge = bridge
+        self.routes = routes
+        self.refused = refused
+        self.open: set[Wire] = set()
+        self._authorizer = authorizer
+        self._ready = Ready(WINDOW, bridge.named_boot, [CARRIES])
 
-class WireHost(Protocol):
-    """What the wires of a web server share (`bridge.http.wire.wires.Wires`)."""
+    def add_to(self, routes: Routes) -> None:
+        """Put the route into the table; it asks for no grant itself, since every call and session does."""
+        routes.add("GET", "/v1/sessions", None, self.serve)
 
-    bridge: Bridge
-    routes: Routes
-    refused: Callable[[Exception], Answer]
-    """Makes the answer that tells an error."""
+    async def serve(self, request: BaseRequest, _: str) -> StreamResponse:
+        """Serve one wire until it ends.
 
-    def void(self, identity: Identity) -> bool:
+        Raises `BadInput` (``bad_parameter``) if this is no WebSocket handshake that offers ``queuebell.v2``, and
+        (``draining``) while the bridge stops.
+        """
+        refuse_while_draining(self.bridge)
+        if (waits := self._authorizer.admit(request, None, "")) is not None:
+            await waits
+        offered = [part.strip() for part in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
+        ws = Socket(
+            protocols=(SUBPROTOCOL,), compress=False, max_msg_size=_MESSAGE_MAX, timeout=CLOSE_TIMEOUT_S, autoping=False
+        )
+        # Our requests are aiohttp's base class, which is all that its WebSockets use.
+        handshake = cast("Request", request)
+        if SUBPROTOCOL not in offered or not ws.can_prepare(handshake).ok:
+            older = ": this client is of an older version; upgrade it" if "queuebell.v1" in offered else ""
+            raise BadInput("bad_parameter", f"a WebSocket handshake must offer the subprotocol {SUBPROTOCOL}{older}")
+        await ws.prepare(handshake)
+        # Not asked for its class: uvloop's is no asyncio.Transport, and every session ended at once.
+        transport = request.transport
+        if transport is None:
+            # The peer was gone before it began.
+            return ws
+        wire = Wire(self, ws, transport, cast("Connection", request.protocol), request.remote or "")
+        self.open.add(wire)
+        wire.permit = self._authorizer.permit(
+            request, None, lambda name: wire.close(OVER[name].close_code, OVER[name].why)
+        )
+        try:
+            wire.send(self._ready)
+            await wire.read()
+        finally:
+            self.open.discard(wire)
+            await wire.closed()
+        return ws
+
+    def stop(self) -> None:
+        """Have every wire answer the calls that have come, take no more, and close."""
+        for wire in list(self.open):
+            wire.go_away()
+
+    # For the wires
+
+    def is_expired(self, identity: Identity) -> bool:
         """Say whether what proved somebody to be somebody has expired."""
-        ...
+        access = self._authorizer.access
+        return access is not None and access.wall() >= identity.until
 
     def connect(self, principal: Principal) -> Callable[[], None] | None:
         """Count a session of its holder; returns what ends it. Raises `PastLimit`."""
-        ...
+        access = self._authorizer.access
+        return None if access is None else access.connect(principal)
 
     def permit(self, identity: Identity, end: End) -> Permit | None:
         """Return what a session has, which ends with the grant to take."""
-        ...
+        access = self._authorizer.access
+        return None if access is None else access.permit(identity, Verb.TAKE, end)
 
 
 class Wire:
@@ -141,7 +194,7 @@ class Wire:
     )
 
     def __init__(
-        self, wires: WireHost, ws: Socket, transport: asyncio.Transport, connection: Connection, address: str
+        self, wires: Wires, ws: Socket, transport: asyncio.Transport, connection: Connection, address: str
     ) -> None:
         self._wires = wires
         self._ws = ws
@@ -174,7 +227,7 @@ class Wire:
         self._closing: asyncio.Task[bool] | None = None
         self._used_at = self._loop.time()
         self._idle: asyncio.TimerHandle | None = self._loop.call_later(IDLE_S, self._check_idle)
-        connection.drained_hook = self._drained
+        connection.on_drained = self._drained
 
     # What a call asks of its connection
 
@@ -184,7 +237,7 @@ class Wire:
         return self.connection.certificate
 
     @property
-    def turn_came(self) -> float:
+    def waiting_since(self) -> float:
         """When the newest call came."""
         return self._used_at
 
@@ -210,7 +263,7 @@ class Wire:
     def identity(self) -> Identity | None:
         """Return who holds the key of the wire, None once it is void."""
         permit = self.permit
-        if self._gone or permit is None or self._wires.void(permit.identity):
+        if self._gone or permit is None or self._wires.is_expired(permit.identity):
             return None
         return permit.identity
 
@@ -222,12 +275,12 @@ class Wire:
         while True:
             if ws.inbox.empty:
                 # What came before was read: from here on there is nothing to overtake.
-                ws.inbox.hear = self.hear
+                ws.inbox.on_message = self.on_message
             message = await ws.receive()
             if self._closing is not None:
                 break
             if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-                self.hear(message.data)
+                self.on_message(message.data)
             elif message.type is WSMsgType.PING:
                 self._used_at = self._loop.time()
                 self._count()
@@ -238,19 +291,19 @@ class Wire:
                 # CLOSE, CLOSING, CLOSED, or an ERROR for which aiohttp has sent the code itself (1002, 1007, 1009).
                 break
 
-    def hear(self, data: str | bytes) -> None:
+    def on_message(self, data: str | bytes) -> None:
         """Take one message of the peer."""
         if self._gone:
             return
         try:
             if isinstance(data, str):
-                self._hear_frame(data)
+                self._on_frame(data)
             else:
-                self._hear_call(data)
+                self._on_call(data)
         except Exception as error:  # noqa: BLE001 - it costs this message
             swallow("a WebSocket message", error)
 
-    def _hear_call(self, data: bytes) -> None:
+    def _on_call(self, data: bytes) -> None:
         frame = decode_call(data)
         if frame is None:
             self.close(_POLICY, "a call must begin with a line of number, method and path; lines end with LF")
@@ -337,7 +390,7 @@ class Wire:
 
     # The session
 
-    def _hear_frame(self, text: str) -> None:
+    def _on_frame(self, text: str) -> None:
         session = self.session
         try:
             frame = decode_up(text)
@@ -451,8 +504,8 @@ class Wire:
     async def closed(self) -> None:
         """Let go of everything once nothing comes any more; calls that are under way are finished."""
         self._let_go()
-        self._ws.inbox.hear = None
-        self.connection.drained_hook = None
+        self._ws.inbox.on_message = None
+        self.connection.on_drained = None
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -555,3 +608,13 @@ class WireSession:
         if wire.session is self:
             wire.send(Ended(code, reason))
             self._let_go()
+
+
+def ws_frame(payload: bytes, first: int = _TEXT) -> bytes:
+    """Return ``payload`` as one unmasked frame (RFC 6455 section 5.2)."""
+    size = len(payload)
+    if size < 126:
+        return bytes((first, size)) + payload
+    if size < 65536:
+        return struct.pack("!BBH", first, 126, size) + payload
+    return struct.pack("!BBQ", first, 127, size) + payload

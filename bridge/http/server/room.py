@@ -1,10 +1,7 @@
-"""Room for answers that their clients have not taken yet: what is left unread stays in our memory.
+"""Bounds on memory: bodies that are being read, and answers that clients have not read.
 
-Large answers are made while what is unread, of all connections of a server together, stays within a bound. Past it they
-are refused, and those readers cut off that were too slow when there was no room. Small ones always go.
-
-What answers are made of is counted too, from before it is read until it was written: large ones take turns for the same
-room, since others' will soon be free, and only what peers do not read is a reason to refuse.
+Each server has one `BodyRoom` and one `AnswerRoom`, and all its connections share them. docs/ingestion.md lists every
+guard against a flood.
 """
 
 from __future__ import annotations
@@ -19,35 +16,33 @@ from bridge.queues.served import NoRoom
 
 T = TypeVar("T")
 
-UNREAD_BYTES: Final = 64 * 1024 * 1024
-"""For all connections of a server together."""
+ROOM_BYTES: Final = 64 * 1024 * 1024
+"""Of bodies, and of unread answers, for all connections of a server together."""
 SMALL_BYTES: Final = 64 * 1024
-"""An answer up to this is never refused."""
+"""A body up to this never waits for room, and an answer up to this is never refused."""
 SLOW_AFTER_S: Final = 2.0
 SLOW_BYTES_S: Final = 64 * 1024
-"""Who took less than this, for `SLOW_AFTER_S` or longer, is cut off where there is no room."""
-
-
+"""A peer that reads less than this, for `SLOW_AFTER_S` or longer, is cut off if room is needed."""
 WAIT_S: Final = 10.0
 """How long an answer waits for its turn to be made."""
 
 
 class Reader(Protocol):
-    """A connection whose peer has not taken all that was written."""
+    """A connection whose peer has not read everything."""
 
     def unread(self) -> int:
-        """Return how many bytes it has not taken."""
+        """Return how many bytes it has not read."""
         ...
 
     def cut_off(self) -> None:
-        """End it at once, and free what it has not taken."""
+        """Abort it, and free what it has not read."""
         ...
 
 
 class Share:
-    """What one answer that is being made holds; a context manager, for as long as it does (`ReadRoom`).
+    """Room that one answer holds while it is made; a context manager.
 
-    The store takes from it in its own thread. Once it is left there is nothing to take: nobody waits for it.
+    The store takes from it in its own thread. After `leave` it gives nothing.
     """
 
     __slots__ = ("_room", "held", "left")
@@ -64,21 +59,21 @@ class Share:
         self.leave()
 
     def leave(self) -> None:
-        """Give back what is held; may be called twice."""
+        """Release the room; may be called twice."""
         self._room._leave(self)
 
     def take(self, size: int) -> bool:
-        """Hold so many bytes, or none where there is no room."""
+        """Hold ``size`` bytes instead; False and nothing held if there is no room."""
         return self._room._take(self, size)
 
     def keep(self, size: int) -> None:
-        """Give back all but so many bytes."""
+        """Release all but ``size`` bytes."""
         self._room._keep(self, size)
 
     async def reading(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Return what ``ask`` brings; where it finds no room, ask again when there is some.
+        """Return the result of ``ask``; if it finds no room, call it again when there is some.
 
-        Raises `NoRoom` where too much is unread, or others take too long.
+        Raises `NoRoom` if too much is unread, or after `WAIT_S`.
         """
         deadline = asyncio.get_running_loop().time() + WAIT_S
         while True:
@@ -94,40 +89,45 @@ class Share:
 
 
 class AnswerRoom:
-    """So many bytes, by ``clock`` (seconds that do not go back); belongs to one event loop."""
+    """Bounds the bytes of answers: unread ones of all connections of a server, and those being made.
 
-    def __init__(self, clock: Callable[[], float], size: int = UNREAD_BYTES) -> None:
+    Past the bound large answers are refused, and readers that were too slow are cut off. Small answers always go.
+    Answers count from before they are read from the store until they are written: large ones take turns, because room
+    that others use for that is soon free again; only unread bytes are a reason to refuse. ``clock`` is monotonic.
+    Belongs to one event loop.
+    """
+
+    def __init__(self, clock: Callable[[], float], size: int = ROOM_BYTES) -> None:
         self.size = size
         self.taken = 0
-        """What is unread, as it was when each reader was looked at last."""
+        """Unread bytes, as of the last check of each reader."""
         self.making = 0
-        """What answers hold that are being made."""
+        """Bytes of answers that are being made."""
         self._clock = clock
-        # Held by whoever changes `making`: the store's thread does too.
+        # Guards `making`, which the store's thread changes too.
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Share, int, asyncio.Future[None]]] = deque()
-        # Bytes that each had not taken when it was looked at, and when that was; in the order of looking.
+        # Unread bytes of each reader at its last check, and when that was; the oldest check first.
         self._held: dict[Reader, tuple[int, float]] = {}
 
     def hold(self, reader: Reader, size: int) -> None:
-        """Its peer did not take ``size`` bytes at once."""
+        """Record that the peer has not read ``size`` bytes."""
         before, _ = self._held.pop(reader, (0, 0.0))
         self._held[reader] = (size, self._clock())
-        # By the difference at once: what is not taken yet is nobody else's in between.
         self.taken += size - before
         self._give_out()
 
     def release(self, reader: Reader) -> None:
-        """Its peer took all, or is gone."""
+        """Record that the peer has read everything, or is gone."""
         held = self._held.pop(reader, None)
         if held is not None:
             self.taken -= held[0]
             self._give_out()
 
     def fits(self, size: int) -> bool:
-        """Say whether an answer of ``size`` bytes may be written now; where it may not, slow readers are cut off.
+        """Return whether an answer of ``size`` bytes may be written now, after cutting off slow readers.
 
-        One that is larger than all there is finds room where nobody has any.
+        An answer above the bound fits if nothing else is unread.
         """
         if size <= SMALL_BYTES or self.taken + size <= self.size:
             return True
@@ -135,7 +135,7 @@ class AnswerRoom:
         return self.taken + size <= self.size or not self.taken
 
     def share(self) -> Share:
-        """Return what one answer will hold."""
+        """Return a share for one answer."""
         return Share(self)
 
     def _take(self, share: Share, size: int) -> bool:
@@ -152,7 +152,7 @@ class AnswerRoom:
     def _keep(self, share: Share, size: int) -> None:
         with self._lock:
             if share.left:
-                # It was given back already, between the store's taking and keeping.
+                # It was released between `take` and `keep`.
                 return
             self.making -= share.held - size
             share.held = size
@@ -165,7 +165,7 @@ class AnswerRoom:
         self._give_out()
 
     async def _turn(self, share: Share, size: int) -> None:
-        """Wait until so many bytes are held; raises `NoRoom` where what is unread leaves too few."""
+        """Wait until so many bytes are held; raises `NoRoom` if too much is unread."""
         if not self.fits(size):
             raise NoRoom(size)
         if not self._waiting and self._take(share, size):
@@ -175,7 +175,7 @@ class AnswerRoom:
         try:
             await future
         except asyncio.CancelledError:
-            # What it was given meanwhile goes with its share.
+            # Room given to it meanwhile is released with its share.
             self._give_out()
             raise
 
@@ -195,7 +195,7 @@ class AnswerRoom:
             reader, (before, looked) = next(iter(self._held.items()))
             elapsed = now - looked
             if elapsed < SLOW_AFTER_S:
-                # Looked at often enough; so were all that follow.
+                # Checked recently, as were all that follow.
                 return
             left = reader.unread()
             if before - left < elapsed * SLOW_BYTES_S:
@@ -203,3 +203,59 @@ class AnswerRoom:
                 reader.cut_off()
             else:
                 self.hold(reader, left)
+
+
+class BodyRoom:
+    """Bounds the bytes of large bodies without a put's ticket: settlements, triggers, and bodies to any other route.
+
+    A body takes its announced size before it is read. It waits for that in order of arrival, and its bytes stay in the
+    socket meanwhile. Belongs to one event loop.
+    """
+
+    def __init__(self, size: int = ROOM_BYTES) -> None:
+        self.size = size
+        self.free = size
+        """Free bytes."""
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """How many bodies wait for room."""
+        return sum(not future.done() for _, future in self._waiting)
+
+    async def take(self, size: int) -> int:
+        """Wait for ``size`` bytes, at most all there are, and return how many to give back.
+
+        A caller that is cancelled has taken nothing.
+        """
+        size = min(size, self.size)
+        if not self._waiting and size <= self.free:
+            self.free -= size
+            return size
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, future))
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled():
+                # It was granted in the same turn of the loop.
+                self.free += size
+            self._give_out()
+            raise
+        return size
+
+    def give_back(self, size: int) -> None:
+        """Release bytes that were taken."""
+        self.free += size
+        self._give_out()
+
+    def _give_out(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            size, future = waiting[0]
+            if not future.cancelled():
+                if size > self.free:
+                    return
+                self.free -= size
+                future.set_result(None)
+            waiting.popleft()

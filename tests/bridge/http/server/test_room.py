@@ -8,17 +8,17 @@ import socket
 
 import pytest
 
-from bridge.http.api.native import PEEK_BYTES_MAX
+from bridge.http.api.queues import PEEK_BYTES_MAX
 from bridge.http.azure.messages import PEEK_CHARS_MAX
+from bridge.http.server import room as rooms
 from bridge.http.server.connection import ConnectionServer
-from bridge.http.server.overload import answer_room, body_room
-from bridge.http.server.overload.answer_room import (
+from bridge.http.server.room import (
+    ROOM_BYTES,
     SMALL_BYTES,
-    UNREAD_BYTES,
     AnswerRoom,
+    BodyRoom,
     Share,
 )
-from bridge.http.server.overload.body_room import BodyRoom
 from bridge.queues.base import NewMessage
 from bridge.queues.served import NoRoom
 from tests.support.azure import ACCOUNT, Front, messages, serving_azure, signed_headers
@@ -46,9 +46,9 @@ class Peer:
 
 def full(server: ConnectionServer, patch: pytest.MonkeyPatch) -> tuple[AnswerRoom, Peer]:
     """Have all the room of a server taken by one that could not be told to be slow yet; the size is as documented."""
-    room, peer = server.unread, Peer(UNREAD_BYTES)
-    patch.setattr(answer_room, "SLOW_AFTER_S", 600.0)
-    room.hold(peer, UNREAD_BYTES)
+    room, peer = server.unread, Peer(ROOM_BYTES)
+    patch.setattr(rooms, "SLOW_AFTER_S", 600.0)
+    room.hold(peer, ROOM_BYTES)
     assert not room.fits(LARGE)
     return room, peer
 
@@ -129,8 +129,8 @@ async def test_what_a_client_does_not_read_is_counted_until_it_is_gone(monkeypat
         assert sum(each.unread() for each in server.open) == room.taken
         room.size = room.taken
         # Whoever has not taken all is slow from now on.
-        monkeypatch.setattr(answer_room, "SLOW_AFTER_S", 0.0)
-        monkeypatch.setattr(answer_room, "SLOW_BYTES_S", 1 << 40)
+        monkeypatch.setattr(rooms, "SLOW_AFTER_S", 0.0)
+        monkeypatch.setattr(rooms, "SLOW_BYTES_S", 1 << 40)
         assert (await served.ask("GET", QUEUE + "/peek")).status == 200
         async with asyncio.timeout(100):
             with contextlib.suppress(ConnectionError):
@@ -200,7 +200,7 @@ async def test_large_answers_take_turns_in_the_order_of_asking() -> None:
 
 
 SETTLE = "/v1/queues/a/q/settle"
-LARGE_BODY_ROOM = 2 * body_room.SMALL_BYTES
+LARGE_BODY_ROOM = 2 * SMALL_BYTES
 
 
 def room_of_body_room(served: Served) -> BodyRoom:

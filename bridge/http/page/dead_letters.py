@@ -23,10 +23,9 @@ from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.unknown import in_plain_words
 from bridge.http.api.ingress import refuse_while_draining
 from bridge.http.api.routes import Routes, only_query_of
-from bridge.http.server.answer import Answer
+from bridge.http.server.answer import Answer, Refusal
 from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.body import has_body, read_body, require_json
-from bridge.http.server.problem import Refusal
 from bridge.producer.replay import ReplayOptions, ReplayRun
 from bridge.queues.base import BATCH_MAX, Depth, StoredMessage
 from bridge.queues.served import Browsed, ServedStore
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from bridge.access.access_watch import Permit
     from bridge.service.bridge import Bridge
 
-LOOKED_MAX: Final = 100_000
+SCANNED_MAX: Final = 100_000
 """Messages that one run looks at: those that were not chosen are held until its end."""
 SEARCHED_MAX: Final = 512
 """Messages that one request for those with a reason looks at, 32 at a time, so that others come in between."""
@@ -57,7 +56,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     ids: Annotated[list[Annotated[str, Meta(min_length=1, max_length=200)]], Meta(max_length=1000)] = []
     reason: Annotated[str, Meta(max_length=1000)] = ""
-    max: Annotated[int, Meta(ge=1, le=LOOKED_MAX)] = LOOKED_MAX
+    max: Annotated[int, Meta(ge=1, le=SCANNED_MAX)] = SCANNED_MAX
 
 
 class Grave(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,14 +92,14 @@ class Shown(msgspec.Struct, frozen=True):
     newest: bool = False
 
 
-class GraveRoutes:
+class DeadLetterRoutes:
     """The calls, and the runs that they began."""
 
     def __init__(self, bridge: Bridge, authorizer: Authorizer, beside: Sequence[ServedStore] = ()) -> None:
         self._bridge = bridge
         self._authorizer = authorizer
         self._beside = beside
-        self._under_way: dict[str, tuple[asyncio.Task[str], ReplayRun, bool]] = {}
+        self._running: dict[str, tuple[asyncio.Task[str], ReplayRun, bool]] = {}
         self._ended: dict[str, Run] = {}
 
     def add_to(self, routes: Routes) -> None:
@@ -111,7 +110,7 @@ class GraveRoutes:
 
     async def stop(self) -> None:
         """End all runs: a batch under way is finished, the rest is given back."""
-        tasks = [task for task, _, _ in self._under_way.values()]
+        tasks = [task for task, _, _ in self._running.values()]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -119,7 +118,7 @@ class GraveRoutes:
 
     def run_of(self, queue: str) -> Run | None:
         """Return how the newest run of a queue stands, or None where there was none."""
-        running = self._under_way.get(queue)
+        running = self._running.get(queue)
         if running is None:
             return self._ended.get(queue)
         _, replaying, discards = running
@@ -142,8 +141,8 @@ class GraveRoutes:
         while True:
             looked += len(messages)
             for message in messages:
-                if (grave := _grave(message, now, wanted.reason)) is not None:
-                    found.append(grave)
+                if (dead_letter := _dead_letter(message, now, wanted.reason)) is not None:
+                    found.append(dead_letter)
                 await asyncio.sleep(0)  # reading long facts takes part of a millisecond
             if following is None or len(found) >= BATCH_MAX or not wanted.reason or looked >= SEARCHED_MAX:
                 break
@@ -180,7 +179,7 @@ class GraveRoutes:
             return depth
 
         store, depth = await self._first(queue, count)
-        if queue in self._under_way:
+        if queue in self._running:
             raise Refusal("conflict", "messages of this queue are already being replayed or discarded")
 
         def end(_: str) -> None:
@@ -195,7 +194,7 @@ class GraveRoutes:
             store,
             queue,
             ReplayOptions(ids=frozenset(chosen.ids), reason=chosen.reason, most=chosen.max, discard=discards),
-            min(LOOKED_MAX, depth.visible + depth.invisible),
+            min(SCANNED_MAX, depth.visible + depth.invisible),
             clock=monotonic,
             # Nobody puts by a replay where it could not put by itself, now.
             may_put=lambda target: permit is None or permit.identity.principal.may(Verb.PUT, target),
@@ -203,7 +202,7 @@ class GraveRoutes:
         task = asyncio.create_task(self._run(queue, replaying), name=f"graves[{queue}]")
         # Not in the task: one that is cancelled before its first step would never get there.
         task.add_done_callback(lambda ended: self._over(queue, ended, permit))
-        self._under_way[queue] = (task, replaying, discards)
+        self._running[queue] = (task, replaying, discards)
         return Answer(202, msgspec.json.encode(_run(replaying, discards, running=True)))
 
     async def _first(self, queue: str, ask: Callable[[ServedStore], Awaitable[T]]) -> tuple[ServedStore, T]:
@@ -247,7 +246,7 @@ class GraveRoutes:
         """Show how a run ended; the next one may begin."""
         if permit is not None:
             permit.close()
-        _, replaying, discards = self._under_way.pop(queue)
+        _, replaying, discards = self._running.pop(queue)
         error = (
             "the bridge stopped, or the permission was revoked; the remaining messages stay"
             if task.cancelled()
@@ -260,7 +259,7 @@ class GraveRoutes:
         log.info("%s: %s %d, %d stay%s", queue, run.what, run.moved, run.stay, f"; {error}" if error else "")
 
 
-def _grave(message: StoredMessage, now: datetime.datetime, reason: str) -> Grave | None:
+def _dead_letter(message: StoredMessage, now: datetime.datetime, reason: str) -> Grave | None:
     """Return what is shown of a message, None for one without this in its reason."""
     burial = facts(message.body)
     if reason and (burial is None or reason not in burial.reason):

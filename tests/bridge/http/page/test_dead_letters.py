@@ -19,7 +19,7 @@ from bridge.queues.embedded.store import MemoryStore
 from tests.support.access import written
 from tests.support.web import JSON, Served, serving
 
-# Private: `_graves`, `_under_way`: the task that the test cancels.
+# Private: `_dead_letters`, `_running`: the task that the test cancels.
 
 NOW = datetime.datetime.now(datetime.UTC)
 POISON = "pay/orders-poison"
@@ -43,9 +43,9 @@ async def post(served: Served, what: str, value: object = None, **headers: str) 
 
 async def ended(served: Served) -> Any:
     """Wait for the end of the run of the queue, and return how it stands."""
-    routes = served.server._graves
+    routes = served.server._dead_letters
     assert routes is not None
-    tasks = [task for task, _, _ in routes._under_way.values()]
+    tasks = [task for task, _, _ in routes._running.values()]
     if tasks:
         await asyncio.wait(tasks, timeout=100)
     return routes.run_of(POISON)

@@ -37,7 +37,7 @@ _HEAD = (
 )
 
 
-class Lasting(abc.ABC):
+class StreamAnswer(abc.ABC):
     """One client's answer, which lasts until either side ends it.
 
     It ends with the grant of ``verb``, where its sender was asked for one; ``queues`` are those that it is about.
@@ -46,7 +46,7 @@ class Lasting(abc.ABC):
     keep_alive = False
     status = 200
 
-    def __init__(self, kept: LastingAnswers, verb: Verb, queues: frozenset[str] = frozenset()) -> None:
+    def __init__(self, kept: StreamAnswers, verb: Verb, queues: frozenset[str] = frozenset()) -> None:
         self.queues = queues
         self.opened_at = 0.0
         self._kept = kept
@@ -58,7 +58,7 @@ class Lasting(abc.ABC):
         self._transport: asyncio.Transport | None = None
         self._permit: Permit | None = None
         self._written_at = 0.0
-        self._beat: asyncio.TimerHandle | None = None
+        self._comment_timer: asyncio.TimerHandle | None = None
 
     async def prepare(self, request: BaseRequest) -> None:
         """Write the head and a comment at once, for proxies that wait for a first byte; then what there is to tell."""
@@ -75,7 +75,7 @@ class Lasting(abc.ABC):
         framing = b"Transfer-Encoding: chunked\r\n" if self._chunked else b""
         transport.write(b"%b%b%bConnection: close\r\n\r\n" % (_HEAD, connection.fixed_headers, framing))
         self.write(_COMMENT)
-        connection.hung_up = self.end
+        connection.on_hang_up = self.end
         self.opened_at = self._written_at
         self._kept.open[self] = None
         self._permit = self._kept.authorizer.permit(request, self._verb, lambda _: self.end())
@@ -97,9 +97,9 @@ class Lasting(abc.ABC):
         if transport is None:
             return
         assert self._connection is not None
-        self._connection.hung_up = None
-        if self._beat is not None:
-            self._beat.cancel()
+        self._connection.on_hang_up = None
+        if self._comment_timer is not None:
+            self._comment_timer.cancel()
         if self._permit is not None:
             self._permit.close()
         self._kept.open.pop(self, None)
@@ -130,8 +130,8 @@ class Lasting(abc.ABC):
         """Tell no more."""
 
     def _arm(self, since: float) -> None:
-        due = since + self._kept.pause()
-        self._beat = self._loop.call_at(due, self._keep_alive, due)
+        due = since + self._kept.comment_interval()
+        self._comment_timer = self._loop.call_at(due, self._keep_alive, due)
 
     def _keep_alive(self, due: float) -> None:
         if self._kept.draining:
@@ -146,7 +146,7 @@ class Lasting(abc.ABC):
         self._arm(due)
 
 
-class LastingAnswers:
+class StreamAnswers:
     """All lasting answers of one kind, of one web server: ``limit`` at most."""
 
     def __init__(
@@ -156,7 +156,7 @@ class LastingAnswers:
         self._limit = settings.streams
         self._draw = draw
         self.authorizer = authorizer
-        self.open: dict[Lasting, None] = {}
+        self.open: dict[StreamAnswer, None] = {}
         self.period = settings.stream_comment
 
     @property
@@ -183,6 +183,6 @@ class LastingAnswers:
         for answer in list(self.open):
             answer.end()
 
-    def pause(self) -> float:
+    def comment_interval(self) -> float:
         """Return how long an answer may be silent, spread so that comments do not leave in step."""
         return self.period * (0.8 + 0.2 * self._draw())

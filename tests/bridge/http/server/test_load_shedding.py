@@ -23,7 +23,7 @@ from tests.support.azure import ACCOUNT, Front, fault, message, serving_azure, s
 from tests.support.web import Client, Reply, Served, request
 from tests.support.writers import standing
 
-# Private: `_rest`, `_rested`: which connections are not read, and an end to that before its time.
+# Private: `_rest`, `_rest_ended`: which connections are not read, and an end to that before its time.
 
 QUEUE = "/v1/queues/billing/orders"
 BODY = b"x" * 1000
@@ -146,7 +146,7 @@ async def test_whoever_was_refused_is_not_read_for_a_while(tmp_path: Path, monke
         resting = [each for each in paused.served.server.connections.open if each._rest is not None]
         assert len(resting) == 1 and (await paused.served.ask("GET", "/livez")).status == 200
         for each in resting:
-            each._rested()
+            each._rest_ended()
         assert (await client.reply()).status == 200
         paused.resume()
         assert (await waiting).status == 201

@@ -2,7 +2,7 @@
 
 Calls are binary frames, frames of the session are text. Neither ends the other: a refused session leaves the calls
 alone, a refused call leaves the session alone. Frames are written directly to the transport, whole and unmasked (RFC
-6455 section 5.2): sending never blocks and needs no task, and a slow reader delays nobody else (I5). aiohttp does the
+6455 section 5.2): sending never blocks and needs no task, and a slow reader delays no others (I5). aiohttp does the
 reading, fragments, pings and the closing handshake.
 """
 
@@ -34,7 +34,7 @@ from bridge.contract.wire import (
     decode_up,
     encode_frame,
 )
-from bridge.http.api.ingress import refuse_while_draining
+from bridge.http.api.triggers import refuse_while_draining
 from bridge.http.server.aiohttp_private import Socket
 from bridge.http.server.answer import Refusal
 from bridge.http.server.authorizer import Authorizer
@@ -62,34 +62,34 @@ log = logging.getLogger("queuebell.bridge")
 WRITE_BUFFER_MAX: Final = 64 * 1024
 """Above this much unsent, wakes stay in their slots. The kernel's own buffer (some MiB on loopback) comes on top."""
 WRITE_BUFFER_ABORT: Final = 1024 * 1024
-"""Answers to frames of a session are not in slots: a peer that sends and never reads could grow them for ever."""
+"""Answers to session frames have no slots: a peer that sends and never reads would accumulate them."""
 UNSENT_MAX: Final = 32 * 1024
 """Above this much unsent, calls wait to be carried out: their answers would delay wakes."""
 SETTLE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of settlements that are not answered."""
+"""Of unanswered settlements."""
 SETTLING_MAX: Final = 1024
-"""Settlements that are not answered; a client of ours has 64."""
+"""Unanswered settlements; Queuebell's clients have at most 64."""
 HELD_MAX: Final = 8
-"""Refusals that wait before they are answered; further ones are answered at once, for a client has but its window."""
+"""Delayed refusals; further ones are answered immediately, because a client has only its window."""
 SMALL_BYTES: Final = 4096
-"""Answers up to this, unread, count as what a peer that reads nothing makes us keep."""
+"""Larger unread answers raise the limit for a peer that reads nothing."""
 CLOSE_TIMEOUT_S: Final = 1.0
 IDLE_S: Final = 90.0
-"""A wire without a session ends so long after its last call; clients end theirs after 30 s."""
+"""A wire without a session ends this long after its last call; clients end theirs after 30 s."""
 RESTART: Final = 1012
 _POLICY: Final = 1008
 _TOO_BIG: Final = 1009
 _LATER: Final = 1013
 _TEXT: Final = 0x81
 _BINARY: Final = 0x82
-# A task that begins at once spares a turn of the loop.
+# An eager task saves a turn of the loop.
 _AT_ONCE: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 # aiohttp closes at messages of this size and more; a call or frame that is somewhat too large gets an answer instead.
 _MESSAGE_MAX: Final = 4 * CALL_BYTES_MAX + HEAD_BYTES_MAX
 
 
 class Wires:
-    """The wires that are open, and what they share; ``refused`` makes the answer that tells an error."""
+    """The open wires of a web server; ``refused`` returns the answer for an error."""
 
     def __init__(
         self, bridge: Bridge, routes: Routes, authorizer: Authorizer, refused: Callable[[Exception], Answer]
@@ -102,14 +102,14 @@ class Wires:
         self._ready = Ready(WINDOW, bridge.named_boot, [CARRIES])
 
     def add_to(self, routes: Routes) -> None:
-        """Put the route into the table; it asks for no grant itself, since every call and session does."""
+        """Add the route; it needs no permission, because every call and session does."""
         routes.add("GET", "/v1/sessions", None, self.serve)
 
     async def serve(self, request: BaseRequest, _: str) -> StreamResponse:
         """Serve one wire until it ends.
 
-        Raises `BadInput` (``bad_parameter``) if this is no WebSocket handshake that offers ``queuebell.v2``, and
-        (``draining``) while the bridge stops.
+        Raises `BadInput` (``bad_parameter``) unless this is a WebSocket handshake that offers ``queuebell.v2``, and
+        `Refusal` (``draining``) while the bridge stops.
         """
         refuse_while_draining(self.bridge)
         if (waits := self._authorizer.admit(request, None, "")) is not None:
@@ -118,16 +118,16 @@ class Wires:
         ws = Socket(
             protocols=(SUBPROTOCOL,), compress=False, max_msg_size=_MESSAGE_MAX, timeout=CLOSE_TIMEOUT_S, autoping=False
         )
-        # Our requests are aiohttp's base class, which is all that its WebSockets use.
+        # The requests are of aiohttp's base class, which is all that its WebSockets use.
         handshake = cast("Request", request)
         if SUBPROTOCOL not in offered or not ws.can_prepare(handshake).ok:
             older = ": this client is of an older version; upgrade it" if "queuebell.v1" in offered else ""
             raise BadInput("bad_parameter", f"a WebSocket handshake must offer the subprotocol {SUBPROTOCOL}{older}")
         await ws.prepare(handshake)
-        # Not asked for its class: uvloop's is no asyncio.Transport, and every session ended at once.
+        # No isinstance: uvloop's transport is not an asyncio.Transport.
         transport = request.transport
         if transport is None:
-            # The peer was gone before it began.
+            # The peer is already gone.
             return ws
         wire = Wire(self, ws, transport, cast("Connection", request.protocol), request.remote or "")
         self.open.add(wire)
@@ -143,24 +143,24 @@ class Wires:
         return ws
 
     def stop(self) -> None:
-        """Have every wire answer the calls that have come, take no more, and close."""
+        """Have every wire answer the calls that have arrived, accept no more, and close."""
         for wire in list(self.open):
             wire.go_away()
 
     # For the wires
 
     def is_expired(self, identity: Identity) -> bool:
-        """Say whether what proved somebody to be somebody has expired."""
+        """Return whether the key or token has expired."""
         access = self._authorizer.access
         return access is not None and access.wall() >= identity.until
 
     def connect(self, principal: Principal) -> Callable[[], None] | None:
-        """Count a session of its holder; returns what ends it. Raises `PastLimit`."""
+        """Count a session of a principal; return a function that ends it. Raises `PastLimit`."""
         access = self._authorizer.access
         return None if access is None else access.connect(principal)
 
     def permit(self, identity: Identity, end: End) -> Permit | None:
-        """Return what a session has, which ends with the grant to take."""
+        """Return a permit that ends with the permission to take."""
         access = self._authorizer.access
         return None if access is None else access.permit(identity, Verb.TAKE, end)
 
@@ -203,42 +203,42 @@ class Wire:
         self.connection = connection
         self.address = address
         self.permit: Permit | None = None
-        """What ends with the key of the wire; None where nobody is asked for one."""
+        """Ends with the key of the wire; None without an access file."""
         self.session: WireSession | None = None
         self.had_session = False
-        """Whether there was one: what its listener said before it heard of the end is no fault."""
+        """Whether there was one: frames sent before its listener knew of the end are not errors."""
         self._calls: dict[Call, asyncio.Task[None]] = {}
-        """Those being carried out."""
+        """Running calls."""
         self._in_window = 0
-        """How many of them count towards the window."""
+        """Running calls that count towards the window."""
         self._waiting: list[Call] = []
-        """Those that wait until the answers before them have been read."""
+        """Calls that wait until earlier answers have been read."""
         self._held: dict[asyncio.Future[None], None] = {}
-        """Refusals that wait before they are answered, or until the wire ends."""
+        """Delayed refusals."""
         self._over = 0
-        """How many came past the window since it was full."""
+        """Calls past the window since it was full."""
         self._settle_bytes = 0
         self._answers_unsent = 0
         self._last = -1
         """The number of the newest call."""
         self._ended_at: int | None = None
-        """The number after which no call is carried out any more."""
+        """The number of the last call that is carried out."""
         self._gone = False
         self._closing: asyncio.Task[bool] | None = None
         self._used_at = self._loop.time()
         self._idle: asyncio.TimerHandle | None = self._loop.call_later(IDLE_S, self._check_idle)
         connection.on_drained = self._drained
 
-    # What a call asks of its connection
+    # The connection of a call
 
     @property
     def certificate(self) -> Certificate | None:
-        """What the peer proved by TLS."""
+        """The peer's TLS certificate."""
         return self.connection.certificate
 
     @property
     def waiting_since(self) -> float:
-        """When the newest call came."""
+        """When the newest call arrived."""
         return self._used_at
 
     @property
@@ -247,7 +247,7 @@ class Wire:
         return self._ended_at is not None
 
     async def hold(self, seconds: float) -> None:
-        """Wait before a refusal is answered. It takes no place in the window: nobody's good calls wait for it."""
+        """Wait before a refusal is sent. It has no place in the window, so good calls do not wait for it."""
         if len(self._held) >= HELD_MAX or self._gone:
             return
         over = self._loop.create_future()
@@ -261,7 +261,7 @@ class Wire:
             self._held.pop(over, None)
 
     def identity(self) -> Identity | None:
-        """Return who holds the key of the wire, None once it is void."""
+        """Return the holder of the wire's key, None once that is no longer valid."""
         permit = self.permit
         if self._gone or permit is None or self._wires.is_expired(permit.identity):
             return None
@@ -274,7 +274,7 @@ class Wire:
         ws = self._ws
         while True:
             if ws.inbox.empty:
-                # What came before was read: from here on there is nothing to overtake.
+                # The queue is empty, so no message can be overtaken.
                 ws.inbox.on_message = self.on_message
             message = await ws.receive()
             if self._closing is not None:
@@ -288,11 +288,11 @@ class Wire:
             elif message.type is WSMsgType.PONG:
                 self._count()
             else:
-                # CLOSE, CLOSING, CLOSED, or an ERROR for which aiohttp has sent the code itself (1002, 1007, 1009).
+                # CLOSE, CLOSING, CLOSED, or an ERROR whose code aiohttp has sent (1002, 1007, 1009).
                 break
 
     def on_message(self, data: str | bytes) -> None:
-        """Take one message of the peer."""
+        """Process one message of the peer."""
         if self._gone:
             return
         try:
@@ -300,7 +300,7 @@ class Wire:
                 self._on_frame(data)
             else:
                 self._on_call(data)
-        except Exception as error:  # noqa: BLE001 - it costs this message
+        except Exception as error:  # noqa: BLE001 - only this message is lost
             swallow("a WebSocket message", error)
 
     def _on_call(self, data: bytes) -> None:
@@ -312,7 +312,7 @@ class Wire:
             self.close(_POLICY, "call numbers must increase")
             return
         if self._ended_at is not None:
-            # Its sender was told that it is not carried out.
+            # A `goaway` has told its sender that it is not carried out.
             return
         self._last = frame.n
         self._used_at = self._loop.time()
@@ -368,7 +368,7 @@ class Wire:
                 raise
             self._answer(call, answer)
         finally:
-            # In the task itself: a callback would take one more turn of the loop.
+            # Not as a callback, which would take one more turn of the loop.
             self._done(call)
 
     def _answer(self, call: Call, answer: Answer) -> None:
@@ -383,7 +383,7 @@ class Wire:
             self._cut_off(unsent)
 
     def _drained(self) -> None:
-        """The peer has taken all that was written: what waited is carried out, until that much is unsent again."""
+        """Run the waiting calls, until too much is unsent again; the peer has read everything."""
         self._answers_unsent = 0
         while self._waiting and not self._gone and self._transport.get_write_buffer_size() <= UNSENT_MAX:
             self._carry_out(self._waiting.pop(0))
@@ -449,11 +449,11 @@ class Wire:
     # Writing
 
     def writable(self) -> bool:
-        """Whether little enough is unsent for a wake to be written."""
+        """Return whether little enough is unsent to write a wake."""
         return self._transport.get_write_buffer_size() < WRITE_BUFFER_MAX
 
     def send(self, frame: DownFrame | WireFrame) -> None:
-        """Write one frame; a peer that lets a whole MiB pile up beside its answers is cut off."""
+        """Write one frame; a peer that leaves 1 MiB unread besides its answers is cut off."""
         transport = self._transport
         if self._gone or transport.is_closing():
             return
@@ -468,7 +468,7 @@ class Wire:
     # The end
 
     def go_away(self) -> None:
-        """Carry out what came, refuse what comes, and close."""
+        """Run the calls that have arrived, ignore later ones, and close."""
         if self._ended_at is None and not self._gone:
             self.send(Goaway(self._last))
             self._ended_at = self._last
@@ -476,7 +476,7 @@ class Wire:
                 self.close(RESTART, "the bridge is stopping")
 
     def close(self, code: int, reason: str) -> None:
-        """End session and connection: start the closing handshake, and cut the connection after a second."""
+        """End the session, start the closing handshake, and abort the connection after a second."""
         if self._gone:
             return
         self._let_go()
@@ -486,7 +486,7 @@ class Wire:
             self._closing = self._loop.create_task(self._close(code, reason), name="closing a wire")
 
     def _let_go(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more."""
         self._gone = True
         self._waiting.clear()
         for over in self._held:
@@ -502,7 +502,7 @@ class Wire:
             return False
 
     async def closed(self) -> None:
-        """Let go of everything once nothing comes any more; calls that are under way are finished."""
+        """Release everything after the end of the connection; running calls are finished."""
         self._let_go()
         self._ws.inbox.on_message = None
         self.connection.on_drained = None
@@ -519,7 +519,7 @@ class Wire:
             if self._calls:
                 await asyncio.wait(list(self._calls.values()))
         finally:
-            # Only where the server cannot wait for them any longer.
+            # Only if the server cannot wait any longer.
             for task in list(self._calls.values()):
                 task.cancel()
 
@@ -546,10 +546,10 @@ class WireSession:
         self.permit: Permit | None = None
 
     def feed(self, frame: UpFrame) -> None:
-        """Take a frame of the listener, within what its key grants."""
+        """Process a frame of the listener, within the permissions of its key."""
         permit = self.permit
         if permit is not None and isinstance(frame, Hello):
-            # What else a session says is about the queues of its hello, or about none that it has a seat at.
+            # Other frames concern the queues of the hello, or are ignored.
             queue = permit.use_queues(each.queue for each in frame.queues)
             if queue is not None:
                 self._forbid(permit, frame, queue)
@@ -569,16 +569,16 @@ class WireSession:
         self.end(OVER[FORBIDDEN].close_code, FORBIDDEN, FORBIDDEN)
 
     def lose(self, code: str) -> None:
-        """End it, for its key grants less now."""
+        """End it because its key lost permissions."""
         self.end(OVER[code].close_code, code, OVER[code].why)
 
     def end(self, code: int, name: str, text: str) -> None:
-        """End it at once, and not when the peer has answered: until then work would be handed to it."""
+        """End it now instead of after the peer's answer: until then work would be dispatched to it."""
         self.close(code, text)
         self.inner.ended(name)
 
     def over(self, reason: str) -> None:
-        """Its wire is gone; may be called twice."""
+        """End it after its wire; may be called twice."""
         if self._wire.session is self:
             self._let_go()
             self.inner.ended(reason)
@@ -591,7 +591,7 @@ class WireSession:
         if self._counted is not None:
             self._counted()
 
-    # As the rules see it: an `Outlet`.
+    # The `Outlet` of the rules
 
     def writable(self) -> bool:
         """Whether little enough is unsent."""
@@ -603,7 +603,7 @@ class WireSession:
             self._wire.send(frame)
 
     def close(self, code: int, reason: str) -> None:
-        """Tell the listener that it is over; the wire goes on."""
+        """Send the end to the listener; the wire stays open."""
         wire = self._wire
         if wire.session is self:
             wire.send(Ended(code, reason))

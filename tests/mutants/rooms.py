@@ -139,7 +139,9 @@ ROOMS: Final = (
         "bridge/http/api bridge/http/server bridge/service bridge/queues/test_http.py reference/test_openapi.py",
         f"{_QUEUES}::TestHttpStore",
     ),
-    _room("wire", "bridge/http/wire.py bridge/contract/calls.py", "bridge/http/wire bridge/brokers/test_wire.py"),
+    _room(
+        "wire", "bridge/http/wire.py bridge/contract/calls.py", "bridge/http/test_wire.py bridge/brokers/test_wire.py"
+    ),
     _room("page", "bridge/http/page/*.py", "bridge/http/page bridge/http/api/test_access.py"),
     _room(
         "server",

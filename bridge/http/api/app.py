@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from bridge.contract.calls import CARRIES, SERVICE_ABLE_HEADER
 from bridge.contract.errors import STATUS_BY_CODE, QueuebellError
-from bridge.http.api.ingress import TriggerIngress
 from bridge.http.api.queues import QueueRoutes
 from bridge.http.api.routes import Routes, refusal_of
 from bridge.http.api.sse import EventStreams
-from bridge.http.api.state import HealthRoutes, Rows, StateRoutes, Subjects
+from bridge.http.api.state import Rows, StateRoutes, Subjects
+from bridge.http.api.triggers import TriggerRoutes
+from bridge.http.page.assets import PageRoutes
 from bridge.http.page.dead_letters import DeadLetterRoutes
 from bridge.http.page.feed import Feed
 from bridge.http.page.login import LoginRoutes
-from bridge.http.page.shown import PageRoutes
 from bridge.http.server.answer import Answer, Refusal, refuse
 from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.connection import ConnectionServer
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class WebServer(HttpServer):
-    """Serves a bridge over HTTP; with ``access`` only to whom it names, and to nobody else."""
+    """Serves a bridge over HTTP; with ``access`` only to its principals."""
 
     name = "listen"
     log = logging.getLogger("queuebell.web")
@@ -54,12 +54,11 @@ class WebServer(HttpServer):
         self._bridge = bridge
         self._authorizer = Authorizer(access, bridge.emit)
         self.plain: list[Rows] = []
-        """What tells of plain subscribers elsewhere (webhooks, subjects), for ``GET /v1/listeners``; set it before
-        `start`."""
+        """Return further plain subscribers (webhooks, subjects) for ``GET /v1/listeners``; set before `start`."""
         self.subjects: list[Subjects] = []
-        """What tells of subjects and topics that carry wakes, for ``explain``; set it before `start`."""
+        """Return subjects and topics that carry wakes, for ``explain``; set before `start`."""
         self.beside: list[ServedStore] = []
-        """Stores of workers, whose dead letters are shown as well; set it before `start`. They are closed with this."""
+        """Stores of workers whose dead letters are shown too; set before `start`, closed by `stop`."""
         self._streams: EventStreams | None = None
         self._feed: Feed | None = None
         self._dead_letters: DeadLetterRoutes | None = None
@@ -83,7 +82,7 @@ class WebServer(HttpServer):
         guard = Guard(self.settings, asyncio.get_running_loop().time, "http" if self._tls is None else "https")
         authorizer = self._authorizer
         routes = Routes(guard, authorizer)
-        TriggerIngress(self._bridge, guard, authorizer).add_to(routes)
+        TriggerRoutes(self._bridge, guard, authorizer).add_to(routes)
         QueueRoutes(self._bridge, guard, authorizer, server.unread).add_to(routes)
         streams = self._streams = EventStreams(self._bridge, self.settings, authorizer)
         streams.add_to(routes)
@@ -95,7 +94,6 @@ class WebServer(HttpServer):
         feed.add_to(routes)
         PageRoutes().add_to(routes)
         LoginRoutes(authorizer.access, self._bridge.emit).add_to(routes)
-        HealthRoutes(self._bridge).add_to(routes)
         wires = self._wires = Wires(self._bridge, routes, authorizer, self._error_answer)
         wires.add_to(routes)
         routes.add("GET", "/openapi.json", None, self._described)

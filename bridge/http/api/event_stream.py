@@ -1,7 +1,8 @@
-"""Answers that last: events, one after the other, until either side ends it (Server-Sent Events).
+"""Server-Sent Events: answers that last until either side ends them.
 
-Written straight to the transport: sending never blocks and needs no task beside aiohttp's own for the request. A slow
-reader is not written to until it has taken what was; one that takes nothing for ``write_timeout`` is cut off (S11).
+Events are written directly to the transport: sending never blocks and needs no task besides aiohttp's own for the
+request. Nothing is written to a slow reader until it has read what was sent; one that reads nothing for
+``write_timeout`` is cut off (S11).
 """
 
 from __future__ import annotations
@@ -38,10 +39,7 @@ _HEAD = (
 
 
 class StreamAnswer(abc.ABC):
-    """One client's answer, which lasts until either side ends it.
-
-    It ends with the grant of ``verb``, where its sender was asked for one; ``queues`` are those that it is about.
-    """
+    """One client's event stream about ``queues``; it ends with the sender's permission to ``verb``."""
 
     keep_alive = False
     status = 200
@@ -61,7 +59,7 @@ class StreamAnswer(abc.ABC):
         self._comment_timer: asyncio.TimerHandle | None = None
 
     async def prepare(self, request: BaseRequest) -> None:
-        """Write the head and a comment at once, for proxies that wait for a first byte; then what there is to tell."""
+        """Write the head and a comment, for proxies that wait for a first byte; then begin."""
         connection = cast("Connection", request.protocol)
         transport = connection.transport
         if transport is None or transport.is_closing():
@@ -92,7 +90,7 @@ class StreamAnswer(abc.ABC):
             self.end()
 
     def end(self) -> None:
-        """End the answer, whoever wants it; may be called twice."""
+        """End the stream; may be called twice."""
         transport, self._transport = self._transport, None
         if transport is None:
             return
@@ -110,11 +108,11 @@ class StreamAnswer(abc.ABC):
             self._ended.set_result(None)
 
     def writable(self) -> bool:
-        """Whether the peer took all that was written: what it did not take yet has to merge elsewhere (I5)."""
+        """Return whether the peer has read everything; until then further events must be merged (I5)."""
         return self._transport is not None and self._transport.get_write_buffer_size() == 0
 
     def write(self, data: bytes) -> None:
-        """Write some whole events, however much waits already."""
+        """Write whole events, however much is unread."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -123,11 +121,11 @@ class StreamAnswer(abc.ABC):
 
     @abc.abstractmethod
     def _begin(self) -> None:
-        """Begin to tell."""
+        """Begin to send events."""
 
     @abc.abstractmethod
     def _finish(self) -> None:
-        """Tell no more."""
+        """Stop sending events."""
 
     def _arm(self, since: float) -> None:
         due = since + self._kept.comment_interval()
@@ -137,7 +135,7 @@ class StreamAnswer(abc.ABC):
         if self._kept.draining:
             self.end()
             return
-        # Traffic meanwhile puts the comment off; whoever takes nothing needs none either.
+        # Events delay the comment; a peer that reads nothing needs none.
         if self._written_at > due - 0.5 * self._kept.period:
             self._arm(self._written_at)
             return
@@ -147,7 +145,7 @@ class StreamAnswer(abc.ABC):
 
 
 class StreamAnswers:
-    """All lasting answers of one kind, of one web server: ``limit`` at most."""
+    """All event streams of one kind of one web server, at most ``settings.streams``."""
 
     def __init__(
         self, bridge: Bridge, settings: WebSettings, authorizer: Authorizer, draw: Callable[[], float] = random.random
@@ -165,9 +163,9 @@ class StreamAnswers:
         return self._bridge.draining
 
     def instead(self, request: BaseRequest) -> Answer | None:
-        """Return what is answered in place of a lasting answer: to HEAD, while stopping, and where there are too many.
+        """Return another answer in place of a stream: to HEAD, while stopping, and past the limit.
 
-        A browser's EventSource gives up for ever at any status but 200; this way it comes again by itself (S23).
+        A browser's EventSource gives up at any status but 200; these make it reconnect (S23).
         """
         if request.method == "HEAD":
             return Answer(200, b"", EVENT_STREAM)
@@ -179,10 +177,10 @@ class StreamAnswers:
         return None
 
     def close(self) -> None:
-        """End all of them; their clients reconnect by themselves."""
+        """End all streams; their clients reconnect by themselves."""
         for answer in list(self.open):
             answer.end()
 
     def comment_interval(self) -> float:
-        """Return how long an answer may be silent, spread so that comments do not leave in step."""
+        """Return how long a stream may be silent, randomized so that comments are spread."""
         return self.period * (0.8 + 0.2 * self._draw())

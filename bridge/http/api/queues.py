@@ -20,11 +20,11 @@ from bridge.contract.errors import BadInput, StoreError, Unsupported
 from bridge.contract.event import well_formed
 from bridge.contract.times import rfc3339
 from bridge.contract.unknown import in_plain_words
-from bridge.http.api.ingress import refuse_while_draining
 from bridge.http.api.routes import Route, Routes, Unread, key_of, number, only_query_of, query_of
+from bridge.http.api.triggers import refuse_while_draining
 from bridge.http.server.answer import Answer, Refusal
 from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.body import admitted_body, announced, has_body, is_json, media_type, read_body, require_json
+from bridge.http.server.body import admitted_body, announced, is_json, media_type, read_body, require_json
 from bridge.http.server.guard import Guard
 from bridge.http.server.room import AnswerRoom, Share
 from bridge.queues.base import (
@@ -74,7 +74,7 @@ BULK_BYTES_MAX = 3 * 1024 * 1024
 SMALL_BYTES_MAX = 64 * 1024
 PAGE_MAX = 1000
 PEEK_BYTES_MAX = 4 * 1024 * 1024
-"""Of one answer to a peek; 32 of the largest bodies take less, unless nearly all of them has to be escaped."""
+"""Of one answer to a peek; 32 of the largest bodies take less unless nearly everything is escaped."""
 _list_prefix = re.compile(r"[A-Za-z0-9_/-]{0,161}").fullmatch
 
 
@@ -90,7 +90,7 @@ _OK = Outcome(True)
 
 
 class QueueRoutes:
-    """docs/http.md, call by call."""
+    """The routes of docs/http.md."""
 
     def __init__(self, bridge: Bridge, guard: Guard, authorizer: Authorizer, room: AnswerRoom) -> None:
         self._bridge = bridge
@@ -102,7 +102,7 @@ class QueueRoutes:
         self._gate = bridge.gate
 
     def add_to(self, routes: Routes) -> None:
-        """Put the routes into the table."""
+        """Add the routes."""
         queue = "/v1/queues/{queue}"
         for method, path, verb, route in (
             ("GET", "/v1/queues", Verb.LOOK, self.list),
@@ -125,7 +125,7 @@ class QueueRoutes:
             if not getattr(request, "settles", False) and (wait := self._guard.seconds_to_wait(request)):
                 if route in (self.put, self.put_once):
                     self._gate.count("rate")
-                raise Refusal("too_many_requests", "slow down", retry_after=wait, close=has_body(request))
+                raise Refusal("too_many_requests", "slow down", retry_after=wait, close=request.body_exists)
             return await route(request, queue)
 
         limited = within_rate if self._guard.limits_rates else route
@@ -149,7 +149,7 @@ class QueueRoutes:
         return self._within.waiting(principal, 0 if principal is None else announced(request, most))
 
     async def put(self, request: Caller, queue: str) -> Answer:
-        """Put messages; that is its own trigger."""
+        """Put messages, which also triggers the queue."""
         refuse_while_draining(self._bridge)
         query = only_query_of(request, "create")
         json = is_json(request)
@@ -171,7 +171,7 @@ class QueueRoutes:
             return Answer(201, _encode(PutAnswer(receipts)))
 
     async def put_once(self, request: Caller, queue: str) -> Answer:
-        """Put the one message that the path names, unless it was put before."""
+        """Put one message under the id in the path, unless it was put before."""
         refuse_while_draining(self._bridge)
         key = key_of(request)
         json = media_type(request) == MESSAGE_TYPE
@@ -274,14 +274,14 @@ class QueueRoutes:
         return Answer(204)
 
     async def create(self, request: Caller, queue: str) -> Answer:
-        """Make a queue."""
+        """Create a queue."""
         raw = await _optional_json(request)
         async with self._within.making(self._authorizer.principal(request), queue):
             metadata = _decode(_create, raw).metadata if raw else None
             return Answer(201 if await self._store.create(queue, metadata) else 204, media="")
 
     async def delete(self, request: Caller, queue: str) -> Answer:
-        """Remove a queue."""
+        """Delete a queue."""
         await self._store.delete(queue)
         return Answer(204)
 
@@ -300,7 +300,7 @@ class QueueRoutes:
         return Answer(200, _encode(QueueNames([name for name, _ in found], following)))
 
     async def describe(self, request: Caller, queue: str) -> Answer:
-        """Say how a queue stands."""
+        """Return the state of a queue."""
         store = self._store
         described = self._bridge.describe(queue, lambda name: self._authorizer.can_see(request, name))
         if described is None and self._bridge.own is None and await store.exists(queue):
@@ -311,13 +311,13 @@ class QueueRoutes:
             depth = await store.depth(queue)
             counts = None if depth is None else await store.counts(queue)
             if self._bridge.own is None and depth is not None and store.capabilities.pause:
-                # Whichever bridge was told of the pause: the engine alone knows.
+                # Another bridge may have paused it: only the store knows.
                 described = msgspec.structs.replace(described, paused=await store.paused(queue))
         except (StoreError, Unsupported):
-            # While the file is broken, what the bridge knew last is better than nothing; and without a store it is all.
+            # The last known state is better than none while the file is broken, and all there is without a store.
             return Answer(200, _encode(described))
         if depth is not None and (described.depth_age_ms is None or self._bridge.own is None):
-            # What listeners counted elsewhere stands. The bridge's own picture is as of the last commit; a lease may
+            # Counts from workers of an external store stay. The bridge's own are as of the last commit; leases may
             # have lapsed since.
             described = now_counted(described, depth, counts, self._bridge.scheduler.engine_kind)
         elif self._bridge.own is None:
@@ -326,20 +326,20 @@ class QueueRoutes:
 
 
 async def _optional_json(request: Caller) -> bytes:
-    # `curl -X POST` without a body means the defaults, whatever Content-Type it says.
-    if not has_body(request):
+    # `curl -X POST` without a body means the defaults, whatever its Content-Type.
+    if not request.body_exists:
         return b""
     require_json(request)
     return await read_body(request, SMALL_BYTES_MAX)
 
 
 def messages_of(raw: bytes) -> list[NewMessage]:
-    """Read the messages of a put in JSON."""
+    """Decode the messages of a put in JSON."""
     return [_new_message(item) for item in _decode(_put, raw).messages]
 
 
 def message_of(raw: bytes, query: Mapping[str, str], json: bool) -> NewMessage:
-    """Return the one message of a put: a body as it is, or JSON as `messages_of` reads it; a query counts before it."""
+    """Return the one message of a put, from the raw body or from JSON; the query has priority."""
     message = _new_message(_decode(_put_item, raw)) if json else NewMessage(raw)
     delay = number(query, "visible_after_ms", 0, DELAY_MS_MAX, message.visible_after_ms)
     never = query.get("ttl_s") == str(NEVER)
@@ -348,7 +348,7 @@ def message_of(raw: bytes, query: Mapping[str, str], json: bool) -> NewMessage:
 
 
 def creates(query: Mapping[str, str]) -> bool:
-    """Read whether a put makes a missing queue; raises `BadInput` for anything but ``true`` and ``false``."""
+    """Return whether a put creates a missing queue; raises `BadInput` for anything but ``true`` and ``false``."""
     text = query.get("create", "true")
     if text not in ("true", "false"):
         raise BadInput("bad_parameter", "create must be true or false")
@@ -367,8 +367,7 @@ def _unread() -> Unread:
 
 
 def _decode(decoder: msgspec.json.Decoder[R], raw: bytes) -> R:
-    # No check of depth: no field nests, an unknown one is refused before its value is read, and bodies are full of
-    # brackets.
+    # No check of depth: no field nests, and an unknown one is refused before its value is read.
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:

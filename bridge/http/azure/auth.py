@@ -1,4 +1,4 @@
-"""Who may do what: signatures of accounts and queues, and the permissions of each account's principal.
+"""Authentication and authorization: signatures of accounts and queues, and the permissions of each account's principal.
 
 A `SignatureAuthorizer` checks Shared Key, Shared Key Lite and shared access signatures. A well-made request costs one
 HMAC over one string. The documents leave open how header names with hyphens sort and how blanks within a value count,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bridge.http.azure.records import Policy
 
 SKEW = datetime.timedelta(minutes=15)
-"""How far the date of a request may be from ours, either way."""
+"""How far the date of a request may differ from this clock."""
 _LONG_FORM_SINCE = "2009-09-19"
 _EMPTY_FOR_ZERO_SINCE = "2015-02-21"
 _SELDOM = frozenset(
@@ -52,21 +52,16 @@ _SELDOM = frozenset(
 )
 _name = itemgetter(0)
 _blanks = re.compile("[ \t]{2,}|\t")
-# Among the characters of a header name, what sorts differently where words are sorted instead of bytes: hyphens count
-# last of all, and every other sign stands before the digits.
+# Sorting by words instead of bytes: hyphens count last, and every other sign comes before the digits.
 _AS_WORDS = str.maketrans({sign: chr(1 + order) for order, sign in enumerate("!#$%&*.^_`|~+")} | {"-": None, "'": None})
 
 
 class SignatureAuthorizer:
-    """Checks signatures against the keys of ``accounts``; ``policies`` gives the stored ones of a queue reference."""
+    """Checks signatures against the keys of ``accounts``; ``policies`` returns the stored policies of a queue."""
 
     def __init__(self, accounts: Accounts, policies: Callable[[str], Sequence[Policy]]) -> None:
         self._accounts = accounts
         self._policies = policies
-
-    def knows(self, account: str) -> bool:
-        """Say whether there is such an account."""
-        return account in self._accounts
 
     def authorize(self, signed: Request, now: datetime.datetime) -> Grant | FullGrant:
         """Check the signature of a request.
@@ -100,10 +95,10 @@ class SignatureAuthorizer:
 
 
 class FullGrant:
-    """What an account's key may do: everything."""
+    """The permissions of an account's key: everything."""
 
     def allows(self, operation: Operation, queue: str) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
 
@@ -111,17 +106,17 @@ FULL = FullGrant()
 
 
 def strings_to_sign(signed: Request, *, lite: bool) -> Iterator[str]:
-    """Yield the texts that a Shared Key signature of this request may cover, the likeliest first; at least one."""
-    # One pass, for a mapping that folds names does so at every look.
+    """Yield the texts that a Shared Key signature of this request may cover, the likeliest first."""
+    # One pass: a case-insensitive mapping folds the name at every access.
     headers: dict[str, str] = {}
-    ours = []
+    ms_headers = []
     for name, value in signed.headers.items():
         low = name.lower()
         if low[:5] == "x-ms-":
-            ours.append((low, value))
+            ms_headers.append((low, value))
         headers.setdefault(low, value)
-    # By name alone: values of one name keep their order.
-    ours.sort(key=_name)
+    # By name only: values of one name keep their order.
+    ms_headers.sort(key=_name)
     get = headers.get
     version = get("x-ms-version", "")
     date = "" if "x-ms-date" in headers else get("date", "")
@@ -146,10 +141,10 @@ def strings_to_sign(signed: Request, *, lite: bool) -> Iterator[str]:
         end = "".join([f"\n{name}:{query[name]}" for name in sorted(query)])
     paths = [signed.path]
     if signed.secondary and signed.path_style:
-        # Some sign the second endpoint by the name of the account alone.
+        # Some clients sign the second endpoint with the plain name of the account.
         paths.append(signed.path.replace(SECONDARY, "", 1))
     seen: set[str] = set()
-    for middle in _orders(ours):
+    for middle in _orders(ms_headers):
         for path in paths:
             text = f"{start}{middle}/{signed.account}{path}{end}"
             if text not in seen:
@@ -171,7 +166,7 @@ def _check_date(headers: Mapping[str, str], now: datetime.datetime) -> None:
 
 
 def _orders(found: list[tuple[str, str]]) -> Iterator[str]:
-    """Yield the canonical headers: sorted by bytes, then by words; then both with runs of blanks made one."""
+    """Yield the canonical headers: sorted by bytes, then by words; then both with runs of blanks reduced to one."""
     if len(dict(found)) < len(found):
         merged: dict[str, list[str]] = {}
         for name, value in found:
@@ -186,7 +181,7 @@ def _orders(found: list[tuple[str, str]]) -> Iterator[str]:
 
 def _word_order(header: tuple[str, str]) -> tuple[str, tuple[float, ...]]:
     name = header[0]
-    # Where only hyphens differ, the name whose hyphen stands later (or nowhere) comes first.
+    # If only hyphens differ, the name with the later hyphen (or none) comes first.
     hyphens = [-float(index) for index, char in enumerate(name) if char in "-'"]
     return name.translate(_AS_WORDS), (*hyphens, float("-inf"))
 
@@ -204,13 +199,13 @@ _DELEGATED = ("skoid", "sktid", "sduoid")
 
 
 class AccountGrant(msgspec.Struct, frozen=True, gc=False):
-    """What a signature of an account grants: letters of resource types (``sco``) and of permissions."""
+    """The permissions of an account's SAS: letters of resource types (``sco``) and of permissions."""
 
     resource_types: str
     permissions: str
 
     def allows(self, operation: Operation, queue: str) -> bool:
-        """Say whether the letters allow it; raises `AzureError` (``AuthorizationResourceTypeMismatch``)."""
+        """Return whether the letters allow it; raises `AzureError` (``AuthorizationResourceTypeMismatch``)."""
         if not operation.account_letters:
             return False
         if operation.level not in self.resource_types:
@@ -219,13 +214,13 @@ class AccountGrant(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueueGrant(msgspec.Struct, frozen=True, gc=False):
-    """What a signature of one queue grants: letters of permissions (``raup``)."""
+    """The permissions of a queue's SAS: letters (``raup``)."""
 
     queue: str
     permissions: str
 
     def allows(self, operation: Operation, queue: str) -> bool:
-        """Say whether it is this queue and the letters allow it."""
+        """Return whether it is this queue and the letters allow it."""
         return queue == self.queue and any(letter in self.permissions for letter in operation.service_letters)
 
 
@@ -268,7 +263,7 @@ def _authorize_shared(signed: Request, keys: Sequence[bytes], policies: Policies
 
 
 def account_string(account: str, query: Mapping[str, str]) -> str:
-    """Return the text that a signature of an account covers; raises `AzureError` where ``sv`` has none."""
+    """Return the text that an account's SAS covers; raises `AzureError` for a version (``sv``) without one."""
     version = query.get("sv", "")
     if version < _ACCOUNT_SINCE:
         raise failed("A signature of an account needs a version (sv) of 2015-04-05 or later.")
@@ -279,7 +274,7 @@ def account_string(account: str, query: Mapping[str, str]) -> str:
 
 
 def queue_string(account: str, queue: str, query: Mapping[str, str]) -> str:
-    """Return the text that a signature of a queue covers; raises `AzureError` where ``sv`` has none."""
+    """Return the text that a queue's SAS covers; raises `AzureError` for a version (``sv``) without one."""
     version = query.get("sv", "")
     if version < _QUEUE_SINCE:
         raise failed("A signature of a queue needs a version (sv) of 2012-02-12 or later.")
@@ -307,7 +302,7 @@ def _policy(signed: Request, policies: Policies) -> Policy | None:
 
 
 def _either(name: str, own: T | None, stored: T | None) -> T | None:
-    """Return what the signature says or what its policy says; both may not speak of the same."""
+    """Return the value of the signature or of its policy; raises `AzureError` if both have one."""
     if own is not None and stored is not None:
         raise failed(f"The signature and its stored access policy both set {name}; only one may.")
     return stored if own is None else own
@@ -361,7 +356,7 @@ _SHOWN_MAX = 4096
 
 
 def matches(keys: Sequence[bytes], text: str, signature: str) -> bool:
-    """Say whether ``signature`` (base64) is that of ``text`` by one of the keys; the time taken tells nothing of it."""
+    """Return whether ``signature`` (base64) is that of ``text`` by one of the keys, in constant time."""
     raw = text.encode("utf-8", "surrogateescape")
     given = signature.encode("utf-8", "surrogateescape")
     found = False
@@ -371,14 +366,14 @@ def matches(keys: Sequence[bytes], text: str, signature: str) -> bool:
 
 
 def failed(detail: str) -> AzureError:
-    """Return the refusal of a request whose sender is not proven, with what is wrong in words."""
+    """Return the refusal of an unauthenticated request."""
     return AzureError("AuthenticationFailed", details={"AuthenticationErrorDetail": detail})
 
 
 def shown(text: str) -> str:
-    """Return a text as it may stand in an answer: characters that XML cannot hold are replaced, and its length bounded.
+    """Return a text for an answer: characters that XML cannot hold are replaced, and its length is bounded.
 
-    A text to sign holds nothing but parts of the request, so that whoever sent it learns nothing new.
+    A text to sign consists of parts of the request, so its sender learns nothing new.
     """
     return "".join(char if char == "\n" or char.isprintable() else "?" for char in text[:_SHOWN_MAX])
 
@@ -388,10 +383,11 @@ _PAST_RATE: Final = "Slow down: this account's principal exceeds its request rat
 
 
 class AccountPrincipals:
-    """The principals of an access list by account; ``names`` has the name of each account's.
+    """The principals of accounts by the access file; ``names`` has the name of each account's.
 
-    They are asked anew for each request: a grant that is taken away holds within a second. Raises `ConfigurationError`
-    where one is not of the list: what is not granted is not allowed, so such an account could do nothing.
+    They are looked up for each request: a change of the file takes effect within a second. Permissions and limits are
+    the same as at the bridge's own port, and use counts together. Raises `ConfigurationError` for a principal that is
+    not in the file: such an account could do nothing.
     """
 
     def __init__(self, access: AccessWatch, names: Mapping[str, str], emit: Callable[[Fact], None]) -> None:
@@ -408,10 +404,10 @@ class AccountPrincipals:
                 )
 
     def admit(self, call: Request, operation: Operation) -> None:
-        """Raise `AzureError` unless the account's principal may do this, and within its rates; emit of it.
+        """Raise `AzureError` unless the account's principal may do this, within its rates.
 
-        It is ``AuthorizationFailure``, or ``ServerBusy``. A body that is still on its way is believed only where the
-        principal may once it has come, too.
+        It is ``AuthorizationFailure`` or ``ServerBusy``. If the body has not arrived, the permission is checked again
+        when it has.
         """
         verb, queue = operation.verb, call.reference if call.queue else ""
         known, now = self.principal(call.account), self.access.clock()
@@ -421,7 +417,7 @@ class AccountPrincipals:
         if allowance is not None and not wait and verb is Verb.PUT:
             wait = allowance.put(now)
         if wait:
-            # Its body is not read: that would cost more than another connection.
+            # Reading its body would cost more than another connection.
             raise self.refused("limit", busy(_PAST_RATE, wait, close=not call.whole), call, operation)
         if verb in _AUDITED:
             self._emit(Administered(principal.name, verb.value, queue, call.address, operation.title))
@@ -436,18 +432,18 @@ class AccountPrincipals:
             call.read = read_and_ask_again
 
     def visible(self, account: str) -> Reach:
-        """Return the queues that an account may know of."""
+        """Return the queues that an account may see."""
         principal = self.principal(account)
         return Reach() if principal is None else principal.reach(Verb.LOOK)
 
     def past_limit(self, limit: PastLimit, call: Request, operation: Operation) -> AzureError:
-        """Return the refusal (``ServerBusy``) of what an account's principal has as much of as it may."""
+        """Return the refusal (``ServerBusy``) at a limit of an account's principal."""
         error = busy(f"{str(limit).capitalize()}.", limit.retry_after_s, close=not call.whole)
         return self.refused("limit", error, call, operation)
 
     def refused(self, reason: str, error: AzureError, call: Request, operation: Operation | None) -> AzureError:
-        """Tell that a request is refused, also for its signature; return the error, held where there were too many."""
-        # Whose signature does not fit has proven nothing, and is nobody.
+        """Emit a refusal, also of a signature; return the error, delayed if there were too many."""
+        # A wrong signature proves no account.
         name = "" if reason == "unauthenticated" else self._names.get(call.account, "")
         verb = "" if operation is None else operation.verb.value
         self._emit(AccessRefused(reason, name, verb, call.reference if call.queue else "", call.address))
@@ -464,6 +460,6 @@ class AccountPrincipals:
         return principal
 
     def principal(self, account: str) -> Principal | None:
-        """Return the principal of an account, None where the list does not know it any more."""
+        """Return the principal of an account, None if it is no longer in the access file."""
         name = self._names.get(account)
         return None if name is None else self.access.principal(name)

@@ -38,37 +38,37 @@ class Resource(enum.Enum):
 
 
 class Request(msgspec.Struct, gc=False):
-    """One request, its address taken apart; nothing else of it is checked but that its host is one of ours."""
+    """One request with its parsed address; only its host has been checked."""
 
     method: str
     path: str
-    """As it came, percent-encoding and all, without the query: ``/devstoreaccount1/orders/messages``."""
+    """Still encoded, without the query: ``/devstoreaccount1/orders/messages``."""
     query: Mapping[str, str]
     """Decoded, names in lower case; the values of equal names are sorted and joined by commas."""
     headers: Mapping[str, str]
-    """Names in any case: a mapping that does not tell them apart."""
+    """Names are not case-sensitive."""
     account: str
-    """The account addressed, without the ``-secondary`` of its second endpoint."""
+    """Without the ``-secondary`` of its second endpoint."""
     secondary: bool = False
     path_style: bool = True
-    """Whether the account stands in the path, as the emulator has it, or in the host name."""
+    """Whether the account is in the path, as in the emulator, or in the host name."""
     queue: str = ""
-    """The queue addressed, or empty where it is the account."""
+    """Empty if the account is addressed."""
     secure: bool = False
-    """Whether the request came by HTTPS."""
+    """Whether it arrived by HTTPS."""
     address: str = ""
-    """The address it came from, without a port."""
+    """The client's address, without a port."""
     resource: Resource = Resource.ACCOUNT
     message: str = ""
     authority: str = ""
-    """The Host header as it came, port and all."""
+    """The Host header, with its port."""
     read: Callable[[int, Ticket | None], Awaitable[bytes]] = _nothing
-    """Reads the whole body, at most so many bytes; raises `AzureError` (``RequestBodyTooLarge``). The ticket is that of
-    a put that the gate let in, which may have to give way (``ServerBusy``)."""
+    """Reads the whole body, at most so many bytes; raises `AzureError` (``RequestBodyTooLarge``). A put with a ticket
+    may have to give way to others (``ServerBusy``)."""
     whole: bool = False
-    """The body has come already, and `read` does not wait."""
+    """Whether the body has arrived, so that `read` does not wait."""
     version: str = ""
-    """Of the protocol; set once it may be carried out, as `now_ms`."""
+    """Of the protocol; set after the checks, like `now_ms`."""
     now_ms: int = 0
     """Milliseconds since the epoch by the wall clock."""
 
@@ -78,7 +78,7 @@ class Request(msgspec.Struct, gc=False):
         return f"{self.account}/{self.queue}"
 
     async def body(self, limit: int) -> bytes:
-        """Return the body after comparing it with the digest that came along, if one did."""
+        """Return the body after checking its MD5, if the request has one."""
         raw = await self.read(limit, None)
         digest = self.headers.get("content-md5")
         if digest:
@@ -137,9 +137,8 @@ class Operation(enum.Enum):
     """One operation: its name in the documents, its level, and the letters, any of which allows it.
 
     ``level`` is ``s`` (service), ``c`` (queue) or ``o`` (message), the letters of an account signature's ``srt``.
-    ``account_letters`` allow it in an account signature (``sp``), ``service_letters`` in one of a queue; none means
-    that no such signature allows it. ``verb`` is what the account's principal has to be granted, where the bridge asks
-    for keys.
+    ``account_letters`` allow it in an account signature (``sp``), ``service_letters`` in one of a queue; without any no
+    such signature allows it. ``verb`` is the permission that the account's principal needs.
     """
 
     LIST_QUEUES = ("ListQueues", "s", "l", "", Verb.LOOK)
@@ -159,7 +158,7 @@ class Operation(enum.Enum):
     UPDATE_MESSAGE = ("UpdateMessage", "o", "u", "u", Verb.TAKE)
     CLEAR_MESSAGES = ("ClearMessages", "o", "d", "", Verb.MANAGE)
 
-    # Members are compared by identity; the hash of a name would be computed in Python, several times a request.
+    # Members are compared by identity; hashing their names would run Python code several times a request.
     __hash__ = object.__hash__
 
     def __init__(self, title: str, level: str, account_letters: str, service_letters: str, verb: Verb) -> None:
@@ -172,7 +171,7 @@ class Operation(enum.Enum):
 
 NEWEST = "2026-10-06"
 OLDEST = "2009-09-19"
-"""What a request without a version is read as."""
+"""The version of a request without one."""
 KNOWN = frozenset({
     "2009-09-19", "2011-08-18", "2012-02-12", "2013-08-15", "2014-02-14", "2015-02-21", "2015-04-05", "2015-07-08",
     "2015-12-11", "2016-05-31", "2017-04-17", "2017-07-29", "2017-11-09", "2018-03-28", "2018-11-09", "2019-02-02",
@@ -190,7 +189,7 @@ LONG_LIVES = "2017-07-29"
 def version_of(headers: Mapping[str, str], query: Mapping[str, str]) -> str:
     """Return the version of a request: of its header, else of its signature's ``api-version`` or ``sv``, else `OLDEST`.
 
-    Raises `AzureError`: ``InvalidHeaderValue`` or ``InvalidQueryParameterValue`` for a version that nobody knows.
+    Raises `AzureError`: ``InvalidHeaderValue`` or ``InvalidQueryParameterValue`` for an unknown version.
     """
     version = headers.get("x-ms-version")
     if version is not None:
@@ -213,7 +212,7 @@ QUERY_FIELDS_MAX = 64
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):
-    """An address taken apart; ``path`` is as it came, ``query`` as `Request` has it."""
+    """A parsed address; ``path`` and ``query`` are as in `Request`."""
 
     account: str
     secondary: bool
@@ -226,19 +225,19 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 
 
 def host_account(host: str) -> str | None:
-    """Return the account of a host name like ``account.queue.localhost``, or None where the path has to name it."""
+    """Return the account of a host name like ``account.queue.localhost``, None if the path names it."""
     account, _, rest = host.partition(".")
     return account if account and rest.startswith("queue.") and len(rest) > len("queue.") else None
 
 
 def locate(target: str, host: str) -> Address:
-    """Take the target of a request and its host name (lower case, no port) apart.
+    """Parse the target of a request and its host name (lower case, no port).
 
     Raises `AzureError`: ``InvalidUri``, ``InvalidResourceName``, ``OutOfRangeInput`` or ``RequestUrlFailedToParse``.
     """
     path, mark, text = origin_form(target).partition("?")
     query = _query(text) if mark else {}
-    # Split first: an encoded slash must not make another segment.
+    # Split first: an encoded slash is not a separator.
     parts = path.split("/")
     account = host_account(host) if "." in host else None
     path_style = account is None
@@ -252,10 +251,10 @@ def locate(target: str, host: str) -> Address:
     if not account:
         raise AzureError("InvalidUri")
     if secondary and path_style and len(parts) > 1 and parts[1] == account:
-        # SDKs that know a second host only in front of the path of the first: /account-secondary/account/queue.
+        # Some SDKs put the second host in front of the path of the first: /account-secondary/account/queue.
         del parts[1]
     if len(parts) > 1 and not parts[-1]:
-        # One slash at the end changes nothing; SDKs put one behind the account.
+        # A slash at the end is ignored; SDKs put one behind the account.
         parts.pop()
     queue = message = ""
     resource = Resource.ACCOUNT
@@ -284,7 +283,7 @@ def _decoded(segment: str) -> str:
 
 def _query(text: str) -> dict[str, str]:
     if "%" not in text and "+" not in text and text.count("&") < QUERY_FIELDS_MAX:
-        # Nothing is to be decoded.
+        # Nothing to decode.
         fields = [field.partition("=") for field in text.split("&") if field]
         query = {name.lower(): value for name, _, value in fields}
         if len(query) == len(fields):
@@ -313,18 +312,18 @@ _metadata_name = re.compile("[A-Za-z_][A-Za-z0-9_]*").fullmatch
 _header_text = re.compile("[\x20-\x7e]*").fullmatch
 _message_id = re.compile("00000000-0000-0000-([0-9a-f]{4})-([0-9a-f]{12})", re.IGNORECASE).fullmatch
 
-# Names come back again and again: remember those that passed, and forget all when strangers fill the memory.
+# Names are repeated: valid ones are cached, and the cache is cleared when it is full.
 _known: set[str] = set()
 _KNOWN_MAX = 10_000
 
 
 def is_queue_name(name: str) -> bool:
-    """Say whether a name has 3 to 63 of ``a-z0-9-``, with no hyphen at an end or beside another."""
+    """Return whether a name has 3 to 63 of ``a-z0-9-``, with no hyphen at an end or next to another."""
     return _queue_name(name) is not None
 
 
 def check_queue_name(name: str) -> None:
-    """Raise `AzureError` for a name that `is_queue_name` denies: ``OutOfRangeInput`` or ``InvalidResourceName``."""
+    """Raise `AzureError` for an invalid name: ``OutOfRangeInput`` or ``InvalidResourceName``."""
     if name in _known:
         return
     if not is_queue_name(name):
@@ -337,12 +336,12 @@ def check_queue_name(name: str) -> None:
 
 
 def message_id(stored: str) -> str:
-    """Write a message's id, 16 hex digits in the store, in the form of a GUID, as clients of the service expect."""
+    """Return a message's id (16 hex digits in the store) as a GUID, as clients expect."""
     return f"00000000-0000-0000-{stored[:4]}-{stored[4:]}"
 
 
 def stored_id(given: str) -> str:
-    """Return the store's id of what `message_id` wrote; raises `AzureError` (``MessageNotFound``) for all else."""
+    """Return the store's id of a `message_id`; raises `AzureError` (``MessageNotFound``) for anything else."""
     match = _message_id(given)
     if match is None:
         raise AzureError("MessageNotFound")
@@ -371,7 +370,7 @@ def metadata_of(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def metadata_shown(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return what of a queue's metadata can stand in headers; the native interface allows more than that."""
+    """Return the metadata that can be sent as headers; the native interface allows more."""
     return {
         name: value
         for name, value in metadata.items()

@@ -75,8 +75,8 @@ _OPERATIONS: Mapping[Key, Mapping[str, Operation]] = {
 class AzureFront:
     """The Azure endpoint on one store.
 
-    ``wall`` gives seconds since the epoch, for the skew of signatures; ``draining`` says whether puts are refused,
-    ``gate`` whether there is room for one more, ``principals`` what the accounts are granted; None is everything.
+    ``wall`` gives seconds since the epoch, for the skew of signatures; ``draining`` returns whether puts are refused,
+    ``gate`` admits puts, ``principals`` has the permissions of accounts; None permits everything.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class AzureFront:
         }
 
     def limit_answers(self, room: AnswerRoom) -> None:
-        """Give large answers only where there is room; a receive that finds none is undone."""
+        """Bound large answers by ``room``; a receive without room is undone."""
         self._messages.room = room
 
     async def handle(self, request: Request) -> Reply:
-        """Carry out one request; raises `AzureError` for whatever is refused."""
+        """Carry out one request; raises `AzureError` for a refused one."""
         origin = request.headers.get("origin")
         if origin is not None:
             return await self._from_page(request, origin)
@@ -147,7 +147,7 @@ class AzureFront:
         if allowed is None:
             allowed = cors.varying(rules, request.method)
             if request.account == EMULATOR_ACCOUNT and origin.lower() != _own_origin(request):
-                # Everybody knows that account's key: a foreign page could sign with it, and put work on this bridge.
+                # That account's key is public: a foreign page could sign with it, and put work on this bridge.
                 raise _foreign(allowed)
         return await self._answer(request, allowed)
 
@@ -158,7 +158,7 @@ class AzureFront:
             except QueuebellError as error:
                 raise translated(error) from error
         except AzureError as error:
-            # Without them the page's script would be told of a failed connection instead.
+            # Without them the page's script would see a failed connection instead.
             error.headers = {**error.headers, **headers}
             raise
         reply.headers = {**reply.headers, **headers}
@@ -179,7 +179,7 @@ class AzureFront:
         request.version, request.now_ms = version, int(now * 1000)
         seconds = None
         if "timeout" in query:
-            # Past 30 s the service itself takes it for 30.
+            # The service itself caps it at 30 s.
             seconds = min(request.number("timeout", 0, 2**31 - 1, None), TIMEOUT_S_MAX) or TIMEOUT_S_MAX
         try:
             return await self._carried_out(operation, request, seconds)
@@ -202,7 +202,7 @@ class AzureFront:
             raise AzureError("OperationTimedOut") from None
 
     def _permitted(self, request: Request, now: datetime.datetime) -> Operation:
-        """Return what is asked for, once its signature and the account's principal allow it; a SAS only narrows."""
+        """Return the operation if both its signature and the account's principal allow it."""
         principals, operation = self._principals, None
         known = False
         try:
@@ -258,7 +258,7 @@ def _operation(request: Request) -> Operation:
 
 
 class AdmittedPuts:
-    """Carries puts out, and owns those that nobody waits for any more."""
+    """Carries out puts, and keeps those whose callers have stopped waiting."""
 
     def __init__(self, within: QuotaGuard) -> None:
         self._within = within
@@ -267,10 +267,10 @@ class AdmittedPuts:
     async def carry_out(
         self, call: Request, put: CarryOut, gate: PutGate, seconds: int | None, principal: Principal | None
     ) -> Reply:
-        """Let a put in before its body is read, and wait for it ``seconds`` at most.
+        """Admit a put before its body is read, and wait for it at most ``seconds``.
 
-        Raises `Overloaded`, `PastLimit` of its ``principal``, and `AzureError` (``OperationTimedOut``); a put that went
-        to the store goes on.
+        Raises `Overloaded`, `PastLimit` of its ``principal``, and `AzureError` (``OperationTimedOut``); a put that has
+        reached the store continues.
         """
         admitted = _Admitted(call, gate, self._within, principal)
         if seconds is None:
@@ -281,7 +281,7 @@ class AdmittedPuts:
                 raise
             admitted.end()
             return reply
-        # What nobody waits for any more still takes its bytes until the store is done with it.
+        # After a time-out its bytes still count until the store is done with it.
         task = asyncio.create_task(put(call), name="queuebell-azure-put")
         self._under_way.add(task)
 
@@ -304,7 +304,7 @@ class AdmittedPuts:
 
 
 class _Admitted:
-    """One put that was let in; its request tells the gate once its body was read."""
+    """One admitted put; its request reports to the gate when its body has been read."""
 
     __slots__ = ("_gate", "_held", "_read", "_ticket", "begun")
 
@@ -335,6 +335,6 @@ class _Admitted:
 
 
 def _announced(request: Request) -> int:
-    # Chunked, which no SDK sends for a message, counts as the largest there is; what is longer is refused when read.
+    # A chunked body, which no SDK sends for a message, counts as the largest possible.
     text = request.headers.get("content-length", "")
     return min(int(text), DOCUMENT_BYTES_MAX) if text.isascii() and text.isdigit() else DOCUMENT_BYTES_MAX

@@ -13,9 +13,9 @@ from bridge.queues.served import ServedStore
 
 TEXT_BYTES_MAX = 65_536
 DOCUMENT_BYTES_MAX = 6 * TEXT_BYTES_MAX + 1024
-"""The largest text, every character of it written as an entity of six, and the elements around it."""
+"""The largest text with every character written as an entity of six, and its elements."""
 PEEK_CHARS_MAX = 4 * 1024 * 1024
-"""Of one answer to a peek; 32 of the largest texts take less, unless nearly all of them has to be escaped."""
+"""Of one answer to a peek; 32 of the largest texts take less unless nearly everything is escaped."""
 WEEK_S = 604_800
 MESSAGES_MAX = 32
 _LIFE_S_MAX = 2**63 - 1
@@ -27,15 +27,15 @@ _LIMIT = {"MaxLimit": str(TEXT_BYTES_MAX)}
 
 
 class MessageOperations:
-    """What can be done with messages; each brings the `Reply` or raises `AzureError` or an error of the store."""
+    """The operations on messages; each returns a `Reply` or raises `AzureError` or an error of the store."""
 
     def __init__(self, store: ServedStore) -> None:
         self._store = store
         self.room = AnswerRoom(time.monotonic)
-        """Room for answers: that of the server, where there is one."""
+        """Bounds answers; the server replaces it by its own."""
 
     async def put(self, call: Request) -> Reply:
-        """Put one message on a queue that exists; that is its own trigger."""
+        """Put one message on an existing queue, which also triggers it."""
         life_s = self._life(call)
         delay_s = call.number("visibilitytimeout", 0, VISIBILITY_S_MAX, 0)
         if life_s != NEVER and delay_s >= life_s:
@@ -48,7 +48,7 @@ class MessageOperations:
                 },
             )
         body = _text(await _document(call))
-        # The store's own limit is ten years; nobody will see the difference to never.
+        # The store's own limit is ten years.
         life_s = NEVER if life_s > TTL_S_MAX else life_s
         (receipt,), now_ms, up_ms = await self._store.put_existing(
             call.reference, (NewMessage(body, delay_s * 1000, life_s),)
@@ -67,7 +67,7 @@ class MessageOperations:
         )
 
     async def get(self, call: Request) -> Reply:
-        """Take messages, each leased for the visibility timeout."""
+        """Receive messages, each leased for the visibility timeout."""
         limit = call.number("numofmessages", 1, MESSAGES_MAX, 1)
         lease_s = call.number("visibilitytimeout", 1, VISIBILITY_S_MAX, 30)
         with self.room.share() as share:
@@ -86,7 +86,7 @@ class MessageOperations:
         raise busy(UNREAD)
 
     async def peek(self, call: Request) -> Reply:
-        """Look at messages without taking them; fewer than asked for where their answer would be long."""
+        """Return messages without receiving them; fewer than asked for if the answer would be long."""
         limit = call.number("numofmessages", 1, MESSAGES_MAX, 1)
         if "visibilitytimeout" in call.query:
             raise AzureError("UnsupportedQueryParameter", details={"QueryParameterName": "visibilitytimeout"})
@@ -96,7 +96,7 @@ class MessageOperations:
         return Reply(200, body, _FRESH)
 
     async def update(self, call: Request) -> Reply:
-        """Move a message's visibility, with another text where a body came."""
+        """Change a message's visibility, and its text if there is a body."""
         claim = self._claim(call)
         visibility_s = call.number("visibilitytimeout", 0, VISIBILITY_S_MAX, None)
         raw = await _document(call)

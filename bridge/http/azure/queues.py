@@ -17,7 +17,7 @@ SETTINGS_BYTES_MAX = 64 * 1024
 
 
 class QueueOperations:
-    """What can be done with queues; each returns the `Reply` or raises `AzureError` or an error of the store."""
+    """The operations on accounts and queues; each returns a `Reply` or raises `AzureError` or an error of the store."""
 
     def __init__(self, store: ServedStore, records: JsonRecords, principals: AccountPrincipals | None = None) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class QueueOperations:
     # -- the account -----------------------------------------------------------------------------------------------
 
     async def list_queues(self, call: Request) -> Reply:
-        """List the queues of an account, one page; those that it could not name or may not look at are left out."""
+        """List one page of an account's queues, without those that it could not address or may not see."""
         query, account = call.query, call.account
         prefix, marker = query.get("prefix", ""), query.get("marker", "")
         size = call.number("maxresults", 1, PAGE_MAX, PAGE_MAX)
@@ -70,13 +70,13 @@ class QueueOperations:
         return Reply(200, render_properties(self._records.properties(call.account)))
 
     async def set_properties(self, call: Request) -> Reply:
-        """Set those properties that the body names."""
+        """Set the properties that the body names."""
         raw = await call.body(SETTINGS_BYTES_MAX)
         await self._records.change_properties(call.account, lambda before: update_properties(before, raw))
         return Reply(202)
 
     async def get_stats(self, call: Request) -> Reply:
-        """Return the statistics, which only the secondary endpoint has."""
+        """Return the statistics; only at the secondary endpoint."""
         if not call.secondary:
             raise AzureError("InvalidQueryParameterValue", details={"QueryParameterName": "comp"})
         return Reply(200, xml.stats(call.now_ms))
@@ -84,7 +84,7 @@ class QueueOperations:
     # -- a queue ---------------------------------------------------------------------------------------------------
 
     async def create(self, call: Request) -> Reply:
-        """Make a queue: 201, or 204 where it stands with the same metadata."""
+        """Create a queue: 201, or 204 if it exists with the same metadata."""
         made = await self._store.create_alike(call.reference, metadata_of(call.headers.items()))
         if made is None:
             raise AzureError("QueueAlreadyExists")

@@ -1,4 +1,4 @@
-"""What the Azure endpoint stores beside the queues: service properties of accounts and access policies of queues.
+"""The endpoint's data besides the queues: service properties of accounts and access policies of queues.
 
 `JsonRecords` keeps them in one JSON file next to the queues' file. They are small and change seldom, so each change
 writes the whole file: to a second one, flushed, and renamed. The XML of both is read and written here.
@@ -25,10 +25,7 @@ VERSION = 2
 
 
 class _Content(msgspec.Struct, frozen=True):
-    """``made`` holds the own number of each queue of ``policies``, 0 by default: version 1 had none.
-
-    The queues of that time have the number 0 as well.
-    """
+    """``made`` has the number of each queue of ``policies``; the default 0 is for files and queues of version 1."""
 
     version: int = VERSION
     properties: dict[str, ServiceProperties] = {}
@@ -39,9 +36,9 @@ class _Content(msgspec.Struct, frozen=True):
 class JsonRecords:
     """Properties by account and policies by queue reference, in ``path``; None keeps them in memory.
 
-    ``made`` gives a queue's own number (`EmbeddedStore.number`): policies end with their queue. Making one
-    reads the file; raises `StoreDamaged` where it is not one of ours, and `StoreError` where it cannot be read. The
-    process that owns the data directory is the only one that writes it.
+    ``made`` returns a queue's number (`EmbeddedStore.number`): policies end with their queue. The constructor reads the
+    file; raises `StoreDamaged` for another kind of file, and `StoreError` if it cannot be read. Only the process that
+    owns the data directory writes it.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, made: Callable[[str], int | None]) -> None:
@@ -56,7 +53,7 @@ class JsonRecords:
         return self._content.properties.get(account, _DEFAULT)
 
     async def change_properties(self, account: str, change: Callable[[ServiceProperties], ServiceProperties]) -> None:
-        """Keep what ``change`` makes of them, which may raise; `StoreError` where that failed, and nothing changed."""
+        """Store the result of ``change``, which may raise; `StoreError` if that fails, and nothing changes."""
 
         def apply(content: _Content) -> _Content:
             rows = dict(content.properties)
@@ -68,17 +65,17 @@ class JsonRecords:
         await self._change(apply)
 
     def policies(self, queue: str) -> Sequence[Policy]:
-        """Return the stored access policies of a queue as it stands, none by default.
+        """Return the stored access policies of a queue, none by default.
 
-        They end with the queue, whoever deletes it: one of the same name has none of them.
+        They end with the queue: a later one of the same name has none.
         """
         found = self._content.policies.get(queue)
         return found if found and self._stands(self._content, queue) else ()
 
     async def set_policies(self, queue: str, policies: Sequence[Policy]) -> None:
-        """Keep the policies of a queue as it stands, and forget those of queues that are gone.
+        """Store the policies of a queue, and drop those of deleted queues.
 
-        Raises `QueueNotFound`, and `StoreError` where it failed, and nothing was changed.
+        Raises `QueueNotFound`, or `StoreError` if that fails; then nothing changes.
         """
 
         def apply(content: _Content) -> _Content:
@@ -98,7 +95,7 @@ class JsonRecords:
         return self._made(queue) == content.made.get(queue, 0)
 
     async def _change(self, apply: Callable[[_Content], _Content]) -> None:
-        # A caller that gives up must not leave the file ahead of what is in memory.
+        # A cancelled caller must not leave the file ahead of the memory.
         task = asyncio.create_task(self._write(apply), name="write the Azure endpoint's records")
         self._writing[task] = None
         task.add_done_callback(self._writing.pop)
@@ -113,7 +110,7 @@ class JsonRecords:
 
 
 class NoRecords(JsonRecords):
-    """Those of an endpoint whose queues are in an engine: a file of one bridge would say nothing to the others."""
+    """No records: the queues are in a shared store, and other bridges would not see a file."""
 
     def __init__(self) -> None:
         super().__init__(None, lambda _: None)
@@ -177,13 +174,13 @@ AGE_S_MAX = 2**31 - 1
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """How many days something is kept, 1 to 365; None is for ever."""
+    """How many days something is kept, 1 to 365; None is forever."""
 
     days: int | None = None
 
 
 class Logging(msgspec.Struct, frozen=True):
-    """Which requests a log would hold."""
+    """Which requests are logged; stored without an effect."""
 
     delete: bool = False
     read: bool = False
@@ -192,7 +189,7 @@ class Logging(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """Whether figures would be kept, and those of each operation; None where they are not."""
+    """Whether metrics are kept, and those of each operation; stored without an effect."""
 
     enabled: bool = False
     include_apis: bool | None = None
@@ -200,7 +197,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 class ServiceProperties(msgspec.Struct, frozen=True):
-    """What was set for an account."""
+    """The service properties of an account; only the CORS rules have an effect, clients compare the others."""
 
     logging: Logging = Logging()
     hour: Metrics = Metrics()
@@ -212,7 +209,7 @@ _DEFAULT = ServiceProperties()
 
 
 def update_properties(before: ServiceProperties, raw: bytes) -> ServiceProperties:
-    """Return ``before`` with what the body of Set Queue Service Properties names; what it does not name stays.
+    """Return ``before`` changed by the body of Set Queue Service Properties; what it does not name stays.
 
     Raises `AzureError`: ``InvalidXmlDocument``, ``MissingRequiredXmlNode``, ``UnsupportedXmlNode`` or
     ``InvalidXmlNodeValue``.
@@ -237,7 +234,7 @@ def update_properties(before: ServiceProperties, raw: bytes) -> ServicePropertie
 
 
 def render_properties(properties: ServiceProperties) -> bytes:
-    """Write the answer to Get Queue Service Properties."""
+    """Return the answer to Get Queue Service Properties."""
     logging = properties.logging
     parts = [
         f"{xml.DECLARATION}<StorageServiceProperties><Logging><Version>1.0</Version>",
@@ -311,7 +308,7 @@ def _are_headers(names: Sequence[str]) -> bool:
     return (
         len(prefixed) <= PREFIXED_HEADERS_MAX
         and len(names) - len(prefixed) <= LITERAL_HEADERS_MAX
-        # A name that goes into an answer's head must not end it.
+        # The names are sent as headers.
         and all(char.isascii() and (char.isalnum() or char in "!#$%&'*+-.^_`|~") for name in names for char in name)
     )
 
@@ -362,7 +359,7 @@ LETTERS = "raup"
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """One policy; what it leaves open, the signature has to say."""
+    """One policy; the signature must have the fields that it leaves out."""
 
     id: str
     start: datetime.datetime | None = None
@@ -372,7 +369,7 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 def parse_policies(raw: bytes) -> tuple[Policy, ...]:
-    """Read the body of Set Queue ACL; an empty one holds none.
+    """Parse the body of Set Queue ACL; an empty one has no policies.
 
     Raises `AzureError`: ``InvalidXmlDocument``, ``MissingRequiredXmlNode``, ``UnsupportedXmlNode`` or
     ``InvalidXmlNodeValue``.
@@ -389,7 +386,7 @@ def parse_policies(raw: bytes) -> tuple[Policy, ...]:
 
 
 def render_policies(policies: Sequence[Policy]) -> bytes:
-    """Write the answer to Get Queue ACL."""
+    """Return the answer to Get Queue ACL."""
     parts = [xml.DECLARATION, "<SignedIdentifiers>"]
     for policy in policies:
         parts.append(f"<SignedIdentifier><Id>{xml.escape(policy.id)}</Id><AccessPolicy>")
@@ -417,7 +414,7 @@ def _policy(element: xml.Element) -> Policy:
     permissions = letters.text.strip() if letters is not None else ""
     if set(permissions) - set(LETTERS):
         raise xml.wrong("Permission")
-    # In one order, whatever order they came in: clients compare.
+    # In a fixed order: clients compare.
     ordered = "".join(letter for letter in LETTERS if letter in permissions)
     return Policy(id_.text, _policy_time(given, "Start"), _policy_time(given, "Expiry"), ordered or None)
 

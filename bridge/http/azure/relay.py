@@ -1,4 +1,4 @@
-"""A relay to an Azure Queue endpoint elsewhere, which triggers the bridge after each put.
+"""A relay to another Azure Queue endpoint, which triggers the bridge after each put.
 
 Requests and answers are streamed as they come, and nothing is tried twice. The relay reads neither signatures nor
 bodies: the endpoint alone decides who may do what. Only the outcome of a put is used.
@@ -30,7 +30,7 @@ from bridge.http.azure.errors import AzureError, busy
 from bridge.http.azure.exchange import Resource, locate
 from bridge.http.azure.server import AzureConnection, azure_error, error_answer, known_host
 from bridge.http.server.answer import Answer
-from bridge.http.server.body import _continue, has_body, unread
+from bridge.http.server.body import send_continue, unread
 from bridge.http.server.guard import Hosts, check_origin, from_foreign_page, is_coded, origin_form
 from bridge.http.server.http_server import HttpServer
 from bridge.http.server.settings import WebSettings
@@ -57,10 +57,10 @@ HEADERS = 128
 
 
 class RelayServer(HttpServer):
-    """Passes requests on to one endpoint, which is not asked for before the first of them.
+    """Relays requests to one endpoint, connecting at the first of them.
 
-    ``keep_host`` sends the Host header on as it came, for an endpoint that knows accounts by it. ``limits`` are those
-    of the accounts' principals, where the bridge asks for keys.
+    ``keep_host`` forwards the Host header, for an endpoint that distinguishes accounts by it. ``limits`` are those of
+    the accounts' principals.
     """
 
     name = "azure_relay"
@@ -93,7 +93,7 @@ class RelayServer(HttpServer):
         self._client: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Listen; raises `OSError` where the address or port cannot be had."""
+        """Listen; raises `OSError` if the address or port is not available."""
         await super().start()
         self._client = open_session(
             KEEPALIVE_S,
@@ -102,7 +102,7 @@ class RelayServer(HttpServer):
         )
 
     async def stop(self) -> None:
-        """End the server, and the connections to the endpoint after it."""
+        """Stop the server, then the connections to the endpoint."""
         await super().stop()
         client, self._client = self._client, None
         if client is not None:
@@ -117,17 +117,17 @@ class RelayServer(HttpServer):
         if len(target) > self.settings.uri_bytes:
             raise AzureError("InvalidUri", "The address is too long.", status=414, close=True)
         if not target.startswith("/"):
-            # Absolute form (RFC 9112 3.2.2); where to is not for the request to say.
+            # Absolute form (RFC 9112 3.2.2); its authority is ignored.
             scheme, separator, _ = target.partition("://")
             if not separator or scheme.lower() not in ("http", "https"):
                 raise AzureError("InvalidUri", close=True)
         if "#" in target:
-            # A fragment has no place in a request; passed on, its address would be another than the one signed.
+            # With a fragment the relayed address would differ from the signed one.
             raise AzureError("InvalidUri", close=True)
         target = origin_form(target)
         headers = request.headers
         if hdrs.TRANSFER_ENCODING in headers and is_coded(headers):
-            # Nothing of it can be passed on: what remained after the chunks would arrive without its coding.
+            # The body would arrive encoded without its header.
             raise AzureError("UnsupportedHeader", details={"HeaderName": "Transfer-Encoding"}, close=True)
         host = self._host(request)
         put = put_of(method, target, host)
@@ -149,12 +149,12 @@ class RelayServer(HttpServer):
             raise
         if used is not None and answer.status < 400:
             used()
-        # The mark goes before the acknowledgement (B1).
+        # The trigger comes before the acknowledgement (B1).
         self._trigger(put, answer.status, answer.headers.get("x-ms-error-code"))
         return cast("StreamResponse", Relayed(request, answer))
 
     def _check_page(self, headers: MultiMapping[str]) -> None:
-        """Refuse what a web page from elsewhere asks: everybody knows an emulator's key, and could sign with it."""
+        """Refuse requests of foreign web pages: an emulator's key is public, so they could sign."""
         authority = headers.get(hdrs.HOST, "")
         known_host(self._hosts, authority)
         own = f"http://{authority}".lower()
@@ -171,12 +171,12 @@ class RelayServer(HttpServer):
             method,
             URL(self.endpoint.url + target, encoded=True),
             headers=self._headers(request.raw_headers),
-            data=upload.chunks() if has_body(request) else None,
+            data=upload.chunks() if request.body_exists else None,
             allow_redirects=False,
         )
 
     def _host(self, request: BaseRequest) -> str:
-        """Return a host name that names the account addressed, or none where the path does."""
+        """Return a host name for `locate` that names the account, or none if the path does."""
         if not self._keep_host:
             return self.endpoint.host
         authority = request.headers.get(hdrs.HOST, "").lower()
@@ -184,7 +184,7 @@ class RelayServer(HttpServer):
 
     def _headers(self, raw: tuple[Raw, ...]) -> CIMultiDict[str]:
         pairs = passed_on(raw, without=() if self._keep_host else (b"host",))
-        # One that comes again in other letters would replace the first in the client's own headers.
+        # A repeated name in another case would replace the first one.
         spelled: dict[bytes, str] = {}
         try:
             return CIMultiDict(
@@ -208,7 +208,7 @@ class RelayServer(HttpServer):
         try:
             self._bridge.trigger(events, bus=BUS)
         except (BadInput, Closed) as error:
-            # A bell never fails a put (P4); the next sweep, or the next start, finds the message.
+            # A trigger never fails a put (P4); the next sweep, or the next start, finds the message.
             self.quiet.warn(
                 f"a put was relayed but its trigger was not accepted; a sweep will find the message: {error}"
             )
@@ -227,9 +227,9 @@ class RelayServer(HttpServer):
 
 
 def relay_settings(settings: WebSettings, host: str, port: int) -> WebSettings:
-    """Return the settings of a relay: those of the bridge's server, its own address, and room for any request.
+    """Return the settings of a relay: those of the bridge's server with another address and larger limits.
 
-    How large an address and a head may be is for the endpoint to say; these are only ours to bear.
+    The endpoint has limits of its own for addresses and heads.
     """
     return msgspec.structs.replace(
         settings, host=host, port=port, uri_bytes=URI_BYTES, header_bytes=HEADER_BYTES, headers=HEADERS
@@ -237,21 +237,21 @@ def relay_settings(settings: WebSettings, host: str, port: int) -> WebSettings:
 
 
 class _Upload:
-    """A request's body on its way; ``whole`` once there is no more of it, ``failed`` is what ended it before."""
+    """A request's body being relayed; ``whole`` at its end, ``failed`` is the error that ended it early."""
 
     def __init__(self, request: BaseRequest) -> None:
         self._request = request
-        self.whole = not has_body(request)
+        self.whole = not request.body_exists
         self.failed: AzureError | None = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Read it piece by piece; the connection's body time-out bounds the whole."""
+        """Yield its pieces; the connection's body time-out bounds the whole."""
         request, connection = self._request, cast("Connection", self._request.protocol)
         if hdrs.EXPECT in request.headers:
-            _continue(request, connection)
+            send_continue(request, connection)
         deadline = asyncio.get_running_loop().time() + connection.settings.body_timeout
         try:
-            # Not around the yield: it would cancel whoever sends the piece on.
+            # Not around the yield: it would cancel the sending of the piece.
             while chunk := await self._piece(deadline):
                 yield chunk
         except TimeoutError:
@@ -268,7 +268,7 @@ class _Upload:
 
 
 class Relayed:
-    """The endpoint's answer on its way; has the surface of `bridge.http.server.answer.Answer`."""
+    """The endpoint's answer being relayed; has the surface of `bridge.http.server.answer.Answer`."""
 
     def __init__(self, request: BaseRequest, answer: aiohttp.ClientResponse) -> None:
         self.status = answer.status
@@ -278,7 +278,7 @@ class Relayed:
         self._chunked = False
 
     async def prepare(self, request: BaseRequest) -> None:
-        """Write the head; raises `ConnectionResetError` where the peer is gone."""
+        """Write the head; raises `ConnectionResetError` if the peer is gone."""
         answer, protocol = self._answer, self._protocol
         transport = protocol.transport
         if transport is None or transport.is_closing():
@@ -290,7 +290,7 @@ class Relayed:
         self._chunked = not sized and request.version >= HttpVersion11
         if self._chunked:
             lines.append(b"Transfer-Encoding: chunked")
-        # Where the request was refused before its body was read, the rest of it stands before the next request.
+        # If the request was refused before its body was read, the rest of it precedes the next request.
         unread = not request.content.is_eof()
         self.keep_alive = request.keep_alive and (sized or self._chunked) and not (protocol.ending or unread)
         if not self.keep_alive:
@@ -300,7 +300,7 @@ class Relayed:
         transport.write(b"\r\n".join(lines) + b"\r\n\r\n")
 
     async def write_eof(self) -> None:
-        """Pass the body on; where it breaks off, so does the connection, for that is how its reader learns of it."""
+        """Relay the body; if it breaks off, so does the connection, which is how the reader notices."""
         try:
             if not self._empty:
                 await self._pass_body()
@@ -331,7 +331,11 @@ _PAST_RATE = "Slow down: this account's principal exceeds its request rate; noth
 
 
 class AccountLimits:
-    """The limits of accounts: ``names`` has those whose principal is called otherwise; one of nobody has none."""
+    """Rates of the accounts' principals; ``names`` has the principals with another name than their account.
+
+    Only the endpoint can check a signature. So a request counts after it succeeded: nobody can use up the rate of
+    others, and concurrent requests may exceed it.
+    """
 
     def __init__(self, access: AccessWatch, names: Mapping[str, str], emit: Callable[[Fact], None]) -> None:
         self._access = access
@@ -339,18 +343,18 @@ class AccountLimits:
         self._emit = emit
 
     async def admit(self, request: BaseRequest, target: str, host: str) -> Callable[[], None] | None:
-        """Return what counts a request once it was carried out, None where nothing does.
+        """Return a function that counts the request after its success, None if it does not count.
 
-        Raises `AzureError` (``ServerBusy``) where its account's principal may not come now, after a while where there
-        were too many of these.
+        Raises `AzureError` (``ServerBusy``) past the rate of its account's principal, with a delay if there were too
+        many refusals.
         """
         try:
             at = locate(target, host)
         except AzureError:
-            # Whatever it is, the endpoint will say.
+            # The endpoint refuses it.
             return None
         if request.method == "OPTIONS":
-            # A page asks first, unsigned, and is answered.
+            # A preflight, which is not signed.
             return None
         access = self._access
         principal = access.principal(self._names.get(at.account, at.account))
@@ -363,7 +367,7 @@ class AccountLimits:
             queue = f"{at.account}/{at.queue}" if at.queue else ""
             address = request.remote or ""
             self._emit(AccessRefused("limit", principal.name, Verb.PUT.value if is_put else "", queue, address))
-            # Who it is was not proven: the line is that of its address.
+            # The account is not proven: refusals count by address.
             held = access.refusals.hold_s("/" + sender_of(address), now)
             if held:
                 await cast("Connection", request.protocol).hold(held)
@@ -377,33 +381,32 @@ class AccountLimits:
 
 
 RESOLUTION_S = 1
-"""How exactly the service keeps the time at which a message becomes visible (B2)."""
+"""The resolution of the service's visibility times (B2)."""
 SERVER_TIMEOUT_S = 30
-"""How long after a request the service may still carry it out (P2)."""
+"""How long the service may take to carry out a request (P2)."""
 
 
 class RelayedPut(msgspec.Struct, frozen=True, gc=False):
-    """A request that puts one message where it can be received, ``delay_s`` after it is carried out."""
+    """A request that makes one message visible, ``delay_s`` after it is carried out."""
 
     account: str
     queue: str
     delay_s: int = 0
     timeout_s: int = SERVER_TIMEOUT_S
-    """How long the service may take over it."""
+    """How long the service may take."""
 
 
 def put_of(method: str, target: str, host: str) -> RelayedPut | None:
-    """Return what a request rings once it is carried out, or None.
+    """Return the put of a request, None if it makes no message visible.
 
-    A put does, and so does an update that makes a message visible at once, for that is how a message is given back.
-    ``target`` is as it came, ``host`` an endpoint's (`Endpoint.host`).
+    An update without a delay counts too: that is how clients return a message. ``host`` is `Endpoint.host`.
     """
     if method not in ("POST", "PUT"):
         return None
     try:
         at = locate(target, host)
     except AzureError:
-        # The endpoint refuses it as well.
+        # The endpoint refuses it too.
         return None
     if not (is_token(at.account) and is_token(at.queue)):
         return None
@@ -417,10 +420,10 @@ def put_of(method: str, target: str, host: str) -> RelayedPut | None:
 
 
 def trigger_delays_ms(put: RelayedPut, status: int | None, code: str | None) -> tuple[int, ...]:
-    """Return for how many milliseconds from now each trigger has to wait, none where nothing was put.
+    """Return the delay of each trigger in milliseconds, none if nothing was put.
 
-    ``status`` is None where no answer came to a request that was sent whole; ``code`` is ``x-ms-error-code``. Where
-    the outcome is unknown, one looks now and one when the put can no longer land (P2).
+    ``status`` is None without an answer to a completely sent request; ``code`` is ``x-ms-error-code``. If the outcome
+    is unknown, one trigger comes now and one when the put can no longer take effect (P2).
     """
     if status is not None and 200 <= status < 300:
         return (_ms(put.delay_s),)
@@ -444,11 +447,11 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """An address that speaks the Azure Queue REST API; ``account`` is None where the path names it."""
+    """The address of an Azure Queue REST API; ``account`` is None if the path names it."""
 
     scheme: str
     authority: str
-    """Host and, where it is not the scheme's own, port: what a Host header says."""
+    """The Host header: host, and port if it is not the scheme's default."""
     account: str | None
 
     @property
@@ -458,16 +461,16 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """A host name that says as much of the account as this endpoint does, for `address.locate`."""
+        """A host name with the same account, for `locate`."""
         return host_of(self.account)
 
 
 def read_endpoint(url: str) -> Endpoint:
-    """Take the address of an endpoint; raises `ConfigurationError` for what is none.
+    """Parse the address of an endpoint; raises `ConfigurationError` for an invalid one.
 
-    The account stands in the host name where that has a label ``queue`` after the first, as in
-    ``account.queue.core.windows.net``; else in the path, as emulators have it. A path is refused: clients sign the
-    path that they see, and it has to be the one that the endpoint sees.
+    The account is in the host name if that has a label ``queue`` after the first, as in
+    ``account.queue.core.windows.net``; otherwise in the path, as in emulators. A path in the address is refused:
+    clients sign the path that they send, and the endpoint must see the same.
     """
     try:
         parts = urlsplit(url)
@@ -493,7 +496,7 @@ def read_endpoint(url: str) -> Endpoint:
 
 
 def host_of(account: str | None) -> str:
-    """Return a host name that names this account, or none."""
+    """Return a host name that names this account, if any."""
     return "localhost" if account is None else f"{account}.queue.localhost"
 
 
@@ -518,15 +521,15 @@ _OF_ONE_HOP = frozenset(
         b"upgrade",
     }
 )
-# A relay that has said "100 Continue" itself asks nobody for another one.
+# The relay sends "100 Continue" itself.
 _ANSWERED_HERE = frozenset({b"expect"})
 
 
 def passed_on(headers: Iterable[Raw], *, without: Iterable[bytes] = ()) -> list[Raw]:
-    """Return the headers of a message that travel on, as they came and in their order.
+    """Return the headers to relay, unchanged and in their order, without those of one hop (RFC 9110 7.6.1).
 
-    Those that ``Connection`` names stay here too, except ``Content-Length``, without which the next would read a body
-    where none is; ``without`` (lower case) are left out as well.
+    Those that ``Connection`` names are left out too, except ``Content-Length``, without which the framing would be
+    lost; and ``without`` (lower case).
     """
     pairs = list(headers)
     named = {

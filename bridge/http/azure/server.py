@@ -1,4 +1,4 @@
-"""The Azure endpoint over HTTP: a server of its own beside the bridge's, on its own port."""
+"""The Azure endpoint over HTTP: a separate server with its own port."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _CODES = {
 
 
 class XmlAnswer(Answer):
-    """An answer as the Queue service gives it; ``lines`` are whole header lines, ours or checked."""
+    """An answer in the form of the Queue service; ``lines`` are whole, checked header lines."""
 
     __slots__ = ()
 
@@ -65,20 +65,20 @@ class XmlAnswer(Answer):
 
 
 class AzureConnection(Connection):
-    """A connection whose refusals are XML, also those of requests that were never whole."""
+    """A connection whose refusals are XML, also those of incomplete requests."""
 
     __slots__ = ()
 
     def refuse(self, refusal: Refusal) -> Answer:
-        """Make the answer that tells a refusal."""
+        """Return the answer for a refusal."""
         return error_answer(azure_error(refusal), "")
 
 
 class AzureServer(HttpServer):
     """Serves an `AzureFront`.
 
-    ``settings`` are those of the bridge's own server with another host and port. To be reached by others is refused
-    unless it is asked for, as everywhere: the emulator's account has a key that everybody knows.
+    ``settings`` are those of the bridge's own server with another host and port. As there, an address that other
+    machines can reach is refused by default: the emulator's account has a public key.
     """
 
     name = "azure_queue"
@@ -115,7 +115,7 @@ class AzureServer(HttpServer):
         return error_answer(azure_error(error) or azure_error(self._failed(error)), self._lines(request))
 
     def _lines(self, request: BaseRequest) -> str:
-        """Return the header lines that every answer to this request has; each call draws another request id."""
+        """Return the header lines of every answer to this request, with a new request id."""
         headers = request.headers
         version = headers.get("x-ms-version", NEWEST)
         lines = f"{self._ids.line()}x-ms-version: {version if version in KNOWN else NEWEST}\r\n"
@@ -125,7 +125,7 @@ class AzureServer(HttpServer):
         return lines
 
     def _checked(self, request: BaseRequest) -> Request:
-        """Check what costs nothing to check; raises `AzureError`."""
+        """Check what is cheap to check; raises `AzureError`."""
         target, headers = request.raw_path, request.headers
         if len(target) > self.settings.uri_bytes:
             raise AzureError("InvalidUri", "The address is too long.", status=414, close=True)
@@ -170,7 +170,7 @@ class AzureServer(HttpServer):
 
 
 def known_host(hosts: Hosts, authority: str) -> str:
-    """Return the name of a Host header that is one of ours; raises `AzureError`."""
+    """Return the name of a known Host header; raises `AzureError`."""
     try:
         return hosts.check(authority)
     except Refusal as refusal:
@@ -205,7 +205,7 @@ class _RequestIds:
 
 
 def error_answer(error: AzureError, lines: str) -> XmlAnswer:
-    """Make the answer that tells an error; ``lines`` are further header lines."""
+    """Return the answer for an error; ``lines`` are further header lines."""
     lines += f"x-ms-error-code: {error.code}\r\n"
     for name, value in error.headers.items():
         lines += f"{name}: {value}\r\n"
@@ -217,13 +217,13 @@ def azure_error(error: Refusal) -> AzureError: ...
 @overload
 def azure_error(error: Exception) -> AzureError | None: ...
 def azure_error(error: Exception) -> AzureError | None:
-    """Return what an error is called here, None for a fault of our own."""
+    """Return the Azure error for an error, None for an internal one."""
     if isinstance(error, RequestPayloadError):
         return AzureError("InvalidInput", "The body is malformed.", close=True)
     if not isinstance(error, Refusal):
         return error if isinstance(error, AzureError) else None
     code = _CODES.get(error.status, "InvalidInput")
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
-    # What a client of the service knows as the answer to too many requests.
+    # The service's own answer to too many requests.
     status = 503 if error.status == 429 else error.status
     return AzureError(code, status=status, headers=headers, close=error.close)

@@ -21,8 +21,8 @@ from bridge.queues.base import StoredMessage
 DEPTH_MAX = 8
 NODES_MAX = 500
 
-# A message as every SDK writes it, its text in ASCII and without a reference: read as the parser reads it, at a tenth
-# of the price. Whatever is written in another way, or wrongly, is the parser's. No part can match what the next does.
+# A message as every SDK writes it, its text in ASCII and without a reference: the parser's result at a tenth of its
+# cost. Everything else goes to the parser. Neighbouring parts match no common character.
 _plain = re.compile(
     rb"""(?:<\?xml[ ]version=(?:"1\.0"|'1\.0')
         (?:[ ]encoding=(?:"(?:utf|UTF)-8"|'(?:utf|UTF)-8'))?(?:[ ]standalone=(?:"yes"|'yes'))?[ ]?\?>)?
@@ -51,7 +51,7 @@ class Element:
         return None
 
     def required(self, name: str) -> Element:
-        """Return that child; raises `AzureError` (``MissingRequiredXmlNode``) where there is none."""
+        """Return that child; raises `AzureError` (``MissingRequiredXmlNode``) without one."""
         found = self.child(name)
         if found is None:
             raise AzureError("MissingRequiredXmlNode", details={"XmlNodeName": name})
@@ -100,20 +100,20 @@ class _Reader:
 
 
 def wrong(name: str) -> AzureError:
-    """Return the refusal of an element whose text cannot be."""
+    """Return the refusal of an element with an invalid text."""
     return AzureError("InvalidXmlNodeValue", details={"XmlNodeName": name})
 
 
 def parse(raw: bytes) -> Element:
-    """Return the root of a document; raises `AzureError` (``InvalidXmlDocument``) for what is none or holds a trick.
+    """Return the root of a document; raises `AzureError` (``InvalidXmlDocument``) for an invalid or forbidden one.
 
-    Attributes are ignored, for no operation of this service gives them a meaning.
+    Attributes are ignored: they have no meaning in this service.
     """
     return _Reader().read(raw)
 
 
 def message_text(raw: bytes) -> str:
-    """Return the text of ``<QueueMessage><MessageText>...</MessageText></QueueMessage>``, character by character.
+    """Return the exact text of ``<QueueMessage><MessageText>...</MessageText></QueueMessage>``.
 
     Raises `AzureError`: ``InvalidXmlDocument``, ``MissingRequiredXmlNode`` or ``InvalidXmlNodeValue``.
     """
@@ -124,7 +124,7 @@ def message_text(raw: bytes) -> str:
 
 
 def parsed_text(raw: bytes) -> str:
-    """Return the same by the parser alone, whatever the form of the document."""
+    """Return the same by the parser alone."""
     root = parse(raw)
     if root.name != "QueueMessage":
         raise AzureError("InvalidXmlDocument")
@@ -142,8 +142,7 @@ def _refuse(*_: object) -> None:
 
 DECLARATION = '<?xml version="1.0" encoding="utf-8"?>'
 
-# Everything that XML 1.0 cannot hold, and what would not come back as it went in: a carriage return is written as a
-# reference below, so that it does.
+# Everything that XML 1.0 cannot hold. A carriage return is written as a reference below, or it would be lost.
 _UNFIT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _unfit = _UNFIT.search
 _special = re.compile("[&<>\r]").search
@@ -152,19 +151,19 @@ _NEVER = "Fri, 31 Dec 9999 23:59:59 GMT"
 
 
 def escape(text: str) -> str:
-    """Return text as it stands between two tags."""
+    """Escape text between two tags."""
     if _special(text) is None:
         return text
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#xD;")
 
 
 def escape_attribute(text: str) -> str:
-    """Return text as it stands between two quotation marks."""
+    """Escape text between two quotation marks."""
     return escape(text).replace('"', "&quot;").replace("\n", "&#xA;").replace("\t", "&#x9;")
 
 
 def http_date(ms: int) -> str:
-    """Write milliseconds since the epoch as RFC 1123 has it; fractions of a second are cut off."""
+    """Return milliseconds since the epoch in the form of RFC 1123; fractions of a second are cut off."""
     return _date_of(ms // 1000)
 
 
@@ -174,14 +173,14 @@ def _date_of(second: int) -> str:
 
 
 def moment_date(moment: datetime.datetime | None) -> str:
-    """Write a moment likewise; None is never, which the service tells as the last second that a date can have."""
+    """Return a moment in the same form; None is never, which the service writes as the last possible second."""
     if moment is None:
         return _NEVER
     return http_date((moment - _EPOCH) // datetime.timedelta(milliseconds=1))
 
 
 def body_text(body: bytes) -> str:
-    """Return a message's body as the text of an element, not yet escaped: itself where XML can hold it, else base64."""
+    """Return a message's body as text, not escaped; in base64 if XML cannot hold it."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -190,7 +189,7 @@ def body_text(body: bytes) -> str:
 
 
 def put(id_: str, receipt: str, inserted_ms: int, expires_ms: int | None, visible_ms: int) -> bytes:
-    """Write the answer to a put."""
+    """Return the answer to a put."""
     expires = _NEVER if expires_ms is None else http_date(expires_ms)
     return (
         f"{DECLARATION}<QueueMessagesList><QueueMessage><MessageId>{id_}</MessageId>"
@@ -204,7 +203,7 @@ EMPTY = f"{DECLARATION}<QueueMessagesList />".encode()
 
 
 def received(messages: Sequence[StoredMessage], ids: Iterable[str], receipts: Iterable[str], visible_ms: int) -> bytes:
-    """Write the answer to a receive, all visible again at ``visible_ms``."""
+    """Return the answer to a receive; all messages are visible again at ``visible_ms``."""
     if not messages:
         return EMPTY
     visible = http_date(visible_ms)
@@ -223,9 +222,9 @@ def received(messages: Sequence[StoredMessage], ids: Iterable[str], receipts: It
 
 
 def peeked(messages: Sequence[StoredMessage], ids: Iterable[str], chars_max: int) -> bytes:
-    """Write the answer to a peek: no receipt, and not when it will be visible.
+    """Return the answer to a peek, without receipts and times of visibility.
 
-    It ends before it is longer than ``chars_max``, but never before its first message.
+    It has at most ``chars_max`` characters, but at least one message.
     """
     if not messages:
         return EMPTY
@@ -253,7 +252,7 @@ def queues(
     found: Sequence[tuple[str, Mapping[str, str] | None]],
     next_marker: str,
 ) -> bytes:
-    """Write one page of queues; ``given`` are prefix, marker and page size as far as they were asked for."""
+    """Return one page of queues; ``given`` are the prefix, marker and page size of the request."""
     parts = [DECLARATION, f'<EnumerationResults ServiceEndpoint="{escape_attribute(endpoint)}">']
     parts += [f"<{name}>{escape(value)}</{name}>" for name, value in given]
     parts.append("<Queues>")
@@ -271,7 +270,7 @@ def queues(
 
 
 def stats(last_sync_ms: int) -> bytes:
-    """Write the service's statistics: one place, so that the secondary endpoint is never behind."""
+    """Return the service's statistics; the secondary endpoint is the same store, so it is never behind."""
     return (
         f"{DECLARATION}<StorageServiceStats><GeoReplication><Status>live</Status>"
         f"<LastSyncTime>{http_date(last_sync_ms)}</LastSyncTime></GeoReplication></StorageServiceStats>"
@@ -279,7 +278,7 @@ def stats(last_sync_ms: int) -> bytes:
 
 
 def error(code: str, message: str, details: Mapping[str, str]) -> bytes:
-    """Write a refusal; of details from the request, what XML cannot hold is written as a question mark."""
+    """Return a refusal; characters of its details that XML cannot hold become question marks."""
     rest = "".join(f"<{name}>{escape(_UNFIT.sub('?', value))}</{name}>" for name, value in details.items())
     return f"{DECLARATION}<Error><Code>{code}</Code><Message>{escape(message)}</Message>{rest}</Error>".encode()
 
@@ -299,10 +298,10 @@ _iso = re.compile(
 ).fullmatch
 
 
-# Requests of one second carry one text; what is remembered is public and the same for everybody.
+# Requests of one second have the same text.
 @functools.lru_cache(maxsize=256)
 def read_http_date(text: str) -> datetime.datetime | None:
-    """Read ``Sun, 06 Nov 1994 08:49:37 GMT``; None for anything else."""
+    """Parse ``Sun, 06 Nov 1994 08:49:37 GMT``; None for anything else."""
     match = _http(text)
     if match is None or match[2] not in _MONTHS:
         return None
@@ -321,7 +320,7 @@ def read_http_date(text: str) -> datetime.datetime | None:
 
 
 def read_iso(text: str) -> datetime.datetime | None:
-    """Read a day, or a day with a time and a zone, in the forms of a shared access signature; None for anything else.
+    """Parse a day, or a day with a time and a zone, in the forms of a shared access signature; None for anything else.
 
     A day alone is its first moment in UTC. Digits past the microsecond are cut off.
     """
@@ -338,5 +337,5 @@ def read_iso(text: str) -> datetime.datetime | None:
 
 
 def write_iso(moment: datetime.datetime) -> str:
-    """Write a moment as the service does, with seven digits of a second's fraction."""
+    """Return a moment in the service's form, with seven digits of a second's fraction."""
     return f"{moment.astimezone(datetime.UTC):%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06d}0Z"

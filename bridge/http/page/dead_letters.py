@@ -1,7 +1,7 @@
-"""What was buried, over HTTP: shown with its facts, and put back or discarded, one run a queue at a time.
+"""Dead letters over HTTP: shown, replayed or discarded, one run at a time for each queue.
 
-``GET /v1/queues/ACCOUNT/QUEUE/buried`` shows 32 at a time; ``POST .../replay`` and ``POST .../discard`` begin a run,
-which the queue's view tells of while it lasts and after it. It goes on when whoever began it is gone.
+``GET /v1/queues/ACCOUNT/QUEUE/buried`` returns 32 at a time; ``POST .../replay`` and ``POST .../discard`` begin a run,
+which the queue's view shows. A run continues after its client has gone.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from bridge.access.grants import Verb
 from bridge.contract.burial import Burial, facts, glimpse
 from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError
 from bridge.contract.names import POISON_SUFFIX
-from bridge.contract.unknown import in_plain_words
-from bridge.http.api.ingress import refuse_while_draining
 from bridge.http.api.routes import Routes, only_query_of
+from bridge.http.api.triggers import refuse_while_draining
 from bridge.http.server.answer import Answer, Refusal
 from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.body import has_body, read_body, require_json
+from bridge.http.server.body import decode_json, read_body, require_json
 from bridge.producer.replay import ReplayOptions, ReplayRun
 from bridge.queues.base import BATCH_MAX, Depth, StoredMessage
 from bridge.queues.served import Browsed, ServedStore
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
     from bridge.service.bridge import Bridge
 
 SCANNED_MAX: Final = 100_000
-"""Messages that one run looks at: those that were not chosen are held until its end."""
+"""Messages that one run checks: those that were not chosen are leased until its end."""
 SEARCHED_MAX: Final = 512
-"""Messages that one request for those with a reason looks at, 32 at a time, so that others come in between."""
+"""Messages that one request with a reason checks, 32 at a time."""
 SHOWN: Final = 4096
 """Characters of a body that are shown."""
 _REQUEST_BYTES: Final = 64 * 1024
@@ -93,7 +92,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class DeadLetterRoutes:
-    """The calls, and the runs that they began."""
+    """The routes, and the runs that they began."""
 
     def __init__(self, bridge: Bridge, authorizer: Authorizer, beside: Sequence[ServedStore] = ()) -> None:
         self._bridge = bridge
@@ -103,13 +102,13 @@ class DeadLetterRoutes:
         self._ended: dict[str, Run] = {}
 
     def add_to(self, routes: Routes) -> None:
-        """Put the routes into the table."""
+        """Add the routes."""
         routes.add("GET", "/v1/queues/{queue}/buried", Verb.LOOK, self.show)
         routes.add("POST", "/v1/queues/{queue}/replay", Verb.TAKE, self.replay)
         routes.add("POST", "/v1/queues/{queue}/discard", Verb.TAKE, self.discard)
 
     async def stop(self) -> None:
-        """End all runs: a batch under way is finished, the rest is given back."""
+        """End all runs: the current batch is finished, the other messages are released."""
         tasks = [task for task, _, _ in self._running.values()]
         for task in tasks:
             task.cancel()
@@ -117,7 +116,7 @@ class DeadLetterRoutes:
             await asyncio.wait(tasks)
 
     def run_of(self, queue: str) -> Run | None:
-        """Return how the newest run of a queue stands, or None where there was none."""
+        """Return the state of the newest run of a queue, None without one."""
         running = self._running.get(queue)
         if running is None:
             return self._ended.get(queue)
@@ -125,7 +124,7 @@ class DeadLetterRoutes:
         return _run(replaying, discards, running=True)
 
     async def show(self, request: BaseRequest, queue: str) -> Answer:
-        """Give some messages of a queue with the facts of their burials."""
+        """Return some messages of a queue with their dead-letter headers."""
         try:
             wanted = msgspec.convert(only_query_of(request, "after", "reason", "newest"), Shown, strict=False)
         except msgspec.ValidationError:
@@ -143,7 +142,7 @@ class DeadLetterRoutes:
             for message in messages:
                 if (dead_letter := _dead_letter(message, now, wanted.reason)) is not None:
                     found.append(dead_letter)
-                await asyncio.sleep(0)  # reading long facts takes part of a millisecond
+                await asyncio.sleep(0)  # parsing a long header takes part of a millisecond
             if following is None or len(found) >= BATCH_MAX or not wanted.reason or looked >= SEARCHED_MAX:
                 break
             after = following
@@ -152,7 +151,7 @@ class DeadLetterRoutes:
         return Answer(200, msgspec.json.encode(Graves(found, looked, following, whole)))
 
     async def replay(self, request: BaseRequest, queue: str) -> Answer:
-        """Begin to put messages back to where they failed."""
+        """Begin to replay messages to the queues where they failed."""
         return await self._begin(request, queue, discards=False)
 
     async def discard(self, request: BaseRequest, queue: str) -> Answer:
@@ -162,16 +161,9 @@ class DeadLetterRoutes:
     async def _begin(self, request: BaseRequest, queue: str, *, discards: bool) -> Answer:
         refuse_while_draining(self._bridge)
         chosen = Chosen()
-        if has_body(request):
+        if request.body_exists:
             require_json(request)
-            raw = await read_body(request, _REQUEST_BYTES)
-            try:
-                chosen = msgspec.json.decode(raw, type=Chosen)
-            except msgspec.ValidationError as error:
-                raise Refusal("bad_parameter", in_plain_words(error, Chosen)) from None
-            # UnicodeDecodeError is not a DecodeError.
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                raise Refusal("bad_json", "the body is not JSON") from None
+            chosen = decode_json(await read_body(request, _REQUEST_BYTES), Chosen, "the body is not JSON")
 
         async def count(store: ServedStore) -> Depth:
             if (depth := await store.depth(queue)) is None:
@@ -185,7 +177,7 @@ class DeadLetterRoutes:
         def end(_: str) -> None:
             task.cancel()
 
-        # A run lasts for minutes: it ends with the grant that began it, as sessions and streams do.
+        # A run may take minutes: it ends with its permission, like sessions and streams.
         permit = self._authorizer.permit(request, Verb.TAKE, end)
         if permit is not None:
             permit.queues = frozenset({queue})
@@ -196,25 +188,25 @@ class DeadLetterRoutes:
             ReplayOptions(ids=frozenset(chosen.ids), reason=chosen.reason, most=chosen.max, discard=discards),
             min(SCANNED_MAX, depth.visible + depth.invisible),
             clock=monotonic,
-            # Nobody puts by a replay where it could not put by itself, now.
+            # A replay needs the current permission to put.
             may_put=lambda target: permit is None or permit.identity.principal.may(Verb.PUT, target),
         )
-        task = asyncio.create_task(self._run(queue, replaying), name=f"graves[{queue}]")
-        # Not in the task: one that is cancelled before its first step would never get there.
+        task = asyncio.create_task(self._run(queue, replaying), name=f"dead letters[{queue}]")
+        # Not in the task: it may be cancelled before its first step.
         task.add_done_callback(lambda ended: self._over(queue, ended, permit))
         self._running[queue] = (task, replaying, discards)
         return Answer(202, msgspec.json.encode(_run(replaying, discards, running=True)))
 
     async def _first(self, queue: str, ask: Callable[[ServedStore], Awaitable[T]]) -> tuple[ServedStore, T]:
-        """Return the first store that has a queue, and what it answers; the workers' first, where they use another.
+        """Return the first store that has a queue, and its answer; an external store of the workers comes first.
 
-        Raises `Refusal` where none has it: that there is no such queue, or where its messages are and what shows them.
+        Raises `Refusal` if none has it, and says whether its messages are in a store that the bridge cannot read.
         """
         own, ledger = self._bridge.store, self._bridge.scheduler.pending
         by_queue = [work for work in map(ledger.find, (queue.removesuffix(POISON_SUFFIX), queue)) if work is not None]
-        elsewhere = any(work.external for work in by_queue)
+        external = any(work.external for work in by_queue)
         fails = "which this bridge does not read"
-        for store in sorted((own, *self._beside), key=lambda each: (each is own) == elsewhere):
+        for store in sorted((own, *self._beside), key=lambda each: (each is own) == external):
             try:
                 return store, await ask(store)
             except QueueNotFound:
@@ -223,7 +215,7 @@ class DeadLetterRoutes:
                 if store is own:
                     raise
                 fails = f"which this bridge cannot read: {error}"
-        if not elsewhere or not queue.endswith(POISON_SUFFIX):
+        if not external or not queue.endswith(POISON_SUFFIX):
             raise Refusal("queue_not_found", "there is no such queue")
         kind = next((f" ({work.store})" for work in by_queue if work.store), "")
         raise Refusal(
@@ -232,7 +224,7 @@ class DeadLetterRoutes:
         )
 
     async def _run(self, queue: str, replaying: ReplayRun) -> str:
-        """Return what went wrong, in a line."""
+        """Return the error in one line, empty for none."""
         try:
             await replaying.run()
         except QueuebellError as failed:
@@ -243,7 +235,7 @@ class DeadLetterRoutes:
         return ""
 
     def _over(self, queue: str, task: asyncio.Task[str], permit: Permit | None) -> None:
-        """Show how a run ended; the next one may begin."""
+        """Record how a run ended; the next one may begin."""
         if permit is not None:
             permit.close()
         _, replaying, discards = self._running.pop(queue)
@@ -260,7 +252,7 @@ class DeadLetterRoutes:
 
 
 def _dead_letter(message: StoredMessage, now: datetime.datetime, reason: str) -> Grave | None:
-    """Return what is shown of a message, None for one without this in its reason."""
+    """Return what is shown of a message, None if its reason does not contain ``reason``."""
     burial = facts(message.body)
     if reason and (burial is None or reason not in burial.reason):
         return None

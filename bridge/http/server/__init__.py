@@ -1,1 +1,1 @@
-"""What the three servers share: sockets, connections, bodies, answers, authorization and limits."""
+"""The common parts of the three servers: sockets, connections, bodies, answers, authorization and limits."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
+import msgspec
 from aiohttp import hdrs
 
 from bridge.contract.errors import Overloaded
+from bridge.contract.unknown import in_plain_words
 from bridge.http.server.answer import Refusal
 from bridge.http.server.call import Call
 from bridge.http.server.room import SMALL_BYTES
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from bridge.access.put_gate import PutGate, Ticket
     from bridge.http.server.call import Caller
     from bridge.http.server.connection import Connection
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 REST_S = 1.0
 """How long the connection of a refused put is not read: less than the shortest `Retry-After`, which is 1 s."""
@@ -46,12 +50,7 @@ def require_json(request: Caller) -> None:
     """Refuse a body whose Content-Type is not JSON (S8)."""
     if not is_json(request):
         # Not read before it is refused, so the connection cannot be used again.
-        raise Refusal("unsupported_media_type", "the body must be application/json", close=has_body(request))
-
-
-def has_body(request: Caller) -> bool:
-    """Return whether a body was announced; a chunked one may still be empty."""
-    return request.body_exists
+        raise Refusal("unsupported_media_type", "the body must be application/json", close=request.body_exists)
 
 
 def unread(request: Caller) -> bool:
@@ -120,7 +119,7 @@ async def read_body(request: Caller, limit: int, ticket: Ticket | None = None) -
         await _room(connection, int(length))
         outside = False
     if hdrs.EXPECT in request.headers:
-        _continue(request, connection)
+        send_continue(request, connection)
     # A large body arrives in few big steps; aiohttp stops reading the socket at twice this.
     payload.set_read_chunk_size(min(limit, 1 << 20))
     body = bytearray()
@@ -158,6 +157,17 @@ async def read_body(request: Caller, limit: int, ticket: Ticket | None = None) -
     return bytes(body)
 
 
+def decode_json(raw: bytes, kind: type[T], malformed: str) -> T:
+    """Decode a body into a struct; refuses an invalid one, and with ``malformed`` what is not JSON."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise Refusal("bad_parameter", in_plain_words(error, kind)) from None
+    # UnicodeDecodeError is not a DecodeError.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Refusal("bad_json", malformed) from None
+
+
 async def _room(connection: Connection, size: int) -> float:
     """Wait for room for a large body and return for how long; refuses after the body time-out."""
     loop = asyncio.get_running_loop()
@@ -176,7 +186,8 @@ async def _room(connection: Connection, size: int) -> float:
     return loop.time() - began
 
 
-def _continue(request: BaseRequest, connection: Connection) -> None:
+def send_continue(request: BaseRequest, connection: Connection) -> None:
+    """Answer ``Expect: 100-continue``; refuses any other expectation."""
     if request.headers[hdrs.EXPECT].lower() != "100-continue":
         raise Refusal("bad_parameter", "only Expect: 100-continue is supported", status=417, close=True)
     if connection.transport is not None:

@@ -1,4 +1,4 @@
-"""What the configuration says of one webhook: ``[[webhook]]`` with url, queue and secret."""
+"""The configuration of one webhook: ``[[webhook]]`` with url, queue and secret."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ KEY_BYTES = (24, 64)
 
 
 class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One endpoint and the queue that it hears of."""
+    """One endpoint and its queue."""
 
     url: str
     queue: str
     secret: str | tuple[str, ...]
-    """``whsec_...``; a list of them while secrets are rotated, each signs."""
+    """``whsec_...``; a list while secrets are rotated: each signs."""
     allow_private: bool = False
-    """Addresses that are not public, other ports, and addresses in place of names. Defaults to false."""
+    """Private addresses, other ports, and addresses in place of names. Defaults to false."""
     allow_http: bool = False
     handshake: bool = True
-    """Whether the target has to consent (CloudEvents abuse protection) before anything is posted. Defaults to true."""
+    """Whether the target must consent (CloudEvents abuse protection) before the first post. Defaults to true."""
 
     def __repr__(self) -> str:
-        # The secret is nobody's business, and a path often holds another.
+        # Without the secret, and the URL's path, which may contain another.
         return f"WebhookSettings(queue={self.queue!r})"
 
 
 class CheckedWebhook(msgspec.Struct, frozen=True):
-    """A webhook's settings that passed, and what was read out of them."""
+    """A webhook's checked settings, parsed."""
 
     settings: WebhookSettings
     target: Target
@@ -45,17 +45,17 @@ class CheckedWebhook(msgspec.Struct, frozen=True):
 
 
 def name_of(webhook: WebhookSettings) -> str:
-    """Return what bridges of a cluster call a webhook: 32 hex digits of its URL and queue, which tell neither."""
+    """Return a webhook's name among the bridges of a cluster: 32 hex digits, a hash of URL and queue."""
     return digest_of(webhook.url, webhook.queue)
 
 
 def name_of_all(webhooks: Sequence[WebhookSettings]) -> str | None:
-    """Return what they call all webhooks of one bridge together; None where it has none."""
+    """Return one name for all webhooks of a bridge; None if it has none."""
     return digest_of(*sorted({name_of(webhook) for webhook in webhooks})) if webhooks else None
 
 
 def check_webhooks(webhooks: Sequence[WebhookSettings]) -> list[CheckedWebhook]:
-    """Check all entries; raises `ConfigurationError` that names the entry and the key, never the secret."""
+    """Check all entries; raises `ConfigurationError` naming the entry and the key, never the secret."""
     if len(webhooks) > WEBHOOKS_MAX:
         raise ConfigurationError(f"webhook: at most {WEBHOOKS_MAX}")
     return [_check(number, settings) for number, settings in enumerate(webhooks, 1)]

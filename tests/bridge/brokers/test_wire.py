@@ -9,9 +9,9 @@ Other tests that use the wire by default:
 | several addresses, failover, refusals | bridge/queues/test_http_many.py, queuebell/test_many_addresses.py |
 | triggers, publishers, outboxes | bridge/producer/test_buses.py, conformance/test_outboxes.py |
 | BlockingStore, taskiq, Django | bridge/producer, queuebell/frameworks |
-| keys, grants, limits, TLS | bridge/http/wire, bridge/http/api/test_limits.py, queuebell/command/test_serve.py |
+| keys, grants, limits, TLS | bridge/http: test_wire.py, api/test_limits.py, queuebell/command/test_serve.py |
 | processes that are killed, bridges that drain | services, chaos |
-| a client in another language | bridge/http/wire/client.cjs |
+| a client in another language | bridge/http/client.cjs |
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL
 from bridge.http.api.event_stream import EVENT_STREAM
 from bridge.http.api.queues import BULK_BYTES_MAX, PAGE_MAX, PEEK_BYTES_MAX
 from bridge.http.api.sse import QUEUES_MAX
+from bridge.http.page.assets import FILES
 from bridge.http.page.dead_letters import Chosen, Graves
 from bridge.http.page.login import SignedIn, SignIn
-from bridge.http.page.shown import FILES
 from bridge.http.server.answer import JSON_TYPE
 from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
 from bridge.queues.http.shapes import (

@@ -1,4 +1,4 @@
-"""The relay: requests pass through as they came, puts ring the bell, and nothing is tried twice."""
+"""The relay: requests pass through as they came, puts trigger the bridge, and nothing is tried twice."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok"
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-class Bells:
-    """The part of a bridge that a relay needs; keeps what was rung."""
+class FakeBridge:
+    """The part of a bridge that a relay needs; keeps the triggers."""
 
     boot = "0" * 32
     draining = False
 
     def __init__(self) -> None:
-        self.rung: list[tuple[str, int]] = []
+        self.triggers: list[tuple[str, int]] = []
         self.refuses: BadInput | None = None
 
     def trigger(self, events: Sequence[CloudQueueWorkDetected], *, bus: str) -> int:
@@ -48,7 +48,7 @@ class Bells:
         assert bus == "azure-relay"
         if self.refuses is not None:
             raise self.refuses
-        self.rung += [(event.queue, event.not_before_ms) for event in events]
+        self.triggers += [(event.queue, event.not_before_ms) for event in events]
         return len(events)
 
 
@@ -81,8 +81,8 @@ class ServerEndpoint:
 class Relayed:
     """A relay before an endpoint."""
 
-    def __init__(self, bells: Bells, server: RelayServer, endpoint: ServerEndpoint) -> None:
-        self.bells = bells
+    def __init__(self, fake: FakeBridge, server: RelayServer, endpoint: ServerEndpoint) -> None:
+        self.fake = fake
         self.server = server
         self.endpoint = endpoint
 
@@ -126,10 +126,10 @@ async def before(script: Script | bytes, **options: Any) -> AsyncIterator[Relaye
     endpoint = ServerEndpoint(answering if isinstance(script, bytes) else script)
     listening = await asyncio.start_server(endpoint.serve, "127.0.0.1", 0)
     endpoint.port = listening.sockets[0].getsockname()[1]
-    bells = Bells()
+    fake = FakeBridge()
     try:
-        async with relay(endpoint.port, bells, **options) as server:
-            yield Relayed(bells, server, endpoint)
+        async with relay(endpoint.port, fake, **options) as server:
+            yield Relayed(fake, server, endpoint)
     finally:
         listening.close()
 
@@ -142,7 +142,7 @@ async def test_host_can_be_kept() -> None:
         host = b"Host: Other.queue.example:10001\r\n"
         await relayed.ask(PUT.replace(b"Host: relay\r\n", host).replace(b"/acme", b"", 1))
         assert host in relayed.endpoint.requests[1]
-        assert relayed.bells.rung == [("acme/orders", 0), ("other/orders", 0)]
+        assert relayed.fake.triggers == [("acme/orders", 0), ("other/orders", 0)]
 
 
 async def test_a_client_that_waits_to_be_asked_for_its_body() -> None:
@@ -169,7 +169,7 @@ async def test_an_endpoint_that_is_silent() -> None:
             return relayed.endpoint
 
         assert fault(await relayed.ask(PUT)) == (504, "OperationTimedOut")
-        assert relayed.bells.rung == [("acme/orders", 0), ("acme/orders", 31_000)]
+        assert relayed.fake.triggers == [("acme/orders", 0), ("acme/orders", 31_000)]
 
 
 async def test_a_body_that_never_comes_whole() -> None:
@@ -181,7 +181,7 @@ async def test_a_body_that_never_comes_whole() -> None:
     async with before(script) as relayed:
         reply = await relayed.ask(PUT[:-2])
         assert fault(reply) == (408, "OperationTimedOut")
-        assert relayed.bells.rung == []
+        assert relayed.fake.triggers == []
 
 
 async def test_a_refusal_before_the_body_passes() -> None:
@@ -197,11 +197,11 @@ async def test_a_refusal_before_the_body_passes() -> None:
         await client.send(PUT.replace(b"Content-Length: 5", b"Content-Length: 500"))
         reply = await client.reply()
         assert (reply.status, reply.headers["connection"]) == (413, "close")
-        assert relayed.bells.rung == []
+        assert relayed.fake.triggers == []
 
 
 async def test_an_answer_that_breaks_off_breaks_off() -> None:
-    """Its reader must not take the half for the whole; the put that it was about has rung."""
+    """Its reader must not take the half for the whole; the put that it was about has triggers."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await endpoint().request(reader)
@@ -216,7 +216,7 @@ async def test_an_answer_that_breaks_off_breaks_off() -> None:
         await client.send(PUT)
         await client.reader.readuntil(b"\r\n\r\n")
         assert await client.rest() in (b"", b"half")
-        assert relayed.bells.rung == [("acme/orders", 0)]
+        assert relayed.fake.triggers == [("acme/orders", 0)]
 
 
 async def test_stopping_in_the_middle_of_a_put_rings() -> None:
@@ -234,13 +234,13 @@ async def test_stopping_in_the_middle_of_a_put_rings() -> None:
         await client.send(PUT)
         await relayed.endpoint.asked.wait()
         await relayed.server.stop()
-        assert relayed.bells.rung == [("acme/orders", 0), ("acme/orders", 31_000)]
+        assert relayed.fake.triggers == [("acme/orders", 0), ("acme/orders", 31_000)]
 
 
 async def test_a_bridge_that_stops_takes_no_puts() -> None:
     """They would ring nothing; everything else still passes."""
     async with before(CREATED) as relayed:
-        relayed.bells.draining = True
+        relayed.fake.draining = True
         reply = await relayed.ask(PUT)
         assert fault(reply) == (503, "ServerBusy")
         assert reply.headers["retry-after"] == "1"
@@ -251,7 +251,7 @@ async def test_a_bridge_that_stops_takes_no_puts() -> None:
 async def test_a_bell_that_cannot_ring_fails_no_put(caplog: pytest.LogCaptureFixture) -> None:
     """The answer is the endpoint's (P4), and the log says what finds the message."""
     async with before(CREATED) as relayed:
-        relayed.bells.refuses = BadInput("too_many_queues", "there are too many queues")
+        relayed.fake.refuses = BadInput("too_many_queues", "there are too many queues")
         assert (await relayed.ask(PUT)).status == 201
     assert "a sweep will find the message" in caplog.text
 

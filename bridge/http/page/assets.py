@@ -1,4 +1,4 @@
-"""The page itself: some small files, served as they are, which ask no other host for anything."""
+"""The files of the page, which request nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""Nothing but these files runs or is loaded, and no text becomes markup, whatever a queue's messages say."""
+"""Only these files are loaded and run, and no text of a message becomes markup."""
 
 
 @functools.cache
 def content(name: str) -> bytes:
     """Return one of the files."""
-    # Some kilobytes, once: a thread would take longer.
+    # Some kilobytes, read once: a thread would take longer.
     return (importlib.resources.files(__package__) / "files" / name).read_bytes()
 
 
 @functools.cache
 def edition() -> bytes:
-    """Return what tells these files from those of another version."""
+    """Return a hash of these files, another one in each version."""
     whole = b"".join(content(name) for name, _ in FILES.values())
     return hashlib.sha256(whole).hexdigest()[:16].encode()
 
 
 class PageRoutes:
-    """The page's files; they say nothing of any queue, so that everybody may have them."""
+    """The page's files; they contain no data, so they need no key."""
 
     def add_to(self, routes: Routes) -> None:
-        """Put the routes into the table."""
+        """Add the routes."""
         for path in FILES:
             routes.add("GET", path, None, self.file)
 
     async def file(self, request: BaseRequest, _: str) -> Answer:
-        """Give one file."""
+        """Return one file."""
         name, media = FILES[path_of(request)]
         answer = Answer(200, content(name), media)
         answer.add_header("Content-Security-Policy", POLICY)

@@ -15,7 +15,7 @@ from bridge.contract.names import split_reference
 from bridge.http.api.routes import TRIGGERS, Routes, number, query_of
 from bridge.http.server.answer import Answer, Refusal
 from bridge.http.server.authorizer import TRIGGERED_ANYWAY, Authorizer
-from bridge.http.server.body import has_body, is_json, read_body, require_json
+from bridge.http.server.body import is_json, read_body, require_json
 from bridge.http.server.guard import Guard
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from bridge.service.bridge import Bridge
 
 BUS = "http"
-# An istr is found without being folded anew for each request.
+# An istr is not folded again for each request.
 _VERSION = istr(VERSION_HEADER)
 _ONE = b'{"accepted":1}'
 
 
-class TriggerIngress:
-    """Marks first, acknowledges then (B1)."""
+class TriggerRoutes:
+    """The routes of triggers: a trigger takes effect before it is acknowledged (B1)."""
 
     def __init__(self, bridge: Bridge, guard: Guard, authorizer: Authorizer) -> None:
         self._bridge = bridge
@@ -37,12 +37,12 @@ class TriggerIngress:
         self._authorizer = authorizer
 
     def add_to(self, routes: Routes) -> None:
-        """Put the two routes into the table."""
+        """Add the two routes."""
         routes.add("POST", TRIGGERS, Verb.RING, self.triggers, call=True)
         routes.add("POST", TRIGGERS + "/{queue}", Verb.RING, self.one, call=True)
 
     async def triggers(self, request: Caller, _: str) -> Answer:
-        """Take one trigger, or an array of them: all or nothing."""
+        """Accept one trigger, or an array of them: all or nothing."""
         refuse_while_draining(self._bridge)
         if _VERSION in request.headers or not is_json(request):
             return await self._cloud_events(request)
@@ -50,20 +50,20 @@ class TriggerIngress:
         return self._accept(request, events)
 
     async def _cloud_events(self, request: Caller) -> Answer:
-        """Take CloudEvents: structured or a batch by their content type, binary by the header of their version."""
+        """Accept CloudEvents: structured or a batch by Content-Type, binary by the header of their version."""
         headers = request.headers
         media = headers.get(hdrs.CONTENT_TYPE)
-        # The data of a binary event is of any type, or none. No page can send its headers unasked (S8, as for JSON).
+        # The data of a binary event has any type. No page can send its headers without a preflight (S8, as for JSON).
         if not is_cloudevents(media) and _VERSION not in headers:
             require_json(request)
         return self._accept(request, decode_http(headers, await read_body(request, REQUEST_BYTES_MAX)))
 
     async def one(self, request: Caller, queue: str) -> Answer:
-        """Take one trigger that is all address, for use by hand."""
+        """Accept one trigger that is all in the address, for use by hand."""
         refuse_while_draining(self._bridge)
         size = number(query_of(request), "size", 1, PAYLOAD_SIZE_MAX, 1)
-        # Whoever sends a body here means the other route, and would wonder where its fields went.
-        if has_body(request) and await read_body(request, 1024):
+        # A body was meant for the other route; here its fields would be ignored.
+        if request.body_exists and await read_body(request, 1024):
             raise Refusal("bad_trigger", "this address takes no body: its path and ?size= contain everything")
         account, name = split_reference(queue)
         return self._accept(request, [CloudQueueWorkDetected(account, name, size)])
@@ -74,8 +74,8 @@ class TriggerIngress:
             self._authorizer.require(request, Verb.RING, (event.queue for event in events))
         wait = self._guard.seconds_to_wait(request)
         if wait or self._authorizer.past_rate(request):
-            # Marked all the same (S13, I8): a hint that is merged costs nothing, one that is dropped costs a sweep.
-            # A new name costs memory, so that it comes within the rate: its sender tries again.
+            # Known queues are triggered anyway (S13, I8): a merged hint costs nothing, a dropped one costs a sweep.
+            # A new name costs memory, so it counts towards the rate: its sender tries again.
             events = [event for event in events if self._bridge.scheduler.pending.find(event.queue)]
         accepted = self._bridge.trigger(events, bus=BUS) if events else 0
         if wait:
@@ -84,6 +84,6 @@ class TriggerIngress:
 
 
 def refuse_while_draining(bridge: Bridge) -> None:
-    """Refuse new work of a bridge that is stopping (S23)."""
+    """Refuse new work while the bridge stops (S23)."""
     if bridge.draining:
         raise Refusal("draining", "the bridge is stopping", close=True)

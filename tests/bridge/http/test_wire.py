@@ -1,8 +1,9 @@
-"""Calls over a wire: each is answered once, as over HTTP, and none harms another, the session or the wire."""
+"""WebSockets of clients: frames as bytes (RFC 6455 5.2), calls, sessions beside them, and both ends under load."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import pathlib
@@ -19,16 +20,93 @@ from bridge.access.access_watch import AccessWatch
 from bridge.access.keys import with_terms, without
 from bridge.access.limits import Refusals
 from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_answer, encode_call, settles
+from bridge.contract.wire import Hello, Subscription, encode_frame
 from bridge.http import wire as wires
 from bridge.http.api.queues import QueueRoutes
 from bridge.http.server.answer import Answer
-from bridge.http.wire import SETTLE_BYTES_MAX
+from bridge.http.wire import SETTLE_BYTES_MAX, ws_frame
 from bridge.queues.base import NewMessage
 from bridge.queues.embedded.store import EmbeddedStore
-from tests.bridge.http.wire.test_frames import BINARY, FINAL, frame, shaken
 from tests.support.access import written
 from tests.support.processes import ROOT, environment
-from tests.support.web import JSON, Client, Served, request, serving
+from tests.support.web import JSON, Client, Reply, Served, request, serving
+
+TEXT, BINARY, CLOSE = 1, 2, 8
+FINAL, COMPRESSED, MASKED = 0x80, 0x40, 0x80
+HELLO_FRAME = encode_frame(Hello("a" * 32, "one", [Subscription("a/x", 4)]))
+
+
+def frame(payload: bytes, first: int = FINAL | TEXT) -> bytes:
+    """One frame as a client sends it (RFC 6455 5.2); of a mask of zeros."""
+    size = len(payload)
+    length = bytes((MASKED | size,)) if size < 126 else struct.pack("!BQ", MASKED | 127, size)
+    return bytes((first,)) + length + bytes(4) + payload
+
+
+async def shaken(client: Client, **more: str) -> Reply:
+    """The answer to a handshake."""
+    head: dict[str, Any] = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec_WebSocket_Version": "13",
+        "Sec_WebSocket_Key": base64.b64encode(b"k" * 16).decode(),
+        "Sec_WebSocket_Protocol": "queuebell.v2",
+    }
+    await client.send(request("GET", "/v1/sessions", **{**head, **more}))
+    return await client.reply(head_only=True)
+
+
+async def heard(client: Client) -> tuple[list[dict[str, Any]], int | None]:
+    """The frames of a session until its end, and the code that it was closed with."""
+    frames: list[dict[str, Any]] = []
+    async with asyncio.timeout(100):
+        while True:
+            try:
+                first, length = await client.reader.readexactly(2)
+                if length >= 126:
+                    form = "!H" if length == 126 else "!Q"
+                    (length,) = struct.unpack(form, await client.reader.readexactly(struct.calcsize(form)))
+                payload = await client.reader.readexactly(length)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return frames, None
+            assert not first & COMPRESSED
+            if first & 0x0F == CLOSE:
+                return frames, struct.unpack("!H", payload[:2])[0]
+            frames.append(json.loads(payload))
+
+
+LONG = frame(json.dumps({"type": "of a time to come", "x": "y" * 300}).encode())
+
+
+@pytest.mark.parametrize("step", [1, 5, 1 << 20])
+async def test_frames_with_masks_pass_in_any_pieces(served: Served, step: int) -> None:
+    """Of each length that a frame can announce."""
+    async with served.client() as client:
+        assert (await shaken(client)).status == 101
+        short = json.dumps({"type": "of a time to come", "x": "y" * 200}).encode()
+        middle = bytes((FINAL | TEXT, MASKED | 126)) + struct.pack("!H", len(short)) + bytes(4) + short
+        sent = frame(HELLO_FRAME) + middle + LONG + frame(b"") + frame(struct.pack("!H", 1000), FINAL | CLOSE)
+        for place in range(0, len(sent), step):
+            await client.send(sent[place : place + step])
+        frames, code = await heard(client)
+        kinds = [each["type"] for each in frames if each["type"] != "wake"]
+        assert kinds == ["ready", "welcome", "error", "ended"]
+        assert code == 1000
+
+
+@pytest.mark.parametrize(
+    ("size", "head"),
+    [
+        (125, b"\x81\x7d"),
+        (126, b"\x81\x7e\x00\x7e"),
+        (65535, b"\x81\x7e\xff\xff"),
+        (65536, b"\x81\x7f" + struct.pack("!Q", 65536)),
+    ],
+)
+def test_a_frame_names_its_size_in_the_shortest_form(size: int, head: bytes) -> None:
+    """RFC 6455 5.2: in 7, 16 or 64 bits."""
+    assert ws_frame(b"x" * size) == head + b"x" * size
+
 
 # Private: `_wires`, `_calls`, `_waiting`, `_last`, `_settle_bytes`: how far the bridge has got; `_response`: bytes that
 # the client library would not send.

@@ -17,6 +17,7 @@ from bridge.access.put_gate import PutGate, Ticket
 from bridge.access.quota_guard import PastLimit, QuotaGuard
 from bridge.contract.errors import QueuebellError
 from bridge.http.azure import cors
+from bridge.http.azure.accounts import EMULATOR_ACCOUNT
 from bridge.http.azure.auth import AccountPrincipals, SignatureAuthorizer
 from bridge.http.azure.errors import AzureError, busy, translated
 from bridge.http.azure.exchange import Operation, Reply, Request, Resource, version_of
@@ -27,7 +28,6 @@ from bridge.http.server.guard import from_foreign_page
 from bridge.http.server.room import AnswerRoom
 from bridge.queues.served import ServedStore
 
-EMULATOR_ACCOUNT = "devstoreaccount1"
 TIMEOUT_S_MAX = 30
 
 _CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")

@@ -39,15 +39,15 @@ def wrap(owner: Any, name: str, marks: Marks, mark: str, *, after: bool = False,
 def service(marks: Marks) -> None:
     """The bridge's process: from a request's bytes to a wake's."""
     from bridge.contract.wire import Wake
-    from bridge.http.api.native import NativeApi
+    from bridge.http.api import queues
     from bridge.http.server.connection import Connection
-    from bridge.http.wire.wire import Wire
+    from bridge.http.wire import Wire
     from bridge.queues.embedded.committer import Committer
     from bridge.queues.embedded.sqlite import SqliteStore
     from bridge.queues.embedded.state import State
 
     wrap(Connection, "data_received", marks, "bytes")
-    wrap(NativeApi, "put", marks, "parsed")
+    wrap(queues, "messages_of", marks, "parsed", after=True)
     wrap(Committer, "run", marks, "taken")
     wrap(State, "flush", marks, "written", after=True)
     wrap(State, "commit", marks, "on the disk", after=True)

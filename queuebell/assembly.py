@@ -27,13 +27,10 @@ from bridge.contract.address import is_http, is_loopback
 from bridge.contract.errors import ConfigurationError
 from bridge.http.api.app import WebServer
 from bridge.http.azure.accounts import principals_of, read_accounts
-from bridge.http.azure.auth import SignatureAuthorizer
+from bridge.http.azure.auth import AccountPrincipals, SignatureAuthorizer
 from bridge.http.azure.front import AzureFront
-from bridge.http.azure.principals import AccountPrincipals
 from bridge.http.azure.records import JsonRecords, NoRecords
-from bridge.http.azure.relay.endpoint import read_endpoint
-from bridge.http.azure.relay.limits import AccountLimits
-from bridge.http.azure.relay.server import RelayServer, relay_settings
+from bridge.http.azure.relay import AccountLimits, RelayServer, read_endpoint, relay_settings
 from bridge.http.azure.server import AzureServer, front_settings
 from bridge.http.server.http_server import HttpServer
 from bridge.http.server.settings import WebSettings

@@ -33,7 +33,7 @@ OPENED_IN = {
 SERVERS = {
     "bridge.http.api.app.WebServer",
     "bridge.http.azure.server.AzureServer",
-    "bridge.http.azure.relay.server.RelayServer",
+    "bridge.http.azure.relay.RelayServer",
 }
 
 SOCKETS = "bridge.http.server.sockets"
@@ -118,7 +118,7 @@ COMPARED = {
     ("bridge.storage.claim_check", "hashlib.sha256(body).hexdigest() != claim.sha256"): "of a body that was fetched",
 }
 """Comparisons whose time tells nothing of a secret, and why."""
-CONSTANT = {"bridge.http.azure.signature", "bridge.service.channels.brokered"}
+CONSTANT = {"bridge.http.azure.auth", "bridge.service.channels.brokered"}
 """Where secrets are compared: in constant time. A key is looked up by its hash, which nobody can choose."""
 
 

@@ -105,7 +105,7 @@ def test_each_check_can_fail(check: Check, file: str, text: str, tmp_path: pathl
 
 
 OURS = ("bridge", "listeners", "queuebell")
-ROOM = "bridge/queues/aiohttp_private/"
+ROOM = "bridge/http/server/aiohttp_private.py"
 PUBLIC = {"_asdict", "_exit", "_meta", "_replace"}
 """Documented, underscore or not: of named tuples, `os` and Django."""
 AIOHTTP = {"aiohttp", "aiohttp.abc", "aiohttp.web"}

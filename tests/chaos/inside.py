@@ -80,7 +80,7 @@ def tomorrow() -> None:
     """Speak as a later version may."""
     from bridge.brokers import wire as listeners
     from bridge.contract import framing, wire
-    from bridge.http.wire import wire as bridges
+    from bridge.http import wire as bridges
 
     def encode(frame: Any) -> bytes:
         # A key that nobody knows, with a value of a shape that no field has.

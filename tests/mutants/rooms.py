@@ -56,17 +56,13 @@ ROOMS: Final = (
     ),
     _room(
         "azure",
-        " ".join(
-            f"bridge/http/azure/{name}.py" for name in ("accounts", "address", "auth", "policies", "sas", "signature")
-        ),
+        " ".join(f"bridge/http/azure/{name}.py" for name in ("accounts", "auth", "exchange", "records")),
         "bridge/http/azure/test_auth.py bridge/http/azure/test_policies.py bridge/http/azure/test_sas.py",
         marks=AT_LENGTH,
     ),
     _room(
         "webhooks",
-        " ".join(
-            f"bridge/http/webhooks/{name}.py" for name in ("addresses", "handshake", "rules", "settings", "signing")
-        ),
+        " ".join(f"bridge/http/webhooks/{name}.py" for name in ("addresses", "rules", "settings")),
         "bridge/http/webhooks/test_rules.py",
         marks=AT_LENGTH,
     ),
@@ -108,7 +104,7 @@ ROOMS: Final = (
         "access",
         "bridge/access/*.py",
         "bridge/access bridge/http/page/test_login.py bridge/http/api/test_access.py bridge/http/api/test_limits.py "
-        "bridge/http/azure/test_auth.py bridge/http/server/overload",
+        "bridge/http/azure/test_auth.py bridge/http/server",
     ),
     _room(
         "holding",
@@ -137,18 +133,19 @@ ROOMS: Final = (
         "bridge/http/webhooks bridge/triggers services/test_cluster_crossed.py listeners/session queuebell/command",
         marks=WITH_SYSTEM,
     ),
-    _room("openapi", "bridge/http/api/openapi/*.py", "reference"),
     _room(
         "api",
         "bridge/http/api/*.py",
         "bridge/http/api bridge/http/server bridge/service bridge/queues/test_http.py reference/test_openapi.py",
         f"{_QUEUES}::TestHttpStore",
     ),
-    _room("wire", "bridge/http/wire/*.py bridge/contract/calls.py", "bridge/http/wire bridge/brokers/test_wire.py"),
+    _room(
+        "wire", "bridge/http/wire.py bridge/contract/calls.py", "bridge/http/test_wire.py bridge/brokers/test_wire.py"
+    ),
     _room("page", "bridge/http/page/*.py", "bridge/http/page bridge/http/api/test_access.py"),
     _room(
         "server",
-        "bridge/http/server/**/*.py bridge/queues/aiohttp_private/*.py bridge/http/__init__.py",
+        "bridge/http/server/*.py bridge/http/__init__.py",
         "bridge/http/server bridge/http/azure bridge/http/api bridge/service/test_embedded_feed.py "
         "queuebell/test_many_addresses.py",
     ),

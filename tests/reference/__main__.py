@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import yaml
 
-from bridge.http.api.openapi.document import described
 from tests.reference import asyncapi
+from tests.reference.openapi.document import described
 from tests.support.command import ROOT
 
 OPENAPI: Final = ROOT / "docs" / "reference" / "openapi.yaml"
+SERVED: Final = ROOT / "bridge" / "http" / "api" / "openapi.json"
 ASYNCAPI: Final = ROOT / "docs" / "reference" / "asyncapi.yaml"
 
 
@@ -36,6 +38,7 @@ def written(document: dict[str, Any], title: str) -> str:
 
 FILES: Final[dict[Path, Callable[[], str]]] = {
     OPENAPI: lambda: written(described(), "Every call of a bridge over HTTP."),
+    SERVED: lambda: msgspec.json.encode(described()).decode(),
     ASYNCAPI: lambda: written(asyncapi.described(), "The buses of a bridge, its sessions and its channels of wakes."),
 }
 

@@ -35,13 +35,13 @@ from bridge.contract.wire import (
     Welcome,
     WireFrame,
 )
-from bridge.http.api.lasting import EVENT_STREAM
-from bridge.http.api.openapi.document import VERSION
-from bridge.http.api.openapi.operations import EVENT_SCHEMAS
-from bridge.http.api.openapi.schemas import Json, Words, components, reference, said
-from bridge.http.api.openapi.words import BASE64, HEADERS, INSTANCE, MOMENT, REFERENCE, WORDS
+from bridge.http.api.event_stream import EVENT_STREAM
 from bridge.http.server.settings import WebSettings
 from bridge.triggers.intake import Bridged
+from tests.reference.openapi.document import VERSION
+from tests.reference.openapi.operations import EVENT_SCHEMAS
+from tests.reference.openapi.schemas import Json, Words, components, reference, said
+from tests.reference.openapi.words import BASE64, HEADERS, INSTANCE, MOMENT, REFERENCE, WORDS
 
 BOOT: Final = "0f" * 16
 WORKER: Final = "a1" * 16
@@ -404,7 +404,7 @@ FRAME_WORDS: Final[Words] = {
         "heard": _HEARD,
     },
 }  # fmt: skip
-"""As `bridge.http.api.openapi.words`, for frames."""
+"""As `tests.reference.openapi.words`, for frames."""
 
 UP: Final[tuple[type[msgspec.Struct], ...]] = get_args(UpFrame)
 DOWN: Final[tuple[type[msgspec.Struct], ...]] = get_args(DownFrame)

@@ -14,8 +14,8 @@ import jsonschema_rs
 import pytest
 
 from bridge.brokers.wire import WireUser
-from bridge.http.api.openapi.document import described
-from bridge.http.server.problem import PROBLEM_TYPE
+from bridge.http.server.answer import PROBLEM_TYPE
+from tests.reference.openapi.document import described
 
 
 class Exchange(NamedTuple):

@@ -15,13 +15,13 @@ import pytest
 from bridge.access.grants import Verb
 from bridge.contract.errors import STATUS_BY_CODE
 from bridge.http.api.app import WebServer
-from bridge.http.api.openapi.refusals import MEANINGS
 from bridge.http.api.routes import Routes
 from bridge.http.server.settings import WebSettings
 from bridge.queues.http.store import HttpStore
 from bridge.service.bridge import Bridge
 from tests.reference.__main__ import FILES, OPENAPI
 from tests.reference.exchange import DOCUMENT, Exchange, watch
+from tests.reference.openapi.refusals import MEANINGS
 from tests.support.command import ROOT
 from tests.support.processes import environment
 from tests.support.web import JSON, Reply, request, serving

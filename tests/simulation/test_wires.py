@@ -18,7 +18,7 @@ from bridge.brokers import wire as wires
 from bridge.brokers.wire import NotSent
 from bridge.contract.errors import StoreUnavailable, UnknownOutcome
 from bridge.http.api.app import WebServer
-from bridge.http.api.native import NativeApi
+from bridge.http.api.queues import QueueRoutes
 from bridge.http.server import http_server
 from bridge.http.server.settings import WebSettings
 from bridge.queues.http.session import Fallback
@@ -182,13 +182,13 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_done_twice(seed: int, monke
 
     chance = random.Random(seed)
     for name in ("put", "put_once"):
-        real = getattr(NativeApi, name)
+        real = getattr(QueueRoutes, name)
 
         async def slow(*given: Any, real: Any = real) -> Any:
             await asyncio.sleep(chance.random() * 0.3)
             return await real(*given)
 
-        monkeypatch.setattr(NativeApi, name, slow)
+        monkeypatch.setattr(QueueRoutes, name, slow)
     monkeypatch.setattr(wires, "WITHOUT_S", 1.0)
     monkeypatch.setattr(http_server, "listen", listen)
     monkeypatch.setattr(Fallback, "ask", nothing)

@@ -19,9 +19,8 @@ from aiohttp import web
 
 from bridge.access.access_watch import AccessWatch
 from bridge.http.azure.accounts import read_accounts
-from bridge.http.azure.auth import SignatureAuthorizer
+from bridge.http.azure.auth import AccountPrincipals, SignatureAuthorizer
 from bridge.http.azure.front import AzureFront
-from bridge.http.azure.principals import AccountPrincipals
 from bridge.http.azure.records import JsonRecords, NoRecords
 from bridge.http.azure.server import AzureServer, front_settings
 from bridge.http.server.settings import WebSettings

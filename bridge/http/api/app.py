@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import importlib.resources
 import logging
 from typing import TYPE_CHECKING
 
 from bridge.contract.calls import CARRIES, SERVICE_ABLE_HEADER
 from bridge.contract.errors import STATUS_BY_CODE, QueuebellError
-from bridge.http.api.health import HealthRoutes
-from bridge.http.api.ingress import TriggerIngress
 from bridge.http.api.queues import QueueRoutes
 from bridge.http.api.routes import Routes, refusal_of
 from bridge.http.api.sse import EventStreams
 from bridge.http.api.state import Rows, StateRoutes, Subjects
+from bridge.http.api.triggers import TriggerRoutes
+from bridge.http.page.assets import PageRoutes
+from bridge.http.page.dead_letters import DeadLetterRoutes
 from bridge.http.page.feed import Feed
-from bridge.http.page.graves import GraveRoutes
 from bridge.http.page.login import LoginRoutes
-from bridge.http.page.shown import PageRoutes
-from bridge.http.server.accepting import Tls
-from bridge.http.server.answer import Answer, refuse
+from bridge.http.server.answer import Answer, Refusal, refuse
 from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.connection import ConnectionServer
 from bridge.http.server.guard import Guard
 from bridge.http.server.http_server import HttpServer
-from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
-from bridge.http.wire.wires import Wires
+from bridge.http.server.sockets import Tls
+from bridge.http.wire import Wires
 from bridge.queues.served import ServedStore
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class WebServer(HttpServer):
-    """Serves a bridge over HTTP; with ``access`` only to whom it names, and to nobody else."""
+    """Serves a bridge over HTTP; with ``access`` only to its principals."""
 
     name = "listen"
     log = logging.getLogger("queuebell.web")
@@ -54,15 +54,14 @@ class WebServer(HttpServer):
         self._bridge = bridge
         self._authorizer = Authorizer(access, bridge.emit)
         self.plain: list[Rows] = []
-        """What tells of plain subscribers elsewhere (webhooks, subjects), for ``GET /v1/listeners``; set it before
-        `start`."""
+        """Return further plain subscribers (webhooks, subjects) for ``GET /v1/listeners``; set before `start`."""
         self.subjects: list[Subjects] = []
-        """What tells of subjects and topics that carry wakes, for ``explain``; set it before `start`."""
+        """Return subjects and topics that carry wakes, for ``explain``; set before `start`."""
         self.beside: list[ServedStore] = []
-        """Stores of workers, whose dead letters are shown as well; set it before `start`. They are closed with this."""
+        """Stores of workers whose dead letters are shown too; set before `start`, closed by `stop`."""
         self._streams: EventStreams | None = None
         self._feed: Feed | None = None
-        self._graves: GraveRoutes | None = None
+        self._dead_letters: DeadLetterRoutes | None = None
         self._wires: Wires | None = None
 
     async def stop(self) -> None:
@@ -72,8 +71,8 @@ class WebServer(HttpServer):
         for answers in (self._streams, self._feed):
             if answers is not None:
                 answers.close()
-        if self._graves is not None:
-            await self._graves.stop()
+        if self._dead_letters is not None:
+            await self._dead_letters.stop()
         for store in self.beside:
             await store.close()
         await super().stop()
@@ -83,28 +82,27 @@ class WebServer(HttpServer):
         guard = Guard(self.settings, asyncio.get_running_loop().time, "http" if self._tls is None else "https")
         authorizer = self._authorizer
         routes = Routes(guard, authorizer)
-        TriggerIngress(self._bridge, guard, authorizer).add_to(routes)
+        TriggerRoutes(self._bridge, guard, authorizer).add_to(routes)
         QueueRoutes(self._bridge, guard, authorizer, server.unread).add_to(routes)
         streams = self._streams = EventStreams(self._bridge, self.settings, authorizer)
         streams.add_to(routes)
         plain = (streams.rows, *self.plain)
         StateRoutes(self._bridge, plain, self.subjects).add_to(routes)
-        graves = self._graves = GraveRoutes(self._bridge, authorizer, self.beside)
-        graves.add_to(routes)
-        feed = self._feed = Feed(self._bridge, self.settings, authorizer, plain, self.subjects, graves.run_of)
+        dead_letters = self._dead_letters = DeadLetterRoutes(self._bridge, authorizer, self.beside)
+        dead_letters.add_to(routes)
+        feed = self._feed = Feed(self._bridge, self.settings, authorizer, plain, self.subjects, dead_letters.run_of)
         feed.add_to(routes)
         PageRoutes().add_to(routes)
         LoginRoutes(authorizer.access, self._bridge.emit).add_to(routes)
-        HealthRoutes(self._bridge).add_to(routes)
-        wires = self._wires = Wires(self._bridge, routes, authorizer, self._told)
+        wires = self._wires = Wires(self._bridge, routes, authorizer, self._error_answer)
         wires.add_to(routes)
         routes.add("GET", "/openapi.json", None, self._described)
         self._serve = routes.serve
 
     def _refused(self, request: BaseRequest, error: Exception) -> Answer:
-        return self._told(error)
+        return self._error_answer(error)
 
-    def _told(self, error: Exception) -> Answer:
+    def _error_answer(self, error: Exception) -> Answer:
         refusal = refusal_of(error)
         if refusal is None:
             refusal = self._failed(error)
@@ -114,12 +112,9 @@ class WebServer(HttpServer):
         return refuse(refusal)
 
     async def _described(self, request: BaseRequest, _: str) -> Answer:
-        # Made once, and beside the loop: it takes a while for which no wake should wait.
-        return Answer(200, await asyncio.to_thread(_description))
+        return Answer(200, _description())
 
 
+@functools.cache
 def _description() -> bytes:
-    # Imported late: only who asks for it needs it.
-    from bridge.http.api.openapi.document import document
-
-    return document()
+    return (importlib.resources.files(__package__) / "openapi.json").read_bytes()

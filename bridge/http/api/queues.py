@@ -1,28 +1,64 @@
-"""The queue service's routes: HTTP around `bridge.http.api.native`."""
+"""The queue service as JSON (docs/http.md): each route decodes a request, calls the store and encodes the answer.
+
+The store checks the values of a request (`bridge.queues.limits`) before it looks for the queue: a faulty request to a
+missing queue reports its fault first. Errors never repeat the input.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from bridge.access.grants import Verb
-from bridge.access.quota_guard import QuotaGuard
+from bridge.access.quota_guard import QuotaGuard, Row, listed
 from bridge.contract.calls import ABLE_HEADER, STORE_HEADER
-from bridge.contract.errors import StoreError, Unsupported
-from bridge.http.api.ingress import refuse_while_draining
-from bridge.http.api.native import NativeApi, creates, message_of, messages_of
-from bridge.http.api.routes import Route, Routes, key_of, only_query_of, query_of
-from bridge.http.server.answer import Answer
+from bridge.contract.errors import BadInput, StoreError, Unsupported
+from bridge.contract.event import well_formed
+from bridge.contract.times import rfc3339
+from bridge.contract.unknown import in_plain_words
+from bridge.http.api.routes import Route, Routes, Unread, key_of, number, only_query_of, query_of
+from bridge.http.api.triggers import refuse_while_draining
+from bridge.http.server.answer import Answer, Refusal
 from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.body import admitted_body, announced, has_body, is_json, media_type, read_body, require_json
+from bridge.http.server.body import admitted_body, announced, is_json, media_type, read_body, require_json
 from bridge.http.server.guard import Guard
-from bridge.http.server.overload.answer_room import AnswerRoom
-from bridge.http.server.problem import Refusal
-from bridge.queues.base import BODY_BYTES_MAX, NewMessage
+from bridge.http.server.room import AnswerRoom, Share
+from bridge.queues.base import (
+    BATCH_MAX,
+    BODY_BYTES_MAX,
+    DELAY_MS_MAX,
+    NEVER,
+    TTL_S_MAX,
+    Claim,
+    Extend,
+    NewMessage,
+    Release,
+    Settled,
+    Settlement,
+    StoredMessage,
+)
+from bridge.queues.http.shapes import (
+    CreateRequest,
+    ExtendItem,
+    Message,
+    Outcome,
+    PauseRequest,
+    PeekAnswer,
+    PutAnswer,
+    PutItem,
+    PutRequest,
+    ReceiveAnswer,
+    ReceiveRequest,
+    SettleAnswer,
+    SettleRequest,
+)
 from bridge.queues.http.store import MESSAGE_TYPE, differences
-from bridge.service.state.answers import QueueState
+from bridge.queues.served import NoRoom
+from bridge.service.state.answers import QueueNames, QueueState
 from bridge.service.state.content import now_counted
 
 if TYPE_CHECKING:
@@ -31,25 +67,42 @@ if TYPE_CHECKING:
     from bridge.http.server.call import Caller
     from bridge.service.bridge import Bridge
 
+T = TypeVar("T")
+R = TypeVar("R", bound=msgspec.Struct)
+
 BULK_BYTES_MAX = 3 * 1024 * 1024
 SMALL_BYTES_MAX = 64 * 1024
+PAGE_MAX = 1000
+PEEK_BYTES_MAX = 4 * 1024 * 1024
+"""Of one answer to a peek; 32 of the largest bodies take less unless nearly everything is escaped."""
+_list_prefix = re.compile(r"[A-Za-z0-9_/-]{0,161}").fullmatch
 
+
+_put = msgspec.json.Decoder(PutRequest)
+_put_item = msgspec.json.Decoder(PutItem)
+_receive = msgspec.json.Decoder(ReceiveRequest)
+_settle = msgspec.json.Decoder(SettleRequest)
+_create = msgspec.json.Decoder(CreateRequest)
+_pause = msgspec.json.Decoder(PauseRequest)
 _encode = msgspec.json.Encoder().encode
+_DEFAULT_RECEIVE = ReceiveRequest()
+_OK = Outcome(True)
 
 
 class QueueRoutes:
-    """docs/http.md, call by call."""
+    """The routes of docs/http.md."""
 
     def __init__(self, bridge: Bridge, guard: Guard, authorizer: Authorizer, room: AnswerRoom) -> None:
         self._bridge = bridge
         self._guard = guard
         self._authorizer = authorizer
-        self._api = NativeApi(bridge.store, room)
+        self._store = bridge.store
+        self._room = room
         self._within = QuotaGuard(bridge.store, authorizer.access)
         self._gate = bridge.gate
 
     def add_to(self, routes: Routes) -> None:
-        """Put the routes into the table."""
+        """Add the routes."""
         queue = "/v1/queues/{queue}"
         for method, path, verb, route in (
             ("GET", "/v1/queues", Verb.LOOK, self.list),
@@ -72,19 +125,19 @@ class QueueRoutes:
             if not getattr(request, "settles", False) and (wait := self._guard.seconds_to_wait(request)):
                 if route in (self.put, self.put_once):
                     self._gate.count("rate")
-                raise Refusal("too_many_requests", "slow down", retry_after=wait, close=has_body(request))
+                raise Refusal("too_many_requests", "slow down", retry_after=wait, close=request.body_exists)
             return await route(request, queue)
 
         limited = within_rate if self._guard.limits_rates else route
         if self._bridge.own is not None:
             return limited
 
-        differs = differences(self._bridge.store.capabilities)
+        differs = differences(self._store.capabilities)
 
         async def named(request: Caller, queue: str) -> Answer | StreamResponse:
             answer = await limited(request, queue)
             if queue and isinstance(answer, Answer):
-                answer.add_header(STORE_HEADER, self._bridge.store.fingerprint(queue))
+                answer.add_header(STORE_HEADER, self._store.fingerprint(queue))
                 if differs:
                     answer.add_header(ABLE_HEADER, differs)
             return answer
@@ -96,7 +149,7 @@ class QueueRoutes:
         return self._within.waiting(principal, 0 if principal is None else announced(request, most))
 
     async def put(self, request: Caller, queue: str) -> Answer:
-        """Put messages; that is its own trigger."""
+        """Put messages, which also triggers the queue."""
         refuse_while_draining(self._bridge)
         query = only_query_of(request, "create")
         json = is_json(request)
@@ -104,17 +157,21 @@ class QueueRoutes:
             raw, ticket = await admitted_body(request, BULK_BYTES_MAX, self._gate)
             try:
                 messages = messages_of(raw) if json else (NewMessage(raw),)
-                self._authorizer.put(request, len(messages))
+                self._authorizer.count_messages(request, len(messages))
                 async with self._within.making(self._authorizer.principal(request), queue, creates(query)):
-                    made = await self._api.put(queue, messages, query)
+                    if creates(query):
+                        receipts = await self._store.put(queue, messages)
+                    else:
+                        # `create=False` would also look for similar names, which is expensive if it is repeated.
+                        receipts = (await self._store.put_existing(queue, messages)).answer
             except BaseException:
                 self._gate.drop(ticket)
                 raise
             self._gate.end(ticket)
-            return Answer(201, made)
+            return Answer(201, _encode(PutAnswer(receipts)))
 
     async def put_once(self, request: Caller, queue: str) -> Answer:
-        """Put the one message that the path names, unless it was put before."""
+        """Put one message under the id in the path, unless it was put before."""
         refuse_while_draining(self._bridge)
         key = key_of(request)
         json = media_type(request) == MESSAGE_TYPE
@@ -130,64 +187,122 @@ class QueueRoutes:
             try:
                 message = message_of(raw, query, json)
                 async with self._within.making(self._authorizer.principal(request), queue, creates(query)):
-                    made = await self._api.put_once(queue, key, query, message)
+                    receipt = await self._store.put_once_plainly(queue, key, message, creates(query))
             except BaseException:
                 self._gate.drop(ticket)
                 raise
             self._gate.end(ticket)
-        if made is None:
+        if receipt is None:
             return Answer(204)
-        answer = Answer(201, made)
+        answer = Answer(201, _encode(PutAnswer([receipt])))
         answer.add_header("Location", f"/v1/queues/{queue}/messages/{key}")
         return answer
 
     async def receive(self, request: Caller, queue: str) -> Answer:
-        """Take messages."""
-        return Answer(200, await self._api.receive(queue, await _optional_json(request)))
+        """Receive messages; an empty request has the defaults."""
+        raw = await _optional_json(request)
+        asked = _decode(_receive, raw) if raw else _DEFAULT_RECEIVE
+        with self._room.share() as share:
+            received = await _read(
+                share,
+                lambda: self._store.receive(
+                    queue, asked.max, asked.visibility_timeout_s, source=asked.wake_source, room=share
+                ),
+            )
+            answer = _encode(
+                ReceiveAnswer(
+                    [_message(m) for m in received.messages],
+                    received.depth,
+                    received.next_visible_in_ms,
+                    received.next_delayed_in_ms,
+                    received.blocked or msgspec.UNSET,
+                    received.depth_is_least or msgspec.UNSET,
+                    received.counts or msgspec.UNSET,
+                )
+            )
+            # Escaped text may be six times as long.
+            if self._room.fits(len(answer)):
+                return Answer(200, answer)
+        self._store.reclaim(queue, [Claim(m.id, m.pop_receipt) for m in received.messages])
+        raise _unread()
 
     async def settle(self, request: Caller, queue: str) -> Answer:
         """Delete, release and extend."""
         require_json(request)
-        return Answer(200, await self._api.settle(queue, await read_body(request, BULK_BYTES_MAX)))
+        asked = _decode(_settle, await read_body(request, BULK_BYTES_MAX))
+        settlement = Settlement(
+            asked.delete,
+            [Release(item.id, item.pop_receipt, item.after_ms, item.uncounted) for item in asked.release],
+            [_extend(item) for item in asked.extend],
+        )
+        settled = await self._store.settle(queue, settlement)
+        answer = SettleAnswer(_outcomes(settled.delete), _outcomes(settled.release), _outcomes(settled.extend))
+        return Answer(200, _encode(answer))
 
     async def peek(self, request: Caller, queue: str) -> Answer:
-        """Look without taking."""
-        return Answer(200, await self._api.peek(queue, query_of(request)))
+        """Return messages without receiving them: at least one, fewer than asked for if the answer would be long."""
+        limit = number(query_of(request), "max", 1, BATCH_MAX, BATCH_MAX)
+        with self._room.share() as share:
+            found = await _read(share, lambda: self._store.peek(queue, limit, room=share))
+            parts: list[msgspec.Raw] = []
+            size = 0
+            for message in found:
+                part = _encode(_message(message, seen=True))
+                if parts and size + len(part) > PEEK_BYTES_MAX:
+                    break
+                size += len(part)
+                parts.append(msgspec.Raw(part))
+            return Answer(200, _encode(PeekAnswer(parts)))
 
     async def clear(self, request: Caller, queue: str) -> Answer:
         """Remove all messages."""
-        await self._api.clear(queue)
+        await self._store.clear(queue)
         return Answer(204)
 
     async def pause(self, request: Caller, queue: str) -> Answer:
-        """Give nothing out from now on."""
-        await self._api.pause(queue, await _optional_json(request), True)
-        return Answer(204)
+        """Stop delivering messages."""
+        return await self._pause(request, queue, True)
 
     async def resume(self, request: Caller, queue: str) -> Answer:
-        """Give out again, and wake whoever waits."""
-        await self._api.pause(queue, await _optional_json(request), False)
+        """Deliver messages again, and wake waiting workers."""
+        return await self._pause(request, queue, False)
+
+    async def _pause(self, request: Caller, queue: str, paused: bool) -> Answer:
+        if raw := await _optional_json(request):
+            _decode(_pause, raw)
+        await self._store.pause(queue, paused)
         return Answer(204)
 
     async def create(self, request: Caller, queue: str) -> Answer:
-        """Make a queue."""
+        """Create a queue."""
         raw = await _optional_json(request)
         async with self._within.making(self._authorizer.principal(request), queue):
-            return Answer(201 if await self._api.create(queue, raw) else 204, media="")
+            metadata = _decode(_create, raw).metadata if raw else None
+            return Answer(201 if await self._store.create(queue, metadata) else 204, media="")
 
     async def delete(self, request: Caller, queue: str) -> Answer:
-        """Remove a queue."""
-        await self._api.delete(queue)
+        """Delete a queue."""
+        await self._store.delete(queue)
         return Answer(204)
 
     async def list(self, request: Caller, _: str) -> Answer:
-        """List queues, one page: of those that the sender may see."""
-        return Answer(200, await self._api.queues(query_of(request), self._authorizer.seen(request)))
+        """List one page of the queues that the sender may see."""
+        query = query_of(request)
+        prefix, after = query.get("prefix", ""), query.get("after", "")
+        if _list_prefix(prefix) is None or _list_prefix(after) is None:
+            raise BadInput("bad_parameter", "prefix and after must be parts of a queue reference")
+        limit = number(query, "limit", 1, PAGE_MAX, PAGE_MAX)
+
+        async def read(prefix: str, after: str, limit: int) -> list[Row]:
+            return [(name, {}) for name in await self._store.queues(prefix, after, limit)]
+
+        found, following = await listed(read, self._authorizer.visible(request), prefix, after, limit)
+        return Answer(200, _encode(QueueNames([name for name, _ in found], following)))
 
     async def describe(self, request: Caller, queue: str) -> Answer:
-        """Say how a queue stands."""
-        store = self._bridge.store
-        described = self._bridge.describe(queue, lambda name: self._authorizer.sees(request, name))
+        """Return the state of a queue."""
+        store = self._store
+        described = self._bridge.describe(queue, lambda name: self._authorizer.can_see(request, name))
         if described is None and self._bridge.own is None and await store.exists(queue):
             described = QueueState(queue=queue)
         if described is None:
@@ -196,13 +311,13 @@ class QueueRoutes:
             depth = await store.depth(queue)
             counts = None if depth is None else await store.counts(queue)
             if self._bridge.own is None and depth is not None and store.capabilities.pause:
-                # Whichever bridge was told of the pause: the engine alone knows.
+                # Another bridge may have paused it: only the store knows.
                 described = msgspec.structs.replace(described, paused=await store.paused(queue))
         except (StoreError, Unsupported):
-            # While the file is broken, what the bridge knew last is better than nothing; and without a store it is all.
+            # The last known state is better than none while the file is broken, and all there is without a store.
             return Answer(200, _encode(described))
         if depth is not None and (described.depth_age_ms is None or self._bridge.own is None):
-            # What listeners counted elsewhere stands. The bridge's own picture is as of the last commit; a lease may
+            # Counts from workers of an external store stay. The bridge's own are as of the last commit; leases may
             # have lapsed since.
             described = now_counted(described, depth, counts, self._bridge.scheduler.engine_kind)
         elif self._bridge.own is None:
@@ -211,8 +326,97 @@ class QueueRoutes:
 
 
 async def _optional_json(request: Caller) -> bytes:
-    # `curl -X POST` without a body means the defaults, whatever Content-Type it says.
-    if not has_body(request):
+    # `curl -X POST` without a body means the defaults, whatever its Content-Type.
+    if not request.body_exists:
         return b""
     require_json(request)
     return await read_body(request, SMALL_BYTES_MAX)
+
+
+def messages_of(raw: bytes) -> list[NewMessage]:
+    """Decode the messages of a put in JSON."""
+    return [_new_message(item) for item in _decode(_put, raw).messages]
+
+
+def message_of(raw: bytes, query: Mapping[str, str], json: bool) -> NewMessage:
+    """Return the one message of a put, from the raw body or from JSON; the query has priority."""
+    message = _new_message(_decode(_put_item, raw)) if json else NewMessage(raw)
+    delay = number(query, "visible_after_ms", 0, DELAY_MS_MAX, message.visible_after_ms)
+    never = query.get("ttl_s") == str(NEVER)
+    ttl = NEVER if never else number(query, "ttl_s", 1, TTL_S_MAX, message.ttl_s)
+    return NewMessage(message.body, delay, ttl, message.headers)
+
+
+def creates(query: Mapping[str, str]) -> bool:
+    """Return whether a put creates a missing queue; raises `BadInput` for anything but ``true`` and ``false``."""
+    text = query.get("create", "true")
+    if text not in ("true", "false"):
+        raise BadInput("bad_parameter", "create must be true or false")
+    return text == "true"
+
+
+async def _read(share: Share, ask: Callable[[], Awaitable[T]]) -> T:
+    try:
+        return await share.reading(ask)
+    except NoRoom:
+        raise _unread() from None
+
+
+def _unread() -> Unread:
+    return Unread("too many answers wait for slow clients; nothing was received, try again")
+
+
+def _decode(decoder: msgspec.json.Decoder[R], raw: bytes) -> R:
+    # No check of depth: no field nests, and an unknown one is refused before its value is read.
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        if well_formed(raw):
+            raise BadInput("bad_parameter", in_plain_words(error, decoder.type)) from None
+        raise BadInput("bad_json", "the body is not one JSON document in UTF-8") from None
+    # UnicodeDecodeError is not a DecodeError.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadInput("bad_json", "the body is not one JSON document in UTF-8") from None
+
+
+def _message(message: StoredMessage, *, seen: bool = False) -> Message:
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    binary: bytes | msgspec.UnsetType = msgspec.UNSET
+    try:
+        text = message.body.decode()
+    except UnicodeDecodeError:
+        binary = message.body
+    return Message(
+        id=message.id,
+        pop_receipt=msgspec.UNSET if seen else message.pop_receipt,
+        body=text,
+        body_base64=binary,
+        dequeue_count=message.dequeue_count,
+        inserted_at=rfc3339(message.inserted_at),
+        expires_at=None if message.expires_at is None else rfc3339(message.expires_at),
+        key=message.key,
+        headers=message.headers,
+    )
+
+
+def _new_message(item: PutItem) -> NewMessage:
+    body = _body(item.body, item.body_base64)
+    if body is None:
+        raise BadInput("bad_parameter", "a message must have either body or body_base64")
+    return NewMessage(body, item.visible_after_ms, item.ttl_s, item.headers)
+
+
+def _extend(item: ExtendItem) -> Extend:
+    return Extend(item.id, item.pop_receipt, item.visibility_timeout_s, _body(item.body, item.body_base64))
+
+
+def _body(text: str | None, binary: bytes | None) -> bytes | None:
+    if text is None:
+        return binary
+    if binary is not None:
+        raise BadInput("bad_parameter", "a message must have either body or body_base64")
+    return text.encode()
+
+
+def _outcomes(settled: Sequence[Settled]) -> list[Outcome]:
+    return [_OK if s.ok and s.pop_receipt is None else Outcome(s.ok, s.pop_receipt, s.code) for s in settled]

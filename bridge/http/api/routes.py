@@ -1,14 +1,14 @@
-"""From a request's method and path to what serves it.
+"""The table of routes: from a request's method and path to the function that serves it.
 
-Our own few lines rather than aiohttp's router: its resources match by regular expression, its middlewares wrap each
-call, and its own refusals are neither JSON nor free of the input. A route is a function of request and queue.
+aiohttp's router matches by regular expressions and wraps each call in middlewares; its refusals are not JSON and repeat
+the input. A route here is a function of request and queue.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, unquote
 
@@ -27,11 +27,9 @@ from bridge.contract.errors import (
     Unsupported,
 )
 from bridge.contract.names import reference
-from bridge.http.api.native import Unread
-from bridge.http.server.answer import UNREAD_RETRY_S, Answer
+from bridge.http.server.answer import UNREAD_RETRY_S, Answer, Refusal, code_for_status
 from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.guard import Guard, origin_form
-from bridge.http.server.problem import Refusal, code_for_status
 from bridge.queues.base import is_key
 from bridge.queues.limits import KEY_FORM
 
@@ -45,9 +43,14 @@ Methods = dict[str, tuple[Route, Verb | None, bool]]
 
 TRIGGERS = "/v1/triggers"
 _KNOWN_MAX = 4096
+_number = re.compile(r"[0-9]{1,10}", re.ASCII).fullmatch
 
 # Text whose percent signs all begin two hexadecimal digits; `unquote` would leave others as they are.
 _encoded = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*").fullmatch
+
+
+class Unread(StoreUnavailable):
+    """An answer is too large while clients leave others unread; nothing was done, or it was undone."""
 
 
 class Routes:
@@ -61,12 +64,12 @@ class Routes:
         # (what stands before the reference, what stands after it) -> methods
         self._of_queues: dict[tuple[str, str], Methods] = {}
         self._known: dict[str, tuple[Methods, str]] = {}
-        """By target, of those without a query or an id: nearly all come again."""
+        """By target, without a query or an id: nearly all are repeated."""
 
     def add(self, method: str, path: str, verb: Verb | None, route: Route, *, call: bool = False) -> None:
-        """Serve ``method`` at ``path`` for whoever has ``verb``; None is for everybody. ``call``: over wires as well.
+        """Serve ``method`` at ``path`` to senders with ``verb``; None is for everybody. ``call``: over WebSockets too.
 
-        ``{queue}`` in it stands for the two tokens of a reference, ``{id}`` at its end for what `key_of` reads.
+        ``{queue}`` is the two tokens of a reference, ``{id}`` at the end what `key_of` reads.
         """
         if "{queue}" in path:
             head, _, tail = path.partition("{queue}")
@@ -78,12 +81,12 @@ class Routes:
             methods["HEAD"] = (route, verb, False)
 
     async def serve(self, request: BaseRequest) -> Answer | StreamResponse:
-        """Serve one request; raises `Refusal`, and whatever `refusal_of` knows."""
+        """Serve one request; raises what `refusal_of` translates."""
         self._guard.check(request)
         return await self._serve(request)
 
     async def serve_call(self, call: Call) -> Answer:
-        """Serve one call of a wire, whose handshake has passed the guard; raises as `serve` does."""
+        """Serve one call of a WebSocket, whose handshake has passed the guard; raises as `serve` does."""
         return cast("Answer", await self._serve(call, called=True))
 
     async def _serve(self, request: Caller, *, called: bool = False) -> Answer | StreamResponse:
@@ -102,7 +105,7 @@ class Routes:
         waits = self._authorizer.admit(request, verb, queue)
         if waits is not None:
             await waits
-        return await self._authorizer.attend(request, verb, queue, route(request, queue))
+        return await self._authorizer.carry_out(request, verb, queue, route(request, queue))
 
     def _name(self, target: str, methods: Methods) -> str:
         queue = _reference(target)
@@ -129,7 +132,7 @@ class Routes:
 
 
 def refusal_of(error: Exception) -> Refusal | None:
-    """Return what is told of an error, None for a fault of our own."""
+    """Return the refusal for an error, None for an internal one."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, BadInput):
@@ -140,7 +143,7 @@ def refusal_of(error: Exception) -> Refusal | None:
     if isinstance(error, StoreFull):
         return Refusal("storage_full", "the storage is full; acknowledged messages are safe", retry_after=5)
     if isinstance(error, UnknownOutcome):
-        # Neither 503 nor a repeat: a client has to know that it may have been done.
+        # Not 503, which clients repeat: it may have been carried out.
         return Refusal("internal", "the outcome is unknown: it may have been carried out", status=500)
     if isinstance(error, Unsupported):
         return Refusal("unsupported", str(error))
@@ -160,26 +163,40 @@ def refusal_of(error: Exception) -> Refusal | None:
     return None
 
 
+def number(query: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
+    """Read a decimal number of a query string; raises `BadInput` for anything else."""
+    text = query.get(name)
+    if text is None:
+        return default
+    # int() alone takes signs, blanks, underscores and the digits of every script.
+    if _number(text) is None:
+        raise BadInput("bad_parameter", f"{name} must be a number from {low} to {high}")
+    value = int(text)
+    if not low <= value <= high:
+        raise BadInput("bad_parameter", f"{name} must be from {low} to {high}")
+    return value
+
+
 def query_of(request: Caller) -> dict[str, str]:
-    """Decode the query string; of equal names the last counts, and what is not known is for the caller to judge."""
+    """Decode the query string; of equal names the last counts."""
     return dict(query_pairs(request, 64))
 
 
 def only_query_of(request: Caller, *known: str) -> dict[str, str]:
-    """Decode the query string where one that is misspelt would change what is done; refuses all but the ``known``."""
+    """Decode the query string, refusing unknown names: a misspelt one would change the effect."""
     query = query_of(request)
     if not query.keys() <= set(known):
-        # The stranger's own word is not repeated.
+        # Input is not repeated.
         names = f"only {' and '.join(known)}" if known else "none"
         raise Refusal("bad_parameter", f"unknown query parameter: this call takes {names}")
     return query
 
 
 def key_of(request: Caller) -> str:
-    """Return the key that ends a path, its percent signs decoded; refuses what cannot be one."""
+    """Return the decoded key at the end of a path; refuses an invalid one."""
     text = path_of(request).rpartition("/")[2]
     if "%" in text and _encoded(text) is not None:
-        # Whatever this makes of an encoded slash, or of bytes that are no UTF-8, is no key.
+        # An encoded slash, or bytes that are not UTF-8, make an invalid key.
         text = unquote(text, errors="replace")
     if not is_key(text):
         raise Refusal("bad_parameter", KEY_FORM)
@@ -198,7 +215,7 @@ def query_pairs(request: Caller, limit: int) -> list[tuple[str, str]]:
 
 
 def path_of(request: Caller) -> str:
-    """Return the path of a request, as it was written."""
+    """Return the path of a request, not decoded."""
     return _path_of(request.raw_path)
 
 
@@ -210,6 +227,6 @@ def _reference(target: str) -> str:
     parts = _path_of(target).split("/")
     account, queue = parts[3], parts[4]
     if "%" in account or "%" in queue:
-        # Split first: an encoded slash must not make another segment.
+        # Split first: an encoded slash is not a separator.
         account, queue = unquote(account), unquote(queue)
     return reference(account, queue)

@@ -1,9 +1,8 @@
-"""Wakes for whoever can read a line: Server-Sent Events at ``GET /v1/wakes?queue=account/queue`` (repeatable).
+"""Wakes as Server-Sent Events at ``GET /v1/wakes?queue=account/queue`` (repeatable).
 
-Each wake is one event whose id is ``<boot>:<gen>``. A client that comes back with the last id it saw is told at once of
-what is newer or still owed; where the id is of another boot, or none of ours, it is told so in band by an event ``gap``
-and has to look at its queues itself. Wakes are hints about a level, so nothing is replayed and nothing is kept: a slow
-reader costs one slot per queue.
+Each wake is one event whose id is ``<boot>:<gen>``. A client that reconnects with its last id receives newer and
+pending wakes. For an id of another boot, or an invalid one, it receives an event ``gap`` and must check its queues
+itself. Wakes are hints about a backlog, so nothing is stored or replayed: a slow reader costs one slot per queue.
 """
 
 from __future__ import annotations
@@ -19,11 +18,10 @@ import msgspec
 from bridge.access.grants import Verb
 from bridge.contract.names import parse_reference
 from bridge.contract.wire import Wake, encode_frame
-from bridge.http.api.lasting import Lasting, LastingAnswers
+from bridge.http.api.event_stream import StreamAnswer, StreamAnswers
 from bridge.http.api.routes import Routes, query_pairs
-from bridge.http.server.answer import Answer
+from bridge.http.server.answer import Answer, Refusal
 from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.service.announcing import Announcer, Subscriber
 from bridge.service.state.answers import ListenerState, Subscribed
@@ -40,7 +38,7 @@ _FIELDS_MAX = 256
 _event_id = re.compile(r"([0-9a-f]{32}):([0-9]{1,18})").fullmatch
 
 
-class EventStream(Lasting):
+class EventStream(StreamAnswer):
     """One client's stream of wakes."""
 
     def __init__(self, streams: EventStreams, queues: frozenset[str], last_id: str | None) -> None:
@@ -61,14 +59,14 @@ class EventStream(Lasting):
         streams = self._streams
         self._subscriber = streams.announcer.subscribe(self.queues, writable=self.writable, send=self.send)
         if self._last_id is None:
-            # What was owed before anybody listened was announced to nobody: whoever comes first hears of it.
+            # Work that was pending before the first subscriber has not been announced.
             streams.announcer.catch_up(self._subscriber, streams.newest(self.queues))
             return
         match = _event_id(self._last_id)
         if match is not None and match[1] == streams.boot:
             streams.announcer.catch_up(self._subscriber, int(match[2]))
             return
-        # The id goes along, so that the next reconnect starts from here and not from the unknown place again.
+        # With its id the next reconnect starts from here.
         self._newest = streams.newest(self.queues)
         gap = {"type": "gap", "boot": streams.boot, "queues": sorted(self.queues)}
         self.write(_event("gap", f"{streams.boot}:{self._newest}", msgspec.json.encode(gap)))
@@ -78,7 +76,7 @@ class EventStream(Lasting):
             self._subscriber.end()
 
 
-class EventStreams(LastingAnswers):
+class EventStreams(StreamAnswers):
     """All event streams of one web server."""
 
     def __init__(
@@ -90,11 +88,11 @@ class EventStreams(LastingAnswers):
         self.announcer = Announcer(bridge)
 
     def add_to(self, routes: Routes) -> None:
-        """Put the route into the table."""
+        """Add the route."""
         routes.add("GET", "/v1/wakes", Verb.LOOK, self.wakes)
 
     async def wakes(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
-        """Open one stream; a request that names no queue, or one that cannot be, is refused with 400."""
+        """Open one stream; without a queue, or with an invalid one, it is refused with 400."""
         pairs = query_pairs(request, _FIELDS_MAX)
         named = [parse_reference(value) for name, value in pairs if name == "queue"]
         queues = frozenset(named)
@@ -116,7 +114,7 @@ class EventStreams(LastingAnswers):
         return cast("StreamResponse", EventStream(self, queues, last_id or None))
 
     def rows(self) -> list[ListenerState]:
-        """Tell of the streams as ``GET /v1/listeners`` does of sessions."""
+        """Return the streams for ``GET /v1/listeners``."""
         now = asyncio.get_running_loop().time()
         return [
             ListenerState(
@@ -133,12 +131,12 @@ class EventStreams(LastingAnswers):
         return max(self._bridge.newest(queue)[0] for queue in queues)
 
     def encode(self, wake: Wake) -> bytes:
-        """Write a wake as an event; the same object told to a thousand streams is written once."""
+        """Encode a wake as an event, once for all streams."""
         if self._encoded[0] is not wake:
             self._encoded = (wake, _event("wake", f"{wake.boot}:{wake.gen}", encode_frame(wake)))
         return self._encoded[1]
 
 
 def _event(kind: str, id_: str, data: bytes) -> bytes:
-    """Write one event; JSON escapes line breaks, and kind and id are ours, so no field can be forged (S21)."""
+    """Return one event; JSON escapes line breaks, and kind and id contain no input, so no field can be forged (S21)."""
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (id_.encode(), kind.encode(), data)

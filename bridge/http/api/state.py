@@ -1,10 +1,8 @@
-"""The bridge's state over HTTP: who listens, what is wrong, the cluster, and who would get a trigger of a queue.
-
-And the end of a queue elsewhere that a person says is gone: ``POST /v1/queues/{a}/{q}/forget``.
-"""
+"""The bridge's state over HTTP: health, metrics, listeners, findings, the cluster, explanations; and ``forget``."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,8 +10,7 @@ import msgspec
 
 from bridge.access.grants import Verb
 from bridge.http.api.routes import Routes
-from bridge.http.server.answer import Answer
-from bridge.http.server.problem import Refusal
+from bridge.http.server.answer import Answer, Refusal
 from bridge.observe.slices import between_others
 from bridge.service.state import explain
 from bridge.service.state.answers import Listeners, ListenerState, Subject
@@ -23,14 +20,13 @@ if TYPE_CHECKING:
     from bridge.http.server.call import Caller
     from bridge.service.bridge import Bridge
 
-
 Rows = Callable[[], list[ListenerState]]
-"""Tells of the listeners of a channel."""
+"""Returns the listeners of a channel."""
 Subjects = Callable[[], list[Subject]]
 
 
 class StateRoutes:
-    """Who listens, sessions first and plain subscribers after them; what a person should know of, and may end."""
+    """Health, metrics, listeners, findings, the cluster, explanations, and ``forget``."""
 
     def __init__(self, bridge: Bridge, plain: Sequence[Rows], subjects: Sequence[Subjects]) -> None:
         self._bridge = bridge
@@ -38,7 +34,11 @@ class StateRoutes:
         self._subjects = subjects
 
     def add_to(self, routes: Routes) -> None:
-        """Put the routes into the table."""
+        """Add the routes."""
+        routes.add("GET", "/livez", None, self.alive)
+        routes.add("GET", "/healthz", None, self.alive)
+        routes.add("GET", "/readyz", None, self.ready, call=True)
+        routes.add("GET", "/metrics", Verb.OPERATE, self.metrics)
         routes.add("GET", "/v1/listeners", Verb.OPERATE, self.listeners, call=True)
         routes.add("GET", "/v1/findings", Verb.OPERATE, self.findings, call=True)
         routes.add("GET", "/v1/cluster", Verb.OPERATE, self.cluster, call=True)
@@ -46,7 +46,7 @@ class StateRoutes:
         routes.add("GET", "/v1/queues/{queue}/explain", Verb.LOOK, self.explain, call=True)
 
     async def findings(self, request: Caller, _: str) -> Answer:
-        """Give what a person should know of, also of webhooks."""
+        """Return the findings, also of webhooks."""
         found = await between_others(
             findings(
                 self._bridge.scheduler,
@@ -58,7 +58,7 @@ class StateRoutes:
         return Answer(200, msgspec.json.encode(with_webhooks(found, self._rows())))
 
     async def explain(self, request: Caller, queue: str) -> Answer:
-        """Say who would get a trigger now, of sessions and of plain subscribers; 404 for a queue never heard of."""
+        """Return which sessions and subscribers a trigger would reach now; 404 for an unknown queue."""
         explained = explain.of(self._bridge, queue)
         if explained is None:
             raise Refusal("queue_not_found", "there is no such queue")
@@ -66,17 +66,36 @@ class StateRoutes:
         return Answer(200, msgspec.json.encode(explain.plain(explained, self._rows(), subjects)))
 
     async def forget(self, request: Caller, queue: str) -> Answer:
-        """Forget a queue elsewhere that is gone; 404 for one never heard of, 409 where it stands or has listeners."""
+        """Forget a deleted queue of an external store; 404 if unknown, 409 if it exists here or has listeners."""
         self._bridge.forget(queue)
         return Answer(204)
 
     async def cluster(self, request: Caller, _: str) -> Answer:
-        """Give the cluster as this bridge sees it; one without a name for a bridge without others."""
+        """Return the cluster as this bridge sees it; without a name for a single bridge."""
         return Answer(200, msgspec.json.encode(self._bridge.cluster()))
 
     async def listeners(self, request: Caller, _: str) -> Answer:
-        """Give one object per session and plain subscriber."""
+        """Return one object per session and plain subscriber."""
         return Answer(200, msgspec.json.encode(Listeners(self._bridge.listeners() + self._rows())))
+
+    async def alive(self, request: Caller, _: str) -> Answer:
+        """Answer: the event loop runs."""
+        return Answer(200, b'{"alive":true}')
+
+    async def ready(self, request: Caller, _: str) -> Answer:
+        """Return whether everything that is required works."""
+        readiness = self._bridge.readiness()
+        answer = Answer(200 if readiness.ready else 503, msgspec.json.encode(readiness))
+        if not readiness.ready:
+            answer.add_header("Retry-After", "1")
+        return answer
+
+    async def metrics(self, request: Caller, _: str) -> Answer:
+        """Return the metrics in Prometheus's text format."""
+        # Read in slices and formatted in a thread: with thousands of queues it takes longer than a wake should wait.
+        metrics = self._bridge.metrics
+        write = await between_others(metrics.snapshot())
+        return Answer(200, await asyncio.to_thread(write), metrics.content_type)
 
     def _rows(self) -> list[ListenerState]:
         return [row for tell in self._plain for row in tell()]

@@ -15,13 +15,13 @@ from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import is_token
 
 SECONDARY = "-secondary"
-"""How the name of an account ends at its second, read-only address."""
+"""The suffix of an account's name at its second, read-only address."""
 
 log = logging.getLogger("queuebell.access")
 
 EMULATOR_ACCOUNT = "devstoreaccount1"
 EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""The key that every SDK knows for ``UseDevelopmentStorage=true``: no secret."""
+"""Every SDK has this key for ``UseDevelopmentStorage=true``: not a secret."""
 KEY_BYTES_MIN = 16
 
 
@@ -40,10 +40,10 @@ class AccountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A variable of the environment that holds it."""
 
     principal: str | None = None
-    """Whose grants bound what its signatures may do, where the bridge asks for keys; None is one of its own name."""
+    """The principal whose permissions bound its signatures if the bridge has an access file; default: its own name."""
 
     def __repr__(self) -> str:
-        # The key is nobody's business, and what names its place is of use to few.
+        # Neither the key nor its place.
         return f"AccountSettings(name={self.name!r})"
 
 
@@ -56,11 +56,8 @@ class Accounts:
     def __repr__(self) -> str:
         return f"Accounts({', '.join(sorted(self._keys))})"
 
-    def __contains__(self, account: object) -> bool:
-        return account in self._keys
-
     def keys(self, account: str) -> Sequence[bytes]:
-        """Return the keys of an account, none where there is no such account."""
+        """Return the keys of an account, none for an unknown one."""
         return self._keys.get(account, ())
 
 
@@ -69,8 +66,7 @@ def read_accounts(
 ) -> Accounts:
     """Read the keys of all tables; with ``emulator`` the emulator's account has its well-known key unless configured.
 
-    With ``secret`` that key is refused wherever it stands. Raises `ConfigurationError` that names the table and the
-    field, never the key.
+    With ``secret`` that key is refused. Raises `ConfigurationError` naming the table and the field, never the key.
     """
     found: dict[str, list[bytes]] = {}
     for number, table in enumerate(tables, 1):
@@ -94,7 +90,7 @@ def read_accounts(
 def principals_of(tables: Iterable[AccountSettings]) -> dict[str, str]:
     """Return the name of each account's principal.
 
-    Raises `ConfigurationError` where two tables of one account differ in it, or name nobody.
+    Raises `ConfigurationError` if two tables of one account differ in it.
     """
     found: dict[str, str] = {}
     for number, table in enumerate(tables, 1):

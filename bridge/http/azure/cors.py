@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -20,10 +20,8 @@ _EXPOSABLE = (
     "x-ms-time-next-visible",
     "x-ms-version",
 )
-"""The headers of this service's answers that a rule's ``x-ms-*`` stands for; metadata has to be named in full."""
-_OWN_SITES = frozenset({"same-origin", "none"})
-"""What a browser says of its own pages, and of an address that its user typed."""
-# What the name of a header is made of (RFC 9110 5.6.2); the answer repeats it.
+"""The headers that a rule's ``x-ms-*`` exposes; metadata must be named in full."""
+# A header's name (RFC 9110 5.6.2); the answer repeats it.
 _token = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
 
@@ -36,13 +34,13 @@ class CorsRule(msgspec.Struct, frozen=True):
     exposed: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
 
-    def lets(self, origin: str, method: str) -> bool:
-        """Say whether a page of ``origin`` may send requests of ``method``; both are compared exactly."""
+    def allows(self, origin: str, method: str) -> bool:
+        """Return whether a page of ``origin`` may send requests of ``method``; both are compared exactly."""
         return (ANY in self.origins or origin in self.origins) and method in self.methods
 
 
 def preflight(rules: Sequence[CorsRule], origin: str, method: str, headers: str) -> dict[str, str]:
-    """Return the headers that answer a preflight: those of the first rule that lets origin, method and all headers.
+    """Return the headers for a preflight: of the first rule that allows origin, method and all headers.
 
     ``headers`` is the text of ``Access-Control-Request-Headers``. Raises `AzureError` (``CorsPreflightFailure``).
     """
@@ -50,7 +48,7 @@ def preflight(rules: Sequence[CorsRule], origin: str, method: str, headers: str)
     if not all(_token(name) for name in asked):
         raise AzureError("CorsPreflightFailure")
     for rule in rules:
-        if rule.lets(origin, method) and all(_stands_in(rule.allowed, name) for name in asked):
+        if rule.allows(origin, method) and all(_is_in(rule.allowed, name) for name in asked):
             answer = {**_origin(rule, origin), "Access-Control-Allow-Methods": method}
             if asked:
                 answer["Access-Control-Allow-Headers"] = ",".join(asked)
@@ -59,9 +57,9 @@ def preflight(rules: Sequence[CorsRule], origin: str, method: str, headers: str)
 
 
 def actual(rules: Sequence[CorsRule], origin: str, method: str) -> dict[str, str] | None:
-    """Return the headers that the answer to a request from a page carries; None where no rule lets it."""
+    """Return the headers for the answer to a page's request; None if no rule allows it."""
     for rule in rules:
-        if rule.lets(origin, method):
+        if rule.allows(origin, method):
             answer = _origin(rule, origin)
             if rule.exposed:
                 answer["Access-Control-Expose-Headers"] = ",".join(_exposed(rule.exposed))
@@ -70,18 +68,18 @@ def actual(rules: Sequence[CorsRule], origin: str, method: str) -> dict[str, str
 
 
 def varying(rules: Sequence[CorsRule], method: str) -> dict[str, str]:
-    """Return the header of an answer that names no origin, yet would to a page that some rule lets in.
+    """Return ``Vary`` for an answer without CORS headers if some page would get them.
 
-    Without it a cache hands what a stranger was answered to that page, whose script may then not read it (RFC 9110
-    12.5.5). Where every page is let in, all are answered alike.
+    Otherwise a cache could give this answer to that page, whose script could not read it (RFC 9110 12.5.5). If every
+    page is allowed, all answers are the same.
     """
-    if not rules or any(rule.lets(ANY, method) for rule in rules):
+    if not rules or any(rule.allows(ANY, method) for rule in rules):
         return {}
     return {"Vary": "Origin"}
 
 
 def _origin(rule: CorsRule, origin: str) -> dict[str, str]:
-    # A rule for everybody answers everybody alike, so that a cache may keep the answer, and lends no credentials.
+    # With a rule for all origins the answer can be cached, and needs no credentials.
     if ANY in rule.origins:
         return {"Access-Control-Allow-Origin": ANY}
     return {
@@ -91,7 +89,7 @@ def _origin(rule: CorsRule, origin: str) -> dict[str, str]:
     }
 
 
-def _stands_in(names: Sequence[str], name: str) -> bool:
+def _is_in(names: Sequence[str], name: str) -> bool:
     low = name.lower()
     for each in names:
         if each.endswith(ANY):
@@ -110,15 +108,3 @@ def _exposed(names: Sequence[str]) -> list[str]:
         else:
             found[name] = None
     return list(found)
-
-
-def from_foreign_page(headers: Mapping[str, str], own_origin: str) -> bool:
-    """Say whether a foreign page's image or link asks: a GET by which a browser names no origin.
-
-    It says where such a request comes from all the same; one that is older says it by the page's address.
-    """
-    site = headers.get("sec-fetch-site")
-    if site is not None:
-        return site not in _OWN_SITES
-    referer = headers.get("referer")
-    return referer is not None and "/".join(referer.split("/", 3)[:3]).lower() != own_origin

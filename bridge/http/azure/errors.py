@@ -1,4 +1,4 @@
-"""The error codes of the Azure Queue service, each with its status and what it says of itself."""
+"""The error codes of the Azure Queue service, each with its status and message."""
 
 from __future__ import annotations
 
@@ -113,16 +113,16 @@ _BY_STATUS: Final[dict[int, dict[str, str]]] = {
     },
 }
 CODES: Final = {code: (status, text) for status, texts in _BY_STATUS.items() for code, text in texts.items()}
-"""Code -> (status, message), in the words of the service where they are known: clients and their tests match them.
+"""Code -> (status, message), with the service's own messages if known: clients and their tests match them.
 
 Sources: "Common REST API error codes", "Queue service error codes" and "Status and error codes" of the REST reference.
 """
 
 
 class AzureError(Exception):
-    """A request is refused with one of `CODES`; ``details`` become elements of the answer beside code and message.
+    """A request refused with one of `CODES`; ``details`` become further elements of the answer.
 
-    Neither the message nor the details hold a key, a signature of ours, or text of the request that is not escaped.
+    Neither the message nor the details contain a key, or a signature made with one.
     """
 
     def __init__(
@@ -143,14 +143,14 @@ class AzureError(Exception):
         self.headers = headers or {}
         """Further headers of the answer, such as ``Retry-After``."""
         self.close = close
-        """Whether the connection ends after the answer, as where the body was not read."""
+        """Whether the connection ends after the answer, for example if the body was not read."""
         self.held_s = 0.0
-        """For how long the answer is held, as its sender was refused too often."""
+        """How long the answer is delayed, because its sender was refused too often."""
         super().__init__(f"{code}: {self.message}")
 
 
 def busy(message: str, retry_after_s: int = 1, *, close: bool = False) -> AzureError:
-    """Return the refusal of what may be tried again in so many seconds; at a 429 its clients would give up."""
+    """Return a refusal that may be retried after so many seconds; at a 429 clients of the service would give up."""
     return AzureError("ServerBusy", message, headers={"Retry-After": str(retry_after_s)}, close=close)
 
 
@@ -158,7 +158,7 @@ UNREAD = "Too many answers wait for slow clients; nothing was received. Try agai
 
 
 def translated(error: QueuebellError) -> AzureError:
-    """Return what an error of the store, or of the gate before it, is called here."""
+    """Return the Azure error for an error of the store or its gate."""
     if isinstance(error, QueueNotFound):
         return AzureError("QueueNotFound")
     if isinstance(error, UnknownOutcome):

@@ -1,35 +1,33 @@
-"""The Azure endpoint: every gate that a request passes, in order, and the operation behind them.
+"""The Azure endpoint: each check that a request has to pass, in order, and the operation behind them.
 
-Address, cross-origin rules, authentication, permission, version, conditions, verb: whoever is not known learns of a
-fault in the address and nothing else.
+Address, cross-origin rules, authentication, permission, version, conditions, verb: an unknown sender learns of a fault
+in the address and nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from bridge.access.put_gate import PutGate
+from bridge.access.grants import Principal
+from bridge.access.put_gate import PutGate, Ticket
 from bridge.access.quota_guard import PastLimit, QuotaGuard
 from bridge.contract.errors import QueuebellError
 from bridge.http.azure import cors
-from bridge.http.azure.address import Resource
-from bridge.http.azure.admitted import AdmittedPuts
-from bridge.http.azure.auth import SignatureAuthorizer
+from bridge.http.azure.accounts import EMULATOR_ACCOUNT
+from bridge.http.azure.auth import AccountPrincipals, SignatureAuthorizer
 from bridge.http.azure.errors import AzureError, busy, translated
-from bridge.http.azure.exchange import Reply, Request
-from bridge.http.azure.messages import MessageOperations
-from bridge.http.azure.operation import Operation
-from bridge.http.azure.principals import AccountPrincipals
+from bridge.http.azure.exchange import Operation, Reply, Request, Resource, version_of
+from bridge.http.azure.messages import DOCUMENT_BYTES_MAX, MessageOperations
 from bridge.http.azure.queues import QueueOperations
 from bridge.http.azure.records import JsonRecords
-from bridge.http.azure.versions import version_of
-from bridge.http.server.overload.answer_room import AnswerRoom
+from bridge.http.server.guard import from_foreign_page
+from bridge.http.server.room import AnswerRoom
 from bridge.queues.served import ServedStore
 
-EMULATOR_ACCOUNT = "devstoreaccount1"
 TIMEOUT_S_MAX = 30
 
 _CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
@@ -46,6 +44,7 @@ _SECONDARY = frozenset(
 )
 
 Key = tuple[Resource, str, str]
+CarryOut = Callable[[Request], Coroutine[Any, Any, Reply]]
 _OPERATIONS: Mapping[Key, Mapping[str, Operation]] = {
     (Resource.ACCOUNT, "list", ""): {"GET": Operation.LIST_QUEUES},
     (Resource.ACCOUNT, "properties", "service"): {
@@ -76,8 +75,8 @@ _OPERATIONS: Mapping[Key, Mapping[str, Operation]] = {
 class AzureFront:
     """The Azure endpoint on one store.
 
-    ``wall`` gives seconds since the epoch, for the skew of signatures; ``draining`` says whether puts are refused,
-    ``gate`` whether there is room for one more, ``principals`` what the accounts are granted; None is everything.
+    ``wall`` gives seconds since the epoch, for the skew of signatures; ``draining`` returns whether puts are refused,
+    ``gate`` admits puts, ``principals`` has the permissions of accounts; None permits everything.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class AzureFront:
         self._admitted = AdmittedPuts(self._within)
         messages, queues = MessageOperations(store), QueueOperations(store, records, principals)
         self._messages = messages
-        self._carry_out: dict[Operation, Callable[[Request], Coroutine[Any, Any, Reply]]] = {
+        self._carry_out: dict[Operation, CarryOut] = {
             Operation.LIST_QUEUES: queues.list_queues,
             Operation.GET_SERVICE_PROPERTIES: queues.get_properties,
             Operation.SET_SERVICE_PROPERTIES: queues.set_properties,
@@ -121,17 +120,17 @@ class AzureFront:
         }
 
     def limit_answers(self, room: AnswerRoom) -> None:
-        """Give large answers only where there is room; a receive that finds none is undone."""
+        """Bound large answers by ``room``; a receive without room is undone."""
         self._messages.room = room
 
     async def handle(self, request: Request) -> Reply:
-        """Carry out one request; raises `AzureError` for whatever is refused."""
+        """Carry out one request; raises `AzureError` for a refused one."""
         origin = request.headers.get("origin")
         if origin is not None:
             return await self._from_page(request, origin)
         if request.method == "OPTIONS":
             raise _no_cors_header("Origin")
-        if request.account == EMULATOR_ACCOUNT and cors.from_foreign_page(request.headers, _own_origin(request)):
+        if request.account == EMULATOR_ACCOUNT and from_foreign_page(request.headers, _own_origin(request)):
             raise _foreign()
         varying = cors.varying(self._records.properties(request.account).cors, request.method)
         return await self._answer(request, varying)
@@ -148,7 +147,7 @@ class AzureFront:
         if allowed is None:
             allowed = cors.varying(rules, request.method)
             if request.account == EMULATOR_ACCOUNT and origin.lower() != _own_origin(request):
-                # Everybody knows that account's key: a foreign page could sign with it, and put work on this bridge.
+                # That account's key is public: a foreign page could sign with it, and put work on this bridge.
                 raise _foreign(allowed)
         return await self._answer(request, allowed)
 
@@ -159,7 +158,7 @@ class AzureFront:
             except QueuebellError as error:
                 raise translated(error) from error
         except AzureError as error:
-            # Without them the page's script would be told of a failed connection instead.
+            # Without them the page's script would see a failed connection instead.
             error.headers = {**error.headers, **headers}
             raise
         reply.headers = {**reply.headers, **headers}
@@ -180,17 +179,17 @@ class AzureFront:
         request.version, request.now_ms = version, int(now * 1000)
         seconds = None
         if "timeout" in query:
-            # Past 30 s the service itself takes it for 30.
+            # The service itself caps it at 30 s.
             seconds = min(request.number("timeout", 0, 2**31 - 1, None), TIMEOUT_S_MAX) or TIMEOUT_S_MAX
         try:
             return await self._carried_out(operation, request, seconds)
         except PastLimit as past:
             assert self._principals is not None
-            raise self._principals.past(past, request, operation) from None
+            raise self._principals.past_limit(past, request, operation) from None
 
     async def _carried_out(self, operation: Operation, request: Request, seconds: int | None) -> Reply:
         carry_out = self._carry_out[operation]
-        principal = None if self._principals is None else self._principals.of(request.account)
+        principal = None if self._principals is None else self._principals.principal(request.account)
         if operation is Operation.PUT_MESSAGE and self._gate is not None:
             return await self._admitted.carry_out(request, carry_out, self._gate, seconds, principal)
         try:
@@ -203,7 +202,7 @@ class AzureFront:
             raise AzureError("OperationTimedOut") from None
 
     def _permitted(self, request: Request, now: datetime.datetime) -> Operation:
-        """Return what is asked for, once its signature and the account's principal allow it; a SAS only narrows."""
+        """Return the operation if both its signature and the account's principal allow it."""
         principals, operation = self._principals, None
         known = False
         try:
@@ -256,3 +255,86 @@ def _operation(request: Request) -> Operation:
     if operation is Operation.GET_MESSAGES and query.get("peekonly", "").lower() == "true":
         return Operation.PEEK_MESSAGES
     return operation
+
+
+class AdmittedPuts:
+    """Carries out puts, and keeps those whose callers have stopped waiting."""
+
+    def __init__(self, within: QuotaGuard) -> None:
+        self._within = within
+        self._under_way: set[asyncio.Task[Reply]] = set()
+
+    async def carry_out(
+        self, call: Request, put: CarryOut, gate: PutGate, seconds: int | None, principal: Principal | None
+    ) -> Reply:
+        """Admit a put before its body is read, and wait for it at most ``seconds``.
+
+        Raises `Overloaded`, `PastLimit` of its ``principal``, and `AzureError` (``OperationTimedOut``); a put that has
+        reached the store continues.
+        """
+        admitted = _Admitted(call, gate, self._within, principal)
+        if seconds is None:
+            try:
+                reply = await put(call)
+            except BaseException:
+                admitted.drop()
+                raise
+            admitted.end()
+            return reply
+        # After a time-out its bytes still count until the store is done with it.
+        task = asyncio.create_task(put(call), name="queuebell-azure-put")
+        self._under_way.add(task)
+
+        def ended(task: asyncio.Task[Reply]) -> None:
+            self._under_way.discard(task)
+            if task.cancelled() or task.exception() is not None:
+                admitted.drop()
+            else:
+                admitted.end()
+
+        task.add_done_callback(ended)
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            raise AzureError("OperationTimedOut") from None
+        finally:
+            if not admitted.begun:
+                task.cancel()
+
+
+class _Admitted:
+    """One admitted put; its request reports to the gate when its body has been read."""
+
+    __slots__ = ("_gate", "_held", "_read", "_ticket", "begun")
+
+    def __init__(self, request: Request, gate: PutGate, within: QuotaGuard, principal: Principal | None) -> None:
+        self.begun = False
+        self._gate = gate
+        self._read = request.read
+        size = _announced(request)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(within.waiting(principal, size))
+            self._ticket = gate.admit(size, arriving=not request.whole)
+            self._held = stack.pop_all()
+        request.read = self._counted
+
+    def end(self) -> None:
+        self._held.close()
+        self._gate.end(self._ticket)
+
+    def drop(self) -> None:
+        self._held.close()
+        self._gate.drop(self._ticket)
+
+    async def _counted(self, limit: int, _: Ticket | None) -> bytes:
+        raw = await self._read(limit, self._ticket)
+        self._gate.begin(self._ticket, len(raw))
+        self.begun = True
+        return raw
+
+
+def _announced(request: Request) -> int:
+    # A chunked body, which no SDK sends for a message, counts as the largest possible.
+    text = request.headers.get("content-length", "")
+    return min(int(text), DOCUMENT_BYTES_MAX) if text.isascii() and text.isdigit() else DOCUMENT_BYTES_MAX

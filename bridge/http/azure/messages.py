@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 
-from bridge.http.azure import xml_in, xml_out
+from bridge.http.azure import xml
 from bridge.http.azure.errors import UNREAD, AzureError, busy
-from bridge.http.azure.exchange import Reply, Request
-from bridge.http.azure.naming import message_id, stored_id
-from bridge.http.azure.versions import LONG_LIVES, PUT_ANSWERS
-from bridge.http.server.overload.answer_room import AnswerRoom
+from bridge.http.azure.exchange import LONG_LIVES, PUT_ANSWERS, Reply, Request, message_id, stored_id
+from bridge.http.server.room import AnswerRoom
 from bridge.queues.base import NEVER, TTL_S_MAX, VISIBILITY_S_MAX, Claim, NewMessage, Settled, Settlement
 from bridge.queues.served import ServedStore
 
 TEXT_BYTES_MAX = 65_536
 DOCUMENT_BYTES_MAX = 6 * TEXT_BYTES_MAX + 1024
-"""The largest text, every character of it written as an entity of six, and the elements around it."""
+"""The largest text with every character written as an entity of six, and its elements."""
 PEEK_CHARS_MAX = 4 * 1024 * 1024
-"""Of one answer to a peek; 32 of the largest texts take less, unless nearly all of them has to be escaped."""
+"""Of one answer to a peek; 32 of the largest texts take less unless nearly everything is escaped."""
 WEEK_S = 604_800
 MESSAGES_MAX = 32
 _LIFE_S_MAX = 2**63 - 1
@@ -29,15 +27,15 @@ _LIMIT = {"MaxLimit": str(TEXT_BYTES_MAX)}
 
 
 class MessageOperations:
-    """What can be done with messages; each brings the `Reply` or raises `AzureError` or an error of the store."""
+    """The operations on messages; each returns a `Reply` or raises `AzureError` or an error of the store."""
 
     def __init__(self, store: ServedStore) -> None:
         self._store = store
         self.room = AnswerRoom(time.monotonic)
-        """Room for answers: that of the server, where there is one."""
+        """Bounds answers; the server replaces it by its own."""
 
     async def put(self, call: Request) -> Reply:
-        """Put one message on a queue that exists; that is its own trigger."""
+        """Put one message on an existing queue, which also triggers it."""
         life_s = self._life(call)
         delay_s = call.number("visibilitytimeout", 0, VISIBILITY_S_MAX, 0)
         if life_s != NEVER and delay_s >= life_s:
@@ -50,7 +48,7 @@ class MessageOperations:
                 },
             )
         body = _text(await _document(call))
-        # The store's own limit is ten years; nobody will see the difference to never.
+        # The store's own limit is ten years.
         life_s = NEVER if life_s > TTL_S_MAX else life_s
         (receipt,), now_ms, up_ms = await self._store.put_existing(
             call.reference, (NewMessage(body, delay_s * 1000, life_s),)
@@ -59,7 +57,7 @@ class MessageOperations:
             return Reply(201)
         return Reply(
             201,
-            xml_out.put(
+            xml.put(
                 message_id(receipt.id),
                 receipt.pop_receipt,
                 now_ms,
@@ -69,7 +67,7 @@ class MessageOperations:
         )
 
     async def get(self, call: Request) -> Reply:
-        """Take messages, each leased for the visibility timeout."""
+        """Receive messages, each leased for the visibility timeout."""
         limit = call.number("numofmessages", 1, MESSAGES_MAX, 1)
         lease_s = call.number("visibilitytimeout", 1, VISIBILITY_S_MAX, 30)
         with self.room.share() as share:
@@ -78,27 +76,27 @@ class MessageOperations:
             )
             found = received.messages
             if not found:
-                return Reply(200, xml_out.EMPTY, _FRESH)
+                return Reply(200, xml.EMPTY, _FRESH)
             ids = [message_id(message.id) for message in found]
             receipts = [message.pop_receipt for message in found]
-            body = xml_out.received(found, ids, receipts, up_ms + lease_s * 1000)
+            body = xml.received(found, ids, receipts, up_ms + lease_s * 1000)
             if self.room.fits(len(body)):
                 return Reply(200, body, _FRESH)
         self._store.reclaim(call.reference, [Claim(message.id, message.pop_receipt) for message in found])
         raise busy(UNREAD)
 
     async def peek(self, call: Request) -> Reply:
-        """Look at messages without taking them; fewer than asked for where their answer would be long."""
+        """Return messages without receiving them; fewer than asked for if the answer would be long."""
         limit = call.number("numofmessages", 1, MESSAGES_MAX, 1)
         if "visibilitytimeout" in call.query:
             raise AzureError("UnsupportedQueryParameter", details={"QueryParameterName": "visibilitytimeout"})
         with self.room.share() as share:
             found = await share.reading(lambda: self._store.peek(call.reference, limit, room=share))
-            body = xml_out.peeked(found, [message_id(message.id) for message in found], PEEK_CHARS_MAX)
+            body = xml.peeked(found, [message_id(message.id) for message in found], PEEK_CHARS_MAX)
         return Reply(200, body, _FRESH)
 
     async def update(self, call: Request) -> Reply:
-        """Move a message's visibility, with another text where a body came."""
+        """Change a message's visibility, and its text if there is a body."""
         claim = self._claim(call)
         visibility_s = call.number("visibilitytimeout", 0, VISIBILITY_S_MAX, None)
         raw = await _document(call)
@@ -106,7 +104,7 @@ class MessageOperations:
         settled, now_ms, up_ms = await self._store.update(call.reference, claim, visibility_s, body)
         receipt = _settled(settled).pop_receipt or ""
         visible_ms = up_ms + visibility_s * 1000 if visibility_s else now_ms
-        return Reply(204, b"", {"x-ms-popreceipt": receipt, "x-ms-time-next-visible": xml_out.http_date(visible_ms)})
+        return Reply(204, b"", {"x-ms-popreceipt": receipt, "x-ms-time-next-visible": xml.http_date(visible_ms)})
 
     async def delete(self, call: Request) -> Reply:
         """Delete a message under its newest receipt."""
@@ -143,7 +141,7 @@ async def _document(call: Request) -> bytes:
 
 
 def _text(raw: bytes) -> bytes:
-    body = xml_in.message_text(raw).encode()
+    body = xml.message_text(raw).encode()
     if len(body) > TEXT_BYTES_MAX:
         raise AzureError(TOO_LARGE, details=_LIMIT)
     return body

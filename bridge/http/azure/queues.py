@@ -5,12 +5,11 @@ from __future__ import annotations
 from bridge.access.grants import EVERYTHING
 from bridge.access.quota_guard import Row, listed
 from bridge.contract.names import is_token
-from bridge.http.azure import policies, properties, xml_out
+from bridge.http.azure import xml
+from bridge.http.azure.auth import AccountPrincipals
 from bridge.http.azure.errors import AzureError
-from bridge.http.azure.exchange import Reply, Request
-from bridge.http.azure.naming import is_queue_name, metadata_of, metadata_shown
-from bridge.http.azure.principals import AccountPrincipals
-from bridge.http.azure.records import JsonRecords
+from bridge.http.azure.exchange import Reply, Request, is_queue_name, metadata_of, metadata_shown
+from bridge.http.azure.records import JsonRecords, parse_policies, render_policies, render_properties, update_properties
 from bridge.queues.served import ServedStore
 
 PAGE_MAX = 5000
@@ -18,7 +17,7 @@ SETTINGS_BYTES_MAX = 64 * 1024
 
 
 class QueueOperations:
-    """What can be done with queues; each returns the `Reply` or raises `AzureError` or an error of the store."""
+    """The operations on accounts and queues; each returns a `Reply` or raises `AzureError` or an error of the store."""
 
     def __init__(self, store: ServedStore, records: JsonRecords, principals: AccountPrincipals | None = None) -> None:
         self._store = store
@@ -28,7 +27,7 @@ class QueueOperations:
     # -- the account -----------------------------------------------------------------------------------------------
 
     async def list_queues(self, call: Request) -> Reply:
-        """List the queues of an account, one page; those that it could not name or may not look at are left out."""
+        """List one page of an account's queues, without those that it could not address or may not see."""
         query, account = call.query, call.account
         prefix, marker = query.get("prefix", ""), query.get("marker", "")
         size = call.number("maxresults", 1, PAGE_MAX, PAGE_MAX)
@@ -50,7 +49,7 @@ class QueueOperations:
         endpoint = f"{scheme}://{call.authority}/"
         if call.path_style:
             endpoint += call.path.split("/")[1]
-        return Reply(200, xml_out.queues(endpoint, given, shown, f"/{following}" if following else ""))
+        return Reply(200, xml.queues(endpoint, given, shown, f"/{following}" if following else ""))
 
     async def _page(
         self, account: str, prefix: str, after: str, count: int, with_metadata: bool
@@ -63,29 +62,29 @@ class QueueOperations:
         def fits(queue: str) -> bool:
             return is_queue_name(queue[len(account) + 1 :])
 
-        reach = EVERYTHING if self._principals is None else self._principals.seen(account)
+        reach = EVERYTHING if self._principals is None else self._principals.visible(account)
         return await listed(read, reach, f"{account}/{prefix}", after, count, fits)
 
     async def get_properties(self, call: Request) -> Reply:
         """Return the service properties of an account."""
-        return Reply(200, properties.render(self._records.properties(call.account)))
+        return Reply(200, render_properties(self._records.properties(call.account)))
 
     async def set_properties(self, call: Request) -> Reply:
-        """Set those properties that the body names."""
+        """Set the properties that the body names."""
         raw = await call.body(SETTINGS_BYTES_MAX)
-        await self._records.change_properties(call.account, lambda before: properties.update(before, raw))
+        await self._records.change_properties(call.account, lambda before: update_properties(before, raw))
         return Reply(202)
 
     async def get_stats(self, call: Request) -> Reply:
-        """Return the statistics, which only the secondary endpoint has."""
+        """Return the statistics; only at the secondary endpoint."""
         if not call.secondary:
             raise AzureError("InvalidQueryParameterValue", details={"QueryParameterName": "comp"})
-        return Reply(200, xml_out.stats(call.now_ms))
+        return Reply(200, xml.stats(call.now_ms))
 
     # -- a queue ---------------------------------------------------------------------------------------------------
 
     async def create(self, call: Request) -> Reply:
-        """Make a queue: 201, or 204 where it stands with the same metadata."""
+        """Create a queue: 201, or 204 if it exists with the same metadata."""
         made = await self._store.create_alike(call.reference, metadata_of(call.headers.items()))
         if made is None:
             raise AzureError("QueueAlreadyExists")
@@ -112,11 +111,11 @@ class QueueOperations:
     async def get_acl(self, call: Request) -> Reply:
         """Return the stored access policies."""
         await self._store.metadata_and_depth(call.reference)
-        return Reply(200, policies.render(self._records.policies(call.reference)), {"Cache-Control": "no-cache"})
+        return Reply(200, render_policies(self._records.policies(call.reference)), {"Cache-Control": "no-cache"})
 
     async def set_acl(self, call: Request) -> Reply:
         """Replace the stored access policies by those of the body."""
-        given = policies.parse(await call.body(SETTINGS_BYTES_MAX))
+        given = parse_policies(await call.body(SETTINGS_BYTES_MAX))
         await self._store.metadata_and_depth(call.reference)
         await self._records.set_policies(call.reference, given)
         return Reply(204)

@@ -1,4 +1,4 @@
-"""The Azure endpoint over HTTP: a server of its own beside the bridge's, on its own port."""
+"""The Azure endpoint over HTTP: a separate server with its own port."""
 
 from __future__ import annotations
 
@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, cast, overload
 import msgspec
 from aiohttp.web import RequestPayloadError
 
-from bridge.http.azure import xml_out
-from bridge.http.azure.address import locate
+from bridge.http.azure import xml
 from bridge.http.azure.errors import AzureError, busy
-from bridge.http.azure.exchange import Request
+from bridge.http.azure.exchange import KNOWN, NEWEST, Request, locate
 from bridge.http.azure.front import VERBS, AzureFront
-from bridge.http.azure.versions import KNOWN, NEWEST
-from bridge.http.server.answer import Answer
+from bridge.http.server.answer import Answer, Refusal, reason
 from bridge.http.server.body import read_body
 from bridge.http.server.connection import Connection, ConnectionServer
 from bridge.http.server.guard import Guard, Hosts, is_coded
 from bridge.http.server.http_server import HttpServer
-from bridge.http.server.problem import Refusal, reason
 from bridge.http.server.settings import WebSettings
 
 if TYPE_CHECKING:
@@ -53,7 +50,7 @@ _CODES = {
 
 
 class XmlAnswer(Answer):
-    """An answer as the Queue service gives it; ``lines`` are whole header lines, ours or checked."""
+    """An answer in the form of the Queue service; ``lines`` are whole, checked header lines."""
 
     __slots__ = ()
 
@@ -68,20 +65,20 @@ class XmlAnswer(Answer):
 
 
 class AzureConnection(Connection):
-    """A connection whose refusals are XML, also those of requests that were never whole."""
+    """A connection whose refusals are XML, also those of incomplete requests."""
 
     __slots__ = ()
 
     def refuse(self, refusal: Refusal) -> Answer:
-        """Make the answer that tells a refusal."""
-        return told(azure_error(refusal), "")
+        """Return the answer for a refusal."""
+        return error_answer(azure_error(refusal), "")
 
 
 class AzureServer(HttpServer):
     """Serves an `AzureFront`.
 
-    ``settings`` are those of the bridge's own server with another host and port. To be reached by others is refused
-    unless it is asked for, as everywhere: the emulator's account has a key that everybody knows.
+    ``settings`` are those of the bridge's own server with another host and port. As there, an address that other
+    machines can reach is refused by default: the emulator's account has a public key.
     """
 
     name = "azure_queue"
@@ -115,10 +112,10 @@ class AzureServer(HttpServer):
         return XmlAnswer(reply.status, reply.body, lines, close=reply.close)
 
     def _refused(self, request: BaseRequest, error: Exception) -> Answer:
-        return told(azure_error(error) or azure_error(self._failed(error)), self._lines(request))
+        return error_answer(azure_error(error) or azure_error(self._failed(error)), self._lines(request))
 
     def _lines(self, request: BaseRequest) -> str:
-        """Return the header lines that every answer to this request has; each call draws another request id."""
+        """Return the header lines of every answer to this request, with a new request id."""
         headers = request.headers
         version = headers.get("x-ms-version", NEWEST)
         lines = f"{self._ids.line()}x-ms-version: {version if version in KNOWN else NEWEST}\r\n"
@@ -128,12 +125,12 @@ class AzureServer(HttpServer):
         return lines
 
     def _checked(self, request: BaseRequest) -> Request:
-        """Check what costs nothing to check; raises `AzureError`."""
+        """Check what is cheap to check; raises `AzureError`."""
         target, headers = request.raw_path, request.headers
         if len(target) > self.settings.uri_bytes:
             raise AzureError("InvalidUri", "The address is too long.", status=414, close=True)
         if "content-encoding" in headers:
-            # Never inflated (S7): the server's parser is told so too, see connection.py.
+            # Never inflated (S7): the server's parser is error_answer so too, see connection.py.
             raise AzureError("UnsupportedHeader", details={"HeaderName": "Content-Encoding"}, close=True)
         if "transfer-encoding" in headers and is_coded(headers):
             raise AzureError("UnsupportedHeader", details={"HeaderName": "Transfer-Encoding"}, close=True)
@@ -173,7 +170,7 @@ class AzureServer(HttpServer):
 
 
 def known_host(hosts: Hosts, authority: str) -> str:
-    """Return the name of a Host header that is one of ours; raises `AzureError`."""
+    """Return the name of a known Host header; raises `AzureError`."""
     try:
         return hosts.check(authority)
     except Refusal as refusal:
@@ -207,12 +204,12 @@ class _RequestIds:
         return f"{self._prefix}{next(self._count) & 0xFFFFFFFFFFFF:012x}\r\n"
 
 
-def told(error: AzureError, lines: str) -> XmlAnswer:
-    """Make the answer that tells an error; ``lines`` are further header lines."""
+def error_answer(error: AzureError, lines: str) -> XmlAnswer:
+    """Return the answer for an error; ``lines`` are further header lines."""
     lines += f"x-ms-error-code: {error.code}\r\n"
     for name, value in error.headers.items():
         lines += f"{name}: {value}\r\n"
-    return XmlAnswer(error.status, xml_out.error(error.code, error.message, error.details), lines, close=error.close)
+    return XmlAnswer(error.status, xml.error(error.code, error.message, error.details), lines, close=error.close)
 
 
 @overload
@@ -220,13 +217,13 @@ def azure_error(error: Refusal) -> AzureError: ...
 @overload
 def azure_error(error: Exception) -> AzureError | None: ...
 def azure_error(error: Exception) -> AzureError | None:
-    """Return what an error is called here, None for a fault of our own."""
+    """Return the Azure error for an error, None for an internal one."""
     if isinstance(error, RequestPayloadError):
         return AzureError("InvalidInput", "The body is malformed.", close=True)
     if not isinstance(error, Refusal):
         return error if isinstance(error, AzureError) else None
     code = _CODES.get(error.status, "InvalidInput")
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
-    # What a client of the service knows as the answer to too many requests.
+    # The service's own answer to too many requests.
     status = 503 if error.status == 429 else error.status
     return AzureError(code, status=status, headers=headers, close=error.close)

@@ -1,1 +1,1 @@
-"""The page that the bridge shows to people, and what it is told."""
+"""The web page of the bridge: its files, its views, dead letters and sign-in."""

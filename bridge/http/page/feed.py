@@ -1,10 +1,9 @@
-"""What the page is told: a view once a second, as server-sent events, while somebody looks.
+"""The views of the page, sent once a second as server-sent events while the page is open.
 
 ``GET /v1/watch`` has the list of queues, ``GET /v1/queues/ACCOUNT/QUEUE/watch`` one queue, ``GET /v1/watch/listeners``
-who listens, ``GET /v1/watch/bridge`` the bridge itself. Each event is the whole view, so that whoever missed some has
-lost nothing, and a slow reader gets the next one. Its id tells the edition of the page that belongs to it: a page that
-is open over an upgrade loads itself anew. All is of the bridge's own memory: however many pages are open, an
-idle queue is neither received from nor counted.
+the workers, ``GET /v1/watch/bridge`` the bridge itself. Each event is the whole view, so a slow reader that misses some
+loses nothing. Its id is the edition of the page: a page that is open during an upgrade reloads itself. Views use only
+the bridge's memory: open pages cause no receives or counts of queues.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import msgspec
 
 from bridge.access.grants import Principal, Verb
-from bridge.http.api.lasting import Lasting, LastingAnswers
+from bridge.http.api.event_stream import StreamAnswer, StreamAnswers
 from bridge.http.api.routes import Routes, only_query_of
 from bridge.http.api.state import Rows, Subjects
-from bridge.http.page.shown import edition
-from bridge.http.server.answer import Answer
+from bridge.http.page.assets import edition
+from bridge.http.server.answer import Answer, Refusal
 from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.observe.slices import Slices, of
 from bridge.observe.swallowed import swallowing
@@ -39,14 +37,14 @@ if TYPE_CHECKING:
 
 PERIOD_S: Final = 1.0
 SHARE: Final = 0.02
-"""Of the event loop's time that views may take: where they take long they come more seldom."""
+"""Of the event loop's time that views may take: slow views come less often."""
 AT_ONCE_S: Final = 0.002
-"""After so long the rest of a view waits until others have run: wakes are on the same loop."""
+"""After this time the rest of a view waits until other tasks have run: wakes use the same loop."""
 NEW_S: Final = 0.02
-"""After so long the views of new readers wait for the next round."""
+"""After this time the views of new readers wait for the next round."""
 
 Make = Callable[[Principal | None], Slices[msgspec.Struct]]
-"""Makes a view for whom it is told to; None where nobody is asked who they are."""
+"""Makes a view for a principal; None without an access file."""
 
 
 class Making(NamedTuple):
@@ -56,10 +54,10 @@ class Making(NamedTuple):
     readers: list[Watch]
     key: Hashable
     first: bool
-    """It is the first one of a new reader."""
+    """Whether it is the first view of a new reader."""
 
     def go_on(self) -> bool:
-        """Make a slice of it; say whether it was the last, and is written."""
+        """Make a slice of the view; return True after the last, when it has been written."""
         try:
             next(self.walk)
         except StopIteration as made:
@@ -70,7 +68,7 @@ class Making(NamedTuple):
         return False
 
 
-class Watch(Lasting):
+class Watch(StreamAnswer):
     """One reader of a view; readers of equal views have an equal ``key``."""
 
     def __init__(self, feed: Feed, verb: Verb, queues: frozenset[str], view: Hashable, make: Make) -> None:
@@ -81,27 +79,27 @@ class Watch(Lasting):
 
     @property
     def key(self) -> Hashable:
-        """What is shown, and to whom."""
+        """Equal for readers of equal views."""
         return self._view, self._principal
 
     def event(self) -> Slices[bytes]:
-        """Make the view as it is now."""
+        """Make the current view."""
         view = yield from self._make(self._principal)
         return b"id: %b\ndata: %b\n\n" % (edition(), msgspec.json.encode(view))
 
     @property
     def _principal(self) -> Principal | None:
-        # By what is granted now, and not when it was opened.
+        # With the current permissions, not those of its start.
         return None if self._permit is None else self._permit.identity.principal
 
     def _begin(self) -> None:
         self._feed.begin(self)
 
     def _finish(self) -> None:
-        """Nothing: whoever is not open is told no more."""
+        """No-op: `Feed` skips closed readers."""
 
 
-class Feed(LastingAnswers):
+class Feed(StreamAnswers):
     """All readers of views of one web server."""
 
     def __init__(
@@ -119,25 +117,25 @@ class Feed(LastingAnswers):
         self._run_of = run_of
         self._timer: asyncio.TimerHandle | None = None
         self._round: dict[Hashable, list[Watch]] = {}
-        """Whose turn is still to come, by their keys."""
+        """Readers of this round whose view is not made yet, by their keys."""
         self._making: deque[Making] = deque()
-        """Views that are being made, the first of them now."""
+        """Views that are being made, the first one now."""
         self._spent_s = 0.0
-        """What the view of a round that is being made has taken."""
+        """Seconds that the current view of a round has taken."""
         self._rests_until = 0.0
         self._begun_s = 0.0
-        """What first views have taken, and `SHARE` has not made up for by `_begun_at`."""
+        """Seconds of first views that `SHARE` has not made up for by `_begun_at`."""
         self._begun_at = 0.0
 
     def add_to(self, routes: Routes) -> None:
-        """Put the routes into the table."""
+        """Add the routes."""
         routes.add("GET", "/v1/watch", Verb.LOOK, self.queues)
         routes.add("GET", "/v1/watch/listeners", Verb.OPERATE, self.listeners)
         routes.add("GET", "/v1/watch/bridge", Verb.OPERATE, self.about)
         routes.add("GET", "/v1/queues/{queue}/watch", Verb.LOOK, self.queue)
 
     async def queues(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
-        """Tell of the queues that the sender may see, and of the bridge where that is granted."""
+        """Send the queues that the sender may see, and the bridge if permitted."""
         wanted, bridge = _wanted(request), self._bridge
 
         def make(reader: Principal | None) -> Slices[msgspec.Struct]:
@@ -148,12 +146,12 @@ class Feed(LastingAnswers):
         return self._watch(request, Verb.LOOK, frozenset(), wanted, make)
 
     async def queue(self, request: BaseRequest, queue: str) -> Answer | StreamResponse:
-        """Tell of one queue, and who would get a trigger of it."""
+        """Send one queue, and which workers a trigger would wake."""
         only_query_of(request)
         return self._watch(request, Verb.LOOK, frozenset({queue}), queue, lambda reader: of(self._one(queue, reader)))
 
     async def listeners(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
-        """Tell of who listens."""
+        """Send the listeners."""
         wanted = _wanted(request)
 
         def make(_: Principal | None) -> Slices[msgspec.Struct]:
@@ -162,24 +160,24 @@ class Feed(LastingAnswers):
         return self._watch(request, Verb.OPERATE, frozenset(), ("listeners", wanted), make)
 
     async def about(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
-        """Tell of the bridge itself."""
+        """Send the bridge itself."""
         only_query_of(request)
         return self._watch(request, Verb.OPERATE, frozenset(), "bridge", lambda _: of(self._about()))
 
     def begin(self, watch: Watch) -> None:
-        """Tell a new reader how things stand, and go on telling."""
+        """Send a new reader its first view, and the following ones."""
         began = asyncio.get_running_loop().time()
         self._begun_s = max(0.0, self._begun_s - SHARE * (began - self._begun_at))
         self._begun_at = began
         if self._timer is None:
             self._rests_until = max(self._rests_until, began + PERIOD_S)
-        if self._begun_s < NEW_S:  # else with the next round: whoever opens many holds up the bridge no more
+        if self._begun_s < NEW_S:  # otherwise with the next round: opening many pages must not delay the bridge
             self._making.appendleft(Making(watch.event(), [watch], watch.key, first=True))
             self._advance()
         self._arm()
 
     def close(self) -> None:
-        """End all of them."""
+        """End all streams."""
         super().close()
         if self._timer is not None:
             self._timer.cancel()
@@ -206,7 +204,7 @@ class Feed(LastingAnswers):
             self._making.clear()
 
     def _advance(self) -> None:
-        """Go on making views for a while: those of new readers first, then those of a round, with pauses."""
+        """Make views for at most `AT_ONCE_S`: those of new readers first, then those of a round."""
         loop = asyncio.get_running_loop()
         began = now = loop.time()
         if not self._round and now >= self._rests_until:
@@ -240,7 +238,7 @@ class Feed(LastingAnswers):
                 break
 
     def _rest(self, now: float) -> None:
-        """Make no view of a round until its time is made up for, and begin no round in the same second."""
+        """Pause views until `SHARE` is kept, and rounds for at least `PERIOD_S`."""
         spent, self._spent_s = self._spent_s, 0.0
         self._rests_until = now + max(0.0 if self._round else PERIOD_S, spent / SHARE)
 
@@ -296,5 +294,5 @@ def _wanted(request: BaseRequest) -> Wanted:
 
 
 def _ours(error: msgspec.ValidationError) -> str:
-    # Of the message only the place is ours; what stood there is the stranger's.
+    # Only the path within the message; the rest repeats input.
     return str(error).rpartition("`$.")[2].rstrip("`") or "the query string"

@@ -1,7 +1,6 @@
 """Signing in for the page, over HTTP: ``GET /v1/login`` begins it, ``POST /v1/login`` ends it with a token.
 
-The token is for the tab, which sends it as it would send a key that was pasted: no cookie is set, so that nothing that
-another page has a browser send is done in anybody's name.
+The tab sends the token as it would send a pasted key. Without a cookie other pages cannot send authenticated requests.
 """
 
 from __future__ import annotations
@@ -18,11 +17,9 @@ from bridge.access.grants import NAME_FORM, Verb
 from bridge.access.limits import TokenBuckets
 from bridge.contract.address import sender_of
 from bridge.contract.names import is_token
-from bridge.contract.unknown import in_plain_words
 from bridge.http.api.routes import Routes, only_query_of
-from bridge.http.server.answer import Answer
-from bridge.http.server.body import read_body, require_json
-from bridge.http.server.problem import Refusal
+from bridge.http.server.answer import Answer, Refusal
+from bridge.http.server.body import decode_json, read_body, require_json
 from bridge.observe.facts import AccessRefused, Fact
 
 if TYPE_CHECKING:
@@ -56,20 +53,20 @@ class SignedIn(msgspec.Struct, frozen=True):
 
 
 class LoginRoutes:
-    """The two calls; 404 where nobody can sign in."""
+    """The two calls; 404 without an issuer for sign-in."""
 
-    def __init__(self, access: AccessWatch | None, tell: Callable[[Fact], None]) -> None:
+    def __init__(self, access: AccessWatch | None, emit: Callable[[Fact], None]) -> None:
         self._access = access
-        self._tell = tell
+        self._emit = emit
         self._rates = TokenBuckets(_RATE, _BURST)
 
     def add_to(self, routes: Routes) -> None:
-        """Put the routes into the table."""
+        """Add the routes."""
         routes.add("GET", "/v1/login", None, self.begin)
         routes.add("POST", "/v1/login", None, self.finish)
 
     async def begin(self, request: BaseRequest, _: str) -> Answer:
-        """Give what a tab needs to send its browser to the issuer."""
+        """Return what a tab needs to send its browser to the issuer."""
         from bridge.access.sign_in import NotSignedIn
 
         only_query_of(request)
@@ -80,7 +77,7 @@ class LoginRoutes:
             raise Refusal(error.code, str(error)) from None
 
     async def finish(self, request: BaseRequest, _: str) -> Answer:
-        """Exchange what the browser came back with."""
+        """Exchange the code of the issuer for a token."""
         from bridge.access.sign_in import NotSignedIn
 
         only_query_of(request)
@@ -89,19 +86,14 @@ class LoginRoutes:
         if wait:
             raise Refusal("too_many_requests", "slow down: too many sign-ins from this address", retry_after=wait)
         require_json(request)
-        try:
-            given = msgspec.json.decode(await read_body(request, _REQUEST_BYTES), type=SignIn)
-        except msgspec.ValidationError as error:
-            raise Refusal("bad_parameter", in_plain_words(error, SignIn)) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise Refusal("bad_json", "the body is not JSON in UTF-8") from None
+        given = decode_json(await read_body(request, _REQUEST_BYTES), SignIn, "the body is not JSON in UTF-8")
         try:
             token, verified = await login.finish(given.code, given.verifier, given.iss, request.remote or "")
             self._greet(access, verified)
         except NotSignedIn as error:
             if error.code == "forbidden":
                 address = request.remote or ""
-                self._tell(AccessRefused(error.code, "", Verb.LOOK.value, "", address, f"sign-in: {error}"))
+                self._emit(AccessRefused(error.code, "", Verb.LOOK.value, "", address, f"sign-in: {error}"))
             raise Refusal(error.code, str(error)) from None
         log.info("signed in at the page", extra={"principal": verified.principal, "address": request.remote or ""})
         return Answer(200, msgspec.json.encode(SignedIn(token, verified.principal)))
@@ -114,12 +106,12 @@ class LoginRoutes:
         return self._access, self._access.login
 
     def _greet(self, access: AccessWatch, verified: Verified) -> None:
-        """Raise for somebody whom the issuer knows and the access file does not."""
+        """Raise for a principal that is not in the access file."""
         from bridge.access.sign_in import NotSignedIn
 
         if access.principal(verified.principal) is not None:
             return
-        # Of a name only that is told which could be one here: no other text of a token is repeated.
+        # Only a valid name is repeated, no other text of a token.
         if is_token(verified.principal):
             raise NotSignedIn(
                 "forbidden",

@@ -1,1 +1,1 @@
-
+"""The common parts of the three servers: sockets, connections, bodies, answers, authorization and limits."""

@@ -1,25 +1,49 @@
-"""Answers: small whole bodies, written with their headers in one go.
+"""Answers and refusals: small whole bodies, written with their headers in one go.
 
-aiohttp's own ``Response`` builds a multi-dict and formats every header anew for each answer; ours know all but two
-lines beforehand, which saves about a fifth of what a bare aiohttp request costs. An `Answer` has the surface that
-aiohttp's ``RequestHandler.finish_response`` uses: ``prepare``, ``write_eof``, ``keep_alive``, ``status``. Anything
-longer than one body (WebSocket, event streams) uses aiohttp's own classes.
+aiohttp's own ``Response`` formats every header again for each answer. Ours know all but two lines beforehand, which
+saves about a fifth of the cost of a bare aiohttp request. An `Answer` has the surface that aiohttp's
+``RequestHandler.finish_response`` uses: ``prepare``, ``write_eof``, ``keep_alive``, ``status``. WebSockets and event
+streams have classes of their own. A `Refusal` becomes ``application/problem+json`` with title, status, detail and code.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from email.utils import formatdate
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol, cast
 
+import msgspec
 from aiohttp import ClientConnectionResetError, HttpVersion10
 
 from bridge.contract.calls import encode_answer
-from bridge.http.server.problem import PROBLEM_TYPE, Refusal, problem_body, reason
+from bridge.contract.errors import STATUS_BY_CODE
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
+
+PROBLEM_TYPE = "application/problem+json"
+
+RETRY_AFTER_S = 1
+"""The default Retry-After of a 503: a drained bridge is back within seconds, and listeners back off anyway."""
+
+_CODE_BY_STATUS = {
+    400: "bad_parameter",
+    403: "forbidden_origin",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    413: "too_large",
+    414: "uri_too_long",
+    415: "unsupported_media_type",
+    429: "too_many_requests",
+    431: "headers_too_large",
+    503: "draining",
+}
+# Until Python 3.13 `HTTPStatus` had those of RFC 2616.
+_PHRASES = {413: "Content Too Large", 414: "URI Too Long"}
 
 JSON_TYPE = "application/json"
 CLOSE = b"Connection: close\r\n"
@@ -40,11 +64,11 @@ class Peer(Protocol):
     writing_paused: bool
 
     def fits(self, size: int) -> bool:
-        """Say whether the server can hold so many more bytes that clients have not read."""
+        """Return whether the server may hold so many more unread bytes."""
         ...
 
     def refuse(self, refusal: Refusal) -> Answer:
-        """Make the answer for a refusal, in the form of this port."""
+        """Return the answer for a refusal, in the form of this port."""
         ...
 
     async def drained(self) -> None:
@@ -66,11 +90,11 @@ class Answer:
         self._protocol: Peer | None = None
 
     def add_header(self, name: str, value: str) -> None:
-        """Add a header; ``value`` is ours, never the peer's."""
+        """Add a header; ``value`` never contains input."""
         self._added += f"{name}: {value}\r\n".encode("ascii")
 
     async def prepare(self, request: BaseRequest) -> None:
-        """Write head and body; raises `ConnectionResetError` where the peer is gone."""
+        """Write head and body; raises `ConnectionResetError` if the peer is gone."""
         protocol = cast("Peer", request.protocol)
         transport = protocol.transport
         if transport is None or transport.is_closing():
@@ -87,11 +111,11 @@ class Answer:
             extra += b"Connection: keep-alive\r\n"
         body = b"" if headless else self._body
         transport.write(self.render(extra, body))
-        # The transport has its own; this object lives until the peer has taken that.
+        # The transport has a copy; this object lives until the peer has read that.
         self._body = b""
 
     def _find_room(self, protocol: Peer) -> None:
-        """Become a refusal where too much is unread already; what this answered had no effect, or was undone before."""
+        """Become a refusal if too much is unread; large answers have no effect, or one that was undone."""
         if protocol.fits(len(self._body)):
             return
         other = protocol.refuse(Refusal("too_many_requests", UNREAD, status=503, retry_after=UNREAD_RETRY_S))
@@ -99,29 +123,29 @@ class Answer:
         self._added = other._added
 
     def whole(self, extra: bytes) -> bytes:
-        """Put it together with its body, for a request other than HEAD."""
+        """Return the whole answer, for a request other than HEAD."""
         return self.render(extra, self._body)
 
     def render(self, extra: bytes, body: bytes) -> bytes:
-        """Put the answer together as it goes over the wire; ``extra`` is whole header lines."""
+        """Return the answer in HTTP; ``extra`` is whole header lines."""
         # 204 carries neither a body nor a length (RFC 9110 8.6).
         length = b"" if self.status == 204 else b"Content-Length: %d\r\n" % len(self._body)
         return b"%b%b%b%b%b\r\n%b" % (self._head, self._added, _date(), length, extra, body)
 
     def framed(self, n: int, protocol: Peer) -> bytes:
-        """Put the answer to call ``n`` together as it goes over a wire."""
+        """Return the answer to call ``n`` as a message of a WebSocket."""
         self._find_room(protocol)
         return encode_answer(n, self.status, self._added.replace(b"\r", b""), self._body)
 
     async def write_eof(self) -> None:
-        """Wait until the peer has taken what was written; the connection's write time-out bounds that."""
+        """Wait until the peer has read the answer; the connection's write time-out bounds that."""
         protocol = self._protocol
         if protocol is not None and protocol.writing_paused:
             await protocol.drained()
 
 
 def refuse(refusal: Refusal) -> Answer:
-    """Make the answer that tells a refusal."""
+    """Return the answer for a refusal."""
     answer = Answer(refusal.status, problem_body(refusal), PROBLEM_TYPE, close=refusal.close)
     if refusal.allow is not None:
         answer.add_header("Allow", refusal.allow)
@@ -144,7 +168,7 @@ def _make_head(status: int, media: str) -> bytes:
 
 
 class _DateLine:
-    """The Date header, made once a second."""
+    """The Date header, formatted once a second."""
 
     __slots__ = ("_line", "_second")
 
@@ -161,3 +185,63 @@ class _DateLine:
 
 
 _date = _DateLine()
+
+
+class Refusal(Exception):
+    """A refused request: the code gives the status; ``close`` also ends the connection.
+
+    ``detail`` never contains input.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        status: int | None = None,
+        allow: str | None = None,
+        retry_after: int | None = None,
+        challenge: str | None = None,
+        close: bool = False,
+    ) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.status = STATUS_BY_CODE.get(code, 500) if status is None else status
+        self.allow = allow
+        self.challenge = challenge
+        self.retry_after = RETRY_AFTER_S if retry_after is None and self.status == 503 else retry_after
+        self.close = close
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """The body of a refusal."""
+
+    title: str
+    status: int
+    detail: str
+    code: str
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def problem_body(refusal: Refusal) -> bytes:
+    """Return the body of a refusal as JSON."""
+    return _encoder.encode(Problem(reason(refusal.status), refusal.status, refusal.detail, refusal.code))
+
+
+def code_for_status(status: int) -> str:
+    """Return the code for a status that aiohttp chose."""
+    return _CODE_BY_STATUS.get(status, "bad_parameter" if 400 <= status < 500 else "internal")
+
+
+@functools.lru_cache(maxsize=256)
+def reason(status: int) -> str:
+    """Return the reason phrase of a status (RFC 9110 15)."""
+    if status in _PHRASES:
+        return _PHRASES[status]
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Unknown"

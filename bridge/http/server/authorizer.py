@@ -1,4 +1,4 @@
-"""Who sends a request, whether they may, and whether it is too much: RFC 6750, ``Authorization: Bearer KEY``."""
+"""Authentication, permissions and rates of a request (RFC 6750, ``Authorization: Bearer KEY``)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bridge.access.issuer import Mistimed
 from bridge.access.keys import PREFIX, Identity
 from bridge.access.quota_guard import PastLimit
 from bridge.contract.address import sender_of
+from bridge.http.server.answer import Refusal
 from bridge.http.server.body import unread
 from bridge.http.server.call import Call
-from bridge.http.server.problem import Refusal
 from bridge.observe.facts import AccessRefused, Administered, Fact
 
 if TYPE_CHECKING:
@@ -38,44 +38,42 @@ _NOT_GIVEN: Final = (
 )
 _NOT_KNOWN: Final = "the key is unknown, was revoked, or has expired"
 _PAST_RATE: Final = "slow down: this principal exceeds its request rate"
-MARKED: Final = "slow down; the known queues were triggered anyway, unknown ones were not"
-_STRANGE: Final = "no principal matches this certificate, and no key was given"
+TRIGGERED_ANYWAY: Final = "slow down; the known queues were triggered anyway, unknown ones were not"
+_UNKNOWN_CERTIFICATE: Final = "no principal matches this certificate, and no key was given"
 _AUDITED: Final = (Verb.MANAGE, Verb.OPERATE)
 
 
 class Authorizer:
-    """Lets in who may, where an access list is kept; without one everybody may do everything."""
+    """Admits requests by the access file; without one everything is permitted."""
 
-    def __init__(self, access: AccessWatch | None, tell: Callable[[Fact], None]) -> None:
+    def __init__(self, access: AccessWatch | None, emit: Callable[[Fact], None]) -> None:
         self.asks: Final = access is not None
-        """Whether anybody is asked for a key; where not, nothing here is needed for a request."""
+        """Whether requests need a key."""
         self.access: Final = access
-        self._tell = tell
+        self._emit = emit
 
     def admit(self, request: Caller, verb: Verb | None, queue: str) -> Awaitable[None] | None:
-        """Raise `Refusal` unless the sender may ``verb`` the queue, within its limits; for "", any queue at all.
+        """Raise `Refusal` unless the sender may ``verb`` the queue (for "" any queue) within its limits.
 
-        None asks for no more than a sender who is known here.
-
-        Returns what has to be waited for, and does the same, where that has to be asked elsewhere. A trigger past its
-        sender's rate is let in, and `triggered` tells.
+        For the verb None any known sender is admitted. If the decision takes time, an awaitable is returned that does
+        the same. A trigger past its sender's rate is admitted, and `past_rate` returns True for it.
         """
         access = self.access
         if access is None:
             return None
         if isinstance(request, Call):
-            return self._told(request, self._judge(access, request, request.identity, verb, queue))
+            return self._refuse(request, self._check(access, request, request.identity, verb, queue))
         given = request.headers.getall(hdrs.AUTHORIZATION, None)
         if given is None:
             certificate = cast("Connection", request.protocol).certificate
             identity = None if certificate is None else access.identify_certificate(certificate)
-            return self._told(request, self._judge(access, request, identity, verb, queue))
+            return self._refuse(request, self._check(access, request, identity, verb, queue))
         scheme, _, secret = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         secret = secret.strip(" ")
         if scheme.lower() == "bearer" and not secret.startswith(PREFIX):
             return self._admit_token(access, request, secret, verb, queue)
         identity = access.identify(secret) if scheme.lower() == "bearer" else None
-        return self._told(request, self._judge(access, request, identity, verb, queue))
+        return self._refuse(request, self._check(access, request, identity, verb, queue))
 
     async def _admit_token(
         self, access: AccessWatch, request: Caller, token: str, verb: Verb | None, queue: str
@@ -85,11 +83,11 @@ class Authorizer:
             identity = await access.identify_token(token)
         except Mistimed as error:
             why = str(error)
-        waits = self._told(request, self._judge(access, request, identity, verb, queue, why))
+        waits = self._refuse(request, self._check(access, request, identity, verb, queue, why))
         if waits is not None:
             await waits
 
-    def _judge(
+    def _check(
         self,
         access: AccessWatch,
         request: Caller,
@@ -101,17 +99,17 @@ class Authorizer:
         address = request.remote or ""
         if identity is None:
             wanted = "connect" if verb is None else verb.value
-            self._tell(AccessRefused("unauthenticated", "", wanted, queue, address, why))
-            return _unknown(request, why, close=unread(request))
+            self._emit(AccessRefused("unauthenticated", "", wanted, queue, address, why))
+            return _unauthenticated(request, why, close=unread(request))
         request[_IDENTITY] = identity
         principal = identity.principal
         now = access.clock()
         allowance = access.allowance(principal)
-        # Messages that are given back are never kept waiting: their leases would lapse.
+        # Settlements never wait: their leases would lapse.
         wait = 0 if isinstance(request, Call) and request.settles else allowance.request(now)
         if verb is None:
             if wait:
-                self._tell_limit(request, Verb.TAKE, queue)
+                self._emit_limit(request, Verb.TAKE, queue)
                 return Refusal("too_many_requests", _PAST_RATE, retry_after=wait, close=unread(request))
             return None
         if not principal.may(verb, queue):
@@ -119,16 +117,16 @@ class Authorizer:
         if not wait and verb is Verb.PUT:
             wait = allowance.put(now)
         if wait:
-            self._tell_limit(request, verb, queue)
+            self._emit_limit(request, verb, queue)
             if verb is not Verb.RING:
                 return Refusal("too_many_requests", _PAST_RATE, retry_after=wait, close=unread(request))
             request[_WAIT] = wait
         elif verb in _AUDITED:
-            self._tell(Administered(principal.name, verb.value, queue, address, request.method))
+            self._emit(Administered(principal.name, verb.value, queue, address, request.method))
         return None
 
-    def _told(self, request: Caller, refusal: Refusal | None) -> Awaitable[None] | None:
-        """Raise a refusal, or return what does so later where there were too many."""
+    def _refuse(self, request: Caller, refusal: Refusal | None) -> Awaitable[None] | None:
+        """Raise a refusal, or return an awaitable that raises it later if there were too many."""
         if refusal is None:
             return None
         assert self.access is not None
@@ -137,60 +135,53 @@ class Authorizer:
         who = "/" + sender_of(request.remote or "") if identity is None else identity.principal.name
         held = self.access.refusals.hold_s(who, self.access.clock())
         if held:
-            return _later(request, refusal, held)
+            return _refuse_later(request, refusal, held)
         raise refusal
 
     def principal(self, request: Caller) -> Principal | None:
-        """Return the sender, who was admitted; None where nobody is asked."""
+        """Return the admitted sender; None without an access file."""
         return None if self.access is None else request[_IDENTITY].principal
 
-    def put(self, request: Caller, messages: int) -> None:
-        """Count the messages of a put that was admitted as one."""
+    def count_messages(self, request: Caller, messages: int) -> None:
+        """Count the further messages of an admitted put."""
         if messages > 1 and self.access is not None:
             self.access.allowance(request[_IDENTITY].principal).put_more(self.access.clock(), messages - 1)
 
     def connect(self, request: BaseRequest) -> None:
-        """Count the connection of the sender, who was admitted, as a session or stream until it ends.
+        """Count the admitted sender's connection as a session or stream until it ends.
 
-        Raises `PastLimit` where its principal has as many as it may.
+        Raises `PastLimit` if its principal has as many as it may.
         """
         connection = cast("Connection", request.protocol)
         if self.access is not None and connection.counted is None:
             connection.counted = self.access.connect(request[_IDENTITY].principal)
 
-    def disconnect(self, request: BaseRequest) -> None:
-        """Undo `connect`, where neither session nor stream came of it: the connection stays, for anybody's requests."""
-        connection = cast("Connection", request.protocol)
-        if connection.counted is not None:
-            connection.counted()
-            connection.counted = None
-
     def past_rate(self, request: Caller) -> bool:
-        """Say whether a trigger, which was admitted, is past the rate of its sender."""
+        """Return whether an admitted trigger is past the rate of its sender."""
         return _WAIT in request
 
-    async def attend(self, request: Caller, verb: Verb, queue: str, route: Awaitable[T]) -> T:
-        """Carry out what was admitted.
+    async def carry_out(self, request: Caller, verb: Verb, queue: str, route: Awaitable[T]) -> T:
+        """Run the route of an admitted request.
 
-        Refuses it where its key is revoked while its body is still on the way, or its sender uses as much as it may; a
-        trigger past the rate of its sender once it is marked.
+        Refuses it if its key is revoked while its body arrives, or if its sender is at a limit; and a trigger past the
+        rate of its sender, after it has taken effect.
         """
         try:
             answer = await (self._watched(request, verb, queue, route) if unread(request) else route)
         except PastLimit as past:
-            self._tell_limit(request, past.verb, queue)
+            self._emit_limit(request, past.verb, queue)
             refusal = Refusal("too_many_requests", str(past), retry_after=past.retry_after_s, close=unread(request))
-        except Refusal as told:
-            # What `require` found is held as what `admit` finds: it only stood in a body or a query.
-            if told.code != "forbidden":
+        except Refusal as refused:
+            # A refusal by `require` counts as one by `admit`: the queue was only named in the body or query.
+            if refused.code != "forbidden":
                 raise
-            refusal = told
+            refusal = refused
         else:
             wait = request.get(_WAIT, 0)
             if not wait:
                 return answer
-            refusal = Refusal("too_many_requests", MARKED, retry_after=wait)
-        waits = self._told(request, refusal)
+            refusal = Refusal("too_many_requests", TRIGGERED_ANYWAY, retry_after=wait)
+        waits = self._refuse(request, refusal)
         if waits is not None:
             await waits
         raise refusal
@@ -211,63 +202,63 @@ class Authorizer:
         try:
             return await route
         except RequestPayloadError:
-            # Never held: it comes once for each connection, which ends with it.
+            # Not delayed: it happens once per connection, which ends with it.
             if over == "forbidden":
                 raise self._forbidden(request, verb, queue) from None
             if over:
-                self._tell(AccessRefused("unauthenticated", "", verb.value, queue, request.remote or ""))
-                raise _unknown(request, close=True) from None
+                self._emit(AccessRefused("unauthenticated", "", verb.value, queue, request.remote or ""))
+                raise _unauthenticated(request, close=True) from None
             raise
         finally:
             permit.close()
 
     def require(self, request: Caller, verb: Verb, queues: Iterable[str]) -> None:
-        """Raise `Refusal` unless the sender, who was admitted, may ``verb`` each of these queues."""
+        """Raise `Refusal` unless the admitted sender may ``verb`` each of these queues."""
         if self.access is not None:
             identity = request[_IDENTITY]
             for queue in queues:
                 if not identity.principal.may(verb, queue):
                     raise self._forbidden(request, verb, queue)
 
-    def sees(self, request: Caller, queue: str) -> bool:
-        """Say whether the sender, who was admitted, may know that a queue is there."""
+    def can_see(self, request: Caller, queue: str) -> bool:
+        """Return whether the admitted sender may know that a queue exists."""
         if self.access is None:
             return True
         identity = request[_IDENTITY]
         return identity.principal.may(Verb.LOOK, queue)
 
-    def seen(self, request: Caller) -> Reach:
-        """Return the queues that the sender, who was admitted, may know of."""
+    def visible(self, request: Caller) -> Reach:
+        """Return the queues that the admitted sender may see."""
         return EVERYTHING if self.access is None else request[_IDENTITY].principal.reach(Verb.LOOK)
 
     def permit(self, request: BaseRequest, verb: Verb | None, end: End) -> Permit | None:
-        """Return what ends with the sender's grants; None where nothing does."""
+        """Return a permit that ends with the sender's permission; None without an access file."""
         return None if self.access is None else self.access.permit(request[_IDENTITY], verb, end)
 
-    def _tell_limit(self, request: Caller, verb: Verb, queue: str) -> None:
+    def _emit_limit(self, request: Caller, verb: Verb, queue: str) -> None:
         name = request[_IDENTITY].principal.name
-        self._tell(AccessRefused("limit", name, verb.value, queue, request.remote or ""))
+        self._emit(AccessRefused("limit", name, verb.value, queue, request.remote or ""))
 
     def _forbidden(self, request: Caller, verb: Verb, queue: str) -> Refusal:
         identity = request[_IDENTITY]
-        self._tell(AccessRefused("forbidden", identity.principal.name, verb.value, queue, request.remote or ""))
-        # The queue's name was checked before, and its sender knows it.
+        self._emit(AccessRefused("forbidden", identity.principal.name, verb.value, queue, request.remote or ""))
+        # The queue's name was validated, and its sender knows it.
         return Refusal("forbidden", f"'{verb.value}' is not granted on {queue or 'any queue'}", close=unread(request))
 
 
-def _unknown(request: Caller, why: str = "", *, close: bool) -> Refusal:
+def _unauthenticated(request: Caller, why: str = "", *, close: bool) -> Refusal:
     detail, challenge = _NOT_GIVEN, CHALLENGE
     if why:
-        # Where a client sees no body, as of a WebSocket's handshake, it has the challenge (RFC 6750 3).
+        # A client of a WebSocket sees no body, but the challenge (RFC 6750 3).
         detail, challenge = why, CHALLENGE + f', error="invalid_token", error_description="{why}"'
     elif isinstance(request, Call) or request.headers.get(hdrs.AUTHORIZATION, "").lower().startswith("bearer "):
-        # Which of the reasons it is, is not told: neither a form nor a date is for strangers to learn.
+        # Unknown, revoked and expired keys get the same answer: strangers learn neither forms nor dates.
         detail, challenge = _NOT_KNOWN, CHALLENGE + ', error="invalid_token"'
     elif cast("Connection", request.protocol).certificate is not None:
-        detail = _STRANGE
+        detail = _UNKNOWN_CERTIFICATE
     return Refusal("unauthenticated", detail, challenge=challenge, close=close)
 
 
-async def _later(request: Caller, refusal: Refusal, held: float) -> None:
+async def _refuse_later(request: Caller, refusal: Refusal, held: float) -> None:
     await cast("Connection", request.protocol).hold(held)
     raise refusal

@@ -1,18 +1,20 @@
-"""Reading a request's body within its limits, and what kind of body it is."""
+"""The body of a request: its kind, and reading it within its limits."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
+import msgspec
 from aiohttp import hdrs
 
 from bridge.contract.errors import Overloaded
+from bridge.contract.unknown import in_plain_words
+from bridge.http.server.answer import Refusal
 from bridge.http.server.call import Call
-from bridge.http.server.overload.body_room import SMALL_BYTES
-from bridge.http.server.problem import Refusal
+from bridge.http.server.room import SMALL_BYTES
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from bridge.access.put_gate import PutGate, Ticket
     from bridge.http.server.call import Caller
     from bridge.http.server.connection import Connection
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 REST_S = 1.0
 """How long the connection of a refused put is not read: less than the shortest `Retry-After`, which is 1 s."""
@@ -30,7 +34,7 @@ _JSON_EXACT = frozenset({"application/json", "application/json; charset=utf-8", 
 
 
 def is_json(request: Caller) -> bool:
-    """Say whether the body claims to be ``application/json``; parameters do not matter, JSON is always UTF-8."""
+    """Return whether the Content-Type is ``application/json``; parameters are ignored, JSON is always UTF-8."""
     media = request.headers.get(hdrs.CONTENT_TYPE)
     if media is None:
         return False
@@ -38,37 +42,32 @@ def is_json(request: Caller) -> bool:
 
 
 def media_type(request: Caller) -> str:
-    """Return what the body claims to be, in lower case and without parameters; empty where it claims nothing."""
+    """Return the Content-Type in lower case without parameters; empty if there is none."""
     return request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip(" \t").lower()
 
 
 def require_json(request: Caller) -> None:
-    """Refuse a body that does not claim to be JSON (S8)."""
+    """Refuse a body whose Content-Type is not JSON (S8)."""
     if not is_json(request):
         # Not read before it is refused, so the connection cannot be used again.
-        raise Refusal("unsupported_media_type", "the body must be application/json", close=has_body(request))
-
-
-def has_body(request: Caller) -> bool:
-    """Say whether a body was announced; a chunked one may still turn out empty."""
-    return request.body_exists
+        raise Refusal("unsupported_media_type", "the body must be application/json", close=request.body_exists)
 
 
 def unread(request: Caller) -> bool:
-    """Say whether some of the body has not come yet: whoever refuses the request then closes the connection."""
+    """Return whether some of the body has not arrived: a refusal must close the connection then."""
     return request.body_exists and not request.content.is_eof()
 
 
 def announced(request: Caller, limit: int) -> int:
-    """Return how large a body says it is, and ``limit`` where it says more or nothing."""
+    """Return the announced size of the body, ``limit`` if it is larger or unknown."""
     length = request.headers.get(hdrs.CONTENT_LENGTH)
     return 0 if not request.body_exists else limit if length is None else min(int(length), limit)
 
 
 async def admitted_body(request: Caller, limit: int, gate: PutGate) -> tuple[bytes, Ticket]:
-    """Read the body of a put as `read_body` does, once the gate has let it in; whoever gets the ticket ends it.
+    """Read the body of a put as `read_body` does, once the gate has admitted it; the caller ends the ticket.
 
-    Refuses with ``too_many_requests`` before the body is read. The connection stays open where that costs little.
+    Refuses with ``too_many_requests`` before the body is read. The connection stays open if that costs little.
     """
     payload, headers = request.content, request.headers
     length = headers.get(hdrs.CONTENT_LENGTH)
@@ -81,7 +80,7 @@ async def admitted_body(request: Caller, limit: int, gate: PutGate) -> tuple[byt
         unread = not whole and (length is None or size > _UNREAD_MAX or hdrs.EXPECT in headers)
         wait = math.ceil(error.retry_after or 1)
         if not isinstance(request, Call):
-            # Whoever comes again before that costs nothing until then.
+            # A client that repeats the put at once costs nothing until then.
             connection.rest(REST_S)
         raise Refusal("too_many_requests", str(error), retry_after=wait, close=unread) from None
     try:
@@ -89,17 +88,17 @@ async def admitted_body(request: Caller, limit: int, gate: PutGate) -> tuple[byt
     except BaseException:
         gate.drop(ticket)
         raise
-    gate.begin(ticket, len(raw), connection.turn_came if whole else None)
+    gate.begin(ticket, len(raw), connection.waiting_since if whole else None)
     return raw, ticket
 
 
 async def read_body(request: Caller, limit: int, ticket: Ticket | None = None) -> bytes:
     """Read the whole body, at most ``limit`` bytes.
 
-    Refuses with ``too_large`` before reading what is announced to be more, and with 408 what does not come within the
-    connection's body time-out. A body of more than 64 KiB that no gate gave a ``ticket`` waits for room among those of
-    all connections, in the order in which they came, and is refused with 503 where there is none within that time.
-    One with a ticket may have to give way, and is refused with ``too_many_requests`` then.
+    Refuses with ``too_large``, if possible before reading, and with 408 after the connection's body time-out. A body of
+    more than 64 KiB without a ``ticket`` waits in order of arrival for room among those of all connections, and is
+    refused with 503 if there is none within that time. One with a ticket may have to give way to others, and is
+    refused with ``too_many_requests`` then.
     """
     if not request.body_exists:
         return b""
@@ -107,7 +106,7 @@ async def read_body(request: Caller, limit: int, ticket: Ticket | None = None) -
     if length is not None and int(length) > limit:
         raise _too_large(limit)
     if request.content.is_eof():
-        # The usual case: it came in the same segment as the headers.
+        # The usual case: it arrived in the same segment as the headers.
         data = request.content.read_nowait()
         if len(data) > limit:
             raise _too_large(limit)
@@ -120,8 +119,8 @@ async def read_body(request: Caller, limit: int, ticket: Ticket | None = None) -
         await _room(connection, int(length))
         outside = False
     if hdrs.EXPECT in request.headers:
-        _continue(request, connection)
-    # Lets a large body come in few big steps; aiohttp stops reading the socket at twice this.
+        send_continue(request, connection)
+    # A large body arrives in few big steps; aiohttp stops reading the socket at twice this.
     payload.set_read_chunk_size(min(limit, 1 << 20))
     body = bytearray()
     try:
@@ -135,7 +134,7 @@ async def read_body(request: Caller, limit: int, ticket: Ticket | None = None) -
                 if ticket is not None:
                     ticket.received = len(body)
                 elif outside and len(body) > SMALL_BYTES:
-                    # Chunked: how much more will come nobody knows.
+                    # Chunked: its size is unknown.
                     outside = False
                     ends = reading.when()
                     reading.reschedule(None)
@@ -148,7 +147,7 @@ async def read_body(request: Caller, limit: int, ticket: Ticket | None = None) -
         if ticket is not None:
             ticket.on_give_way = None
     if ticket is not None and ticket.gave_way:
-        # Also where its end came at the last moment: its bytes have been given to another.
+        # Even if its end has just arrived: its memory has been given to another.
         raise Refusal(
             "too_many_requests",
             "the body arrived too slowly while others needed its memory; nothing was put, try again",
@@ -158,8 +157,19 @@ async def read_body(request: Caller, limit: int, ticket: Ticket | None = None) -
     return bytes(body)
 
 
+def decode_json(raw: bytes, kind: type[T], malformed: str) -> T:
+    """Decode a body into a struct; refuses an invalid one, and with ``malformed`` what is not JSON."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise Refusal("bad_parameter", in_plain_words(error, kind)) from None
+    # UnicodeDecodeError is not a DecodeError.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Refusal("bad_json", malformed) from None
+
+
 async def _room(connection: Connection, size: int) -> float:
-    """Wait for room for a large body, and return for how long; refuses where there is none within the body time-out."""
+    """Wait for room for a large body and return for how long; refuses after the body time-out."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
@@ -176,7 +186,8 @@ async def _room(connection: Connection, size: int) -> float:
     return loop.time() - began
 
 
-def _continue(request: BaseRequest, connection: Connection) -> None:
+def send_continue(request: BaseRequest, connection: Connection) -> None:
+    """Answer ``Expect: 100-continue``; refuses any other expectation."""
     if request.headers[hdrs.EXPECT].lower() != "100-continue":
         raise Refusal("bad_parameter", "only Expect: 100-continue is supported", status=417, close=True)
     if connection.transport is not None:

@@ -1,4 +1,4 @@
-"""A call over a wire, as the routes see it: the same questions that they ask of an HTTP request."""
+"""A call over a WebSocket, with the part of aiohttp's request interface that the routes use."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class Carrier(Protocol):
-    """The wire that a call came over (`bridge.http.wire.wire.Wire`)."""
+    """The wire that a call came over (`bridge.http.wire.Wire`)."""
 
     address: str
 
     def identity(self) -> Identity | None:
-        """Return who holds its key, None once it is void."""
+        """Return the holder of its key, None once that is no longer valid."""
         ...
 
 
 class Call:
-    """One call: whole when it comes, and sent by the holder of the wire's key."""
+    """One call, complete on arrival, sent by the holder of the wire's key."""
 
     __slots__ = ("_kept", "content", "headers", "method", "n", "protocol", "raw_path", "settles")
 
@@ -38,7 +38,7 @@ class Call:
         self.headers = CIMultiDict({hdrs.CONTENT_TYPE: frame.media, hdrs.CONTENT_LENGTH: str(len(frame.body))})
         self.protocol = wire
         self.settles = settles(frame.method, frame.target)
-        """Whether it gives messages back: it has neither a rate nor a place in the window."""
+        """Whether it settles messages: then neither rates nor the window apply."""
         self._kept: dict[Any, Any] = {}
 
     @property
@@ -48,16 +48,16 @@ class Call:
 
     @property
     def remote(self) -> str:
-        """The address that the wire comes from."""
+        """The client's address."""
         return self.protocol.address
 
     @property
     def identity(self) -> Identity | None:
-        """Who holds the key of the wire, None once it is void."""
+        """The holder of the wire's key, None once that is no longer valid."""
         return self.protocol.identity()
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return what was kept with the call."""
+        """Return what was stored with the call."""
         return self._kept.get(key, default)
 
     def __contains__(self, key: object) -> bool:
@@ -71,7 +71,7 @@ class Call:
 
 
 class Whole:
-    """A body that has come."""
+    """A body that has arrived."""
 
     __slots__ = ("_body", "size")
 
@@ -80,7 +80,7 @@ class Whole:
         self.size = len(body)
 
     def is_eof(self) -> bool:
-        """Return True: all of it is there."""
+        """Return True: it is complete."""
         return True
 
     def read_nowait(self) -> bytes:

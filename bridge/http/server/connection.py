@@ -1,9 +1,9 @@
 """One client's connection: aiohttp's, with the time-outs and limits that it lacks.
 
-aiohttp has no time-out for headers, no limit on all headers together, aborts no reader that stopped reading, logs
-a traceback per malformed request, closes on a half-closed socket before it has answered, and leaves a handler waiting
-for the rest of a body whose chunks turned out malformed (C parser). `Connection` adds these around the public hooks
-of ``asyncio.Protocol``; it works with aiohttp's C parser and its pure-Python one, and both are tested.
+aiohttp has no time-out for headers, has no limit on all headers together, never aborts a peer that stopped reading,
+logs a traceback per malformed request, closes a half-closed socket before the answer, and leaves a handler waiting for
+the rest of a body with malformed chunks (C parser). `Connection` adds these around the public hooks of
+``asyncio.Protocol``; it works with aiohttp's C parser and its pure-Python one, and both are tested.
 """
 
 from __future__ import annotations
@@ -18,20 +18,17 @@ from aiohttp.web import BaseRequest, RequestPayloadError, Server, StreamResponse
 
 from bridge.access.access_watch import certificate_of
 from bridge.contract.address import is_loopback, sender_of
-from bridge.http.server.answer import CLOSE, Answer, refuse
-from bridge.http.server.overload.answer_room import AnswerRoom
-from bridge.http.server.overload.body_room import BodyRoom
-from bridge.http.server.problem import Refusal
+from bridge.http.server.aiohttp_private import Fault, HttpProtocol, Overlong
+from bridge.http.server.answer import CLOSE, Answer, Refusal, refuse
+from bridge.http.server.room import AnswerRoom, BodyRoom
 from bridge.http.server.settings import WebSettings
-from bridge.http.server.unsent import tell_of_every_byte, unsent_bytes
-from bridge.queues.aiohttp_private.server import Fault, HttpProtocol, Overlong
 
 if TYPE_CHECKING:
     from bridge.access.certificates import Certificate
-    from bridge.http.server.quiet import QuietLog
+    from bridge.http.server.sockets import QuietLog
 
-# Parsers stop here by themselves; the exact limits of the settings are checked once a head is complete. Lines are
-# allowed more than `uri_bytes`, so that the refusal can tell a long address from a long header.
+# The parsers' own limits; the exact ones of the settings are checked once a head is complete. A line may have more than
+# `uri_bytes`, so that the refusal can distinguish a long address from a long header.
 _LINE_BYTES = 8190
 _HEADERS_SLACK = 4
 
@@ -50,12 +47,12 @@ class Connection(HttpProtocol):
         "_body",
         "_crowded",
         "_deadline",
+        "_half_closed",
         "_head",
         "_held",
         "_refused",
         "_rest",
         "_room_taken",
-        "_said_all",
         "_served_at",
         "_stall",
         "_stall_size",
@@ -63,10 +60,10 @@ class Connection(HttpProtocol):
         "arrived",
         "certificate",
         "counted",
-        "drained_hook",
         "ending",
         "fixed_headers",
-        "hung_up",
+        "on_drained",
+        "on_hang_up",
         "server",
         "settings",
     )
@@ -82,7 +79,7 @@ class Connection(HttpProtocol):
             max_field_size=_LINE_BYTES,
             max_headers=settings.headers + _HEADERS_SLACK,
             lingering_time=settings.linger,
-            # A body that was compressed is refused, never inflated (S7); the default inflates it before we see it.
+            # A compressed body is refused, never inflated (S7); by default aiohttp inflates it first.
             auto_decompress=False,
         )
         self.server = server
@@ -90,33 +87,33 @@ class Connection(HttpProtocol):
         self.fixed_headers = server.fixed_headers
         self.ending = False
         self.arrived = 0.0
-        """When the newest request was read off the wire, by the loop's clock."""
-        self.hung_up: Callable[[], None] | None = None
-        """Set while an answer has no end of its own: called when the peer has gone, or has nothing more to say."""
+        """When the newest request arrived, by the loop's clock."""
+        self.on_hang_up: Callable[[], None] | None = None
+        """Set by an event stream: called when the peer closes its half or is gone."""
         self.certificate: Certificate | None = None
-        """What the peer proved by TLS who it is by, None where nothing."""
-        self.drained_hook: Callable[[], None] | None = None
-        """Set by a wire: called when the peer has taken all that was written."""
+        """The peer's TLS certificate, None without."""
+        self.on_drained: Callable[[], None] | None = None
+        """Set by a wire: called when the peer has read everything."""
         self.counted: Callable[[], None] | None = None
-        """Set once the connection counts as a session or stream of somebody: called when it has ended."""
+        """Set while the connection counts as a session or stream of a principal: called at its end."""
         self._address = ""
-        # When the request before was answered and its answer taken.
+        # When the previous answer had been read.
         self._served_at = 0.0
-        # The peer has closed its half: what it sent is answered, and then the connection ends.
-        self._said_all = False
+        # The peer has closed its half: its requests are answered, and then the connection ends.
+        self._half_closed = False
         self._refused = False
         self._wire: asyncio.Transport | None = None
         # The transport that TLS writes to.
         self._below: asyncio.Transport | None = None
-        # Bytes of a request whose headers are not complete, and until when they have to be.
+        # Bytes of an incomplete head, and its deadline.
         self._head = b""
         self._deadline: asyncio.TimerHandle | None = None
-        # The body of the newest request that the parser gave out.
+        # The body of the newest parsed request.
         self._body: StreamReader = EMPTY_PAYLOAD
         self._stall: asyncio.TimerHandle | None = None
         self._stall_size = 0
         self._room_taken = 0
-        # Nothing is read: so many requests wait for their turn, the answer to one is held, or what came was too much.
+        # Reasons to read nothing: too many pipelined requests, a delayed refusal, a pause after a refused put.
         self._crowded = False
         self._held = False
         self._rest: asyncio.TimerHandle | None = None
@@ -124,7 +121,7 @@ class Connection(HttpProtocol):
     # Coming and going
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection up, or turn it away."""
+        """Accept the connection, or refuse it."""
         wire = self._wire = cast(asyncio.Transport, transport)
         peer = wire.get_extra_info("peername")
         self._address = peer[0] if isinstance(peer, tuple) else ""
@@ -132,17 +129,16 @@ class Connection(HttpProtocol):
             self._turn_away(wire)
             return
         self.server.opened(self, self._address)
-        self._below = tell_of_every_byte(wire)
+        self._below = report_every_byte(wire)
         self.certificate = certificate_of(wire.get_extra_info("peercert"))
-        # asyncio reads into a fresh 256 KiB each time, which the allocator maps and unmaps for every request: that
-        # costs more than the reading. A transport that knows no such size goes on as it is.
+        # asyncio reads into a new buffer of 256 KiB each time. Mapping and unmapping it costs more than the reading.
         if hasattr(wire, "max_size"):
             wire.max_size = _READ_BYTES
         super().connection_made(transport)
         self._deadline = self._loop.call_later(self.settings.header_timeout, self._head_is_late)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Let go of timers and of the place that the connection took."""
+        """Release timers and limits."""
         self._cancel_deadline()
         if self._stall is not None:
             self._stall.cancel()
@@ -160,14 +156,14 @@ class Connection(HttpProtocol):
         if self.counted is not None:
             self.counted()
             self.counted = None
-        if self.hung_up is not None:
-            self.hung_up()
-        # aiohttp tells the handler's body only; it would wait for the rest of a refused one until its linger is over.
+        if self.on_hang_up is not None:
+            self.on_hang_up()
+        # aiohttp ends only the handler's body; it would wait for the rest of a refused one until its linger is over.
         self._break_body()
         super().connection_lost(exc)
 
     def _turn_away(self, wire: asyncio.Transport) -> None:
-        # No task, no parser: one answer, and half a second in which its bytes are not destroyed by a reset (S12).
+        # No task, no parser: one answer, and half a second before a reset could destroy it (S12).
         self._refused = True
         self.take_no_more()
         self.server.turned_away += 1
@@ -182,32 +178,32 @@ class Connection(HttpProtocol):
         self._deadline = self._loop.call_later(0.5, wire.abort)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Answer what was asked before the peer closed its half; asyncio closes at once where this is False."""
-        if self._refused or self.upgraded or self.hung_up is not None or not self.busy:
+        """Return True to answer requests from before the peer closed its half; for False asyncio closes at once."""
+        if self._refused or self.upgraded or self.on_hang_up is not None or not self.busy:
             return False
         if self._wire is None or not self._wire.can_write_eof():
-            # TLS has no half-close: asyncio ends the connection whatever is said here, and warns of any other answer.
+            # TLS has no half-close: asyncio always ends the connection, and warns of True.
             return False
         self._break_body()
-        self._said_all = True
+        self._half_closed = True
         if not self.queued:
             self.end_after_this()
         return True
 
     @property
     def idle(self) -> bool:
-        """Whether no request is under way; a session never is idle."""
+        """Whether no request is open; a WebSocket is never idle."""
         return not (self.busy or self.upgraded)
 
     def _break_body(self) -> None:
-        """Tell whoever reads the newest body that its rest will not come; never its end, which would truncate it."""
+        """Fail the reading of the newest body; an end instead would truncate it."""
         if not self._body.is_eof():
             self._body.set_exception(RequestPayloadError("the body is incomplete"))
 
     # Reading
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, and keep watch over what it is in the middle of."""
+        """Feed the parser, and check its progress."""
         if self._refused or self.upgraded:
             if not self._refused:
                 super().data_received(data)
@@ -220,16 +216,16 @@ class Connection(HttpProtocol):
                 self._head_grew(data)
             return
         if self.pipelined > _PIPELINED_MAX and not self._crowded:
-            # Whoever sends on without reading answers would have all of it parsed and kept.
+            # A peer that sends without reading answers would fill the memory with parsed requests.
             self._crowded = True
-            self._read_no_more()
+            self._stop_reading()
         self.arrived = self._loop.time()
         if self._deadline is not None:
             self._cancel_deadline()
         message, payload = self.newest
         if isinstance(message, Fault):
             self.spoil(-1, self._explain(message, data), body=False)
-            # The C parser drops a body whose chunks are malformed without telling its reader.
+            # The C parser drops a body with malformed chunks without failing its reader.
             self._break_body()
         else:
             if len(self._head) + len(data) > self.settings.header_bytes:
@@ -238,65 +234,65 @@ class Connection(HttpProtocol):
         self._head = b""
 
     async def take_room(self, size: int) -> None:
-        """Wait for room for a large body; it is given back once the request is answered, for so long it may be held."""
+        """Wait for room for a large body; it is released when the request has been answered."""
         taken = await self.server.room.take(size)
         self._room_taken += taken
 
     @property
-    def turn_came(self) -> float:
-        """Since when the request that is being served waits for us: not while its sender left an answer unread."""
+    def waiting_since(self) -> float:
+        """Since when the current request waits for the bridge: it has arrived, and the last answer was read."""
         return max(self.arrived, self._served_at)
 
     def request_begins(self) -> None:
-        """End the connection after this request where its peer has said that it was the last."""
-        if self._said_all and not self.queued:
+        """End the connection after this request if the peer has closed its half."""
+        if self._half_closed and not self.queued:
             self.end_after_this()
 
     def request_ended(self) -> None:
-        """Give back what was held for the request."""
+        """Release what was held for the request."""
         self._served_at = self._loop.time()
         if self._crowded and self.pipelined <= _PIPELINED_MAX:
             self._crowded = False
-            self._read_on()
+            self._continue_reading()
         if self._room_taken:
             taken, self._room_taken = self._room_taken, 0
             self.server.room.give_back(taken)
 
     async def hold(self, seconds: float) -> None:
-        """Wait before the answer to a request, and read nothing meanwhile: whoever floods has to wait as well."""
+        """Wait before a refusal is sent, and read nothing meanwhile: this slows down a flood."""
         self._held = True
-        self._read_no_more()
+        self._stop_reading()
         try:
             await asyncio.sleep(seconds)
         finally:
             self._held = False
-            self._read_on()
+            self._continue_reading()
 
     def rest(self, seconds: float) -> None:
-        """Read nothing for so long from now on, or until an earlier rest ends, whichever is later."""
+        """Read nothing for so many seconds, or until an earlier rest ends, whichever is later."""
         ends = self._loop.time() + seconds
         if self._rest is not None:
             if self._rest.when() >= ends:
                 return
             self._rest.cancel()
-        self._rest = self._loop.call_at(ends, self._rested)
-        self._read_no_more()
+        self._rest = self._loop.call_at(ends, self._rest_ended)
+        self._stop_reading()
 
-    def _rested(self) -> None:
+    def _rest_ended(self) -> None:
         self._rest = None
-        self._read_on()
+        self._continue_reading()
 
-    def _read_no_more(self) -> None:
-        # Not aiohttp's own pause, which is about the body that is being parsed.
+    def _stop_reading(self) -> None:
+        # Not aiohttp's own pause, which concerns the body that is being parsed.
         if self._wire is not None:
             self._wire.pause_reading()
 
-    def _read_on(self) -> None:
+    def _continue_reading(self) -> None:
         if self._wire is not None and not (self._held or self._rest or self._crowded or self.reading_paused):
             self._wire.resume_reading()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Resume what was paused; aiohttp calls this for every body read, and feeds its parser anew each time."""
+        """Resume only if paused; aiohttp calls this for every body read, and would feed its parser each time."""
         if self.reading_paused:
             super().resume_reading(resume_parser)
 
@@ -310,16 +306,16 @@ class Connection(HttpProtocol):
     def _head_is_late(self) -> None:
         self._deadline = None
         if self._head and self.busy:
-            # A slow head behind a request still being answered: its time starts when that answer is out.
+            # A slow head behind an open request: its time starts when that is answered.
             self._deadline = self._loop.call_later(self.settings.header_timeout, self._head_is_late)
         elif not self._head:
-            # It never said a word.
+            # It has sent nothing.
             self.force_close()
         else:
             self._give_up(Refusal("request_timeout", "the headers did not arrive in time"))
 
     def _give_up(self, refusal: Refusal) -> None:
-        """Answer a request that was never complete, and close."""
+        """Answer an incomplete request, and close."""
         self._cancel_deadline()
         if self.transport is not None and not self.busy:
             self.transport.write(self.refuse_bare(refusal))
@@ -338,7 +334,7 @@ class Connection(HttpProtocol):
                 self.spoil(place, Fault(refusal.status, refusal, ""))
 
     def _explain(self, fault: Fault, data: bytes) -> Fault:
-        """Tell 414 and 431 from 400, which is all that aiohttp says; it ends the connection after any of them."""
+        """Return 414 or 431 for what aiohttp reports as 400; it ends the connection after any of them."""
         if "Too many headers" in fault.message:
             refusal = Refusal("headers_too_large", "the request has too many headers")
         elif isinstance(fault.exc, Overlong):
@@ -354,7 +350,7 @@ class Connection(HttpProtocol):
     # Writing
 
     def pause_writing(self) -> None:
-        """Begin to count the time in which the peer takes nothing (S11), where it has not taken all."""
+        """Start the write time-out (S11) if something is unread; stop it if nothing is."""
         left = self.unread()
         if left and not self.writing_paused:
             super().pause_writing()
@@ -367,18 +363,18 @@ class Connection(HttpProtocol):
             if self._stall is not None:
                 self._stall.cancel()
                 self._stall = None
-            if self.drained_hook is not None:
-                self.drained_hook()
+            if self.on_drained is not None:
+                self.on_drained()
 
-    # Told by TLS, either says no more than that there may be something new.
+    # With TLS, either call only means that something may have changed.
     resume_writing = pause_writing
 
     def unread(self) -> int:
-        """Return how many bytes the peer has not taken."""
+        """Return how many bytes the peer has not read."""
         return 0 if self._wire is None else unsent_bytes(self._wire, self._below)
 
     def cut_off(self) -> None:
-        """End the connection at once, and free what its peer has not taken."""
+        """Abort the connection, and free what its peer has not read."""
         wire = self._below or self._wire
         if wire is not None:
             wire.abort()
@@ -387,24 +383,24 @@ class Connection(HttpProtocol):
         self._stall = None
         left = self.unread()
         if left <= self._stall_size - _PROGRESS_BYTES:
-            # A long answer over a thin line: slow, but it moves.
+            # A long answer on a slow line makes progress.
             self._stall_size = left
             self._stall = self._loop.call_later(self.settings.write_timeout, self._check_stall)
         else:
             self.cut_off()
 
-    # Telling
+    # Answering
 
     def fits(self, size: int) -> bool:
-        """Say whether the server can hold so many more bytes that clients have not read."""
+        """Return whether the server may hold so many more unread bytes."""
         return self.server.unread.fits(size)
 
     def refuse(self, refusal: Refusal) -> Answer:
-        """Make the answer that tells a refusal; another door has another form."""
+        """Return the answer for a refusal; the Azure endpoint has another form."""
         return refuse(refusal)
 
     def refuse_bare(self, refusal: Refusal) -> bytes:
-        """Render it for a peer whose request was never read to its end."""
+        """Return the bytes of a refusal for an incomplete request."""
         return self.refuse(refusal).whole(self.fixed_headers + CLOSE)
 
     def handle_error(
@@ -414,11 +410,11 @@ class Connection(HttpProtocol):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> StreamResponse:
-        """Answer what aiohttp itself refuses, as a problem, without a traceback and without repeating the input."""
+        """Answer the refusals of aiohttp itself as problems, without a traceback and without repeating the input."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is under way already")
         if isinstance(exc, ConnectionError) and (self.transport is None or self.transport.is_closing()):
-            # The peer went away before it had sent all: no fault, and nobody to answer.
+            # The peer is gone: not an error, and there is nobody to answer.
             raise exc
         if isinstance(exc, Refusal):
             self.server.quiet.warn("a malformed request was refused")
@@ -432,14 +428,14 @@ class Connection(HttpProtocol):
         return cast(StreamResponse, self.refuse(refusal))
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Replace aiohttp's traceback per connection that broke in the middle of a request by nothing."""
+        """Drop aiohttp's traceback for a connection that broke during a request."""
         error = kw.get("exc_info")
         if isinstance(error, Exception) and not isinstance(error, ConnectionError | RequestPayloadError):
             self.server.quiet.fault("unexpected error in a request", error)
 
 
 class ConnectionServer(Server):
-    """Makes connections and knows how many there are."""
+    """Makes and counts connections."""
 
     def __init__(
         self,
@@ -462,7 +458,7 @@ class ConnectionServer(Server):
         self.turned_away = 0
         self._connection = connection
         self._limit = connections
-        # Who is turned away has a file for so long as well.
+        # A refused connection uses a file too while it lingers.
         self.lingering_most = min(_LINGERING_MAX, max(4, connections // 4))
         self._per_address: dict[str, int] = {}
         self._empty = asyncio.Event()
@@ -470,11 +466,11 @@ class ConnectionServer(Server):
         self._stopping: asyncio.Task[None] | None = None
 
     def __call__(self) -> Connection:
-        """Make the protocol of one connection."""
+        """Return the protocol of a new connection."""
         return self._connection(self, loop=self._loop)
 
     def admit(self, address: str) -> bool:
-        """Say whether one more connection from ``address`` is borne (S12)."""
+        """Return whether one more connection from ``address`` is within the limits (S12)."""
         if len(self.open) >= self._limit:
             self.quiet.warn("a connection was rejected: too many are open")
             return False
@@ -505,10 +501,10 @@ class ConnectionServer(Server):
             self._per_address.pop(sender, None)
 
     async def stop(self, timeout: float) -> None:
-        """Close idle connections at once, those under way after their answer, and what is left after ``timeout``.
+        """Close idle connections now, busy ones after their answer, and the rest after ``timeout``.
 
-        Sessions end when the bridge ends them; after ``timeout`` their handlers are cancelled. May be called twice:
-        both return at the same end, which a caller that is cancelled does not cut short.
+        The bridge ends its sessions; after ``timeout`` their handlers are cancelled. May be called twice: both calls
+        return at the same end, and cancelling one does not interrupt it.
         """
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(timeout), name="end of a web server's connections")
@@ -519,7 +515,7 @@ class ConnectionServer(Server):
             if connection.idle:
                 connection.force_close()
             else:
-                # Not aiohttp's `close`, which would throw away the rest of a body that is still coming.
+                # Not aiohttp's `close`, which would discard the rest of a body that is still arriving.
                 connection.ending = True
         try:
             async with asyncio.timeout(timeout):
@@ -527,3 +523,28 @@ class ConnectionServer(Server):
         except TimeoutError:
             pass
         await self.shutdown(0.1)
+
+
+def report_every_byte(wire: asyncio.Transport) -> asyncio.Transport | None:
+    """Have ``pause_writing`` called for every byte that the kernel does not take; return TLS's inner transport.
+
+    asyncio's TLS passes all it can to that transport, where most unread bytes stay, and does not report them. With
+    ``high=0`` it alternately pauses and resumes whenever its own buffer is empty: each call is a moment to check.
+    There is no public way to the inner transport.
+    """
+    tls = getattr(wire, "_ssl_protocol", None)
+    below = cast("asyncio.Transport | None", getattr(tls, "_transport", None))
+    if below is not None:
+        # First, so that the first check finds everything.
+        below.set_write_buffer_limits(high=0)
+    wire.set_write_buffer_limits(high=0)
+    return below
+
+
+def unsent_bytes(wire: asyncio.Transport, below: asyncio.Transport | None) -> int:
+    """Return how many bytes the kernel has not taken."""
+    if below is None:
+        return wire.get_write_buffer_size()
+    # A TLS transport that was closed twice no longer has its buffer.
+    own = 0 if getattr(wire, "_ssl_protocol", None) is None else wire.get_write_buffer_size()
+    return own + below.get_write_buffer_size()

@@ -1,9 +1,9 @@
-"""What every request has to pass, whatever its route: Host, Origin, sizes, encodings, rates."""
+"""Checks of every request before its route: Host, Origin, sizes, encodings, rates."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from aiohttp import HttpVersion10, HttpVersion11, hdrs
@@ -11,7 +11,7 @@ from multidict import MultiMapping, istr
 
 from bridge.access.limits import TokenBuckets
 from bridge.contract.address import is_loopback, sender_of
-from bridge.http.server.problem import Refusal
+from bridge.http.server.answer import Refusal
 from bridge.http.server.settings import WebSettings
 
 if TYPE_CHECKING:
@@ -26,19 +26,21 @@ _of_account = re.compile(r"[^.]+\.queue\.(.+)").fullmatch
 _HOP = istr("Queuebell-Hop")
 
 _HOSTS_REMEMBERED = 64
+_OWN_SITES = frozenset({"same-origin", "none"})
+"""``Sec-Fetch-Site`` of the server's own pages, and of an address that the user typed."""
 _VERSIONS = (HttpVersion11, HttpVersion10)
 
 
 def is_coded(headers: MultiMapping[str]) -> bool:
-    """Say whether a request with a Transfer-Encoding has any but ``chunked`` (RFC 9112 6.1)."""
+    """Return whether a Transfer-Encoding is anything but ``chunked`` (RFC 9112 6.1)."""
     return [coding.strip(" \t").lower() for coding in headers.getall(hdrs.TRANSFER_ENCODING)] != ["chunked"]
 
 
 class Hosts:
-    """The names by which a server may be asked for: loopback names, its own, and those that were allowed.
+    """The names that a Host header may contain: loopback names, the server's own, and the allowed ones.
 
-    Without it a web page whose name is made to resolve to 127.0.0.1 (DNS rebinding) talks to the server. ``accounts``
-    lets each name have an Azure account before it, as in ``account.queue.NAME``.
+    Without this check a web page whose name resolves to 127.0.0.1 (DNS rebinding) could use the server. ``accounts``
+    also allows an Azure account in front of each name, as in ``account.queue.NAME``.
     """
 
     def __init__(self, settings: WebSettings, *, accounts: bool = False) -> None:
@@ -47,7 +49,7 @@ class Hosts:
         self._passed: dict[str, str] = {}
 
     def check(self, authority: str) -> str:
-        """Return the name in a Host header, in lower case; raises `Refusal` where it is none of ours."""
+        """Return the name in a Host header, in lower case; raises `Refusal` for an unknown one."""
         host = self._passed.get(authority)
         if host is None:
             match = _authority(authority)
@@ -69,18 +71,30 @@ class Hosts:
 
 
 def check_origin(origins: list[str], *own: str) -> None:
-    """Raise `Refusal` for a request of a web page that comes from elsewhere than ``own``, each scheme and authority.
+    """Raise `Refusal` for a request of a web page of another origin than ``own`` (scheme and authority each).
 
-    A page elsewhere could otherwise put work on a loopback bridge (S15, S16).
+    Such a page could otherwise put work on a loopback bridge (S15, S16).
     """
     if len(origins) != 1 or origins[0].lower() not in [each.lower() for each in own]:
         raise Refusal("forbidden_origin", "requests from web pages of another origin are refused", close=True)
 
 
-def origin_form(target: str) -> str:
-    """Return a request's target as path and query, whichever form it came in; "" for what is no address of ours.
+def from_foreign_page(headers: Mapping[str, str], own_origin: str) -> bool:
+    """Return whether an image or link of a foreign page sent this: browsers name no Origin in such a GET.
 
-    The absolute form's authority is for the guard to judge (RFC 9112 3.2.2). A fragment is left out.
+    They send ``Sec-Fetch-Site`` instead, older ones only the Referer.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in _OWN_SITES
+    referer = headers.get("referer")
+    return referer is not None and "/".join(referer.split("/", 3)[:3]).lower() != own_origin
+
+
+def origin_form(target: str) -> str:
+    """Return a request's target as path and query, without a fragment; "" for ``*`` and ``host:port``.
+
+    `Guard` checks the authority of the absolute form (RFC 9112 3.2.2).
     """
     target = target.partition("#")[0]
     if target.startswith("/"):
@@ -109,11 +123,11 @@ class Guard:
         )
 
     def check(self, request: BaseRequest) -> None:
-        """Check the parts that cost nothing to check, in the order of how little an answer gives away."""
+        """Check what is cheap to check; the first checks reveal the least."""
         target = request.raw_path
         if request.version not in _VERSIONS:
             raise Refusal("bad_parameter", "only HTTP/1.0 and HTTP/1.1 are supported", close=True)
-        # What an issuer sends a browser back with may be longer; the page alone reads it.
+        # The redirect from an issuer may be longer; only the page reads it.
         if len(target) > self._settings.uri_bytes and not target.startswith("/?"):
             raise Refusal("uri_too_long", "the address of the request is too long", close=True)
         if len(request.raw_headers) > self._settings.headers:
@@ -127,35 +141,35 @@ class Guard:
             # No CORS header is ever sent.
             check_origin(headers.getall(hdrs.ORIGIN), f"{self._scheme}://{host}", *self._settings.origins)
         if _HOP in headers:
-            # A bridge's webhook that puts on a queue, whose webhook puts on a queue ...: no loop begins (S32).
+            # Otherwise webhooks that put on queues with webhooks could loop (S32).
             raise Refusal("forbidden_origin", "a bridge is not a target for webhooks", close=True)
         if hdrs.CONTENT_ENCODING in headers:
-            # Never inflated (S7): the server's parser is told so too, see connection.py.
+            # Never inflated (S7), not by the parser either: see connection.py.
             raise Refusal("unsupported_media_type", "an encoded body is not accepted", close=True)
         if hdrs.TRANSFER_ENCODING in headers and is_coded(headers):
-            # What remained after the chunks would be stored as it is, for a receiver that knows of no coding.
+            # The body would be stored still encoded, and receivers would not know.
             raise Refusal(
                 "unsupported_media_type", "chunked is the only supported transfer coding", status=501, close=True
             )
 
     @property
     def limits_rates(self) -> bool:
-        """Whether there is any rate to keep."""
+        """Whether a rate is configured."""
         return self._buckets is not None
 
     def seconds_to_wait(self, request: Caller) -> int:
-        """Count the request towards its address's rate: 0, or the seconds after which it may come again (S13)."""
+        """Count the request towards its address's rate; return 0, or the seconds to wait (S13)."""
         if self._buckets is None:
             return 0
         return self._buckets.take(sender_of(request.remote or ""), self._clock())
 
     def _check_target(self, target: str, host: str) -> None:
-        # Absolute form (RFC 9112 3.2.2): what it names has to pass the same check as Host, and agree with it.
+        # Absolute form (RFC 9112 3.2.2): its authority must equal Host.
         scheme, separator, rest = target.partition("://")
         authority = re.split("[/?#]", rest, maxsplit=1)[0]
         if separator and scheme.lower() == self._scheme and authority.lower() == host.lower():
             return
         if target == "*" or not separator:
-            # OPTIONS * and CONNECT host:port: no route knows them, and the dispatch says so.
+            # OPTIONS * and CONNECT host:port: no route exists, so they get 404.
             return
         raise Refusal("unknown_host", "the request's target and its Host disagree", close=True)

@@ -8,33 +8,30 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 
-from bridge.http.server.accepting import Acceptor, Tls
-from bridge.http.server.answer import Answer
+from bridge.http.server.answer import Answer, Refusal
 from bridge.http.server.connection import Connection, ConnectionServer
-from bridge.http.server.problem import Refusal
-from bridge.http.server.quiet import QuietLog
 from bridge.http.server.settings import WebSettings, check_settings
-from bridge.http.server.sockets import default_connections, listen, local_url
+from bridge.http.server.sockets import Acceptor, QuietLog, Tls, default_connections, listen, local_url
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
 
 
 class HttpServer:
-    """One server on one port; an async context manager. What it answers is for a class of its own to say.
+    """One server on one port; an async context manager. Subclasses define the answers.
 
-    ``tls`` makes it HTTPS. Raises `ConfigurationError` when made with settings that are not acceptable, above all an
-    address that others can reach without ``insecure_public``. The bridge is started and stopped by whoever made it.
+    ``tls`` makes it HTTPS. Raises `ConfigurationError` for invalid settings, above all an address that other
+    machines can reach without ``insecure_public``. The bridge is started and stopped separately.
     """
 
     name: ClassVar[str]
-    """The setting that asks for it."""
+    """The setting that enables it."""
     log: ClassVar[logging.Logger]
     fault: ClassVar[str] = "unexpected error in a request"
-    """What the log says of a fault of our own."""
+    """The log line of an internal error."""
     connection: ClassVar[type[Connection]] = Connection
     _serve: Callable[[BaseRequest], Awaitable[Answer | StreamResponse]]
-    """Answers one request; what it raises, `_refused` tells."""
+    """Answers one request; `_refused` answers what it raises."""
 
     def __init__(self, settings: WebSettings, *, boot: str | None, tls: Tls = None) -> None:
         check_settings(settings)
@@ -48,38 +45,38 @@ class HttpServer:
 
     @property
     def address(self) -> str:
-        """Where it is to listen, as it was set."""
+        """The configured address."""
         return f"{self.settings.host}:{self.settings.port}"
 
     @property
     def port(self) -> int:
-        """The port listened on, once started."""
+        """The port, once started."""
         return self._port
 
     @property
     def url(self) -> str:
-        """Where a client on this machine reaches it, without a trailing slash."""
+        """The URL for clients on this machine, without a trailing slash."""
         return local_url("http" if self._tls is None else "https", self.settings.host, self._port)
 
     @property
     def accept_pauses(self) -> int:
-        """How often no new connection could be taken, for want of files."""
+        """How often accepting was paused because no file was free."""
         return sum(each.pauses for each in self._listening)
 
     @property
     def quiet(self) -> QuietLog:
-        """Where lines go that a flood of bad requests would repeat, once started."""
+        """The log for lines that a flood of bad requests would repeat, once started."""
         assert self._quiet is not None
         return self._quiet
 
     @property
     def connections(self) -> ConnectionServer:
-        """Its connections and what they share, while it is started."""
+        """The connections and what they share, while it is started."""
         assert self._server is not None
         return self._server
 
     async def start(self) -> None:
-        """Listen; raises `OSError` where the address or port cannot be had."""
+        """Listen; raises `OSError` if the address or port is not available."""
         if self._server is not None:
             raise RuntimeError(f"{self.name}: this server was already started")
         loop = asyncio.get_running_loop()
@@ -100,7 +97,7 @@ class HttpServer:
             self.settings.host,
             self.settings.port,
             self._tls,
-            # A quarter, so that those who got through have the others.
+            # A quarter: handshakes must not take the places of open connections.
             handshakes=max(4, limit // 4),
             handshakes_per_address=self.settings.connections_per_address,
         )
@@ -109,8 +106,8 @@ class HttpServer:
     async def stop(self) -> None:
         """Stop listening, let requests under way end, and close all connections.
 
-        Takes at most ``shutdown_timeout`` and a fraction of a second, whatever is open; sessions should have been
-        told to go by the bridge before. May be called twice.
+        Takes at most ``shutdown_timeout`` and a fraction of a second. The bridge should close its sessions first.
+        May be called twice.
         """
         for listening in self._listening:
             listening.close()
@@ -130,14 +127,14 @@ class HttpServer:
         await self.stop()
 
     def _prepare(self, server: ConnectionServer) -> None:
-        """Make ready to serve, before anybody can connect."""
+        """Prepare to serve, before the first connection."""
 
     def _refused(self, request: BaseRequest, error: Exception) -> Answer:
-        """Make the answer that tells why a request was not served; `_failed` is for what nobody foresaw."""
+        """Return the answer for an error; unexpected ones go to `_failed`."""
         raise NotImplementedError
 
     def _failed(self, error: Exception) -> Refusal:
-        """Log a fault of our own, and return what its sender is told."""
+        """Log an internal error, and return its refusal."""
         self.quiet.fault(self.fault, error)
         return Refusal("internal", "the request could not be served", close=True)
 
@@ -145,7 +142,7 @@ class HttpServer:
         try:
             return cast("StreamResponse", await self._serve(request))
         except ConnectionError:
-            # The peer went away; the connection knows what to do.
+            # The peer is gone; the connection handles that.
             raise
-        except Exception as error:  # noqa: BLE001 - every fault is told and logged; a connection must not die silently
+        except Exception as error:  # noqa: BLE001 - every error is logged and answered
             return cast("StreamResponse", self._refused(request, error))

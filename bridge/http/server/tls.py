@@ -16,16 +16,15 @@ log = logging.getLogger("queuebell.web")
 
 
 class Certificates(FileWatch):
-    """A certificate chain (own one first) and its private key, two PEM files, and the context that serves them.
+    """A certificate chain (leaf first) and its private key, two PEM files, and the context that serves them.
 
-    When the files have changed, new connections get the new ones; those that are open stay as they are. Files that do
-    not fit each other, as between the copying of one and of the other, change nothing, and the log says so. A chain
-    that has expired, or will soon, is served, and the log warns of it. Raises `ConfigurationError` that names ``name``
-    when made of files that cannot be used. ``wall`` gives seconds since 1970.
+    New connections use changed files; open ones stay as they are. Files that do not match, for example while only one
+    has been copied, change nothing, and an error is logged. A chain that has expired or will soon is served with a
+    warning. Raises `ConfigurationError` naming ``name`` for files that cannot be used. ``wall`` gives seconds since
+    1970.
 
-    With ``client_ca``, a PEM file of those who sign the certificates of clients, a client may show one, and has to
-    where it is ``required``. A handshake with an expired one, or one that another signed, fails either way. ``alpn``
-    names the protocols that are spoken within.
+    With ``client_ca``, a PEM file of the authorities for clients, a client may present a certificate, and must if it is
+    ``required``. A handshake with an expired one, or one of another authority, fails. ``alpn`` names the protocols.
     """
 
     def __init__(
@@ -62,11 +61,11 @@ class Certificates(FileWatch):
         self._judge()
 
     def current(self) -> ssl.SSLContext:
-        """Return the context for a new connection: another one after a change where clients show certificates."""
+        """Return the context for a new connection; with client certificates each reload makes another one."""
         return self.context
 
     def check(self) -> None:
-        """Serve the files anew where they have changed."""
+        """Reload changed files."""
         stamps = self._stamps()
         if stamps == self._seen:
             if self._wall() >= self._judge_at:
@@ -74,12 +73,12 @@ class Certificates(FileWatch):
             return
         self._seen = stamps
         try:
-            # Tried apart: a chain that is refused half-way would leave the one that serves without a key.
+            # Tried separately: a chain that fails half-way would leave the current context without a key.
             fresh = self._load()
             self._trust(fresh)
             self.context.load_cert_chain(self._cert, self._key)
             if self._client_ca is not None:
-                # Who was trusted before is not forgotten by a context, and neither are sessions that may be resumed.
+                # A context keeps old authorities and resumable sessions.
                 self.context = fresh
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
@@ -91,7 +90,7 @@ class Certificates(FileWatch):
             self._judge()
 
     def _judge(self) -> None:
-        """Warn of what somebody has to do something about before clients turn away."""
+        """Warn of a certificate that expires, and of a key that others can read."""
         self._judge_at = self._wall() + JUDGED_EVERY_S
         doubt = doubt_of(self._cert, self._key, self._wall(), client=False)
         if doubt is not None:
@@ -105,7 +104,7 @@ class Certificates(FileWatch):
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self._alpn:
             context.set_alpn_protocols(self._alpn)
-        # Without a password to ask for: the default asks whoever sits at a terminal.
+        # The default asks for a password at the terminal.
         context.load_cert_chain(self._cert, self._key, password="")
         return context
 
@@ -120,7 +119,7 @@ class Certificates(FileWatch):
 
 
 def _check_regular(*files: str) -> None:
-    """Raise `OSError` for a pipe: we would wait for its writer, and everybody with us."""
+    """Raise `OSError` for a pipe: opening it would block the loop until something writes."""
     for file in files:
         if pathlib.Path(file).exists() and not pathlib.Path(file).is_file():
             raise OSError(f"{file} is not a regular file")

@@ -1,7 +1,7 @@
-"""Where a webhook may go (S24 to S27): which addresses can stand in the file, and which the bridge connects to.
+"""Which URLs a webhook may have, and which addresses the bridge connects to (S24 to S27).
 
-By an explicit list and not by ``is_private`` or ``is_global``, which change from one Python to the next and let
-multicast, NAT64 of loopback, and the clouds' own servers through.
+The lists are explicit: ``is_private`` and ``is_global`` change between versions of Python, and allow multicast, NAT64
+of loopback, and the servers of clouds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DENIED = tuple(
         "203.0.113.0/24",
         "224.0.0.0/4",  # multicast
         "240.0.0.0/4",
-        "::/96",  # unspecified, loopback, and IPv4-compatible, which nobody uses in good faith
+        "::/96",  # unspecified, loopback, and IPv4-compatible
         "::ffff:0:0/96",
         "::ffff:0:0:0/96",  # IPv4-translated
         "64:ff9b::/96",
@@ -55,7 +55,7 @@ _DENIED = tuple(
         "ff00::/8",  # multicast
     )
 )
-# Never, whatever the configuration allows: they are nobody's endpoint, or hand out the machine's own credentials.
+# Never allowed: they are not endpoints, or give out the machine's own credentials.
 _FORBIDDEN = tuple(
     ipaddress.ip_network(network)
     for network in (
@@ -81,7 +81,7 @@ _SIX_TO_FOUR = ipaddress.IPv6Network("2002::/16")
 
 
 class Target(NamedTuple):
-    """An address that may stand in the configuration, taken apart; ``host`` is ASCII."""
+    """A parsed URL of the configuration; ``host`` is ASCII."""
 
     url: str
     host: str
@@ -90,13 +90,13 @@ class Target(NamedTuple):
 
 
 def check_url(url: str, *, allow_private: bool = False, allow_http: bool = False) -> Target:
-    """Take an address apart and check what can be known before it is resolved (S24).
+    """Parse a URL, and check what is known before its name is resolved (S24).
 
     ``https`` to port 443 or 8443 and a name; ``allow_http`` adds ``http`` with 80 and 8080, ``allow_private`` any port
     and literal addresses. Raises `ValueError`.
     """
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        # A name of other letters has to be written as it is looked up (IDNA): parsers disagree about how.
+        # Other letters must be written in IDNA: parsers disagree about the conversion.
         raise ValueError("a URL must be printable ASCII; other letters are written as xn--...")
     parts = urlsplit(url)
     if parts.scheme not in ("https", "http"):
@@ -117,7 +117,7 @@ def check_url(url: str, *, allow_private: bool = False, allow_http: bool = False
         raise ValueError("the port must be 443 or 8443; allow_private = true allows others")
     address = _literal(host)
     if address is None and _numeric(host):
-        # 127.1, 0x7f000001 and their like are addresses to a resolver, and names to everybody else.
+        # For a resolver 127.1 and 0x7f000001 are addresses, for parsers they are names.
         raise ValueError("an address must be written in full")
     if address is not None and not allow_private:
         raise ValueError("a URL must name its host, not an address; allow_private = true allows addresses")
@@ -125,7 +125,7 @@ def check_url(url: str, *, allow_private: bool = False, allow_http: bool = False
 
 
 def refusal(address: str, *, allow_private: bool = False) -> str | None:
-    """Say why the bridge does not connect to an address (S26), None if it does."""
+    """Return why the bridge does not connect to an address (S26), None if it does."""
     found = _literal(address)
     if found is None:
         return "it is not an address"
@@ -138,7 +138,7 @@ def refusal(address: str, *, allow_private: bool = False) -> str | None:
 
 
 def refuse_any(addresses: Iterable[str], *, allow_private: bool = False) -> str | None:
-    """Say why not, if any of what a name resolved to is refused: one good answer does not make up for a bad one."""
+    """Return why the bridge does not connect to a name: one refused address is enough."""
     reasons = [refusal(address, allow_private=allow_private) for address in addresses]
     if not reasons:
         return "its name has no address"
@@ -152,7 +152,7 @@ def unwrap(address: IP) -> list[IP]:
         return found
     number = int(address)
     if address.ipv4_mapped is not None:
-        # The address itself is only a way to write the other; a dual socket connects to that one.
+        # A dual-stack socket connects to the IPv4 address.
         return [address.ipv4_mapped]
     if address in _NAT64 or address in _TRANSLATED:
         found.append(ipaddress.IPv4Address(number & 0xFFFFFFFF))
@@ -171,9 +171,9 @@ def unwrap(address: IP) -> list[IP]:
 
 
 def _local(number: int) -> list[ipaddress.IPv4Address]:
-    """Return what an address in a site's own NAT64 prefix carries, at each length that may be (RFC 6052 2.2, 8215).
+    """Return the possible IPv4 addresses in a local NAT64 prefix, for each prefix length (RFC 6052 2.2, 8215).
 
-    Bits 64 to 71 are skipped. A place of zeros is none: it is what stands before or behind the address.
+    Bits 64 to 71 are skipped. Zeros are the padding before or behind the address.
     """
     high, low = number >> 64 & 0xFFFFFFFFFFFFFFFF, number & 0xFFFFFFFFFFFFFFFF
     packed = (high << 56) | (low & 0xFFFFFFFFFFFFFF)  # 120 bits, without the eight
@@ -183,14 +183,14 @@ def _local(number: int) -> list[ipaddress.IPv4Address]:
 
 def _literal(host: str) -> IP | None:
     try:
-        # What stands after a percent sign is the interface of a link-local address.
+        # A percent sign separates the interface of a link-local address.
         return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return None
 
 
 def _numeric(host: str) -> bool:
-    """Say whether a resolver of old would take ``host`` for a number or a short form of an IPv4 address."""
+    """Return whether an old resolver would read ``host`` as a number or a short IPv4 address."""
     last = host.rpartition(".")[2].lower()
     if last.isdigit():
         return True

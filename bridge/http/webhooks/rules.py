@@ -1,9 +1,8 @@
-"""When a webhook is tried, tried again, or left alone; pure, and the same for every endpoint.
+"""When a webhook is tried and retried; pure, and the same for every endpoint.
 
-A wake is worthless once its queue was drained, so none is kept for hours as Standard Webhooks would: it is tried at
-once, after 1, 5, 15 and 60 seconds, and then every 60 for as long as work waits there; else it is left to the next
-wake. One wake per endpoint is pending, the newest; a flood of triggers does not bring an endpoint that fails more than
-one request per pause.
+A wake is worthless once its queue is empty, so none is kept for hours as in Standard Webhooks. It is tried immediately,
+after 1, 5, 15 and 60 seconds, and then every 60 while work waits; otherwise it is dropped. Only the newest wake per
+endpoint is pending, so a flood of triggers causes at most one request per pause at a failing endpoint.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from bridge.contract.wire import Wake
 SCHEDULE_S = (0.0, 1.0, 5.0, 15.0, 60.0)
 RETRY_AFTER_MAX_S = 3600.0
 RATE_PER_MINUTE = 600
-"""What we ask to be allowed, and keep to where nothing was said."""
+"""The rate that the bridge asks for, and its limit."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How one attempt ended: ``status`` of the answer, or None and why there was none."""
+    """The outcome of an attempt: the ``status`` of the answer, or None and the reason."""
 
     status: int | None
     detail: str = ""
@@ -32,17 +31,17 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def delivered(self) -> bool:
-        """Only 2xx is success; 3xx is not followed (S27)."""
+        """Whether the status is 2xx; redirects are not followed (S27)."""
         return self.status is not None and 200 <= self.status < 300
 
     @property
     def gone(self) -> bool:
-        """410: the endpoint wants no more, ever (S30)."""
+        """Whether the status is 410: the endpoint is permanently gone (S30)."""
         return self.status == 410
 
 
 class Deliveries:
-    """What one endpoint is owed; times are seconds of one monotonic clock."""
+    """The pending wake of one endpoint; times are seconds of a monotonic clock."""
 
     __slots__ = (
         "_draw", "_interval", "_next", "_offered_at", "attempts", "delivered", "disabled", "dropped", "failures",
@@ -58,20 +57,20 @@ class Deliveries:
         self.pending: Wake | None = None
         self.in_flight: Wake | None = None
         self.attempts = 0
-        """Attempts made for what is pending."""
+        """Attempts for the pending wake."""
         self.failures = 0
-        """Attempts that failed since the last success."""
+        """Failed attempts since the last success."""
         self.delivered = 0
         self.dropped = 0
-        """Wakes that were left to the next one after their last attempt, for nothing waits any more."""
+        """Wakes dropped after their last attempt because no work waits."""
         self.disabled = False
 
     def allow(self, per_minute: float) -> None:
-        """Keep to a rate that the endpoint granted (S29); never faster than our own."""
+        """Limit the rate to what the endpoint permits (S29), at most `RATE_PER_MINUTE`."""
         self._interval = 60.0 / min(max(per_minute, 1.0), RATE_PER_MINUTE)
 
     def offer(self, now: float, wake: Wake) -> None:
-        """Have this wake delivered; it takes the place of one that still waits, and its work with it."""
+        """Make a wake pending; it is merged with one that still waits."""
         if self.disabled:
             return
         before = self.pending
@@ -80,11 +79,11 @@ class Deliveries:
         self.pending, self._offered_at = wake, now
 
     def deadline(self) -> float | None:
-        """Return when to begin the next attempt (perhaps in the past), None while there is none to make."""
+        """Return when to begin the next attempt (possibly in the past), None without one."""
         return None if self.pending is None or self.in_flight is not None or self.disabled else self._next
 
     def begin(self, now: float) -> Wake:
-        """Begin the attempt that is due and return what to send, as old as it is by now."""
+        """Begin the attempt that is due; return its wake with its current age."""
         assert self.pending is not None
         wake, self.pending = self.pending, None
         waited_ms = max(0, round((now - self._offered_at) * 1000))
@@ -94,7 +93,7 @@ class Deliveries:
         return self.in_flight
 
     def ended(self, now: float, outcome: Outcome, *, waits: bool) -> None:
-        """Take note of how the attempt ended; ``waits`` says whether work waits in the queue now."""
+        """Record the outcome of the attempt; ``waits`` is whether work waits in the queue now."""
         tried, self.in_flight = self.in_flight, None
         if outcome.delivered:
             self.failures = self.attempts = 0
@@ -111,9 +110,9 @@ class Deliveries:
             self.attempts = 0
             self.dropped += self.pending is None
         elif tried is not None and self.pending is None:
-            # Otherwise a newer wake is there, and says all that the one that failed did.
+            # Otherwise a newer wake is pending, which includes the failed one.
             self.pending = tried
-        # Later only: a spread that shortens would break `Retry-After`.
+        # Only longer: a shorter pause would violate `Retry-After`.
         pause *= 1.0 + 0.2 * self._draw()
         if outcome.retry_after_s is not None:
             pause = max(pause, min(outcome.retry_after_s, RETRY_AFTER_MAX_S))
@@ -131,7 +130,7 @@ def _merged(before: Wake, waited_s: float, wake: Wake) -> Wake:
 
 
 def retry_after(text: str | None, wall_now: float) -> float | None:
-    """Read a ``Retry-After``, seconds or a date (RFC 9110 10.2.3); None for absent and for nonsense."""
+    """Parse ``Retry-After``, seconds or a date (RFC 9110 10.2.3); None if absent or invalid."""
     if text is None:
         return None
     text = text.strip()

@@ -1,7 +1,9 @@
-"""What the configuration says of one webhook: ``[[webhook]]`` with url, queue and secret."""
+"""The configuration of one webhook: ``[[webhook]]`` with url, queue and secret."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Sequence
 
 import msgspec
@@ -9,32 +11,33 @@ import msgspec
 from bridge.contract.errors import BadQueueReference, ConfigurationError
 from bridge.contract.names import parse_reference
 from bridge.http.webhooks.addresses import Target, check_url
-from bridge.http.webhooks.signing import read_secret
 from bridge.queues.base import digest_of
 
 WEBHOOKS_MAX = 1000
+SECRET_PREFIX = "whsec_"
+KEY_BYTES = (24, 64)
 
 
 class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One endpoint and the queue that it hears of."""
+    """One endpoint and its queue."""
 
     url: str
     queue: str
     secret: str | tuple[str, ...]
-    """``whsec_...``; a list of them while secrets are rotated, each signs."""
+    """``whsec_...``; a list while secrets are rotated: each signs."""
     allow_private: bool = False
-    """Addresses that are not public, other ports, and addresses in place of names. Defaults to false."""
+    """Private addresses, other ports, and addresses in place of names. Defaults to false."""
     allow_http: bool = False
     handshake: bool = True
-    """Whether the target has to consent (CloudEvents abuse protection) before anything is posted. Defaults to true."""
+    """Whether the target must consent (CloudEvents abuse protection) before the first post. Defaults to true."""
 
     def __repr__(self) -> str:
-        # The secret is nobody's business, and a path often holds another.
+        # Without the secret, and the URL's path, which may contain another.
         return f"WebhookSettings(queue={self.queue!r})"
 
 
-class Checked(msgspec.Struct, frozen=True):
-    """A webhook's settings that passed, and what was read out of them."""
+class CheckedWebhook(msgspec.Struct, frozen=True):
+    """A webhook's checked settings, parsed."""
 
     settings: WebhookSettings
     target: Target
@@ -42,23 +45,23 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def name_of(webhook: WebhookSettings) -> str:
-    """Return what bridges of a cluster call a webhook: 32 hex digits of its URL and queue, which tell neither."""
+    """Return a webhook's name among the bridges of a cluster: 32 hex digits, a hash of URL and queue."""
     return digest_of(webhook.url, webhook.queue)
 
 
 def name_of_all(webhooks: Sequence[WebhookSettings]) -> str | None:
-    """Return what they call all webhooks of one bridge together; None where it has none."""
+    """Return one name for all webhooks of a bridge; None if it has none."""
     return digest_of(*sorted({name_of(webhook) for webhook in webhooks})) if webhooks else None
 
 
-def check_webhooks(webhooks: Sequence[WebhookSettings]) -> list[Checked]:
-    """Check all entries; raises `ConfigurationError` that names the entry and the key, never the secret."""
+def check_webhooks(webhooks: Sequence[WebhookSettings]) -> list[CheckedWebhook]:
+    """Check all entries; raises `ConfigurationError` naming the entry and the key, never the secret."""
     if len(webhooks) > WEBHOOKS_MAX:
         raise ConfigurationError(f"webhook: at most {WEBHOOKS_MAX}")
     return [_check(number, settings) for number, settings in enumerate(webhooks, 1)]
 
 
-def _check(number: int, settings: WebhookSettings) -> Checked:
+def _check(number: int, settings: WebhookSettings) -> CheckedWebhook:
     key = "queue"
     try:
         parse_reference(settings.queue)
@@ -71,4 +74,20 @@ def _check(number: int, settings: WebhookSettings) -> Checked:
             raise ValueError("at least one is required")
     except (BadQueueReference, ValueError) as error:
         raise ConfigurationError(f"webhook {number}: {key}: {error}") from None
-    return Checked(settings, target, keys)
+    return CheckedWebhook(settings, target, keys)
+
+
+def read_secret(text: str) -> bytes:
+    """Return the key of a secret such as ``whsec_...`` (base64 of 24 to 64 bytes; the prefix may be left out).
+
+    Raises `ValueError` that does not repeat the secret.
+    """
+    encoded = text.strip().removeprefix(SECRET_PREFIX)
+    try:
+        key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("a secret must be whsec_ and base64") from None
+    low, high = KEY_BYTES
+    if not low <= len(key) <= high:
+        raise ValueError(f"a secret must be base64 of {low} to {high} random bytes")
+    return key

@@ -1,4 +1,4 @@
-"""All webhooks of a bridge: one task and one pending wake per endpoint, so that a slow one delays no other."""
+"""All webhooks of a bridge: one task and one pending wake per endpoint, so that a slow one delays no others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bridge.contract.backoff import Draw
 from bridge.contract.wire import Wake
 from bridge.http.webhooks.deliver import Courier, Resolve, resolve_by_system
 from bridge.http.webhooks.rules import Deliveries, Outcome
-from bridge.http.webhooks.settings import Checked, WebhookSettings, check_webhooks, name_of
+from bridge.http.webhooks.settings import CheckedWebhook, WebhookSettings, check_webhooks, name_of
 from bridge.service.announcing import Announcer
 from bridge.service.state.answers import ListenerState, Subscribed
 
@@ -25,11 +25,11 @@ log = logging.getLogger("queuebell.webhook")
 
 
 class Endpoint:
-    """One endpoint: what it is owed, and the task that brings it."""
+    """One endpoint, with its pending wake and its task."""
 
-    def __init__(self, checked: Checked, courier: Courier, draw: Draw, bridge: Bridge) -> None:
+    def __init__(self, checked: CheckedWebhook, courier: Courier, draw: Draw, bridge: Bridge) -> None:
         self.queue = checked.settings.queue
-        # Without path and query, which may hold a secret of the target's.
+        # Without path and query, which may contain a secret.
         self.name = f"{checked.target.url.partition(':')[0]}://{checked.target.host}:{checked.target.port}"
         self.deliveries = Deliveries(draw)
         self._courier = courier
@@ -39,12 +39,12 @@ class Endpoint:
         self._detail = ""
 
     def offer(self, wake: Wake) -> None:
-        """Have a wake delivered; never blocks."""
+        """Deliver a wake; never blocks."""
         self.deliveries.offer(asyncio.get_running_loop().time(), wake)
         self._changed.set()
 
     async def run(self) -> None:
-        """Deliver until the endpoint is gone for good, or this is cancelled."""
+        """Deliver until the endpoint is permanently gone, or this is cancelled."""
         loop = asyncio.get_running_loop()
         try:
             while not self.deliveries.disabled:
@@ -71,7 +71,7 @@ class Endpoint:
         try:
             return await self._courier.deliver(wake)
         except Exception:
-            # A fault of ours must not end the endpoint's task unseen: it counts as a failed attempt.
+            # An internal error must not end the endpoint's task: it counts as a failed attempt.
             log.exception("webhook: unexpected error in an attempt", extra={"endpoint": self.name})
             return Outcome(None, "internal error")
 
@@ -94,7 +94,7 @@ class Endpoint:
             log.warning("webhook: %s; it is retried at growing intervals", outcome.detail, extra=extra)
 
     def row(self) -> ListenerState:
-        """Tell of it as ``GET /v1/listeners`` does of sessions."""
+        """Return the endpoint for ``GET /v1/listeners``."""
         return ListenerState(
             listener=self.name,
             channel="webhook",
@@ -109,9 +109,9 @@ class Endpoint:
 
 
 class Webhooks:
-    """The webhooks of the configuration; nothing over HTTP can add one.
+    """The webhooks of the configuration; none can be added over HTTP.
 
-    Raises `ConfigurationError` for entries that cannot be. ``own`` of `start` is where the bridge itself listens.
+    Raises `ConfigurationError` for invalid entries. ``own`` of `start` is where the bridge itself listens.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Webhooks:
         self._stopped = False
 
     async def start(self, own: tuple[str, int] | None = None) -> None:
-        """Begin to deliver; what was marked since the bridge began is told at once."""
+        """Begin to deliver, first what is pending since the bridge started."""
         self._own = own
         self._bridge.webhooks = self.rows
         for number, checked in enumerate(self._checked, 1):
@@ -151,18 +151,18 @@ class Webhooks:
             self._announcer.catch_up(subscriber, 0)
 
     async def stop(self) -> None:
-        """Stop at once; what is pending is told after the next start, if it is still owed. May be called twice."""
+        """Stop now; pending wakes are delivered after the next start if work still waits. May be called twice."""
         self._announcer.close()
         if not self._stopped:
             self._stopped = True
-            # Once: a second cancellation would cut short what the first one closes.
+            # Only once: a second cancellation would interrupt the cleanup of the first.
             for task in self._tasks:
                 task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     def rows(self) -> list[ListenerState]:
-        """Tell of all endpoints."""
+        """Return all endpoints."""
         return [endpoint.row() for endpoint in self._endpoints]
 
     def _is_own(self, address: str, port: int) -> bool:
@@ -172,5 +172,5 @@ class Webhooks:
 
 
 def _always() -> bool:
-    # An endpoint merges by itself: its slot is that of its deliveries.
+    # `Deliveries` merges wakes.
     return True

@@ -22,7 +22,6 @@ from yarl import URL
 from bridge.brokers.connection import why_unreachable
 from bridge.brokers.wire import NotSent, Unanswered
 from bridge.contract.errors import Closed
-from bridge.queues.aiohttp_private.client import try_once
 
 if TYPE_CHECKING:
     from bridge.brokers.credential import Credential
@@ -44,7 +43,8 @@ def open_session(keepalive_s: float, **options: Any) -> ClientSession:
         auto_decompress=False,
         **options,
     )
-    try_once(session)
+    # By default aiohttp sends GET, PUT and DELETE again if a kept connection drops before the answer (L6).
+    session._retry_connection = False
     return session
 
 

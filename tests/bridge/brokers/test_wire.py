@@ -9,9 +9,9 @@ Other tests that use the wire by default:
 | several addresses, failover, refusals | bridge/queues/test_http_many.py, queuebell/test_many_addresses.py |
 | triggers, publishers, outboxes | bridge/producer/test_buses.py, conformance/test_outboxes.py |
 | BlockingStore, taskiq, Django | bridge/producer, queuebell/frameworks |
-| keys, grants, limits, TLS | bridge/http/wire, bridge/http/api/test_limits.py, queuebell/command/test_serve.py |
+| keys, grants, limits, TLS | bridge/http: test_wire.py, api/test_limits.py, queuebell/command/test_serve.py |
 | processes that are killed, bridges that drain | services, chaos |
-| a client in another language | bridge/http/wire/client.cjs |
+| a client in another language | bridge/http/client.cjs |
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import os
 import pathlib
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -35,10 +36,10 @@ from bridge.brokers.wire import Wire
 from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_call, encode_answer
 from bridge.contract.errors import ChannelLost, Closed, NotAllowed, StoreUnavailable, UnknownOutcome
 from bridge.contract.wire import Bye, Ended, Goaway, Hello, Ready, Welcome, encode_frame
-from bridge.http.api import queues
-from bridge.http.wire.wire import _BINARY as BINARY
-from bridge.http.wire.wire import ws_frame
+from bridge.http.wire import _BINARY as BINARY
+from bridge.http.wire import ws_frame
 from bridge.queues.base import Claim, NewMessage, Settlement
+from bridge.queues.embedded.store import EmbeddedStore
 from bridge.queues.http.store import HttpStore
 from listeners.session.channels.websocket import WebSocketChannel
 from tests.bridge.queues.scripted_server import ScriptedServer
@@ -101,13 +102,13 @@ async def test_a_process_has_one_wire_to_its_bridge(served: Served) -> None:
 async def test_closing_fails_the_calls_of_ones_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of other users on the same wire continue."""
     go = asyncio.Event()
-    real = queues.NativeApi.receive
+    real = EmbeddedStore.receive
 
-    async def receive(api: queues.NativeApi, queue: str, raw: bytes) -> bytes:
+    async def receive(*given: Any, **options: Any) -> Any:
         await go.wait()
-        return await real(api, queue, raw)
+        return await real(*given, **options)
 
-    monkeypatch.setattr(queues.NativeApi, "receive", receive)
+    monkeypatch.setattr(EmbeddedStore, "receive", receive)
     one, two = HttpStore(served.server.url), HttpStore(served.server.url)
     await one.put(QUEUE, [b"x"])
     calls = [asyncio.create_task(store.receive(QUEUE), name="receive") for store in (one, two)]
@@ -126,16 +127,16 @@ async def test_closing_fails_the_calls_of_ones_own(served: Served, monkeypatch: 
 async def test_a_window_of_calls_and_settlements_before_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bridge never has more calls than its window; others wait here, except settlements."""
     go, most = asyncio.Event(), 0
-    real = queues.NativeApi.receive
+    real = EmbeddedStore.receive
 
-    async def receive(api: queues.NativeApi, queue: str, raw: bytes) -> bytes:
+    async def receive(*given: Any, **options: Any) -> Any:
         nonlocal most
         (end,) = served.server._wires.open  # type: ignore[union-attr]
         most = max(most, len(end._calls))
         await go.wait()
-        return await real(api, queue, raw)
+        return await real(*given, **options)
 
-    monkeypatch.setattr(queues.NativeApi, "receive", receive)
+    monkeypatch.setattr(EmbeddedStore, "receive", receive)
     async with HttpStore(served.server.url) as store:
         (receipt,) = await store.put(QUEUE, [b"x"])
         calls = [asyncio.create_task(store.receive(QUEUE), name="receive") for _ in range(3 * WINDOW)]

@@ -22,8 +22,8 @@ from bridge.access import access_file
 from bridge.access.access_watch import AccessWatch
 from bridge.access.issuer import IssuerSettings
 from bridge.contract.address import is_loopback
+from bridge.http.server.answer import Refusal
 from bridge.http.server.guard import Hosts
-from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.observe.facts import AccessRefused, Fact
 from bridge.observe.logs import FactLog

@@ -30,15 +30,12 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.http.azure import xml_in, xml_out
+from bridge.http.azure import xml
 from bridge.http.azure.accounts import Accounts, AccountSettings, read_accounts
-from bridge.http.azure.address import locate
 from bridge.http.azure.auth import SignatureAuthorizer, strings_to_sign
 from bridge.http.azure.errors import AzureError, translated
-from bridge.http.azure.exchange import Request
-from bridge.http.azure.policies import Policy
-from bridge.http.azure.records import JsonRecords
-from bridge.http.azure.versions import NEWEST, OLDEST, version_of
+from bridge.http.azure.exchange import NEWEST, OLDEST, Request, locate, version_of
+from bridge.http.azure.records import JsonRecords, Policy
 from bridge.queues.base import StoredMessage
 from bridge.queues.served import NoRoom
 
@@ -104,8 +101,6 @@ def test_an_account_that_does_not_exist_is_told_like_a_wrong_key() -> None:
     """Nobody learns by it which accounts there are."""
     signed = with_header(request(account="nobody"), "SharedKey nobody:AAAA")
     assert refusal(signed).code == "AuthenticationFailed"
-    assert not AUTHORIZER.knows("nobody")
-    assert AUTHORIZER.knows("acme")
 
 
 def test_a_header_that_comes_twice_is_one_with_both_values() -> None:
@@ -312,12 +307,12 @@ NOW_XML = datetime.datetime(2008, 11, 13, 21, 37, 56, 999000, datetime.UTC)
 def test_what_is_no_put(raw: bytes, code: str) -> None:
     """Malformed, of another form, or a trick of the language: no entity is ever looked up or grown."""
     with pytest.raises(AzureError) as refused:
-        xml_in.message_text(raw)
+        xml.message_text(raw)
     assert refused.value.code == code
 
 
 @given(st.binary(max_size=200))
 def test_every_body_is_well_formed(body: bytes) -> None:
     """Bytes that XML cannot hold are shown in base64; the answer can be read whatever was put."""
-    (element,) = ET.fromstring(xml_out.peeked([StoredMessage("0" * 16, "", body, 0, NOW_XML, NOW_XML)], ["i"], 1000))
-    assert (element.findtext("MessageText") or "") == xml_out.body_text(body)
+    (element,) = ET.fromstring(xml.peeked([StoredMessage("0" * 16, "", body, 0, NOW_XML, NOW_XML)], ["i"], 1000))
+    assert (element.findtext("MessageText") or "") == xml.body_text(body)

@@ -5,11 +5,20 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from bridge.http.azure import cors, policies, properties
+from bridge.http.azure import cors
 from bridge.http.azure.cors import CorsRule
 from bridge.http.azure.errors import AzureError
-from bridge.http.azure.policies import Policy, parse, render
-from bridge.http.azure.properties import Logging, Metrics, Retention, ServiceProperties
+from bridge.http.azure.records import (
+    Logging,
+    Metrics,
+    Policy,
+    Retention,
+    ServiceProperties,
+    parse_policies,
+    render_policies,
+    render_properties,
+    update_properties,
+)
 
 
 def body(*identifiers: str) -> bytes:
@@ -22,12 +31,12 @@ def identifier(id_: str = "guest", policy: str = "") -> str:
 
 def test_what_is_read_is_written() -> None:
     """A policy without anything, one without a policy node, and letters in their one order."""
-    read = parse(
+    read = parse_policies(
         body(identifier("a", "<Permission>pr</Permission>"), "<SignedIdentifier><Id>b</Id></SignedIdentifier>")
     )
     assert read == (Policy("a", permissions="rp"), Policy("b"))
-    written = render(read)
-    assert parse(written) == read
+    written = render_policies(read)
+    assert parse_policies(written) == read
     assert written.endswith(b"<Id>b</Id><AccessPolicy></AccessPolicy></SignedIdentifier></SignedIdentifiers>")
 
 
@@ -53,14 +62,14 @@ def document(*parts: str) -> bytes:
 
 def test_properties_are_read_and_given_back() -> None:
     """All that was set comes back, and what comes back can be set."""
-    found = properties.update(ServiceProperties(), FULL.encode())
+    found = update_properties(ServiceProperties(), FULL.encode())
     assert found.logging == Logging(delete=True, write=True, retention=Retention(7))
     assert found.hour == Metrics(enabled=True, include_apis=False, retention=Retention(7))
     assert found.minute == Metrics()
     (rule,) = found.cors
     assert rule.origins == ("http://a.example", "http://b.example")
     assert (rule.methods, rule.max_age_s) == (("GET", "PUT"), 60)
-    assert properties.update(ServiceProperties(), properties.render(found)) == found
+    assert update_properties(ServiceProperties(), render_properties(found)) == found
     assert msgspec.json.decode(msgspec.json.encode(found), type=ServiceProperties) == found
 
 
@@ -87,7 +96,7 @@ def test_properties_are_read_and_given_back() -> None:
 def test_properties_that_are_wrong(raw: bytes, code: str) -> None:
     """Each fault has the service's code."""
     with pytest.raises(AzureError) as caught:
-        properties.update(ServiceProperties(), raw)
+        update_properties(ServiceProperties(), raw)
     assert caught.value.code == code
 
 
@@ -176,5 +185,5 @@ def identifier_service_rules(id_: str, policy: str = "") -> str:
 def test_policies_that_are_wrong(raw: bytes, code: str) -> None:
     """Each fault has the service's code; five is the most."""
     with pytest.raises(AzureError) as caught:
-        policies.parse(raw)
+        parse_policies(raw)
     assert caught.value.code == code

@@ -31,7 +31,7 @@ from bridge.access.grants import Verb
 from bridge.access.keys import with_terms
 from bridge.contract.errors import ConfigurationError
 from bridge.http.azure.accounts import EMULATOR_KEY, AccountSettings
-from bridge.http.azure.operation import Operation
+from bridge.http.azure.exchange import Operation
 from bridge.http.server.settings import WebSettings
 from bridge.observe.facts import AccessRefused, Administered, Fact
 from bridge.service.bridge import Bridge

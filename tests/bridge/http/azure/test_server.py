@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from bridge.http.azure.naming import message_id
+from bridge.http.azure.exchange import message_id
 from bridge.queues.base import NewMessage
 from tests.support.azure import ACCOUNT, Front, fault, message, serving_azure, signed_headers
 from tests.support.certificates import self_signed

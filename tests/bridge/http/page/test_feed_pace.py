@@ -76,7 +76,7 @@ class Readers:
         wire = Wire()
         watch = Watch(self.feed, Verb.LOOK, frozenset(), view or name, make)
         request: Any = SimpleNamespace(
-            version=HttpVersion11, protocol=SimpleNamespace(transport=wire, fixed_headers=b"", hung_up=None)
+            version=HttpVersion11, protocol=SimpleNamespace(transport=wire, fixed_headers=b"", on_hang_up=None)
         )
         await watch.prepare(request)
         return watch, wire

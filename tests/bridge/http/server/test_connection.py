@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 from aiohttp.web import BaseRequest
 
-from bridge.http.server.accepting import Acceptor
 from bridge.http.server.answer import Answer
 from bridge.http.server.connection import Connection, ConnectionServer
-from bridge.http.server.quiet import QuietLog
 from bridge.http.server.settings import WebSettings
+from bridge.http.server.sockets import Acceptor, QuietLog
 from tests.support.sim_loop import pass_time, simulated
 from tests.support.web import Served, request, serving
 

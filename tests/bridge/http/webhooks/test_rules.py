@@ -12,9 +12,9 @@ import pytest
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.wire import Wake
 from bridge.http.webhooks.addresses import check_url, refusal, refuse_any, unwrap
+from bridge.http.webhooks.deliver import sign
 from bridge.http.webhooks.rules import Deliveries, Outcome, retry_after
 from bridge.http.webhooks.settings import WEBHOOKS_MAX, WebhookSettings, check_webhooks
-from bridge.http.webhooks.signing import sign
 
 FAILED = Outcome(500)
 

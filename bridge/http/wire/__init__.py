@@ -1,1 +1,0 @@
-"""Wires: WebSockets of clients, each with their calls and at most one session."""

@@ -1,0 +1,770 @@
+"""The calls of a bridge: one entry each, for the reference (`tests.reference.openapi.document`)."""
+
+from __future__ import annotations
+
+from typing import Final, get_args
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from bridge.access.grants import Verb
+from bridge.access.sign_in import Begun
+from bridge.contract.cloudevents import BATCH_TYPE, SPEC_VERSION, STRUCTURED_TYPE
+from bridge.contract.event import (
+    EVENT_BYTES_MAX,
+    EVENT_TYPE,
+    EVENTS_MAX,
+    PAYLOAD_SIZE_MAX,
+    REQUEST_BYTES_MAX,
+    CloudQueueWorkDetected,
+)
+from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL
+from bridge.http.api.event_stream import EVENT_STREAM
+from bridge.http.api.queues import BULK_BYTES_MAX, PAGE_MAX, PEEK_BYTES_MAX
+from bridge.http.api.sse import QUEUES_MAX
+from bridge.http.page.assets import FILES
+from bridge.http.page.dead_letters import Chosen, Graves
+from bridge.http.page.login import SignedIn, SignIn
+from bridge.http.server.answer import JSON_TYPE
+from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
+from bridge.queues.http.shapes import (
+    CreateRequest,
+    PauseRequest,
+    PeekAnswer,
+    PutAnswer,
+    PutItem,
+    PutRequest,
+    ReceiveAnswer,
+    ReceiveRequest,
+    SettleAnswer,
+    SettleRequest,
+)
+from bridge.queues.http.store import MESSAGE_TYPE
+from bridge.queues.limits import KEY_FORM
+from bridge.service.state.answers import (
+    Cluster,
+    Explained,
+    Findings,
+    Listeners,
+    QueueNames,
+    QueueState,
+    Readiness,
+)
+from bridge.service.state.overview import Run, Sort
+from tests.reference.openapi.schemas import Json, reference, said
+from tests.reference.openapi.words import REFERENCE
+
+REQUESTS: Final = (
+    PutRequest,
+    ReceiveRequest,
+    SettleRequest,
+    CreateRequest,
+    PauseRequest,
+    Chosen,
+    SignIn,
+    CloudQueueWorkDetected,
+)
+ANSWERS: Final = (
+    PutAnswer, ReceiveAnswer, PeekAnswer, SettleAnswer, QueueNames, QueueState, Listeners, Findings, Cluster, Explained,
+    Readiness, Graves, Run, Begun, SignedIn,
+)  # fmt: skip
+
+QUEUE: Final = "/v1/queues/{account}/{queue}"
+_AS_IT_IS: Final[Json] = {"application/octet-stream": {"schema": {}}, "text/plain": {"schema": {"type": "string"}}}
+"""Two for an example: there may be any, or none."""
+_STORE: Final = ("storage_unavailable", "draining", "unsupported")
+_CHANGES: Final = (*_STORE, "storage_full")
+_BODY: Final = ("bad_json", "too_large", "417 bad_parameter")
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One call. ``answers`` are those that are no refusals, ``codes`` the refusals beyond those of every call."""
+
+    method: str
+    path: str
+    id: str
+    verb: Verb | None = None
+    """What has to be granted where the bridge asks for keys; None where everybody may."""
+    keyed: bool = False
+    """Whether it asks for a key and for no grant."""
+    tag: str
+    summary: str
+    description: str = ""
+    parameters: tuple[Json, ...] = ()
+    body: Json = {}
+    answers: dict[int, Json]
+    codes: tuple[str, ...] = ()
+
+
+def _query(name: str, text: str, schema: Json, **more: object) -> Json:
+    return {"name": name, "in": "query", "description": text, "schema": schema, **more}
+
+
+def _header(name: str, text: str, schema: Json) -> Json:
+    return {"name": name, "in": "header", "description": text, "schema": schema}
+
+
+def _whole(low: int, high: int, default: int | None = None) -> Json:
+    limits: Json = {"type": "integer", "minimum": low, "maximum": high}
+    return limits if default is None else {**limits, "default": default}
+
+
+def _json(text: str, struct: type[msgspec.Struct], example: object = None) -> Json:
+    content: Json = {"schema": reference(struct)}
+    if example is not None:
+        content["example"] = example
+    return {"description": text, "content": {JSON_TYPE: content}}
+
+
+_CREATE: Final = _query(
+    "create",
+    "Whether to create the queue if it does not exist; false returns 404 instead.",
+    {"type": "string", "enum": ["true", "false"], "default": "true"},
+)
+_LIST: Final = (
+    _query("filter", "Text that the names must contain.", {"type": "string", "maxLength": 200}),
+    _query("sort", "What is shown first.", {"type": "string", "enum": list(get_args(Sort)), "default": "trouble"}),
+    _query("first", "The number of the first row, from 0.", _whole(0, 10_000_000, 0)),
+)
+_PLACE: Final = "^([0-9]{1,18}[.][0-9]{1,18})?$"
+_CLAIM: Final = {"id": "0000000000000017", "pop_receipt": "66f307dd0867019e"}
+_PUT_ANSWER: Final = {"messages": [{**_CLAIM, "visible_in_ms": 0}]}
+_MESSAGE: Final = {
+    "body": "order 17",
+    "dequeue_count": 1,
+    "inserted_at": "2026-11-20T17:31:00.123Z",
+    "expires_at": None,
+}
+_DONE: Final = {"description": "Done."}
+_MADE: Final = {"description": "Made."}
+
+_EVENT: Final[Json] = {
+    "type": "object",
+    "description": "A CloudEvent in its JSON format; other attributes are ignored.",
+    "required": ["specversion", "type", "id", "source"],
+    "properties": {
+        "specversion": said("The version of CloudEvents.", const=SPEC_VERSION),
+        "type": said("Events of other types are refused.", const=EVENT_TYPE),
+        "id": said("Identifies the trigger together with source, on every bus.", type="string", minLength=1),
+        "source": said("The sender, which makes the id unique.", type="string", minLength=1),
+        "subject": said("The queue, as account/queue.", type=["string", "null"], pattern=REFERENCE),
+        "time": said("When it happened; forwarded.", type=["string", "null"]),
+        "traceparent": said("W3C Trace Context; forwarded.", type=["string", "null"]),
+        "datacontenttype": said("The media type of the data; JSON if absent.", type=["string", "null"]),
+        "data": said("Any data; as JSON it may be a trigger, whose payload_size and not_before_ms are used."),
+        "data_base64": said("The data as bytes, in place of data.", type=["string", "null"], format="byte"),
+    },
+}
+EVENT_SCHEMAS: Final[dict[str, Json]] = {
+    "CloudEvent": _EVENT,
+    "Accepted": {
+        "type": "object",
+        "description": "How many triggers were accepted, including repeated ones.",
+        "required": ["accepted"],
+        "properties": {"accepted": {"type": "integer", "minimum": 0, "maximum": EVENTS_MAX}},
+    },
+    "Alive": {
+        "type": "object",
+        "description": "The bridge answers.",
+        "required": ["alive"],
+        "properties": {"alive": {"const": True}},
+    },
+}
+"""Those of which there is no struct."""
+_EVENT_EXAMPLE: Final = {
+    "specversion": SPEC_VERSION, "type": EVENT_TYPE, "id": "17", "source": "/shop", "subject": "billing/orders",
+}  # fmt: skip
+_TRIGGER_EXAMPLE: Final = {"storage_account": "billing", "queue_name": "orders", "payload_size": 3}
+_ACCEPTED: Final = {
+    "description": "Accepted; workers are woken.",
+    "content": {JSON_TYPE: {"schema": reference("Accepted"), "example": {"accepted": 1}}},
+}
+_TRIGGER_CODES: Final = ("bad_trigger", "bad_queue_reference", "too_many_requests", "draining", "417 bad_parameter")
+
+_TRIGGERS: Final = (
+    Operation(
+        method="POST",
+        path="/v1/triggers",
+        id="publishTriggers",
+        verb=Verb.RING,
+        tag="triggers",
+        summary="Report work on queues in external stores",
+        description=(
+            "One trigger, a list of them, or CloudEvents; all are accepted or none. A put to this "
+            f"bridge's own queues needs no trigger. At most {REQUEST_BYTES_MAX} bytes, and "
+            f"{EVENT_BYTES_MAX} for one trigger. With the header ce-specversion the request is one "
+            "CloudEvent in binary mode, whatever its Content-Type: its attributes are the headers ce-*, "
+            "its data is the body."
+        ),
+        parameters=tuple(
+            _header(f"ce-{name}", text, {"type": "string"})
+            for name, text in (
+                ("specversion", f"CloudEvents in binary mode: {SPEC_VERSION}."),
+                ("type", f"In binary mode: {EVENT_TYPE}."),
+                ("id", "In binary mode: the event's id."),
+                ("source", "In binary mode: the sender."),
+                ("subject", "In binary mode: the queue, as account/queue."),
+                ("time", "In binary mode: when it happened."),
+                ("traceparent", "In binary mode: W3C Trace Context."),
+            )
+        ),
+        body={
+            "required": True,
+            "content": {
+                JSON_TYPE: {
+                    "schema": {
+                        "anyOf": [
+                            reference(CloudQueueWorkDetected),
+                            {"type": "array", "maxItems": EVENTS_MAX, "items": reference(CloudQueueWorkDetected)},
+                        ]
+                    },
+                    "example": _TRIGGER_EXAMPLE,
+                },
+                STRUCTURED_TYPE: {"schema": reference("CloudEvent"), "example": _EVENT_EXAMPLE},
+                BATCH_TYPE: {
+                    "schema": {"type": "array", "maxItems": EVENTS_MAX, "items": reference("CloudEvent")},
+                    "example": [_EVENT_EXAMPLE],
+                },
+            },
+        },
+        answers={202: _ACCEPTED},
+        codes=("bad_json", "too_many_items", "too_large", *_TRIGGER_CODES),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/triggers/{account}/{queue}",
+        id="publishTrigger",
+        verb=Verb.RING,
+        tag="triggers",
+        summary="Report work on one queue in an external store",
+        description="For use by hand: the address contains everything, and a body is refused.",
+        parameters=(_query("size", "How many messages were put.", _whole(1, PAYLOAD_SIZE_MAX, 1)),),
+        answers={202: _ACCEPTED},
+        codes=("not_found", "too_large", *_TRIGGER_CODES),
+    ),
+)
+
+_PUTS: Final = (
+    Operation(
+        method="POST",
+        path=QUEUE + "/messages",
+        id="putMessages",
+        verb=Verb.PUT,
+        tag="queues",
+        summary="Put messages on a queue",
+        description=(
+            f"As JSON 1 to {BATCH_MAX} messages, all or none; with any other Content-Type, or none, the "
+            "body is one message. Creates the queue if it does not exist, and wakes its workers. At most "
+            f"{BULK_BYTES_MAX} bytes. Unknown parameters of the address are refused."
+        ),
+        parameters=(_CREATE,),
+        body={
+            "content": {
+                JSON_TYPE: {"schema": reference(PutRequest), "example": {"messages": [{"body": "order 17"}]}},
+                **_AS_IT_IS,
+            }
+        },
+        answers={201: _json("Put: on disk if the bridge has a data file.", PutAnswer, _PUT_ANSWER)},
+        codes=("queue_not_found", "too_many_items", "message_too_large", "too_many_queues", *_CHANGES, *_BODY),
+    ),
+    Operation(
+        method="PUT",
+        path=QUEUE + "/messages/{id}",
+        id="putMessageOnce",
+        verb=Verb.PUT,
+        tag="queues",
+        summary="Put one message under your own id, once",
+        description=(
+            "Safe to repeat: the same body under the same id is put once, as long as the message exists "
+            "and for a while after it. The body is the message itself, whatever its Content-Type, except "
+            f"for {MESSAGE_TYPE}: that is one message in JSON, as in a put of several, with headers. "
+            "Unknown parameters of the address are refused."
+        ),
+        parameters=(
+            {
+                "name": "id",
+                "in": "path",
+                "required": True,
+                "description": KEY_FORM[0].upper() + KEY_FORM[1:] + ".",
+                "schema": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._~:@=+-]{0,127}$"},
+                "example": "order-17",
+            },
+            _CREATE,
+            _query("visible_after_ms", "For how long it cannot be received.", _whole(0, DELAY_MS_MAX, 0)),
+            _query(
+                "ttl_s",
+                "After how many seconds it expires; -1 means never.",
+                {"type": "integer", "anyOf": [{"const": -1}, {"minimum": 1, "maximum": TTL_S_MAX}], "default": -1},
+            ),
+        ),
+        body={
+            "description": f"The message; its body is at most {BODY_BYTES_MAX} bytes.",
+            "content": {
+                MESSAGE_TYPE: {
+                    "schema": reference(PutItem),
+                    "example": {"body": "order 17", "headers": {"content-type": "text/plain"}},
+                },
+                **_AS_IT_IS,
+            },
+        },
+        answers={
+            201: {
+                **_json("Put: on disk if the bridge has a data file.", PutAnswer, _PUT_ANSWER),
+                "headers": {"Location": {"$ref": "#/components/headers/Location"}},
+            },
+            204: {"description": "It was already put; nothing was changed."},
+        },
+        codes=(
+            "queue_not_found", "message_conflict", "message_too_large", "too_many_queues", *_CHANGES, *_BODY,
+        ),
+    ),
+)  # fmt: skip
+
+_HANDLING: Final = (
+    Operation(
+        method="POST",
+        path=QUEUE + "/receive",
+        id="receiveMessages",
+        verb=Verb.TAKE,
+        tag="queues",
+        summary="Receive messages from a queue",
+        description=(
+            "Returns immediately with the available messages. Each message is yours until its visibility "
+            "timeout ends: delete it when it is done. Without a body, one message is received for 30 "
+            "seconds."
+        ),
+        body={"content": {JSON_TYPE: {"schema": reference(ReceiveRequest), "example": {"max": 10}}}},
+        answers={
+            200: _json(
+                "The received messages; empty if the queue has none.",
+                ReceiveAnswer,
+                {
+                    "messages": [{**_CLAIM, **_MESSAGE}],
+                    "depth": {"visible": 0, "invisible": 1},
+                    "next_visible_in_ms": 30_000,
+                    "next_delayed_in_ms": None,
+                },
+            )
+        },
+        codes=("queue_not_found", *_CHANGES, *_BODY),
+    ),
+    Operation(
+        method="POST",
+        path=QUEUE + "/settle",
+        id="settleMessages",
+        verb=Verb.TAKE,
+        tag="queues",
+        summary="Delete messages, return them, or extend their timeouts",
+        description=f"At most {BATCH_MAX} in each list, and {BULK_BYTES_MAX} bytes. Each item has its own outcome.",
+        body={
+            "required": True,
+            "content": {JSON_TYPE: {"schema": reference(SettleRequest), "example": {"delete": [_CLAIM]}}},
+        },
+        answers={
+            200: _json(
+                "An outcome for each item.", SettleAnswer, {"delete": [{"ok": True}], "release": [], "extend": []}
+            )
+        },
+        codes=("queue_not_found", "too_many_items", "message_too_large", *_CHANGES, *_BODY),
+    ),
+    Operation(
+        method="GET",
+        path=QUEUE + "/peek",
+        id="peekMessages",
+        verb=Verb.LOOK,
+        tag="queues",
+        summary="Show messages without receiving them",
+        parameters=(
+            _query(
+                "max",
+                f"The maximum number to show; fewer if the answer would exceed {PEEK_BYTES_MAX} bytes.",
+                _whole(1, BATCH_MAX, BATCH_MAX),
+            ),
+        ),
+        answers={
+            200: _json(
+                "Messages that could be received now.", PeekAnswer, {"messages": [{"id": _CLAIM["id"], **_MESSAGE}]}
+            )
+        },
+        codes=("queue_not_found", *_STORE),
+    ),
+    Operation(
+        method="DELETE",
+        path=QUEUE + "/messages",
+        id="clearQueue",
+        verb=Verb.MANAGE,
+        tag="queues",
+        summary="Remove all messages of a queue",
+        answers={204: _DONE},
+        codes=("queue_not_found", *_CHANGES),
+    ),
+)  # fmt: skip
+
+_QUEUES: Final = (
+    Operation(
+        method="GET",
+        path="/v1/queues",
+        id="listQueues",
+        verb=Verb.LOOK,
+        tag="queues",
+        summary="List the queues of this bridge's queue service",
+        parameters=(
+            _query("prefix", "The beginning of their names.", {"type": "string", "pattern": "^[A-Za-z0-9_/-]{0,161}$"}),
+            _query(
+                "after", "The `next` of the previous page.", {"type": "string", "pattern": "^[A-Za-z0-9_/-]{0,161}$"}
+            ),
+            _query("limit", "The maximum number to list; a page may be shorter.", _whole(1, PAGE_MAX, PAGE_MAX)),
+        ),
+        answers={200: _json("One page.", QueueNames, {"queues": ["billing/orders"], "next": None})},
+        codes=("too_many_requests", *_STORE),
+    ),
+    Operation(
+        method="GET",
+        path=QUEUE,
+        id="describeQueue",
+        verb=Verb.LOOK,
+        tag="queues",
+        summary="Show the state of a queue",
+        description="Also for a known queue in an external store.",
+        answers={200: _json("Its state.", QueueState)},
+        codes=("queue_not_found",),
+    ),
+    Operation(
+        method="PUT",
+        path=QUEUE,
+        id="createQueue",
+        verb=Verb.MANAGE,
+        tag="queues",
+        summary="Create a queue, or replace its metadata",
+        description="Optional: the first put creates the queue.",
+        body={
+            "content": {JSON_TYPE: {"schema": reference(CreateRequest), "example": {"metadata": {"team": "billing"}}}}
+        },
+        answers={201: _MADE, 204: {"description": "It already exists; given metadata was replaced."}},
+        codes=("too_many_queues", *_CHANGES, *_BODY),
+    ),
+    Operation(
+        method="DELETE",
+        path=QUEUE,
+        id="deleteQueue",
+        verb=Verb.MANAGE,
+        tag="queues",
+        summary="Remove a queue and its messages",
+        answers={204: {"description": "It no longer exists, or did not exist."}},
+        codes=_CHANGES,
+    ),
+    *(
+        Operation(
+            method="POST",
+            path=f"{QUEUE}/{action}",
+            id=f"{action}Queue",
+            verb=Verb.MANAGE,
+            tag="queues",
+            summary=summary,
+            description="Repeating it changes nothing; it persists across restarts.",
+            body={"content": {JSON_TYPE: {"schema": reference(PauseRequest)}}},
+            answers={204: _DONE},
+            codes=("queue_not_found", *_CHANGES, *_BODY),
+        )
+        for action, summary in (
+            ("pause", "Deliver no messages; puts are still accepted"),
+            ("resume", "Deliver messages again, and wake workers"),
+        )
+    ),
+    Operation(
+        method="POST",
+        path=QUEUE + "/forget",
+        id="forgetQueue",
+        verb=Verb.OPERATE,
+        tag="state",
+        summary="Forget a queue of an external store that no longer exists",
+        answers={204: _DONE},
+        codes=("queue_not_found", "conflict"),
+    ),
+)
+
+_GRAVES: Final = (
+    Operation(
+        method="GET",
+        path=QUEUE + "/buried",
+        id="showBuried",
+        verb=Verb.LOOK,
+        tag="queues",
+        summary="Show dead letters with their reasons",
+        description=(
+            f"Visible messages of a poison queue with the facts about their failures, {BATCH_MAX} at a "
+            "time. With `reason` an answer may have fewer or none, and `next` continues. Positions exist "
+            "only for embedded queues: of a queue in a shared store, the first messages are shown."
+        ),
+        parameters=(
+            _query("after", "The `next` of an earlier answer.", {"type": "string", "pattern": _PLACE}),
+            _query("reason", "Only messages with this text in their reason.", {"type": "string", "maxLength": 1000}),
+            _query("newest", "The newest first.", {"type": "boolean", "default": False}),
+        ),
+        answers={200: _json("The messages; none is received.", Graves)},
+        codes=(*_STORE, "queue_not_found"),
+    ),
+    *(
+        Operation(
+            method="POST",
+            path=QUEUE + "/" + path,
+            id=name,
+            verb=Verb.TAKE,
+            tag="queues",
+            summary=summary,
+            description=text,
+            body={"content": {JSON_TYPE: {"schema": reference(Chosen), "example": {"reason": "ValueError"}}}},
+            answers={202: _json("It has started; the page shows its progress.", Run)},
+            codes=(*_STORE, *_BODY, "queue_not_found", "conflict"),
+        )
+        for path, name, summary, text in (
+            (
+                "replay",
+                "replayBuried",
+                "Replay dead letters to the queues where they failed",
+                "Each is put before it is deleted here. It stays if its queue is unknown or `put` is not granted.",
+            ),
+            ("discard", "discardBuried", "Delete dead letters", "They are deleted permanently."),
+        )
+    ),
+)
+
+_PAGE: Final = (
+    *(
+        Operation(
+            method="GET",
+            path=path,
+            id=name.replace(".", "_"),
+            tag="page",
+            summary=f"Return the page's {name}",
+            answers={200: {"description": "The file.", "content": {media: {"schema": {"type": "string"}}}}},
+        )
+        for path, (name, media) in FILES.items()
+    ),
+    *(
+        Operation(
+            method="GET",
+            path=path,
+            id=name,
+            verb=verb,
+            tag="page",
+            summary=summary,
+            description=(
+                "Server-sent events without a name; each is a complete view as the page shows it, at "
+                "most once a second. The content of a view belongs to the page, and changes with it."
+            ),
+            parameters=parameters,
+            answers={
+                200: {
+                    "description": "The stream; it ends immediately if the bridge is stopping or has too many.",
+                    "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+                }
+            },
+        )
+        for path, name, verb, summary, parameters in (
+            ("/v1/watch", "watchQueues", Verb.LOOK, "Follow the list of queues", _LIST),
+            ("/v1/watch/listeners", "watchListeners", Verb.OPERATE, "Follow the list of listeners", _LIST),
+            ("/v1/watch/bridge", "watchBridge", Verb.OPERATE, "Follow the bridge itself", ()),
+            (QUEUE + "/watch", "watchQueue", Verb.LOOK, "Follow one queue", ()),
+        )
+    ),
+)
+
+_LOGIN: Final = (
+    Operation(
+        method="GET",
+        path="/v1/login",
+        id="beginSignIn",
+        tag="page",
+        summary="Start a sign-in at the issuer of this bridge's configuration",
+        description="404 without such an issuer. The bridge stores nothing.",
+        answers={200: _json("What the tab needs for the sign-in.", Begun)},
+        codes=("not_found", "issuer_unavailable"),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/login",
+        id="endSignIn",
+        tag="page",
+        summary="Exchange the issuer's code for a token",
+        body={"required": True, "content": {JSON_TYPE: {"schema": reference(SignIn)}}},
+        answers={200: _json("The user who signed in.", SignedIn)},
+        codes=("not_found", "issuer_unavailable", "forbidden", "too_many_requests", *_BODY),
+    ),
+)
+
+_STATE: Final = (
+    Operation(
+        method="GET",
+        path=QUEUE + "/explain",
+        id="explainQueue",
+        verb=Verb.LOOK,
+        tag="state",
+        summary="Explain which workers a trigger would wake now",
+        answers={200: _json("For each worker, whether it would be woken and why.", Explained)},
+        codes=("queue_not_found",),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/listeners",
+        id="listListeners",
+        verb=Verb.OPERATE,
+        tag="state",
+        summary="List workers, event streams and webhooks",
+        description="Webhooks are added in the configuration file only, never over HTTP.",
+        answers={200: _json("The workers, event streams and webhooks.", Listeners)},
+    ),
+    Operation(
+        method="GET",
+        path="/v1/cluster",
+        id="describeCluster",
+        verb=Verb.OPERATE,
+        tag="state",
+        summary="Show the bridges of this cluster",
+        answers={200: _json("The cluster as this bridge sees it.", Cluster)},
+    ),
+    Operation(
+        method="GET",
+        path="/v1/findings",
+        id="listFindings",
+        verb=Verb.OPERATE,
+        tag="state",
+        summary="Show findings that need attention",
+        answers={200: _json("Work that no worker will check, and workers in trouble.", Findings)},
+    ),
+)
+
+_CHANNELS: Final = (
+    Operation(
+        method="GET",
+        path="/v1/wakes",
+        id="streamWakes",
+        verb=Verb.LOOK,
+        tag="channels",
+        summary="Receive wakes of queues, as server-sent events",
+        description=(
+            "The stream stays open; each event `wake` reports that a queue has work. If you send its id "
+            "back in Last-Event-ID, the bridge sends what was missed; an event `gap` means that it "
+            "cannot know. The events are described in asyncapi.yaml."
+        ),
+        parameters=(
+            _query(
+                "queue",
+                "A queue as account/queue; repeat it for several.",
+                {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": QUEUES_MAX,
+                    "items": {"type": "string", "pattern": REFERENCE},
+                },
+                required=True,
+                style="form",
+                explode=True,
+                example=["billing/orders"],
+            ),
+            _query("last_event_id", "Like Last-Event-ID, for clients that cannot send it.", {"type": "string"}),
+            _query("lastEventId", "The same under the name that browsers' polyfills use.", {"type": "string"}),
+            _header("Last-Event-ID", "The id of the last received event.", {"type": "string"}),
+        ),
+        answers={
+            200: {
+                "description": "The stream; it ends immediately if the bridge is stopping or has too many.",
+                "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+            }
+        },
+        codes=("bad_queue_reference", "too_many_items"),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/sessions",
+        id="openSession",
+        keyed=True,
+        tag="channels",
+        summary="Open a WebSocket connection for calls and sessions",
+        description=(
+            f"A WebSocket handshake (RFC 6455) that offers the subprotocol {SUBPROTOCOL}; any other "
+            "request is refused. Binary messages are calls, with the paths and bodies of this document "
+            "(docs/channels.md). Text messages are the frames of a worker's session, JSON of at most "
+            f"{FRAME_BYTES_MAX} bytes, described in asyncapi.yaml. With `--auth` it requires a key; each "
+            "call and each session needs its own permission."
+        ),
+        parameters=(
+            _header(
+                "Sec-WebSocket-Protocol",
+                f"Contains {SUBPROTOCOL} in its list.",
+                {"type": "string", "const": SUBPROTOCOL},
+            ),
+        ),
+        answers={101: {"description": "The connection is open."}},
+        codes=("draining", "unauthenticated", "too_many_requests"),
+    ),
+)
+
+_HEALTH: Final = (
+    *(
+        Operation(
+            method="GET",
+            path=path,
+            id=name,
+            tag="health",
+            summary="Check that the bridge answers",
+            answers={
+                200: {
+                    "description": "It does.",
+                    "content": {JSON_TYPE: {"schema": reference("Alive"), "example": {"alive": True}}},
+                }
+            },
+        )
+        for path, name in (("/livez", "livez"), ("/healthz", "healthz"))
+    ),
+    Operation(
+        method="GET",
+        path="/readyz",
+        id="readyz",
+        tag="health",
+        summary="Check that all required parts work",
+        description="The data file and each configured bus; a setting decides which of them are required.",
+        answers={
+            200: _json(
+                "All required parts work.",
+                Readiness,
+                {"ready": True, "checks": {"store": {"ok": True, "detail": "ok"}}},
+            ),
+            503: {
+                **_json("Some part does not work; all other calls still do.", Readiness),
+                "headers": {"Retry-After": {"$ref": "#/components/headers/Retry-After"}},
+            },
+        },
+    ),
+    Operation(
+        method="GET",
+        path="/metrics",
+        id="metrics",
+        verb=Verb.OPERATE,
+        tag="health",
+        summary="Return the metrics",
+        answers={
+            200: {
+                "description": "In Prometheus's text format.",
+                "content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}},
+            }
+        },
+    ),
+    Operation(
+        method="GET",
+        path="/openapi.json",
+        id="openapi",
+        tag="health",
+        summary="Return this description",
+        answers={
+            200: {
+                "description": "The description, as OpenAPI 3.1.",
+                "content": {JSON_TYPE: {"schema": {"type": "object", "required": ["openapi", "paths"]}}},
+            }
+        },
+    ),
+)
+
+OPERATIONS: Final = (
+    *_TRIGGERS, *_PUTS, *_HANDLING, *_GRAVES, *_QUEUES, *_STATE, *_CHANNELS, *_HEALTH, *_PAGE, *_LOGIN,
+)  # fmt: skip

@@ -511,7 +511,7 @@ class EngineMachine(RuleBasedStateMachine):
         """What is left is nobody's."""
         self.commit()
         upkeep = Upkeep(self.engine.state)
-        while self.engine.state.garbage:
+        while self.engine.state.deleted_queue_ids:
             upkeep.tidy()
         (rows,) = self.connection.execute("SELECT COUNT(*) FROM messages").fetchone()
         assert rows == sum(len(stands.entries) for stands in self.model.values())

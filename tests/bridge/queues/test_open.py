@@ -107,7 +107,7 @@ async def test_a_large_queue_is_cleared_bit_by_bit() -> None:
     engine = engine_of(store)
     depth = await store.depth(Q)
     assert depth.visible == 0
-    while engine.state.garbage:
+    while engine.state.deleted_queue_ids:
         await asyncio.sleep(0)
     assert engine.state.execute("SELECT COUNT(*) FROM messages").fetchone() == (0,)
     await store.close()

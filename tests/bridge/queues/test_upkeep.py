@@ -25,7 +25,7 @@ class File:
 
     def __init__(self, pages: int, free: int) -> None:
         self.pages, self.free = pages, free
-        self.garbage: list[int] = []
+        self.deleted_queue_ids: list[int] = []
         self.freed = self.log_pages = 0
         self.now = 100.0
         self.keys = self.Keys()

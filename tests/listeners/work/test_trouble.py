@@ -79,7 +79,7 @@ def test_a_client_that_is_not_installed_ends_the_command(tmp_path: Path) -> None
         (("redis:/x", "a/b", "--exec", "true"), 78, "begins with redis://"),
         (("memory:x", "a/b", "--exec", "true", "--pool", "4", "--pool-limit", "a/b=9"), 2, "a limit of 9, above"),
         (("memory:x", "a/b", "--exec", "true", "--pull-only", "--ledger", "sqlite:/no/such/l.db"), 78, "ledger: the"),
-        (("memory:x", "a/b", "--exec", "true"), 78, "name one with --bridge URL, or say --pull-only"),
+        (("memory:x", "a/b", "--exec", "true"), 78, "name one with --bridge URL, or give --pull-only"),
     ],
 )
 def test_what_cannot_work_is_refused_at_the_start(words: tuple[str, ...], code: int, said: str) -> None:

@@ -5,10 +5,6 @@ No SDK and no web library is loaded until a store or a bridge asks for it.
 
 from bridge.contract.backoff import CappedExponential, FullJitter, RandomExponential
 from bridge.contract.burial import Burial
-from listeners.core.failure import Failure, classify
-from listeners.core.pool import Share
-from listeners.core.retry_policy import RetryPolicy
-from listeners.core.scaling import DepthScaling, StepScaling
 from listeners.figures import ListenerFigures, PlaceFigures, PoolFigures, QueueFigures, ScalerFigures
 from listeners.handler import Bury, Done, Message, Outcome, Replay, Retry, batch
 from listeners.listener import Listener
@@ -16,7 +12,10 @@ from listeners.pool import Pool
 from listeners.running import collector, lifespan, run
 from listeners.scaling.scaler import Scaler
 from listeners.session.opening import PULL_ONLY
+from listeners.wake.pool import Share
+from listeners.wake.scaling import DepthScaling, StepScaling
 from listeners.work.ledger import Ledger
+from listeners.work.retry import Failure, RetryPolicy, classify
 
 __all__ = [
     "PULL_ONLY",

@@ -27,15 +27,6 @@ from bridge.contract.jobs import Jobs
 from bridge.contract.partitioning import Partitions, expand
 from bridge.queues.base import BATCH_MAX, VISIBILITY_S_MAX, QueueStore
 from bridge.storage.claim_check import ClaimCheck
-from listeners.core.controller import Controller
-from listeners.core.deadman import DeadMan
-from listeners.core.failure import Classify, classify
-from listeners.core.pool import Place
-from listeners.core.retry_policy import ATTEMPTS, RetryPolicy, policy_of
-from listeners.core.scaling import DepthScaling, Scaling
-from listeners.core.settle import Failed, Outcome, ended, schedule
-from listeners.core.table import Mode
-from listeners.core.trouble import Reach, Trouble
 from listeners.figures import ListenerFigures
 from listeners.handler import Message, Payload, called_with
 from listeners.pool import Pool
@@ -52,19 +43,23 @@ from listeners.session.opening import (
     owns,
     poison_of,
 )
-from listeners.session.session import Session
-from listeners.session.sessions import Sessions
+from listeners.session.session import Session, Sessions
+from listeners.wake.controller import Controller
+from listeners.wake.pool import Place
+from listeners.wake.scaling import DepthScaling, Scaling
+from listeners.wake.table import Mode
+from listeners.wake.timers import DeadMan
 from listeners.work.claims import Claims
 from listeners.work.dequeue import Dequeue
 from listeners.work.events import ListenerEvents
+from listeners.work.failures import Reach, Trouble
 from listeners.work.holding import Rules
-from listeners.work.importing import refuse_in_import
 from listeners.work.invoke import Invoker
 from listeners.work.ledger import Ledger, Once, purge_all
-from listeners.work.one_run import OneRun
+from listeners.work.lifecycle import OneRun, StopSignals, refuse_in_import
 from listeners.work.payload import decoder
+from listeners.work.retry import ATTEMPTS, Classify, Failed, Outcome, RetryPolicy, classify, ended, policy_of, schedule
 from listeners.work.starter import Starter
-from listeners.work.stop_signals import StopSignals
 
 log = logging.getLogger("queuebell.listener")
 
@@ -114,7 +109,7 @@ class Listener(Generic[Payload]):
     - ``on_queue_empty``, ``on_work_detected``: hooks, plain or async, that may take the queue reference.
     - ``handle_signals``: True takes SIGTERM and SIGINT from whoever has them, False leaves them alone, None takes them
       from nobody: not within a web server or a notebook, nor in another thread.
-    - ``failures``: tells the class of what a handler raises (default `listeners.core.failure.classify`).
+    - ``failures``: tells the class of what a handler raises (default `listeners.work.retry.classify`).
     - ``claim_check``: a `ClaimCheck` or the URL of a blob store; has bodies fetched that producers put aside.
     - ``ledger``: a `Ledger` or the URL of a table store; has a message handled to its end once, although it comes
       twice.

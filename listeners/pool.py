@@ -8,8 +8,8 @@ from typing import Final
 
 from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.names import parse_reference
-from listeners.core.pool import SIZE_MAX, Place, Share, Sharing
 from listeners.figures import PlaceFigures, PoolFigures
+from listeners.wake.pool import SIZE_MAX, Place, Share, Sharing
 
 _EQUAL: Final = Share()
 

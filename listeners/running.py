@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bridge.contract.errors import BadInput
 from bridge.observe.logs import configure
 from listeners.listener import Listener
-from listeners.work.importing import refuse_in_import
-from listeners.work.stop_signals import StopSignals, tell_server
+from listeners.work.lifecycle import StopSignals, refuse_in_import, tell_server
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector

@@ -27,11 +27,11 @@ from bridge.contract.wire import (
 from bridge.core.commands import End, Flush, Refresh, Send
 from bridge.core.settings import Periods
 from bridge.core.wake_scheduler import WakeScheduler
-from listeners.core.commands import Command
-from listeners.core.controller import Controller
-from listeners.core.frames import beat_of, covers, frame_of, subscription_of
-from listeners.core.lease import lease_report
-from listeners.core.liveness import Liveness
+from listeners.session.session import Liveness
+from listeners.wake.controller import Controller
+from listeners.wake.frames import beat_of, covers, frame_of, subscription_of
+from listeners.wake.table import Command
+from listeners.work.lease import lease_report
 
 QUEUE: Final = "billing/orders"
 BOOT: Final = f"{1:032x}"

@@ -31,11 +31,10 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
 )
-from listeners.core.commands import Command, StartReceive
-from listeners.core.frames import beat_of, frame_of, subscription_of
-from listeners.core.processes import Limits
-from listeners.core.scaled_queue import Audit, Count, Finish, Launch, ScaledQueue, Step
-from listeners.core.table import State
+from listeners.scaling.processes import Limits
+from listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, ScaledQueue, Step
+from listeners.wake.frames import beat_of, frame_of, subscription_of
+from listeners.wake.table import Command, StartReceive, State
 
 SCALERS: Final = -2
 """The scaler's index among the timers."""

@@ -22,13 +22,12 @@ from bridge.contract.errors import BadInput
 from bridge.contract.names import parse_reference
 from bridge.contract.wire import SCALER
 from bridge.queues.base import QueueStore
-from listeners.core.processes import Limits
-from listeners.core.scaled_queue import ScaledQueue
-from listeners.core.scaling import Scaling
 from listeners.figures import ScalerFigures
 from listeners.scaling.actuators.base import Actuator
 from listeners.scaling.actuators.process import ProcessActuator
-from listeners.scaling.scaled import Scaled, proof_of
+from listeners.scaling.processes import Limits
+from listeners.scaling.queue_scaler import Scaled, proof_of
+from listeners.scaling.scaled_queue import ScaledQueue
 from listeners.session.opening import (
     bridge_of,
     check_client,
@@ -40,10 +39,9 @@ from listeners.session.opening import (
     owns,
 )
 from listeners.session.session import Session
-from listeners.work.importing import refuse_in_import
-from listeners.work.one_run import OneRun
+from listeners.wake.scaling import Scaling
+from listeners.work.lifecycle import OneRun, StopSignals, refuse_in_import
 from listeners.work.starter import STARTED_FOR
-from listeners.work.stop_signals import StopSignals
 
 log = logging.getLogger("queuebell.scaler")
 

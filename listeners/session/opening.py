@@ -13,7 +13,7 @@ from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_referen
 from bridge.contract.partitioning import Partitions
 from bridge.contract.untold import UNTOLD
 from bridge.queues.base import BATCH_MAX, Capabilities, QueueStore
-from listeners.session.channels.base import Channel
+from listeners.session.channel import Channel
 from listeners.work.events import Announces
 
 
@@ -148,17 +148,17 @@ def open_channel(given: str | Any, instance: str, api_key: ApiKey = None) -> Cha
     Raises `ConfigurationError` for a URL of no known kind.
     """
     if hasattr(given, "local_channel"):
-        from listeners.session.channels.local import LocalChannel
+        from listeners.session.channel import LocalChannel
 
         return LocalChannel(given)
     if isinstance(given, str):
         scheme = given.partition(":")[0].lower()
         if scheme in ("http", "https"):
-            from listeners.session.channels.websocket import WebSocketChannel
+            from listeners.session.websocket import WebSocketChannel
 
             return WebSocketChannel(given, api_key=api_key)
         if scheme in BROKERS:
-            from listeners.session.channels.brokered import BrokeredChannel
+            from listeners.session.brokered import BrokeredChannel
 
             return BrokeredChannel(given, instance, api_key=api_key)
         raise ConfigurationError(

@@ -1,15 +1,17 @@
 """One listener's session with the bridge, above any channel: hello, welcome, heartbeats, modes, reconnecting.
 
-One session serves all queues of a listener, or a share of very many (`sessions.py`). Frames go up while a session
-stands and are dropped while none does: heartbeats repeat every level, so nothing that was dropped is missed (S2).
+`Session` serves up to some 200 queues, each through its `Port`; `Sessions` holds several of them where one frame cannot
+name all queues. `Liveness` decides when the bridge counts as gone. Frames are sent while a session is open and dropped
+otherwise: heartbeats repeat every level, so nothing dropped is missed (S2).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Final
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
 
 import msgspec
 
@@ -24,7 +26,12 @@ from bridge.contract.wire import (
     Drain,
     ErrorFrame,
     Hello,
+    LastEmptyReceive,
     ListenerHeartbeat,
+    QueueBeat,
+    Report,
+    Running,
+    Subscription,
     UpFrame,
     Wake,
     Welcome,
@@ -32,14 +39,12 @@ from bridge.contract.wire import (
     encode_frame,
 )
 from bridge.observe.swallowed import swallow, swallowing, unless_cancelled
-from listeners.core.frames import covers
-from listeners.core.lease import BUCKETS_MAX
-from listeners.core.liveness import WELCOME_WITHIN_S, Liveness
-from listeners.core.periods import Periods
-from listeners.core.trouble import Repeated
-from listeners.session.channels.base import Channel, Link
+from listeners.session.channel import Channel, Link
 from listeners.session.opening import name_of
-from listeners.session.port import Port
+from listeners.wake.frames import covers
+from listeners.wake.timers import Periods
+from listeners.work.failures import Repeated
+from listeners.work.lease import BUCKETS_MAX
 
 log = logging.getLogger("queuebell.listener")
 
@@ -489,3 +494,222 @@ def periods_of(state: WelcomedQueue, sweep_ms: int) -> Periods:
         "store_call_s": state.store_call_ms,
     }
     return Periods(**{name: ms / 1000 for name, ms in said.items() if ms is not None})
+
+
+SUBSCRIPTION_BYTES: Final = 260
+"""What one queue takes of a hello at most, besides its name; and of a heartbeat, which names it twice."""
+
+
+def shares(queues: Iterable[str]) -> list[list[str]]:
+    """Part queues, in their order, so that all of a share fit one frame."""
+    parted: list[list[str]] = []
+    room = 0
+    for queue in queues:
+        needed = 2 * len(queue) + SUBSCRIPTION_BYTES
+        if not parted or needed > room:
+            parted.append([])
+            room = FRAME_BYTES_MAX
+        parted[-1].append(queue)
+        room -= needed
+    return parted
+
+
+class Sessions:
+    """Holds a session for each share of the queues: `run` until cancelled, `end` to take leave.
+
+    ``open_session`` is given an instance and a share. The first session has the instance given here.
+    """
+
+    def __init__(self, queues: Iterable[str], instance: str, open_session: Callable[[str, list[str]], Session]) -> None:
+        self._of: dict[str, tuple[Session, list[str]]] = {}
+        self._all: list[Session] = []
+        for share in shares(queues):
+            session = open_session(secrets.token_hex(16) if self._all else instance, share)
+            self._all.append(session)
+            self._of.update(dict.fromkeys(share, (session, share)))
+
+    def of(self, queue: str) -> tuple[Session, list[str]]:
+        """Return the session of a queue, and all queues that it serves."""
+        return self._of[queue]
+
+    @property
+    def first(self) -> Session:
+        """The one that people are told of."""
+        return self._all[0]
+
+    @property
+    def standing(self) -> bool:
+        """Whether every session stands."""
+        return all(session.standing for session in self._all)
+
+    def send(self, frame: Report) -> None:
+        """Put a frame on its way by its queue's session, or drop it while that one does not stand."""
+        self._of[frame.queue][0].send(frame)
+
+    def hello(self) -> None:
+        """Say what this listener listens to, again."""
+        for session in self._all:
+            session.hello()
+
+    async def run(self) -> None:
+        """Hold all for ever; what breaks one ends all."""
+        if len(self._all) == 1:
+            await self.first.run()
+            return
+        running = [asyncio.create_task(session.run(), name="session") for session in self._all]
+        try:
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def end(self) -> None:
+        """Say `bye` in each, and wait a second at most for the bridge to confirm it (L12)."""
+        await asyncio.gather(*(session.end() for session in self._all))
+
+    async def close(self) -> None:
+        """Let go of links and channels."""
+        await asyncio.gather(*(session.close() for session in self._all))
+
+
+class Port(Protocol):
+    """One queue of a session."""
+
+    def subscription(self) -> Subscription:
+        """Return this queue's part of a hello."""
+        ...
+
+    def wake(self, frame: Wake) -> None:
+        """Take the bridge's wake. Raises `ValueError` for one that cannot be read."""
+        ...
+
+    def welcomed(self, boot: str, gen: int) -> None:
+        """Hear that a session stands."""
+        ...
+
+    def lost(self) -> None:
+        """Hear that there is no living bridge (L9)."""
+        ...
+
+    def covered_elsewhere(self, at: float) -> None:
+        """Hear that the queue was covered at ``at`` (L10)."""
+        ...
+
+    def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
+        """Hear of the bridge's numbers for this queue and of its sessions."""
+        ...
+
+    def beat(self, now: float) -> QueueBeat:
+        """Return levels for a heartbeat."""
+        ...
+
+    def owes_report(self) -> int:
+        """Return how many bytes it takes at most to tell what the bridge has not heard of beside the levels."""
+        ...
+
+    def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
+        """Return ``beat`` with what is owed."""
+        ...
+
+    def echoed(self, stamp: int, told: LastEmptyReceive) -> None:
+        """Hear that the bridge has the heartbeat of this stamp, and what it answers of this queue."""
+        ...
+
+    def running(self, now: float) -> Running | None:
+        """Return the message whose handler has run longest, None where none runs."""
+        ...
+
+    def receiving(self) -> bool:
+        """Say whether a receive is in flight: what it brings nobody knows yet."""
+        ...
+
+    def leases(self, now: float, most: int) -> list[int]:
+        """Return lease ends in ms from now, so many at most."""
+        ...
+
+
+WELCOME_WITHIN_S: Final = 5.0
+DEAD_AFTER_BEATS: Final = 3
+SECONDS_PER_SESSION: Final = 0.0025
+
+
+class Liveness:
+    """The clocks of one session after another: when to beat, and when the bridge counts as gone.
+
+    ``degraded`` is the level that modes follow: it rises when no welcome came within 5 s of looking for a bridge, or no
+    echo of an own heartbeat within three of its intervals, and falls with the next welcome. Seconds throughout.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.beat_s = self._told_s = 5.0
+        self.degraded = False
+        self.latency_s = 0.0
+        self._looking_since: float | None = now
+        self._welcomed_at: float | None = None
+        self._alive_at = now
+        self._beat_at = now
+
+    @property
+    def welcomed(self) -> bool:
+        """Whether a session stands."""
+        return self._welcomed_at is not None
+
+    def welcome(self, now: float, heartbeat_s: float) -> None:
+        """Take a welcome: the session stands, and the first heartbeat is due at once."""
+        self.beat_s = self._told_s = heartbeat_s
+        self.degraded = False
+        self._looking_since = None
+        self._welcomed_at = self._alive_at = self._beat_at = now
+
+    def fleet(self, now: float, sessions: int) -> None:
+        """Hear how many sessions the bridge has: H grows and shrinks with them, also after the welcome."""
+        self.beat_s = max(self._told_s, SECONDS_PER_SESSION * sessions)
+        # The bridge waits for as long as it told us last: a beat that was due later comes earlier now.
+        self._beat_at = min(self._beat_at, now + self.beat_s)
+
+    def lost(self, now: float) -> None:
+        """Take the end of a session."""
+        self._welcomed_at = None
+        if self._looking_since is None:
+            self._looking_since = now
+
+    def beat(self, now: float) -> int | None:
+        """Return the stamp of the heartbeat to send now, own monotonic milliseconds; None if it is too early."""
+        if self._welcomed_at is None or now < self._beat_at:
+            return None
+        self._beat_at = now + self.beat_s
+        return int(now * 1000)
+
+    def echoed(self, now: float, stamp: int, since_ms: int) -> float | None:
+        """Take the echo of an own heartbeat: return the earliest moment it can have been sent, or None if it is absurd.
+
+        Only an echo of this session counts: a bridge that talks but does not hear us is no bridge.
+        """
+        sent = stamp / 1000 + since_ms / 1000
+        if self._welcomed_at is None or stamp < int(self._welcomed_at * 1000) or sent > now + 0.001:
+            return None
+        self._alive_at = max(self._alive_at, sent)
+        self.latency_s = max(0.0, now - sent)
+        return sent
+
+    def dead(self, now: float) -> bool:
+        """Say once per case that the bridge is gone: close the session if there is one, and poll."""
+        if self._welcomed_at is not None:
+            if now < self._alive_at + DEAD_AFTER_BEATS * self.beat_s:
+                return False
+            self._welcomed_at = None
+        elif self.degraded or self._looking_since is None or now < self._looking_since + WELCOME_WITHIN_S:
+            return False
+        self.degraded = True
+        return True
+
+    def deadline(self) -> float | None:
+        """Return when to ask `beat` and `dead` next."""
+        if self._welcomed_at is not None:
+            return min(self._beat_at, self._alive_at + DEAD_AFTER_BEATS * self.beat_s)
+        if self.degraded or self._looking_since is None:
+            return None
+        return self._looking_since + WELCOME_WITHIN_S

@@ -26,24 +26,18 @@ from bridge.observe import tracing
 from bridge.observe.swallowed import swallowing, unless_cancelled
 from bridge.observe.tracing import Cause
 from bridge.queues.base import Depth, QueueStore, Received, named
-from listeners.core.commands import Command, SendCover, StartReceive, TellEmpty, TellWork
-from listeners.core.controller import Controller
-from listeners.core.counting import Counting
-from listeners.core.found import REPORT_BYTES, Found
-from listeners.core.frames import beat_of, frame_of, subscription_of
-from listeners.core.jobs import JobCounts
-from listeners.core.lease import lease_report, shortest_visibility, visible_again
-from listeners.core.periods import Periods
-from listeners.core.table import Mode
-from listeners.core.trouble import Trouble
 from listeners.figures import QueueFigures
 from listeners.pool import Pool
-from listeners.work.counting import StoreCounts
+from listeners.wake.controller import Controller
+from listeners.wake.frames import beat_of, frame_of, subscription_of
+from listeners.wake.table import Command, Mode, SendCover, StartReceive, TellEmpty, TellWork
+from listeners.wake.timers import Periods
+from listeners.work.counts import REPORT_BYTES, Counting, Found, JobCounts, StoreCounts
 from listeners.work.events import ListenerEvents
-from listeners.work.held import Held
+from listeners.work.failures import Trouble
 from listeners.work.holding import HURRY_S, Holding, Rules
 from listeners.work.invoke import Invoker
-from listeners.work.take import carried_message
+from listeners.work.lease import Held, carried_message, lease_report, shortest_visibility, visible_again
 
 log = logging.getLogger("queuebell.listener")
 

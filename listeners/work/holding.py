@@ -1,8 +1,10 @@
-"""The messages of one queue that this listener holds: handlers run on them, leases are kept, outcomes settled."""
+"""The messages of one queue that this listener holds: run handlers, renew leases, settle outcomes."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import datetime
 import functools
 import logging
@@ -16,17 +18,22 @@ from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.observe import instruments
 from bridge.queues.base import QueueStore, StoredMessage
-from listeners.core.failure import Failure
-from listeners.core.jobs import JobCounts
-from listeners.core.lease import Renewals, Visibility
-from listeners.core.retry_policy import RetryPolicy
-from listeners.core.settle import (
-    Bury,
+from listeners.handler import Message, PayloadBroke, Undecodable, message_of
+from listeners.work.claims import BodyLost, Claims
+from listeners.work.counts import JobCounts
+from listeners.work.dead_letters import Burying, NoClaimCheck
+from listeners.work.invoke import HandlerTimeout, Invoker
+from listeners.work.lease import Act, Held, Renewals, Visibility
+from listeners.work.ledger import Once
+from listeners.work.retry import (
+    DeadLetter,
     Delete,
     Failed,
-    GiveBack,
+    Failure,
     Outcome,
-    Replay,
+    ReplayTo,
+    RetryLater,
+    RetryPolicy,
     Succeeded,
     Verdict,
     WantsRetry,
@@ -36,13 +43,6 @@ from listeners.core.settle import (
     verdict,
     why,
 )
-from listeners.handler import Message, PayloadBroke, Undecodable, message_of
-from listeners.work.burying import Burying, NoClaimCheck
-from listeners.work.claims import BodyLost, Claims
-from listeners.work.held import Act, Held
-from listeners.work.invoke import HandlerTimeout, Invoker
-from listeners.work.ledger import Once
-from listeners.work.lingering import Lingering
 from listeners.work.retry_until import NoLongerWanted
 from listeners.work.settlements import Item, Settlements
 
@@ -292,7 +292,7 @@ class Holding:
                     for (held, message), outcome in zip(ready, outcomes, strict=True)
                     if outcome is not None
                 ]
-                for held, one in sorted(decided, key=lambda pair: isinstance(pair[1], Bury | Replay)):
+                for held, one in sorted(decided, key=lambda pair: isinstance(pair[1], DeadLetter | ReplayTo)):
                     await self._conclude(held, one)
                 # Those whose keys others work on wait here: given back they would come again and again meanwhile.
                 ready = [pair for pair, outcome in zip(ready, outcomes, strict=True) if outcome is None]
@@ -337,7 +337,7 @@ class Holding:
             held.again = "retried"
         elif (failure := failure_of(outcome)) is not None:
             self._jobs.failed(failure)
-        if not isinstance(outcome, Succeeded | Replay):
+        if not isinstance(outcome, Succeeded | ReplayTo):
             self._burying.failed(held, why(outcome))
         return decided
 
@@ -371,7 +371,7 @@ class Holding:
         rules = self._rules
         attempt, can_bury = held.stored.dequeue_count, rules.poison is not None
         grave = exhausted(attempt, rules.retry.attempts_max, can_bury, starts=self._counts_starts())
-        outcome: Failed | Bury
+        outcome: Failed | DeadLetter
         failure: str | None = None
         if grave is not None:
             outcome = grave
@@ -388,7 +388,7 @@ class Holding:
             except NoLongerWanted:
                 return None
             except (Undecodable, BodyLost) as hopeless:
-                outcome = Bury(hopeless.reason, hopeless.failure)
+                outcome = DeadLetter(hopeless.reason, hopeless.failure)
             except (NoClaimCheck, PayloadBroke) as failed:
                 outcome, failure = Failed(str(failed)), type(failed).__name__
                 if isinstance(failed, PayloadBroke):
@@ -405,15 +405,15 @@ class Holding:
         if held.number not in self._held:
             return  # the lease was lost: what the handler did may be done again, but nothing of it is ours to settle
         settle: Verdict | None = decided
-        if isinstance(decided, Bury):
+        if isinstance(decided, DeadLetter):
             held.fate = "buried"
             settle = Delete() if await self._burying.bury(held, decided, self._wanted(held)) else None
-        elif isinstance(decided, Replay):
+        elif isinstance(decided, ReplayTo):
             held.fate = "replayed"
             settle = await self._burying.replay(held, decided, self._wanted(held))
         if settle is None:
             return  # lost meanwhile
-        if isinstance(settle, GiveBack):
+        if isinstance(settle, RetryLater):
             self._counts["retried"] += 1
             if held.stored.id in self._lingering:
                 self._lingering.park(held, settle.after_s)
@@ -598,3 +598,78 @@ class Holding:
         while moving := self._moving():
             await asyncio.wait(moving)
         await self._settlements.idle()
+
+
+class Lingering:
+    """The calls of one queue that ran out of time; each keeps its handler slot until it ends.
+
+    A call is a thread, or a task that outlived its cancellation. A message is *parked* while its call runs on: it stays
+    leased for the pause of its retry policy and takes no further slot. ``changed`` is called when a call is added or
+    ends. ``over(held)`` is called when a pause has passed and the call still runs, ``ended(held, seconds)`` when it
+    ended with so many seconds of the pause left.
+    """
+
+    def __init__(
+        self, *, changed: Callable[[], None], over: Callable[[Held], None], ended: Callable[[Held, float], None]
+    ) -> None:
+        self.calls: set[asyncio.Future[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._changed = changed
+        self._over = over
+        self._ended = ended
+        self._by_message: dict[str, asyncio.Future[None]] = {}
+        self._parked: dict[int, tuple[Held, asyncio.TimerHandle]] = {}
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def __contains__(self, message: str) -> bool:
+        return message in self._by_message
+
+    def add(self, call: concurrent.futures.Future[Any] | asyncio.Task[Any], messages: Sequence[str]) -> None:
+        """Keep a slot taken until this call ends, and start no second one for these messages until then."""
+        gone: asyncio.Future[None] = self._loop.create_future()
+        self.calls.add(gone)
+        self._by_message.update(dict.fromkeys(messages, gone))
+
+        def ended(_: object) -> None:
+            # The loop may be closed: handlers in threads outlive a loop whose listener has stopped.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._ended_late, gone)
+
+        call.add_done_callback(ended)
+        self._changed()
+
+    def park(self, held: Held, seconds: float) -> None:
+        """Keep a message leased for the pause of its retry policy."""
+        timer = self._loop.call_later(seconds, self._passed, held)
+        self._parked[held.number] = held, timer
+
+    def forget(self, held: Held) -> None:
+        """Drop a message whose lease was lost."""
+        if held.number in self._parked:
+            self._parked.pop(held.number)[1].cancel()
+
+    def close(self) -> None:
+        """Release all that is parked: the listener stops."""
+        for held, _ in [*self._parked.values()]:
+            self._release(held)
+
+    def _passed(self, held: Held) -> None:
+        del self._parked[held.number]
+        self._over(held)
+
+    def _ended_late(self, gone: asyncio.Future[None]) -> None:
+        self.calls.discard(gone)
+        if not gone.done():
+            gone.set_result(None)
+        self._by_message = {message: of for message, of in self._by_message.items() if of is not gone}
+        for held, _ in [*self._parked.values()]:
+            if held.stored.id not in self._by_message:
+                self._release(held)
+        self._changed()
+
+    def _release(self, held: Held) -> None:
+        _, timer = self._parked.pop(held.number)
+        timer.cancel()
+        self._ended(held, max(0.0, timer.when() - self._loop.time()))

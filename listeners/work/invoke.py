@@ -1,4 +1,7 @@
-"""Calling a handler: on the loop or in a thread, within its time, and what it did as an outcome."""
+"""Call a handler, on the loop or in a thread and within its time, and turn the result into an outcome.
+
+`Invoker` calls it; `HandlerThreads` are daemon threads for plain functions, so the end of the program waits for none.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,32 @@ import contextvars
 import functools
 import inspect
 import logging
+import queue
+import threading
 import traceback
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bridge.contract.burial import TRACE_MAX, newest
 from bridge.contract.errors import named
 from bridge.observe import tracing
 from bridge.observe.tracing import OUTCOME, Tracing, causes
-from listeners.core import settle
-from listeners.core.failure import Classify, Failure, classify, retry_after
-from listeners.core.settle import Failed, Outcome, Succeeded, WantsRetry
 from listeners.handler import Bury, Done, Kind, Message, Replay, Retry, kind_of, outcomes_of
 from listeners.work.command import CommandFailed
-from listeners.work.threads import HandlerThreads
+from listeners.work.retry import (
+    Classify,
+    DeadLetter,
+    Failed,
+    Failure,
+    Outcome,
+    ReplayTo,
+    Succeeded,
+    WantsRetry,
+    classify,
+    retry_after,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -285,13 +299,13 @@ def _read(outcome: Done | Retry | Bury | Replay) -> Outcome:
     if isinstance(outcome, Retry):
         return WantsRetry(outcome.after)
     if isinstance(outcome, Replay):
-        return settle.Replay(outcome.after or 0.0, outcome.queue)
+        return ReplayTo(outcome.after or 0.0, outcome.queue)
     if isinstance(outcome, Bury):
         # Raised while another exception was handled, it is that one which people want to see.
         cause = outcome.__cause__ or (None if outcome.__suppress_context__ else outcome.__context__)
         if cause is not None:
-            return settle.Bury(outcome.reason, outcome.failure, type(cause).__name__, _trace(cause))
-        return settle.Bury(outcome.reason, outcome.failure)
+            return DeadLetter(outcome.reason, outcome.failure, type(cause).__name__, _trace(cause))
+        return DeadLetter(outcome.reason, outcome.failure)
     return Succeeded()
 
 
@@ -311,3 +325,72 @@ def _class_of(error: BaseException, failures: Classify) -> Failure:
 def _cancelled_from_outside() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+T = TypeVar("T")
+
+NAME: Final = "queuebell-handler"
+
+
+class HandlerThreads:
+    """Calls functions in threads, ``most`` at once; those beyond wait their turn.
+
+    The threads of `concurrent.futures` are joined when the interpreter ends, so that one handler that hangs would keep
+    its process for ever, whatever a listener's ``grace`` is. These are daemons: the listener waits for them within its
+    grace, and nobody after it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._owed = 0
+        self._threads = 0
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Have a function called; its future may be cancelled until it runs."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                self._ended()
+                return
+            try:
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - it goes to whoever waits for it
+                self._ended()
+                future.set_exception(error)
+            else:
+                self._ended()
+                future.set_result(result)
+
+        with self._lock:
+            if self._threads < min(self._owed + 1, self._most):
+                # Started before its call is put and counted: where the system refuses a thread, nothing is left behind.
+                threading.Thread(target=self._work, name=f"{NAME}_{self._threads + 1}", daemon=True).start()
+                self._threads += 1
+            self._owed += 1
+        self._calls.put(run)
+        return future
+
+    @property
+    def running(self) -> int:
+        """The calls that wait or run."""
+        return self._owed
+
+    def close(self) -> None:
+        """Have each thread end after the call it is in; what is waiting then is still called."""
+        with self._lock:
+            threads = self._threads
+        for _ in range(threads):
+            self._calls.put(None)
+
+    def _ended(self) -> None:
+        # Before the result is told: whoever hears of it and has another call finds this thread free.
+        with self._lock:
+            self._owed -= 1
+
+    def _work(self) -> None:
+        while (run := self._calls.get()) is not None:
+            run()
+            del run  # or what it refers to would live until the next call

@@ -1,14 +1,15 @@
 """The ledger: a handler's effect happens once although its message came twice, and long work resumes where it stopped.
 
 One entity per key stands in a table with optimistic concurrency. An attempt inserts it or takes it over, writes its
-checkpoints to it, and marks it done before the message is deleted. Every write names the ETag of the one before it, so
-that an attempt which lost its key can write no more.
+checkpoints to it, and marks it done before the message is deleted. Every write names the ETag of the previous one, so
+an attempt that lost its key can write no more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import hashlib
 import logging
 import secrets
@@ -21,10 +22,8 @@ from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, Closed, ConfigurationError, Conflict, QueuebellError, named
 from bridge.contract.names import is_token
 from bridge.storage.tables.base import Entity, TableStore
-from listeners.core import record
-from listeners.core.record import AlreadyDone, Record, Standing, Wait
-from listeners.core.settle import Failed, Outcome, Succeeded
 from listeners.handler import Message
+from listeners.work.retry import Failed, Outcome, Succeeded
 from listeners.work.retry_until import NoLongerWanted, retry_until
 
 log = logging.getLogger("queuebell.ledger")
@@ -37,6 +36,34 @@ LET_GO_S: Final = 0.5
 PURGE_S: Final = 3600.0
 CHECK_S: Final = 5.0
 """What the first question to the table gets; a worker does not wait longer for it to begin."""
+
+
+class Standing(enum.Enum):
+    """How far the work on a key has come."""
+
+    BEGUN = "begun"
+    """Somebody works on it, or died doing so."""
+    OPEN = "open"
+    """An attempt failed: whoever comes next may begin."""
+    DONE = "done"
+
+
+class Record(msgspec.Struct, frozen=True):
+    """An entry of the ledger.
+
+    ``holder`` names one attempt and none other, ``message`` (its queue, its id, the moment it was inserted) and
+    ``attempt`` what it was handed; ``lease_s`` is how old the entity must be before another message of this key may
+    take over; ``progress`` is the last checkpoint.
+    """
+
+    key: str
+    standing: Standing
+    holder: str
+    message: str
+    attempt: int
+    lease_s: float
+    progress: bytes | None = None
+
 
 _decode = msgspec.json.Decoder(Record).decode
 
@@ -305,7 +332,7 @@ class Once:
             standing = None if found is None else _read(found)
             if found is not None and standing is None:
                 return Failed(f"entry {partition}/{row} of the ledger cannot be read; is this worker too old?")
-            decided = record.begin(standing, 0.0 if found is None else found.age_s, mine)
+            decided = decide(standing, 0.0 if found is None else found.age_s, mine)
             if isinstance(decided, AlreadyDone):
                 log.info("message %s came again: %r is done", mine.message, mine.key)
                 return Succeeded()
@@ -452,3 +479,40 @@ def _read(entity: Entity) -> Record | None:
         return _decode(entity.data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """Write this record, in place of the one that was read if there was one, and begin."""
+
+    record: Record
+
+
+class AlreadyDone(msgspec.Struct, frozen=True):
+    """The effect happened: delete the message unhandled."""
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Somebody else works on this key; look again in so many seconds at the latest."""
+
+    seconds: float
+
+
+def decide(found: Record | None, age_s: float, wanted: Record) -> Begin | AlreadyDone | Wait:
+    """Decide what an attempt may do that found this record, written ``age_s`` ago.
+
+    An attempt takes over, with the progress made, from one that failed; from one whose message is the same and was
+    handed out anew, for then the store has ended the earlier lease; and from one that has not renewed its entry within
+    its lease. Two live attempts cannot both go on writing: each write names the ETag of the one before it.
+
+    Where a store has lost count of its hand-outs (it crashed after a receive that was not on its disk), the attempt is
+    no higher, and it waits for the lease. Another receipt would tell it from the earlier hand-out, but not which of the
+    two is the newer, nor that the earlier worker died with the store: as a rule it lives, and is at work.
+    """
+    if found is None:
+        return Begin(wanted)
+    if found.standing is Standing.DONE:
+        return AlreadyDone()
+    again = found.message == wanted.message and wanted.attempt > found.attempt
+    if found.holder == wanted.holder or found.standing is Standing.OPEN or again or age_s > found.lease_s:
+        return Begin(msgspec.structs.replace(wanted, progress=found.progress))
+    return Wait(max(0.0, found.lease_s - age_s))

@@ -15,7 +15,7 @@ from bridge.observe import tracing
 from bridge.observe.swallowed import swallowing, unless_cancelled
 from bridge.queues.base import MAYBE_DONE, Claim, Extend, QueueStore, Release, Settled, Settlement, Settling
 from bridge.queues.side_by_side import CALL_S
-from listeners.work.held import Act, Held
+from listeners.work.lease import Act, Held
 
 log = logging.getLogger("queuebell.listener")
 

@@ -18,13 +18,12 @@ import pytest
 
 from bridge.contract.errors import ConfigurationError
 from listeners.scaling.actuators import program
-from listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed
+from listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed, Watch
 from listeners.scaling.actuators.command import CommandActuator
 from listeners.scaling.actuators.output import OUTPUT
 from listeners.scaling.actuators.process import ProcessActuator
 from listeners.scaling.actuators.program import call
 from listeners.scaling.actuators.systemd import PROPERTIES, SystemdActuator
-from listeners.scaling.actuators.watch import Watch
 from tests.support.actuators import (
     KINDS,
     SAYS_READY,

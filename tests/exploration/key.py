@@ -20,9 +20,8 @@ from bridge.core.sessions import QueueSessions, Session, SessionQueue, SessionTi
 from bridge.core.timers import Timers
 from bridge.core.wake_scheduler import WakeScheduler
 from bridge.producer.publication import Publication, _Merged
-from listeners.core.controller import Controller
-from listeners.core.evidence import Receive
-from listeners.core.waits import Waits
+from listeners.wake.controller import Controller, Receive
+from listeners.wake.timers import Waits
 from tests.exploration.node import Held, Node
 from tests.exploration.store import Message, Request
 from tests.exploration.world import World

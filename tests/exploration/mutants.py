@@ -17,10 +17,10 @@ from bridge.core.sessions import Session, SessionQueue
 from bridge.core.timers import Timers
 from bridge.core.wake_scheduler import Duplicates, WakeScheduler
 from bridge.producer.publication import Publication, Sending
-from listeners.core.commands import SendStarted
-from listeners.core.controller import Controller
-from listeners.core.deadman import DeadMan
-from listeners.core.pool import Place, Sharing
+from listeners.wake.controller import Controller
+from listeners.wake.pool import Place, Sharing
+from listeners.wake.table import SendStarted
+from listeners.wake.timers import DeadMan
 
 
 class BornClean(WakeScheduler):

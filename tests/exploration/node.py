@@ -15,13 +15,12 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
 )
-from listeners.core.commands import Command, StartReceive
-from listeners.core.controller import Controller
-from listeners.core.frames import beat_of, covers, frame_of, subscription_of
-from listeners.core.lease import lease_report
-from listeners.core.liveness import DEAD_AFTER_BEATS, Liveness
-from listeners.core.scaling import DepthScaling
-from listeners.core.table import Mode, State
+from listeners.session.session import DEAD_AFTER_BEATS, Liveness
+from listeners.wake.controller import Controller
+from listeners.wake.frames import beat_of, covers, frame_of, subscription_of
+from listeners.wake.scaling import DepthScaling
+from listeners.wake.table import Command, Mode, StartReceive, State
+from listeners.work.lease import lease_report
 from tests.exploration.plan import ACCEPT_S, BEAT_S, BEGINNING_S, Plan, Violation
 from tests.exploration.store import Request
 

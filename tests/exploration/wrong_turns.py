@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from bridge.contract.backoff import RandomExponential
 from bridge.core.wake_scheduler import WakeScheduler
-from listeners.core.commands import Command, SendMore, SendRoom, StartReceive
-from listeners.core.controller import Controller
-from listeners.core.pool import Place, Share, Sharing
-from listeners.core.scaling import DepthScaling
+from listeners.wake.controller import Controller
+from listeners.wake.pool import Place, Share, Sharing
+from listeners.wake.scaling import DepthScaling
+from listeners.wake.table import Command, SendMore, SendRoom, StartReceive
 from tests.exploration import mutants
 from tests.exploration.configurations import small
 from tests.exploration.empty_queue import AT_LEAST, AT_MOST, GOES_ROUND, receives

@@ -11,9 +11,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from listeners.scaling.actuators.base import Hears, NotSeen, StartFailed
-from listeners.scaling.actuators.watch import Watch
-from listeners.scaling.scaled import Scaled
+from listeners.scaling.actuators.base import Hears, NotSeen, StartFailed, Watch
+from listeners.scaling.queue_scaler import Scaled
 from listeners.scaling.scaler import Scaler
 from listeners.work.starter import BUSY, READY, Link, Starter
 from tests.simulation.events import EndAsked, ScalerRoom

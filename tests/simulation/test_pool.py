@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from listeners.core.controller import Controller
-from listeners.core.pool import Place, Share, Sharing
+from listeners.wake.controller import Controller
+from listeners.wake.pool import Place, Share, Sharing
 from tests.simulation.plan import Plan
 from tests.simulation.run import run
 

@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from listeners.core.processes import Processes
-from listeners.core.scaled_queue import ScaledQueue
-from listeners.scaling.scaled import Scaled
+from listeners.scaling.processes import Processes
+from listeners.scaling.queue_scaler import Scaled
+from listeners.scaling.scaled_queue import ScaledQueue
 from listeners.scaling.scaler import Scaler
 from tests.simulation.fault import SCALE_KINDS, Fault, draw_faults
 from tests.simulation.kernel import Kernel

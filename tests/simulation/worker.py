@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from bridge.contract.wire import Wake
 from bridge.queues.base import QueueStore
-from listeners.core.table import State
 from listeners.listener import Listener
 from listeners.pool import Pool
+from listeners.wake.table import State
 from listeners.work.dequeue import Dequeue
 from listeners.work.starter import Link, Starter
 from tests.simulation.broker import SimulatedChannel

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from bridge.contract.errors import ConfigurationError
-from listeners.core.trouble import Repeated
 from listeners.scaling.actuators.base import Hears, StartFailed
 from listeners.scaling.actuators.program import call
+from listeners.work.failures import Repeated
 
 log = logging.getLogger("queuebell.scaler")
 

@@ -21,10 +21,9 @@ from typing import Final
 import msgspec
 
 from bridge.contract.errors import ConfigurationError
-from listeners.core.trouble import Repeated
-from listeners.scaling.actuators.base import Hears, NotSeen, StartFailed
+from listeners.scaling.actuators.base import Hears, NotSeen, StartFailed, Watch
 from listeners.scaling.actuators.program import call
-from listeners.scaling.actuators.watch import Watch
+from listeners.work.failures import Repeated
 from listeners.work.starter import BUSY, IDLE
 
 log = logging.getLogger("queuebell.scaler")

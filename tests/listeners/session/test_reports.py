@@ -9,9 +9,8 @@ import pytest
 
 from bridge.contract.jobs import BOUNDS_S, CLASSES_MAX, OUTCOMES, Jobs
 from bridge.contract.wire import FRAME_BYTES_MAX, ListenerHeartbeat, QueueBeat, decode_up, encode_frame
-from listeners.core.jobs import JobCounts
-from listeners.session.session import FRAME_EXTRA_BYTES, LEASES_MAX, Session
-from listeners.session.sessions import SUBSCRIPTION_BYTES
+from listeners.session.session import FRAME_EXTRA_BYTES, LEASES_MAX, SUBSCRIPTION_BYTES, Session
+from listeners.work.counts import JobCounts
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import simulated
 

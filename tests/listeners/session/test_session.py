@@ -32,13 +32,13 @@ from bridge.contract.wire import (
     encode_frame,
 )
 from listeners import Message
-from listeners.core.periods import Periods
 from listeners.session.session import (
     FRAME_EXTRA_BYTES,
     REFUSED_CAP_S,
     STORE_MISMATCH,
     Session,
 )
+from listeners.wake.timers import Periods
 from tests.listeners.rig import QUEUE, Store, hanging, listening, settled
 from tests.support.fake_bridge import FakeBridge, FakeLink
 from tests.support.sim_loop import elapse, simulated

@@ -17,13 +17,13 @@ from bridge.contract.partitioning import Partitions
 from bridge.contract.wire import ListenerHeartbeat
 from bridge.queues.base import Capabilities, Received
 from listeners import PULL_ONLY, Ledger, Listener, Message, Pool
-from listeners.core.record import Standing
-from listeners.core.retry_policy import RetryPolicy
 from listeners.handler import batch
+from listeners.work.ledger import Standing
+from listeners.work.retry import RetryPolicy
 from tests.listeners.rig import POISON, QUEUE, Store, hanging, listening, run_until, settled
-from tests.listeners.test_ledger import Table
 from tests.listeners.work.test_dequeue import carried
 from tests.listeners.work.test_holding import Site, message
+from tests.listeners.work.test_ledger import Table
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulated
 

@@ -14,7 +14,7 @@ from bridge.contract.errors import StoreUnavailable
 from bridge.contract.wire import Bye, CarriedMessage, ListenerHeartbeat, encode_frame
 from bridge.queues.base import StoredMessage
 from listeners import Failure, Message, Retry
-from listeners.work.take import carried_message
+from listeners.work.lease import carried_message
 from tests.listeners.rig import POISON, QUEUE, Store, hanging, listening, raising, run_until, settled
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulate, simulated

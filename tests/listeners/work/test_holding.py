@@ -28,14 +28,12 @@ from bridge.queues.base import (
     StoredMessage,
 )
 from listeners import Listener, Message
-from listeners.core import settle
-from listeners.core.jobs import JobCounts
-from listeners.core.retry_policy import RetryPolicy
-from listeners.core.settle import Outcome, Succeeded
 from listeners.handler import Bury, batch
-from listeners.work.held import Held
+from listeners.work.counts import JobCounts
 from listeners.work.holding import Holding, Rules
 from listeners.work.invoke import Invoker
+from listeners.work.lease import Held
+from listeners.work.retry import DeadLetter, Outcome, RetryPolicy, Succeeded
 from listeners.work.retry_until import NoLongerWanted
 from tests.listeners.rig import POISON, QUEUE, listening
 from tests.listeners.work.test_settlements import NOON, Scripted, now
@@ -388,7 +386,7 @@ async def test_a_lease_lost_before_the_ledger_let_it_begin_is_told_in_a_later_bu
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As the failure of that attempt; nothing of it is settled here, and it is no fault of this listener."""
-    keys = Keys(NoLongerWanted(), [settle.Bury("no such customer", "bad_message")] * 2)
+    keys = Keys(NoLongerWanted(), [DeadLetter("no such customer", "bad_message")] * 2)
     site = Site(never, once=keys)
     site.work(*several(2))
     await pass_time(2)

@@ -21,6 +21,8 @@ import listeners.listener
 from listeners.handler import Bury, Message, Replay, Retry
 from listeners.work import starter
 from listeners.work.command import Command, CommandFailed
+from listeners.work.invoke import NAME, HandlerThreads
+from listeners.work.lifecycle import SIGNALS, StopSignals
 from listeners.work.starter import (
     LOOK_S,
     NOTIFY,
@@ -33,8 +35,6 @@ from listeners.work.starter import (
     inherited,
     ticket,
 )
-from listeners.work.stop_signals import SIGNALS, StopSignals
-from listeners.work.threads import NAME, HandlerThreads
 from tests.listeners.rig import QUEUE, Store, listening
 from tests.support.processes import PATIENCE_S
 from tests.support.sim_loop import pass_time, simulated

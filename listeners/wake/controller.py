@@ -1,0 +1,678 @@
+"""The wake machine of one queue: what turns wakes into receives, and nothing else.
+
+Theory of operation
+-------------------
+The machine is an eventcount (L1). ``epoch`` counts the reasons to check the queue; ``covered`` is the newest epoch that
+an empty receive has settled. A check is *pending* while ``covered < epoch``. Each receive carries a snapshot (epoch,
+boot, generation, beginning) taken before it is handed to the transport. A wake that arrives during the receive is newer
+than the snapshot, so its check stays pending. Nothing is ever cleared: a flag cleared after the empty receive (V2) or a
+wake dropped while busy (V6) cannot be written in these terms.
+
+A receive reserves handler slots for as many messages as it may bring, so no message is received that cannot start
+immediately. Handlers are not part of a drain (L2): the machine knows only how many slots are free.
+
+After every event the facts decide the state, and one sentence holds: **if a check is pending, then a receive begun at
+the current epoch is in flight, or no slot is free and `more` was sent, or a timer is set.** The timer may be the
+bridge's: a queue that waits for its turn in a pool sends nothing, and the bridge wakes others after A (B4).
+
+`listeners.wake.table` holds the states and where events may lead from them. The shell feeds events, performs the
+commands returned, in order, and comes back at `deadline()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
+
+import msgspec
+
+from bridge.contract.backoff import Backoff, Draw
+from listeners.wake.pool import Place
+from listeners.wake.scaling import Scaling
+from listeners.wake.table import (
+    HEARD_WHILE_STOPPING,
+    LEADS_TO,
+    Command,
+    Event,
+    ImpossibleEvent,
+    Mode,
+    SendCover,
+    SendMore,
+    SendRoom,
+    SendStarted,
+    StartReceive,
+    State,
+    TellEmpty,
+    TellWork,
+)
+from listeners.wake.timers import DeadMan, Periods, Recheck, Waits
+
+P = ParamSpec("P")
+
+
+class Controller:
+    """The wake machine of one queue.
+
+    ``capacity`` is handler slots (>= 1), ``batch`` the most messages of one receive. ``polls`` and
+    ``retries`` are back-offs of this queue alone; ``place`` is where it stands in a pool, if it shares its slots. All
+    times are seconds of one monotonic clock, given with each event; every event returns the commands to perform, in
+    order. Raises `ImpossibleEvent` where the table is broken.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        batch: int,
+        *,
+        scaling: Scaling,
+        polls: Backoff,
+        retries: Backoff,
+        draw: Draw,
+        deadman: DeadMan | None = None,
+        own: bool = False,
+        place: Place | None = None,
+    ) -> None:
+        self.capacity = capacity
+        self.place = place
+        self.batch = batch
+        self.own = own
+        self.deadman = deadman
+        self.blocked = False
+        """The newest answer was limited by something else than emptiness: an own settlement may lift it (L8)."""
+        self.state = State.IDLE
+        self.mode = Mode.CONNECTING
+        self.epoch = 0
+        self.covered = 0
+        self.boot: str | None = None
+        self.gen = 0
+        self._learned_at = 0.0
+        """When it learned of `gen`."""
+        self.covered_gen = 0
+        self.free = capacity
+        self.depth: int | None = None
+        self.receives: dict[int, Receive] = {}
+        self.waits = Waits(polls, retries, draw)
+        self.advertised_room = AdvertisedRoom(capacity)
+        self._scaling = scaling
+        self._draw = draw
+        self._rid = 0
+        self._reason = "poll"
+        self._unannounced = 0
+        """The newest epoch whose reason is none of the bridge's wakes: a return, a release, a look of our own."""
+        self._announced = 0
+        """The newest epoch that the bridge heard of in this session."""
+        self._started_owed = False
+        self.waits_in_turn = False
+        """A look is owed, nothing was said of the lack of a slot, and `next_in_turn` is why."""
+        self._evidence = Evidence()
+        self._recheck = Recheck()
+        self._told_empty = True
+        self._stopping = False
+        self._began_at: float | None = None
+        self._beat_at: float | None = None
+        self._out: list[Command] = []
+
+    # Events ---------------------------------------------------------------------------------------------------------
+
+    def wake(
+        self,
+        now: float,
+        boot: str | None,
+        gen: int,
+        reason: str,
+        size: int = 1,
+        carried: int = 0,
+        free: int | None = None,
+    ) -> list[Command]:
+        """Take a wake of the bridge, or of this listener itself with ``boot`` None.
+
+        ``carried`` messages came with it and were started or given back already; ``free`` is what is left (O7).
+        """
+        if self._stopping:
+            return self._event(Event.WAKE, now, self._refuses, boot)
+        return self._event(Event.WAKE, now, self._woken, boot, gen, reason, size, carried, free)
+
+    def received(
+        self,
+        now: float,
+        rid: int,
+        n: int,
+        *,
+        visible: int | None = None,
+        next_visible: float | None = None,
+        complete: bool = True,
+        free: int | None = None,
+        count: int | None = None,
+        blocked: bool = False,
+    ) -> list[Command]:
+        """Take the answer to a receive, which brought ``n`` messages.
+
+        ``visible`` is the exact depth left, ``next_visible`` seconds until more becomes visible, ``complete`` whether
+        this answer proves what it does not show (L8), ``free`` the slots left after its messages were started,
+        ``count`` a rough number of messages, leased and delayed ones among them, where the store knows no better, and
+        ``blocked`` whether something else than emptiness limited the answer.
+        """
+        if self._stopping:
+            return self._event(Event.RECEIVED, now, self._ends, rid)
+        return self._event(
+            Event.RECEIVED, now, self._answered, rid, n, visible, next_visible, complete, free, count, blocked
+        )
+
+    def failed(self, now: float, rid: int, back_at: float | None = None) -> list[Command]:
+        """Take a failure of a receive; ``back_at`` is when what it may have leased comes back, if nobody knows (L6)."""
+        return self._event(Event.FAILED, now, self._breaks_off if self._stopping else self._broke, rid, back_at)
+
+    def room(self, now: float, free: int) -> list[Command]:
+        """Take the number of free handler slots."""
+        return self._event(Event.ROOM, now, self._has_room, free)
+
+    def settled(self, now: float) -> list[Command]:
+        """Take a delete or release of this listener that the store acknowledged: what was blocked may be free (L8)."""
+        return self._event(Event.SETTLED, now, self._unblocks)
+
+    def came_back(self, now: float, at: float | None = None) -> list[Command]:
+        """Take what this listener gave back, as soon as the store has: visible now, or from ``at`` on (L7)."""
+        if at is not None:
+            self.waits.comes_back(at, "due")
+        elif self.own and self.mode is Mode.PUSH:
+            pass  # the bridge's own store tells it
+        elif self._stopping:
+            return [SendMore(self.depth, unannounced=True)]
+        else:
+            return self.wake(now, None, 0, "more")
+        return []
+
+    def tick(self, now: float) -> list[Command]:
+        """Let time pass; harmless when it is too early."""
+        return self._event(Event.TICK, now, self._time_passed)
+
+    def welcomed(self, now: float, boot: str, gen: int) -> list[Command]:
+        """Take a bridge's welcome: wakes come again, polling ends (L9, B10)."""
+        return self._event(Event.WELCOMED, now, self._found_bridge, boot, gen)
+
+    def lost(self, now: float) -> list[Command]:
+        """Do without a living bridge: poll, the first time after U(0, cap) (L9)."""
+        return self._event(Event.LOST, now, self._lost_bridge)
+
+    def stop(self, now: float) -> list[Command]:
+        """Begin no more receives and hand the debt back (L12)."""
+        return self._event(Event.STOP, now, self._stops)
+
+    def pull_only(self, now: float) -> list[Command]:
+        """Work without a bridge for good: look now, then poll. Before any other event."""
+        self.mode = Mode.PULL
+        return self.wake(now, None, 0, "poll")
+
+    # Actions --------------------------------------------------------------------------------------------------------
+
+    def _event(
+        self, event: Event, now: float, action: Callable[Concatenate[float, P], None], *given: P.args, **named: P.kwargs
+    ) -> list[Command]:
+        """Answer an event with its action, and see that it leads where the table allows."""
+        leads_to = LEADS_TO[self.state].get(event)
+        if leads_to is None:
+            raise ImpossibleEvent(f"{event.value} while {self.state.value}")
+        if self.place is not None:
+            self.place.passes(now)
+        if not self._stopping or event in HEARD_WHILE_STOPPING:
+            action(now, *given, **named)
+        before, self.state = self.state, self._where()
+        out, self._out = self._out, []
+        if self.state not in leads_to:
+            raise ImpossibleEvent(f"{event.value} while {before.value} led to {self.state.value}")
+        return out
+
+    def _woken(
+        self, now: float, boot: str | None, gen: int, reason: str, size: int, carried: int, free: int | None
+    ) -> None:
+        if boot is not None:
+            self._learn(now, boot, gen)
+            self._out.append(TellWork(reason))
+            self._told_empty = False
+        if free is not None:
+            self.free = free
+        if carried and boot is not None:
+            # Taken in the put's own commit: a receive that was answered by push (O7).
+            self.advertised_room.carried(carried)
+            self._began_at = now
+            self._out.append(SendStarted(boot, self.gen))
+            if size <= carried:
+                self.depth = self.depth if self.owed else 0
+                self._advance(now)
+                return
+        self._look(reason)
+        if boot is None:
+            self._unannounced = self.epoch
+        self._started_owed = boot is not None
+        self.depth = max(size, self.depth or 0)
+        self._advance(now, woken=True)
+
+    def _answered(
+        self,
+        now: float,
+        rid: int,
+        n: int,
+        visible: int | None,
+        next_visible: float | None,
+        complete: bool,
+        free: int | None,
+        count: int | None,
+        blocked: bool,
+    ) -> None:
+        receive = self.receives.pop(rid)
+        self.free = self.free - n if free is None else free
+        self.blocked = blocked
+        if self.place is not None:
+            self.place.answered()
+        if n or receive.epoch == self.epoch:
+            # It answered: a look that waits for the store need wait no longer. Of an older look that is no news: this
+            # and the newest one, which set the pause, would start each other for ever.
+            self.waits.retry = None
+        if n:
+            self.waits.found_work()
+            if self._told_empty:
+                self._told_empty = False
+                self._out.append(TellWork(receive.source))
+        self.depth = visible if visible is not None else (0 if n < receive.limit else self.depth)
+        if self._evidence.covers(receive, n, visible, complete, self.epoch, blocked):
+            if next_visible is None and not n and count:
+                next_visible = self._recheck.next_look(receive.source, receive.began_at)
+            self._cover(now, receive, next_visible)
+        elif n and receive.epoch <= self.covered:
+            # A full batch says that there may be more, whatever an older answer said (L5).
+            self._look(receive.source)
+            self._unannounced = self.epoch
+            if blocked:
+                self._pause(now)
+        elif blocked:
+            # Even while another is in flight: two that are blocked in turn would start each other for ever.
+            if self.owed and receive.epoch == self.epoch:
+                self._pause(now)
+        elif not n and receive.epoch == self.epoch and not self._evidence.half(self.epoch):
+            # Empty, and yet the store says that something is there: look again, but not in a hot loop.
+            self._pause(now)
+        if not self.owed and self.mode in (Mode.PULL, Mode.DEGRADED):
+            self.waits.poll_again(now, next_visible, capped=self.mode is Mode.DEGRADED)
+        self._advance(now)
+
+    def _broke(self, now: float, rid: int, back_at: float | None) -> None:
+        receive = self.receives.pop(rid)
+        self.blocked = False  # a pause after an error is not for a settlement to end
+        if self.place is not None:
+            self.place.unanswered(now, now - receive.began_at)
+        if back_at is not None:
+            self.waits.may_come_back(now, back_at)
+        if not self.owed:
+            self._look(receive.source)  # L11: after an exception always re-arm
+        # Paused even while another is in flight: two that fail in turn would start each other for ever, without a
+        # back-off and without a `more`, and the bridge would take them for progress (B5).
+        self.waits.try_again(now)
+        if not self.looking:
+            self._say_more(again=True)  # with every try, for a broker may have lost the one before (S2)
+        self._advance(now)
+
+    def _has_room(self, now: float, free: int) -> None:
+        self.free = free
+        self._advance(now)
+
+    def _unblocks(self, now: float) -> None:
+        if self.state in (State.IDLE, State.FULL):
+            return  # no pause stands that it could end
+        if self.blocked:
+            self.blocked = False
+            self.waits.retry = None
+        self._advance(now)
+
+    def _time_passed(self, now: float) -> None:
+        waits = self.waits
+        if waits.retry is not None and now >= waits.retry:
+            waits.retry = None
+        if waits.poll is not None and now >= waits.poll:
+            self._look("poll")
+        returned = waits.returned(now)
+        # An own queue's store keeps these moments itself, exactly (O3); while its bridge is away we must.
+        if self.own and self.mode is Mode.PUSH:
+            returned = None
+        if returned is not None:
+            pause = waits.retry
+            self._look(returned)
+            # A store that fails is not asked more often for what its failures may have leased, or each of them would
+            # bring the next (L11).
+            waits.retry = pause if returned == "lease" else None
+            self._unannounced = self.epoch
+            self.depth = self.depth or 1
+        if self._looks_alone(now):
+            self._look("deadman")
+            self._unannounced = self.epoch
+        # Without a slot the bridge must hear of it even if `more` stands: for all it knows the queue is covered (L6).
+        self._advance(now, woken=returned is not None)
+
+    def _looks_alone(self, now: float) -> bool:
+        """Return whether to receive although nobody asked, by the dead-man's timer (L10)."""
+        return self.mode is not Mode.PULL and self.deadman is not None and self.deadman.fires(now, self._draw)
+
+    def _found_bridge(self, now: float, boot: str, gen: int) -> None:
+        self.mode = Mode.PUSH
+        self.waits.poll = None
+        self.waits.bridge_came(now)
+        self._started_owed = False
+        self.advertised_room.greeted(self.capacity)
+        self._announced = 0
+        self._learn(now, boot, gen)
+        if self.waits.retry is not None:
+            self._say_more()
+        self._advance(now)
+
+    def _lost_bridge(self, now: float) -> None:
+        self.mode = Mode.DEGRADED
+        if not self.owed and not self.receives:
+            self.waits.poll_first(now)
+        self._advance(now)
+
+    def _stops(self, now: float) -> None:
+        self._stopping = True
+        self.waits.look()
+        self._say_more(again=True)
+
+    def _refuses(self, now: float, boot: str | None) -> None:
+        if boot is not None:
+            self._say_more(again=True)
+
+    def _ends(self, now: float, rid: int) -> None:
+        del self.receives[rid]
+
+    def _breaks_off(self, now: float, rid: int, back_at: float | None) -> None:
+        del self.receives[rid]
+        if back_at is not None:
+            self.waits.comes_back(back_at, "lease")  # for the `bye`: what it may have leased outlives this process
+
+    # Rules ----------------------------------------------------------------------------------------------------------
+
+    def _learn(self, now: float, boot: str, gen: int) -> None:
+        if boot != self.boot:
+            self.boot, self.gen, self.covered_gen = boot, gen, 0  # generations of two boots are never compared
+            self._learned_at = now
+        elif gen > self.gen:
+            self.gen, self._learned_at = gen, now
+
+    def _look(self, reason: str) -> None:
+        """Owe a look that no receive begun until now can pay."""
+        self.epoch += 1
+        self._reason = reason
+        self.waits.look()
+
+    def _cover(self, now: float, receive: Receive, next_visible: float | None) -> None:
+        settled = receive.epoch > self.covered
+        self.covered = max(self.covered, receive.epoch)
+        if receive.epoch == self.epoch and not self.receives:
+            # Not by one of two that are in flight: where every other fails, each pair would begin the back-off anew.
+            self.waits.found_answer()
+        if receive.boot == self.boot:
+            self.covered_gen = max(self.covered_gen, receive.gen)
+        self.covered_elsewhere(receive.began_at)
+        # L1: only while nothing happened since. An older cover would make the bridge ask again (B7).
+        if not settled or receive.epoch != self.epoch:
+            return
+        if self.mode is Mode.PUSH and receive.boot is not None:
+            self._out.append(
+                SendCover(receive.boot, receive.gen, now - receive.began_at, next_visible, receive.after_s)
+            )
+        if not self._told_empty:
+            self._told_empty = True
+            self._out.append(TellEmpty())
+
+    def _advance(self, now: float, woken: bool = False) -> None:
+        """Begin what is owed and fits; say what the bridge must know about the rest."""
+        waited, self.waits_in_turn = self.waits_in_turn, False
+        if self.owed and self.waits.retry is None:
+            while self.available > 0 and self._wants_receive():
+                self._begin(now)
+            self.waits_in_turn = not self.looking and self._waits_for_turn()
+            if not self.looking and not self.waits_in_turn:
+                # L5: woken without room, or more may be there and no slot is left
+                self._say_more(again=woken or waited)
+        if self.full and self.advertised_room.free > 0:
+            self._say_more()  # full with nothing owed: the bridge need not find out by waking us in vain
+        exact = self.own and not self.receives
+        if self.mode is Mode.PUSH and self.waits.retry is None and self.advertised_room.room(self.available, exact):
+            self._out.append(SendRoom(self.available, self.gen))
+
+    def _wants_receive(self) -> bool:
+        return not self.looking or len(self.receives) < self._scaling.tasks(self.depth or 0)  # L2
+
+    def _waits_for_turn(self) -> bool:
+        """Whether to keep quiet until the receives of other queues answer, instead of passing the wake on (L5).
+
+        Only with a wake of the bridge: should they not answer, it asks others by itself after A (B4).
+        """
+        told = self._started_owed and self._unannounced <= max(self.covered, self._announced)
+        return told and self.mode is Mode.PUSH and self.next_in_turn
+
+    def wants(self) -> int:
+        """Return how many slots of its pool this queue would take at once, were they granted.
+
+        One, where nothing is owed but the bridge was told that there is no room: it may hold a debt for us, and is to
+        hear as soon as there is a slot (L5).
+        """
+        if self._stopping or self.waits.retry is not None:
+            return 0
+        spare = self.free - self.reserved
+        if spare <= 0:
+            return 0
+        if self.owed and self._wants_receive():
+            receives = max(1, self._scaling.tasks(self.depth or 0) - len(self.receives))
+            return min(spare, receives * self.batch)
+        return int(self.mode is Mode.PUSH and self.advertised_room.barred)
+
+    def _begin(self, now: float) -> None:
+        limit = min(self.batch, self.available)
+        self._rid += 1
+        confirms = self._evidence.half(self.epoch)
+        self.receives[self._rid] = Receive(
+            self.epoch, self.boot, self.gen, now, limit, self._reason, confirms, now - self._learned_at
+        )
+        self._began_at = now
+        self.waits.poll = None
+        if self._started_owed and self.mode is Mode.PUSH and self.boot is not None:
+            self._started_owed = False
+            self.advertised_room.started()
+            self._out.append(SendStarted(self.boot, self.gen))  # L4: now, and not when the wake came (V8)
+        self._out.append(StartReceive(self._rid, limit, self._reason))
+
+    def _pause(self, now: float) -> None:
+        self.waits.try_again(now)
+        # Again with every try: a broker may have lost the one before, and an owner whose receives all hang looks to
+        # the bridge like one that makes progress (S2, B5).
+        self._say_more(again=True)
+
+    def _say_more(self, again: bool = False) -> None:
+        if self.mode is Mode.PUSH and self.advertised_room.more(again):
+            # Only once: the bridge marks for it, and what is owed at a generation of its own needs no other mark.
+            unannounced = self._unannounced > max(self.covered, self._announced)
+            self._announced = self.epoch
+            self._out.append(SendMore(self.depth, unannounced))
+
+    def _where(self) -> State:
+        """Return the state that the facts amount to."""
+        if self._stopping:
+            return State.STOPPING if self.receives else State.STOPPED
+        if self.receives:
+            return State.DRAINING
+        if self.owed:
+            return State.FULL if self.waits.retry is None else State.COOLING
+        # Whoever polls has a poll ahead: the answer that left nothing owed armed it, or the loss of the bridge (L9).
+        return State.COOLING if self.mode in (Mode.DEGRADED, Mode.PULL) else State.IDLE
+
+    # How it stands --------------------------------------------------------------------------------------------------
+
+    @property
+    def owed(self) -> bool:
+        """Whether a look is owed."""
+        return self.covered < self.epoch
+
+    @property
+    def reserved(self) -> int:
+        """Handler slots reserved by receives in flight."""
+        return sum(receive.limit for receive in self.receives.values())
+
+    @property
+    def available(self) -> int:
+        """Handler slots that are neither busy nor reserved by a receive in flight, and that a pool grants now."""
+        reserved = self.reserved
+        spare = self.free - reserved
+        return spare if self.place is None else min(spare, self.place.grant(reserved))
+
+    @property
+    def full(self) -> bool:
+        """Whether no slot is free, those that receives have reserved not counted as busy."""
+        if self.free <= 0 or self.place is None:
+            return self.free <= 0
+        return self.available + self.reserved <= 0 and not self.next_in_turn
+
+    @property
+    def next_in_turn(self) -> bool:
+        """Whether only receives of the pool's other queues, which are about to answer, keep this one from a slot."""
+        return self.place is not None and self.free > self.reserved and self.place.in_turn(self.reserved)
+
+    @property
+    def looking(self) -> bool:
+        """Whether a receive begun at the current epoch is in flight."""
+        return any(receive.epoch == self.epoch for receive in self.receives.values())
+
+    def deadline(self) -> float | None:
+        """Return when to call `tick` next; None while nothing but an event can change anything."""
+        if self._stopping:
+            return None
+        times = [self.waits.deadline()]
+        if self.mode is not Mode.PULL and self.deadman is not None:
+            times.append(self.deadman.deadline())
+        return min((at for at in times if at is not None), default=None)
+
+    def beat(self, now: float) -> tuple[int, int, float | None, int]:
+        """Return levels for a heartbeat: gen learned, gen covered, age of the newest receive or None, free slots (S2).
+
+        The receive is named while it is in flight, or if it began since the last heartbeat (B5).
+        """
+        began, last = self._began_at, self._beat_at
+        self._beat_at = now
+        age = now - began if began is not None and (self.receives or last is None or began >= last) else None
+        # No room would read as `more` (B5), and slots that another queue's look has reserved come back in a moment.
+        room = max(int(self.next_in_turn), self.available)
+        free = 0 if self._stopping or self.waits.retry is not None else room
+        self.advertised_room.beaten(free)
+        return self.gen, self.covered_gen, age, free
+
+    def covered_elsewhere(self, at: float) -> None:
+        """Hear that somebody's receive, begun at ``at`` or later, found the queue empty (L10)."""
+        self._recheck.covered(at)
+        if self.deadman is not None:
+            self.deadman.heard(at)
+
+    def tune(self, now: float, periods: Periods, sessions: int, latency_s: float) -> None:
+        """Take over the bridge's numbers and the size of its fleet."""
+        self._recheck.sweep_s = periods.sweep_s
+        if self.deadman is not None:
+            self.deadman.tune(now, periods.sweep_s, sessions, latency_s, periods.slack_s, periods.spread_s)
+
+
+class AdvertisedRoom:
+    """The bridge's count of our free slots, and whether a `more` bars us (B6).
+
+    ``free`` is what `room`, a hello or a heartbeat said, less what wakes have carried since (O7).
+    """
+
+    __slots__ = ("_looked", "_more_stands", "barred", "free")
+
+    def __init__(self, capacity: int) -> None:
+        self.free = capacity
+        self.barred = False
+        """`more` was said and no room since: the bridge asks others."""
+        self._more_stands = False
+        self._looked = False
+        """`started` was said and no count since: the bridge hands no messages to who may use its slots for a look."""
+
+    def greeted(self, capacity: int) -> None:
+        """Begin anew with a session: a hello told the capacity."""
+        self.free = capacity
+        self.barred = self._more_stands = self._looked = False
+
+    def carried(self, count: int) -> None:
+        """Take note that a wake brought ``count`` messages, which the bridge counted itself."""
+        self.free = max(0, self.free - count)
+
+    def started(self) -> None:
+        """Take note that `started` was said, which may make us the owner again: the next `more` tells something new."""
+        self._more_stands = False
+        self._looked = True
+
+    def beaten(self, free: int) -> None:
+        """Take note of a heartbeat, which tells room as `room` and none as `more` (S2)."""
+        self.free = free
+        self.barred = free <= 0
+        self._looked = False
+
+    def more(self, again: bool) -> bool:
+        """Whether `more` is to be said now; ``again`` even if it stands, for a wake crossed it."""
+        if self._more_stands and not again:
+            return False
+        self.free = 0
+        self.barred = self._more_stands = True
+        return True
+
+    def room(self, available: int, exact: bool) -> bool:
+        """Whether `room` is to be said now: while barred, and with ``exact`` whenever the bridge's count is wrong."""
+        wrong = self.free != available or self._looked
+        if available <= 0 or not (self.barred or (exact and wrong)):
+            return False
+        self.free = available
+        self.barred = self._more_stands = self._looked = False
+        return True
+
+
+class Receive(msgspec.Struct, frozen=True):
+    """One receive in flight, with the snapshot taken before it went to the transport (L1)."""
+
+    epoch: int
+    boot: str | None
+    gen: int
+    began_at: float
+    limit: int
+    source: str
+    confirms: bool
+    """Whether it began after an empty answer of the same epoch, which an incomplete store needs."""
+    after_s: float = 0.0
+    """How long its listener knew of ``gen`` when it began."""
+
+
+class Evidence:
+    """Judges answers; remembers the first of the two empty ones that an incomplete store needs."""
+
+    __slots__ = ("_empty_epoch",)
+
+    def __init__(self) -> None:
+        self._empty_epoch: int | None = None
+
+    def half(self, epoch: int) -> bool:
+        """Say whether one empty answer of this epoch came from a store that needs two."""
+        return self._empty_epoch == epoch
+
+    def covers(
+        self, receive: Receive, n: int, visible: int | None, complete: bool, epoch: int, blocked: bool = False
+    ) -> bool:
+        """Say whether ``n`` messages, with ``visible`` left if the store tells, prove that no more was due.
+
+        On a complete store that is a depth of 0 or a batch shorter than asked; on another, two empty answers in a row
+        at the same, still current ``epoch``. A store that says that something is left is believed; an answer that
+        something else than emptiness limited (``blocked``) proves nothing.
+        """
+        if blocked:
+            return False
+        if complete:
+            return visible == 0 or (n < receive.limit and not visible)
+        if n or visible:
+            return False
+        if receive.confirms:
+            return True
+        if receive.epoch == epoch:
+            self._empty_epoch = epoch
+        return False

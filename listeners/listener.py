@@ -52,14 +52,24 @@ from listeners.wake.timers import DeadMan
 from listeners.work.claims import Claims
 from listeners.work.dequeue import Dequeue
 from listeners.work.events import ListenerEvents
-from listeners.work.failures import Reach, Trouble
+from listeners.work.failures import ReceiveFailures, StoreReached
 from listeners.work.holding import Rules
 from listeners.work.invoke import Invoker
 from listeners.work.ledger import Ledger, Once, purge_all
 from listeners.work.lifecycle import OneRun, StopSignals, refuse_in_import
 from listeners.work.payload import decoder
-from listeners.work.retry import ATTEMPTS, Classify, Failed, Outcome, RetryPolicy, classify, ended, policy_of, schedule
-from listeners.work.starter import Starter
+from listeners.work.retry import (
+    ATTEMPTS,
+    Classify,
+    Failed,
+    Outcome,
+    RetryPolicy,
+    classify,
+    describe_retry,
+    outcome_word,
+    policy_of,
+)
+from listeners.work.starter import WorkerStatus
 
 log = logging.getLogger("queuebell.listener")
 
@@ -226,12 +236,12 @@ class Listener(Generic[Payload]):
             ready=lambda: None if self._starter is None else self._starter.ready(),
             took=lambda: None if self._starter is None else self._starter.took(),
         )
-        self._starter: Starter | None = None
+        self._starter: WorkerStatus | None = None
         self.handle_signals = handle_signals
         self._draw = draw
         self._now = now
         self._store: QueueStore | None = None
-        self._reach = Reach()
+        self._reach = StoreReached()
         self._sessions: Sessions | None = None
         self._dequeues: dict[str, Dequeue] = {}
         self._listens = asyncio.Event()
@@ -290,7 +300,7 @@ class Listener(Generic[Payload]):
             name=self.name,
             instance=self.instance,
             mode=mode.value,
-            session=sessions is not None and sessions.standing,
+            session=sessions is not None and sessions.is_open,
             sessions=0 if session is None else session.sessions,
             boot=None if session is None else session.boot,
             queues={ref: dequeue.figures() for ref, dequeue in self._dequeues.items()},
@@ -407,8 +417,10 @@ class Listener(Generic[Payload]):
 
     # Parts -------------------------------------------------------------------------------------------------------
 
-    def _starts(self) -> Starter:
-        return Starter(lambda: sum(dequeue.held for dequeue in self._dequeues.values()), queues=self._dequeues.keys)
+    def _starts(self) -> WorkerStatus:
+        return WorkerStatus(
+            lambda: sum(dequeue.held for dequeue in self._dequeues.values()), queues=self._dequeues.keys
+        )
 
     def _open_session(self, instance: str, queues: list[str]) -> Session:
         assert self._store is not None
@@ -478,7 +490,7 @@ class Listener(Generic[Payload]):
             self._outward,
             self._draw,
             self._pool,
-            Trouble(self._reach),
+            ReceiveFailures(self._reach),
             name_of(store),
         )
 
@@ -494,10 +506,10 @@ class Listener(Generic[Payload]):
         return pool.join(ref, granted, stuck, logical=logical, store=str(store))
 
     def _follows(self, message: Message, failed: Failed) -> str:
-        return schedule(failed, message.attempt, self._retry, self._poison.get(message.queue) is not None)
+        return describe_retry(failed, message.attempt, self._retry, self._poison.get(message.queue) is not None)
 
     def _ends(self, message: Message, outcome: Outcome) -> str:
-        return ended(outcome, message.attempt, self._retry, self._poison.get(message.queue) is not None)
+        return outcome_word(outcome, message.attempt, self._retry, self._poison.get(message.queue) is not None)
 
     # Whose queues these are (O0) -----------------------------------------------------------------------------------
 

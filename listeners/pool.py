@@ -87,17 +87,17 @@ class Pool:
             self._tell_stuck()
         self._deal()
 
-    def stands(self, place: Place, receiving: int, wants: int, *, waits: bool = False) -> None:
+    def update(self, place: Place, receiving: int, wants: int, *, waits: bool = False) -> None:
         """Hear what a queue has reserved and wants now, and let others look who may take slots by that.
 
         ``waits`` says that it keeps quiet for its turn: it is called as well once it need not wait for that.
         """
-        self._sharing.stands(place, receiving, wants, waits=waits)
+        self._sharing.update(place, receiving, wants, waits=waits)
         self._deal()
 
-    def hangs(self, place: Place, slots: int) -> None:
+    def set_hung(self, place: Place, slots: int) -> None:
         """Hear how many slots of a queue are held by calls that ran out of time."""
-        self._sharing.hangs(place, slots)
+        self._sharing.set_hung(place, slots)
         self._tell_stuck()
 
     def _tell_stuck(self) -> None:

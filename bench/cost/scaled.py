@@ -155,7 +155,7 @@ class ScaledFleet(BridgedFleet):
             covered = []
             steps = rules.wake(at, frame.boot, frame.gen, frame.reason, frame.size, frame.workers)
         for covered_at in covered:
-            steps += rules.covered_elsewhere(at, covered_at)
+            steps += rules.on_empty_receive(at, covered_at)
         self._do(at, steps)
 
     def _do(self, at: float, steps: list[Step]) -> None:
@@ -200,14 +200,14 @@ class ScaledFleet(BridgedFleet):
         super()._hear(at, worker, frame)
         if isinstance(frame, Welcome):
             self._do(at, self.rules.ready(at, str(worker.index)))
-            self._do(at, self.rules.says(at, str(worker.index), busy=self._running[worker.index].busy))
+            self._do(at, self.rules.busy_changed(at, str(worker.index), busy=self._running[worker.index].busy))
 
     def _answer(self, at: float, worker: Worker, rid: int, limit: int) -> None:
         super()._answer(at, worker, rid, limit)
         process = self._running[worker.index]
         if worker.held and not process.busy:
             process.busy = True
-            self._do(at, self.rules.says(at, str(worker.index), busy=True))
+            self._do(at, self.rules.busy_changed(at, str(worker.index), busy=True))
             heapq.heappush(self._timers, (at + LOOK_S, CHECKS_PER_PERIOD - worker.index))
 
     def _look(self, at: float, worker: Worker) -> None:
@@ -218,7 +218,7 @@ class ScaledFleet(BridgedFleet):
             heapq.heappush(self._timers, (at + LOOK_S, CHECKS_PER_PERIOD - worker.index))
         else:
             process.busy = False
-            self._do(at, self.rules.says(at, str(worker.index), busy=False))
+            self._do(at, self.rules.busy_changed(at, str(worker.index), busy=False))
 
     def _ask_to_stop(self, at: float, worker: Worker) -> None:
         process, talk = self._running[worker.index], self._conversations.get(worker.index)

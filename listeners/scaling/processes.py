@@ -187,7 +187,7 @@ class Processes:
             process.ready_at = process.idle_since = now
             self.failure = None
 
-    def says(self, now: float, number: str, *, busy: bool) -> None:
+    def busy_changed(self, now: float, number: str, *, busy: bool) -> None:
         """Hear that a process holds messages, or holds none any more; it works, so it is ready by whatever way."""
         process = self._all.get(number)
         if process is None:

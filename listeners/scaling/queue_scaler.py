@@ -31,7 +31,7 @@ from listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, Proof, 
 from listeners.wake.frames import beat_of, frame_of, subscription_of
 from listeners.wake.table import StartReceive
 from listeners.wake.timers import Periods
-from listeners.work.failures import Repeated
+from listeners.work.failures import RepeatedFailure
 
 log = logging.getLogger("queuebell.scaler")
 
@@ -57,10 +57,10 @@ def counts_of(capable: Capabilities, *, trust: bool) -> str:
     return "trusted" if trust else "rough"
 
 
-class Scaled:
-    """A `Port` of the session, and who hears of the actuator's processes.
+class QueueScaler:
+    """A `Port` of the session, and who events of the actuator's processes.
 
-    ``send`` puts a frame on its way, ``answered`` hears the boot that each count came from, or None of one that gave
+    ``send`` puts a frame on its way, ``answered`` events the boot that each count came from, or None of one that gave
     the queue another fingerprint than the bridge was told, ``broke`` of a defect in the rules.
     """
 
@@ -95,8 +95,8 @@ class Scaled:
         self._reasons: dict[str, str] = {}
         """Why a process was asked to end."""
         self._failing_since: float | None = None
-        self._uncounted = Repeated()
-        self._unseen = Repeated()
+        self._uncounted = RepeatedFailure()
+        self._unseen = RepeatedFailure()
         self._boot: str | None = None
         self._told_before: Counter[str] = Counter()
         """What was counted before this boot, for an earlier one was told of it."""
@@ -130,9 +130,9 @@ class Scaled:
         """Hear that there is no living bridge (L9)."""
         self._feed(self.rules.lost)
 
-    def covered_elsewhere(self, at: float) -> None:
+    def on_empty_receive(self, at: float) -> None:
         """Hear that the queue was covered at ``at`` (L10)."""
-        self._feed(self.rules.covered_elsewhere, at)
+        self._feed(self.rules.on_empty_receive, at)
 
     def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
         """Hear of the bridge's numbers for this queue and of its sessions."""
@@ -162,7 +162,7 @@ class Scaled:
         beat = beat_of(self.rules.controller, now, self._failing_since)
         return msgspec.structs.replace(beat, processes=told, depth=depth)
 
-    def owes_report(self) -> int:
+    def report_bytes(self) -> int:
         """Say that there is nothing beside the levels."""
         return 0
 
@@ -200,10 +200,10 @@ class Scaled:
         if self._knows(number, lambda: self.ready(number)):
             self._feed(self.rules.ready, number)
 
-    def says(self, number: str, *, busy: bool) -> None:
+    def busy_changed(self, number: str, *, busy: bool) -> None:
         """Hear that a worker holds messages, or none any more."""
-        if self._knows(number, lambda: self.says(number, busy=busy)):
-            self._feed(self.rules.says, number, busy=busy)
+        if self._knows(number, lambda: self.busy_changed(number, busy=busy)):
+            self._feed(self.rules.busy_changed, number, busy=busy)
 
     def ended(self, number: str, code: int | None, why: str) -> None:
         """Hear that a worker has ended."""

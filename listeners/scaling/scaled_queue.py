@@ -22,7 +22,7 @@ from bridge.contract.backoff import Draw, RandomExponential
 from listeners.scaling.processes import Limits, Processes
 from listeners.wake.controller import Controller
 from listeners.wake.scaling import DepthScaling, Scaling
-from listeners.wake.table import Command, Mode, SendCover
+from listeners.wake.table import Command, Mode, SendEmptyReceive
 from listeners.wake.timers import DeadMan
 
 RETRY_FIRST_S = 1.0
@@ -181,10 +181,10 @@ class ScaledQueue:
         self._due_at = None if due_s is None else now + due_s
         return self._after(now, [])
 
-    def covered_elsewhere(self, now: float, at: float) -> list[Step]:
+    def on_empty_receive(self, now: float, at: float) -> list[Step]:
         """Hear that somebody's receive, begun at ``at`` or later, found the queue empty (L10)."""
         self._covered_at = at if self._covered_at is None else max(self._covered_at, at)
-        self.controller.covered_elsewhere(at)
+        self.controller.on_empty_receive(at)
         return self._after(now, [])
 
     def pull_only(self, now: float) -> list[Step]:
@@ -215,7 +215,7 @@ class ScaledQueue:
             free=self.processes.free(now),
         )
         if answered:  # that worker has said so; this count proves nothing
-            commands = [command for command in commands if not isinstance(command, SendCover)]
+            commands = [command for command in commands if not isinstance(command, SendEmptyReceive)]
         return self._after(now, commands + self._take_waiting(now))
 
     def _take_waiting(self, now: float) -> list[Command]:
@@ -241,14 +241,14 @@ class ScaledQueue:
         Meanwhile the bridge takes this scaler for one without room: it would tell nobody of the next put.
         """
         controller = self.controller
-        pauses = controller.owed and not controller.receives and controller.waits.retry is not None
+        pauses = controller.pending and not controller.receives and controller.timers.retry is not None
         return pauses and self.counting_failed is None and self._answered
 
     def count_failed(self, now: float, rid: int, why: str) -> list[Step]:
         """Take the failure of a count: nothing is ended for it, and one process sees to what is owed (Z6)."""
         self.counting_failed = why
         self._quiet_since = None
-        if self.controller.owed and not self._stopping:
+        if self.controller.pending and not self._stopping:
             self._ask(now, max(self.limits.minimum, 1))
         return self._after(now, self.controller.failed(now, rid) + self._take_waiting(now))
 
@@ -350,9 +350,9 @@ class ScaledQueue:
         self.processes.became_ready(now, number)
         return self._after(now, [])
 
-    def says(self, now: float, number: str, *, busy: bool) -> list[Step]:
+    def busy_changed(self, now: float, number: str, *, busy: bool) -> list[Step]:
         """Hear that a process holds messages, or none any more."""
-        self.processes.says(now, number, busy=busy)
+        self.processes.busy_changed(now, number, busy=busy)
         if busy:
             self._quiet_since = None
         return self._after(now, [])
@@ -424,7 +424,7 @@ class ScaledQueue:
         if free != self.controller.free:
             steps += self.controller.room(now, free)
         if free > 0 and self._pauses_in_vain():
-            self.controller.waits.retry = now
+            self.controller.timers.retry = now
             steps += self.controller.tick(now)
         if self._heard_more and free > 0:
             self._heard_more = False  # what is owed is counted now

@@ -26,7 +26,7 @@ from listeners.figures import ScalerFigures
 from listeners.scaling.actuators.base import Actuator
 from listeners.scaling.actuators.process import ProcessActuator
 from listeners.scaling.processes import Limits
-from listeners.scaling.queue_scaler import Scaled, proof_of
+from listeners.scaling.queue_scaler import QueueScaler, proof_of
 from listeners.scaling.scaled_queue import ScaledQueue
 from listeners.session.opening import (
     bridge_of,
@@ -122,7 +122,7 @@ class Scaler:
         self._trust = trust_count
         self._draw = draw
         self._session: Session | None = None
-        self._scaled: Scaled | None = None
+        self._scaled: QueueScaler | None = None
         self._life = OneRun("scaler", self.name, log)
 
     async def run(self) -> None:
@@ -211,7 +211,7 @@ class Scaler:
             await self._life.until_asked(holding)
             await self._stop_gracefully(scaled)
 
-    def _make(self, store: QueueStore) -> Scaled:
+    def _make(self, store: QueueStore) -> QueueScaler:
         rules = ScaledQueue(
             asyncio.get_running_loop().time(),
             self.limits,
@@ -222,7 +222,7 @@ class Scaler:
             pull_only=self._bridge_given is None,
             outlive=self._actuator.outlives,
         )
-        return Scaled(
+        return QueueScaler(
             self.queue,
             store,
             rules,
@@ -257,7 +257,7 @@ class Scaler:
         if self._scaled is not None:
             self._scaled.rules.controller.own = self._owns(store, boot)
 
-    async def _stop_gracefully(self, scaled: Scaled) -> None:
+    async def _stop_gracefully(self, scaled: QueueScaler) -> None:
         """Take leave of the bridge once all workers have ended (L12)."""
         scaled.stop()
         if self._session is not None:

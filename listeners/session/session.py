@@ -41,9 +41,9 @@ from bridge.contract.wire import (
 from bridge.observe.swallowed import swallow, swallowing, unless_cancelled
 from listeners.session.channel import Channel, Link
 from listeners.session.opening import name_of
-from listeners.wake.frames import covers
+from listeners.wake.frames import last_empty_receives
 from listeners.wake.timers import Periods
-from listeners.work.failures import Repeated
+from listeners.work.failures import RepeatedFailure
 from listeners.work.lease import BUCKETS_MAX
 
 log = logging.getLogger("queuebell.listener")
@@ -62,7 +62,7 @@ FRAME_EXTRA_BYTES: Final = 128
 RUNNING_BYTES: Final = 2048
 """What telling of one queue's longest handler takes at most: a name, a message's id, and its figures."""
 TROUBLE_BYTES_MIN: Final = len('"hung":1')
-"""What leaving out one queue's trouble saves at least."""
+"""What leaving out one queue's failures saves at least."""
 _DEFAULT: Final = Periods()
 QUEUE: Final = "a queue of a session"
 STORE_MISMATCH: Final = "store_mismatch"
@@ -112,7 +112,7 @@ class Session:
         self._asked_s = 0.0
         self._refusing = False
         """Whether what we heard of the bridge last is that it refuses us: it lives."""
-        self._refusals = Repeated()
+        self._refusals = RepeatedFailure()
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(self._loop.time())
         self._link: Link | None = None
@@ -125,7 +125,7 @@ class Session:
         self._report_from = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
-        self._parted: asyncio.Future[None] | None = None
+        self._left: asyncio.Future[None] | None = None
 
     @property
     def degraded(self) -> bool:
@@ -133,7 +133,7 @@ class Session:
         return self._liveness.degraded
 
     @property
-    def standing(self) -> bool:
+    def is_open(self) -> bool:
         """Whether a welcome was heard and the session has not ended since."""
         return self._liveness.welcomed
 
@@ -145,7 +145,7 @@ class Session:
     @property
     def bridge(self) -> str | None:
         """Which of them the session is with; None while none stands."""
-        return self._was_at if self.standing else None
+        return self._was_at if self.is_open else None
 
     def send(self, frame: UpFrame) -> None:
         """Put a frame on its way, or drop it while no session stands."""
@@ -157,7 +157,7 @@ class Session:
         """Say what this listener listens to, again: what is subscribed or accepted has changed."""
         if self._link is not None and self._liveness.welcomed:
             with swallowing("sending a frame to the bridge"):
-                self._greet(self._link)
+                self._send_hello(self._link)
 
     async def run(self) -> None:
         """Connect, listen, reconnect with full jitter from 0.1 s to 5 s, for ever; from 1 s to 30 s where refused."""
@@ -201,14 +201,14 @@ class Session:
         if link is None or not self._liveness.welcomed:
             return
         now = self._loop.time()
-        owing = sum(port.owes_report() > 0 for port in self._ports.values())
+        owing = sum(port.report_bytes() > 0 for port in self._ports.values())
         while owing > 0:  # once each: what the last seconds came to, nobody would ever tell
             owing -= max(1, self._beat(now, int(now * 1000)))
-        self._parted = self._loop.create_future()
+        self._left = self._loop.create_future()
         self.send(Bye(self._leases(now)))
         try:
             async with asyncio.timeout(BYE_WITHIN_S):
-                await self._parted
+                await self._left
         except TimeoutError:
             log.debug("%s: the bridge did not confirm our leave", self._label)
 
@@ -225,7 +225,7 @@ class Session:
         self._link, self._at = link, self.where if type(link).__str__ is object.__str__ else str(link)
         stood = self._refused = False
         try:
-            self._greet(link)
+            self._send_hello(link)
             async with asyncio.timeout(WELCOME_WITHIN_S) as patience:
                 self._patience = patience
                 while True:
@@ -237,12 +237,12 @@ class Session:
                         stood = True
                         self._welcome(frame)
                     elif stood:
-                        self._hear(frame)
+                        self._on_frame(frame)
                     elif isinstance(frame, ErrorFrame):
                         self._refuse(frame)
         except (ChannelLost, BadInput) as error:
             # That it is refused has been said, and that it left by itself nobody need know.
-            level = logging.INFO if self._parted is None and not self._refused else logging.DEBUG
+            level = logging.INFO if self._left is None and not self._refused else logging.DEBUG
             self._why = str(error)
             log.log(level, "%s: the session with the bridge at %s ended: %s", self._label, self._at, error)
         except Exception as error:  # noqa: BLE001 - another session follows
@@ -257,8 +257,8 @@ class Session:
         finally:
             self._link = self._patience = None
             self._liveness.lost(self._loop.time())
-            if self._parted is not None and not self._parted.done():
-                self._parted.set_result(None)
+            if self._left is not None and not self._left.done():
+                self._left.set_result(None)
             self._arm()
             await _closed(link)
         return stood
@@ -282,7 +282,7 @@ class Session:
             f" ({count} rejections since the last report)" if count > 1 else "",
         )
 
-    def _greet(self, link: Link) -> None:
+    def _send_hello(self, link: Link) -> None:
         self._hello_at = self._loop.time()
         accept = ["messages"] if self._accepts() else []
         queues = [port.subscription() for port in self._ports.values()]
@@ -306,7 +306,7 @@ class Session:
             )
         self._was_at = self._at
         self._welcomed(frame.boot)
-        covered = covers(frame, self._hello_at)
+        covered = last_empty_receives(frame, self._hello_at)
         for state in frame.queues:
             port = self._ports.get(state.queue)
             if port is None:
@@ -315,7 +315,7 @@ class Session:
             with swallowing(QUEUE):
                 port.fleet(periods, frame.sessions, self._liveness.latency_s)
                 if state.queue in covered:
-                    port.covered_elsewhere(covered[state.queue])
+                    port.on_empty_receive(covered[state.queue])
             with swallowing(QUEUE):
                 port.welcomed(frame.boot, state.gen)
         self._arm()
@@ -330,24 +330,24 @@ class Session:
             except Exception as error:  # noqa: BLE001 - the bridge repeats a wake that is not answered
                 swallow(QUEUE, error)
 
-    def _hear(self, frame: object) -> None:
+    def _on_frame(self, frame: object) -> None:
         if isinstance(frame, Wake):
             self._wake(frame)
         elif isinstance(frame, BridgeHeartbeat):
-            self._beaten(frame)
+            self._on_heartbeat(frame)
         elif isinstance(frame, Bye):
-            if self._parted is not None and not self._parted.done():
-                self._parted.set_result(None)
+            if self._left is not None and not self._left.done():
+                self._left.set_result(None)
         elif isinstance(frame, Drain):
             log.info("%s: the bridge is stopping", self._label)
-            self._part()
+            self._leave()
         elif isinstance(frame, ErrorFrame):
             if frame.code == "unknown_session" and self._link is not None:
-                self._greet(self._link)  # S2
+                self._send_hello(self._link)  # S2
             else:
                 log.error("%s: the bridge reports: %s (%s)", self._label, frame.message, frame.code)
 
-    def _part(self) -> None:
+    def _leave(self) -> None:
         """Leave a bridge that stops, and say what is left (C7): then it need not look for what we might hold (B8).
 
         What a receive in flight brings cannot be said: such a session is ended by the bridge. Raises `ChannelLost`, so
@@ -357,7 +357,7 @@ class Session:
             self._link.send(Bye(self._leases(self._loop.time())))
             raise ChannelLost("the bridge is stopping")
 
-    def _beaten(self, frame: BridgeHeartbeat) -> None:
+    def _on_heartbeat(self, frame: BridgeHeartbeat) -> None:
         self.sessions = frame.sessions
         self._liveness.fleet(self._loop.time(), frame.sessions)
         if frame.echo is None:
@@ -365,7 +365,7 @@ class Session:
         sent = self._liveness.echoed(self._loop.time(), frame.echo, frame.since_ms)
         if sent is None:
             return
-        covered = covers(frame, sent)
+        covered = last_empty_receives(frame, sent)
         for queue, told in frame.queues.items():
             port = self._ports.get(queue)
             if port is None:
@@ -374,7 +374,7 @@ class Session:
                 port.fleet(self._periods.get(queue, _DEFAULT), frame.sessions, self._liveness.latency_s)
                 port.echoed(frame.echo, told)
                 if queue in covered:
-                    port.covered_elsewhere(covered[queue])
+                    port.on_empty_receive(covered[queue])
 
     # The clock ---------------------------------------------------------------------------------------------------
 
@@ -426,7 +426,7 @@ class Session:
         return told
 
     def _fit_failures(self, frame: ListenerHeartbeat) -> None:
-        """Leave out which queues are in trouble where not all fit: a frame that is too large would end the session."""
+        """Leave out which queues are in failures where not all fit: a frame that is too large would end the session."""
         failing = [
             queue for queue, beat in frame.queues.items() if beat.failing_ms is not None or beat.hung or beat.starved
         ]
@@ -443,7 +443,7 @@ class Session:
         none is, for it has no more queues than leave room.
         """
         turn = [*self._ports][self._report_from :] + [*self._ports][: self._report_from]
-        owing = [(queue, size) for queue in turn if (size := self._ports[queue].owes_report())]
+        owing = [(queue, size) for queue in turn if (size := self._ports[queue].report_bytes())]
         if not owing:
             return 0
         free = room = FRAME_BYTES_MAX - FRAME_EXTRA_BYTES - len(encode_frame(frame))
@@ -538,9 +538,9 @@ class Sessions:
         return self._all[0]
 
     @property
-    def standing(self) -> bool:
+    def is_open(self) -> bool:
         """Whether every session stands."""
-        return all(session.standing for session in self._all)
+        return all(session.is_open for session in self._all)
 
     def send(self, frame: Report) -> None:
         """Put a frame on its way by its queue's session, or drop it while that one does not stand."""
@@ -594,7 +594,7 @@ class Port(Protocol):
         """Hear that there is no living bridge (L9)."""
         ...
 
-    def covered_elsewhere(self, at: float) -> None:
+    def on_empty_receive(self, at: float) -> None:
         """Hear that the queue was covered at ``at`` (L10)."""
         ...
 
@@ -606,7 +606,7 @@ class Port(Protocol):
         """Return levels for a heartbeat."""
         ...
 
-    def owes_report(self) -> int:
+    def report_bytes(self) -> int:
         """Return how many bytes it takes at most to tell what the bridge has not heard of beside the levels."""
         ...
 

@@ -36,16 +36,16 @@ from listeners.wake.table import (
     Event,
     ImpossibleEvent,
     Mode,
-    SendCover,
+    NotifyEmpty,
+    NotifyWork,
+    SendEmptyReceive,
     SendMore,
     SendRoom,
     SendStarted,
     StartReceive,
     State,
-    TellEmpty,
-    TellWork,
 )
-from listeners.wake.timers import DeadMan, Periods, Recheck, Waits
+from listeners.wake.timers import CheckTimers, DeadMan, Periods, Recheck
 
 P = ParamSpec("P")
 
@@ -91,7 +91,7 @@ class Controller:
         self.free = capacity
         self.depth: int | None = None
         self.receives: dict[int, Receive] = {}
-        self.waits = Waits(polls, retries, draw)
+        self.timers = CheckTimers(polls, retries, draw)
         self.advertised_room = AdvertisedRoom(capacity)
         self._scaling = scaling
         self._draw = draw
@@ -101,12 +101,12 @@ class Controller:
         """The newest epoch whose reason is none of the bridge's wakes: a return, a release, a look of our own."""
         self._announced = 0
         """The newest epoch that the bridge heard of in this session."""
-        self._started_owed = False
+        self._started_pending = False
         self.waits_in_turn = False
         """A look is owed, nothing was said of the lack of a slot, and `next_in_turn` is why."""
         self._evidence = Evidence()
         self._recheck = Recheck()
-        self._told_empty = True
+        self._reported_empty = True
         self._stopping = False
         self._began_at: float | None = None
         self._beat_at: float | None = None
@@ -129,8 +129,8 @@ class Controller:
         ``carried`` messages came with it and were started or given back already; ``free`` is what is left (O7).
         """
         if self._stopping:
-            return self._event(Event.WAKE, now, self._refuses, boot)
-        return self._event(Event.WAKE, now, self._woken, boot, gen, reason, size, carried, free)
+            return self._event(Event.WAKE, now, self._refuse_wake, boot)
+        return self._event(Event.WAKE, now, self._on_wake, boot, gen, reason, size, carried, free)
 
     def received(
         self,
@@ -153,27 +153,29 @@ class Controller:
         ``blocked`` whether something else than emptiness limited the answer.
         """
         if self._stopping:
-            return self._event(Event.RECEIVED, now, self._ends, rid)
+            return self._event(Event.RECEIVED, now, self._discard_answer, rid)
         return self._event(
-            Event.RECEIVED, now, self._answered, rid, n, visible, next_visible, complete, free, count, blocked
+            Event.RECEIVED, now, self._on_received, rid, n, visible, next_visible, complete, free, count, blocked
         )
 
     def failed(self, now: float, rid: int, back_at: float | None = None) -> list[Command]:
         """Take a failure of a receive; ``back_at`` is when what it may have leased comes back, if nobody knows (L6)."""
-        return self._event(Event.FAILED, now, self._breaks_off if self._stopping else self._broke, rid, back_at)
+        return self._event(
+            Event.FAILED, now, self._discard_failure if self._stopping else self._on_failed, rid, back_at
+        )
 
     def room(self, now: float, free: int) -> list[Command]:
         """Take the number of free handler slots."""
-        return self._event(Event.ROOM, now, self._has_room, free)
+        return self._event(Event.ROOM, now, self._on_room, free)
 
     def settled(self, now: float) -> list[Command]:
         """Take a delete or release of this listener that the store acknowledged: what was blocked may be free (L8)."""
-        return self._event(Event.SETTLED, now, self._unblocks)
+        return self._event(Event.SETTLED, now, self._on_settled)
 
     def came_back(self, now: float, at: float | None = None) -> list[Command]:
         """Take what this listener gave back, as soon as the store has: visible now, or from ``at`` on (L7)."""
         if at is not None:
-            self.waits.comes_back(at, "due")
+            self.timers.add_return(at, "due")
         elif self.own and self.mode is Mode.PUSH:
             pass  # the bridge's own store tells it
         elif self._stopping:
@@ -184,19 +186,19 @@ class Controller:
 
     def tick(self, now: float) -> list[Command]:
         """Let time pass; harmless when it is too early."""
-        return self._event(Event.TICK, now, self._time_passed)
+        return self._event(Event.TICK, now, self._on_tick)
 
     def welcomed(self, now: float, boot: str, gen: int) -> list[Command]:
         """Take a bridge's welcome: wakes come again, polling ends (L9, B10)."""
-        return self._event(Event.WELCOMED, now, self._found_bridge, boot, gen)
+        return self._event(Event.WELCOMED, now, self._on_welcomed, boot, gen)
 
     def lost(self, now: float) -> list[Command]:
         """Do without a living bridge: poll, the first time after U(0, cap) (L9)."""
-        return self._event(Event.LOST, now, self._lost_bridge)
+        return self._event(Event.LOST, now, self._on_lost)
 
     def stop(self, now: float) -> list[Command]:
         """Begin no more receives and hand the debt back (L12)."""
-        return self._event(Event.STOP, now, self._stops)
+        return self._event(Event.STOP, now, self._on_stop)
 
     def pull_only(self, now: float) -> list[Command]:
         """Work without a bridge for good: look now, then poll. Before any other event."""
@@ -213,22 +215,22 @@ class Controller:
         if leads_to is None:
             raise ImpossibleEvent(f"{event.value} while {self.state.value}")
         if self.place is not None:
-            self.place.passes(now)
+            self.place.advance(now)
         if not self._stopping or event in HEARD_WHILE_STOPPING:
             action(now, *given, **named)
-        before, self.state = self.state, self._where()
+        before, self.state = self.state, self._current_state()
         out, self._out = self._out, []
         if self.state not in leads_to:
             raise ImpossibleEvent(f"{event.value} while {before.value} led to {self.state.value}")
         return out
 
-    def _woken(
+    def _on_wake(
         self, now: float, boot: str | None, gen: int, reason: str, size: int, carried: int, free: int | None
     ) -> None:
         if boot is not None:
             self._learn(now, boot, gen)
-            self._out.append(TellWork(reason))
-            self._told_empty = False
+            self._out.append(NotifyWork(reason))
+            self._reported_empty = False
         if free is not None:
             self.free = free
         if carried and boot is not None:
@@ -237,17 +239,17 @@ class Controller:
             self._began_at = now
             self._out.append(SendStarted(boot, self.gen))
             if size <= carried:
-                self.depth = self.depth if self.owed else 0
+                self.depth = self.depth if self.pending else 0
                 self._advance(now)
                 return
-        self._look(reason)
+        self._request_check(reason)
         if boot is None:
             self._unannounced = self.epoch
-        self._started_owed = boot is not None
+        self._started_pending = boot is not None
         self.depth = max(size, self.depth or 0)
         self._advance(now, woken=True)
 
-    def _answered(
+    def _on_received(
         self,
         now: float,
         rid: int,
@@ -267,124 +269,124 @@ class Controller:
         if n or receive.epoch == self.epoch:
             # It answered: a look that waits for the store need wait no longer. Of an older look that is no news: this
             # and the newest one, which set the pause, would start each other for ever.
-            self.waits.retry = None
+            self.timers.retry = None
         if n:
-            self.waits.found_work()
-            if self._told_empty:
-                self._told_empty = False
-                self._out.append(TellWork(receive.source))
+            self.timers.reset_backoffs()
+            if self._reported_empty:
+                self._reported_empty = False
+                self._out.append(NotifyWork(receive.source))
         self.depth = visible if visible is not None else (0 if n < receive.limit else self.depth)
-        if self._evidence.covers(receive, n, visible, complete, self.epoch, blocked):
+        if self._evidence.proves_empty(receive, n, visible, complete, self.epoch, blocked):
             if next_visible is None and not n and count:
-                next_visible = self._recheck.next_look(receive.source, receive.began_at)
-            self._cover(now, receive, next_visible)
+                next_visible = self._recheck.next_check(receive.source, receive.began_at)
+            self._settle_checks(now, receive, next_visible)
         elif n and receive.epoch <= self.covered:
             # A full batch says that there may be more, whatever an older answer said (L5).
-            self._look(receive.source)
+            self._request_check(receive.source)
             self._unannounced = self.epoch
             if blocked:
                 self._pause(now)
         elif blocked:
             # Even while another is in flight: two that are blocked in turn would start each other for ever.
-            if self.owed and receive.epoch == self.epoch:
+            if self.pending and receive.epoch == self.epoch:
                 self._pause(now)
         elif not n and receive.epoch == self.epoch and not self._evidence.half(self.epoch):
             # Empty, and yet the store says that something is there: look again, but not in a hot loop.
             self._pause(now)
-        if not self.owed and self.mode in (Mode.PULL, Mode.DEGRADED):
-            self.waits.poll_again(now, next_visible, capped=self.mode is Mode.DEGRADED)
+        if not self.pending and self.mode in (Mode.PULL, Mode.DEGRADED):
+            self.timers.schedule_poll(now, next_visible, capped=self.mode is Mode.DEGRADED)
         self._advance(now)
 
-    def _broke(self, now: float, rid: int, back_at: float | None) -> None:
+    def _on_failed(self, now: float, rid: int, back_at: float | None) -> None:
         receive = self.receives.pop(rid)
         self.blocked = False  # a pause after an error is not for a settlement to end
         if self.place is not None:
             self.place.unanswered(now, now - receive.began_at)
         if back_at is not None:
-            self.waits.may_come_back(now, back_at)
-        if not self.owed:
-            self._look(receive.source)  # L11: after an exception always re-arm
+            self.timers.add_possible_return(now, back_at)
+        if not self.pending:
+            self._request_check(receive.source)  # L11: after an exception always re-arm
         # Paused even while another is in flight: two that fail in turn would start each other for ever, without a
         # back-off and without a `more`, and the bridge would take them for progress (B5).
-        self.waits.try_again(now)
-        if not self.looking:
-            self._say_more(again=True)  # with every try, for a broker may have lost the one before (S2)
+        self.timers.schedule_retry(now)
+        if not self.checking:
+            self._send_more(again=True)  # with every try, for a broker may have lost the one before (S2)
         self._advance(now)
 
-    def _has_room(self, now: float, free: int) -> None:
+    def _on_room(self, now: float, free: int) -> None:
         self.free = free
         self._advance(now)
 
-    def _unblocks(self, now: float) -> None:
+    def _on_settled(self, now: float) -> None:
         if self.state in (State.IDLE, State.FULL):
             return  # no pause stands that it could end
         if self.blocked:
             self.blocked = False
-            self.waits.retry = None
+            self.timers.retry = None
         self._advance(now)
 
-    def _time_passed(self, now: float) -> None:
-        waits = self.waits
-        if waits.retry is not None and now >= waits.retry:
-            waits.retry = None
-        if waits.poll is not None and now >= waits.poll:
-            self._look("poll")
-        returned = waits.returned(now)
+    def _on_tick(self, now: float) -> None:
+        timers = self.timers
+        if timers.retry is not None and now >= timers.retry:
+            timers.retry = None
+        if timers.poll is not None and now >= timers.poll:
+            self._request_check("poll")
+        returned = timers.take_returns(now)
         # An own queue's store keeps these moments itself, exactly (O3); while its bridge is away we must.
         if self.own and self.mode is Mode.PUSH:
             returned = None
         if returned is not None:
-            pause = waits.retry
-            self._look(returned)
+            pause = timers.retry
+            self._request_check(returned)
             # A store that fails is not asked more often for what its failures may have leased, or each of them would
             # bring the next (L11).
-            waits.retry = pause if returned == "lease" else None
+            timers.retry = pause if returned == "lease" else None
             self._unannounced = self.epoch
             self.depth = self.depth or 1
-        if self._looks_alone(now):
-            self._look("deadman")
+        if self._dead_man_fires(now):
+            self._request_check("deadman")
             self._unannounced = self.epoch
         # Without a slot the bridge must hear of it even if `more` stands: for all it knows the queue is covered (L6).
         self._advance(now, woken=returned is not None)
 
-    def _looks_alone(self, now: float) -> bool:
+    def _dead_man_fires(self, now: float) -> bool:
         """Return whether to receive although nobody asked, by the dead-man's timer (L10)."""
         return self.mode is not Mode.PULL and self.deadman is not None and self.deadman.fires(now, self._draw)
 
-    def _found_bridge(self, now: float, boot: str, gen: int) -> None:
+    def _on_welcomed(self, now: float, boot: str, gen: int) -> None:
         self.mode = Mode.PUSH
-        self.waits.poll = None
-        self.waits.bridge_came(now)
-        self._started_owed = False
+        self.timers.poll = None
+        self.timers.shorten_retry(now)
+        self._started_pending = False
         self.advertised_room.greeted(self.capacity)
         self._announced = 0
         self._learn(now, boot, gen)
-        if self.waits.retry is not None:
-            self._say_more()
+        if self.timers.retry is not None:
+            self._send_more()
         self._advance(now)
 
-    def _lost_bridge(self, now: float) -> None:
+    def _on_lost(self, now: float) -> None:
         self.mode = Mode.DEGRADED
-        if not self.owed and not self.receives:
-            self.waits.poll_first(now)
+        if not self.pending and not self.receives:
+            self.timers.schedule_first_poll(now)
         self._advance(now)
 
-    def _stops(self, now: float) -> None:
+    def _on_stop(self, now: float) -> None:
         self._stopping = True
-        self.waits.look()
-        self._say_more(again=True)
+        self.timers.cancel()
+        self._send_more(again=True)
 
-    def _refuses(self, now: float, boot: str | None) -> None:
+    def _refuse_wake(self, now: float, boot: str | None) -> None:
         if boot is not None:
-            self._say_more(again=True)
+            self._send_more(again=True)
 
-    def _ends(self, now: float, rid: int) -> None:
+    def _discard_answer(self, now: float, rid: int) -> None:
         del self.receives[rid]
 
-    def _breaks_off(self, now: float, rid: int, back_at: float | None) -> None:
+    def _discard_failure(self, now: float, rid: int, back_at: float | None) -> None:
         del self.receives[rid]
         if back_at is not None:
-            self.waits.comes_back(back_at, "lease")  # for the `bye`: what it may have leased outlives this process
+            self.timers.add_return(back_at, "lease")  # for the `bye`: what it may have leased outlives this process
 
     # Rules ----------------------------------------------------------------------------------------------------------
 
@@ -395,57 +397,57 @@ class Controller:
         elif gen > self.gen:
             self.gen, self._learned_at = gen, now
 
-    def _look(self, reason: str) -> None:
+    def _request_check(self, reason: str) -> None:
         """Owe a look that no receive begun until now can pay."""
         self.epoch += 1
         self._reason = reason
-        self.waits.look()
+        self.timers.cancel()
 
-    def _cover(self, now: float, receive: Receive, next_visible: float | None) -> None:
+    def _settle_checks(self, now: float, receive: Receive, next_visible: float | None) -> None:
         settled = receive.epoch > self.covered
         self.covered = max(self.covered, receive.epoch)
         if receive.epoch == self.epoch and not self.receives:
             # Not by one of two that are in flight: where every other fails, each pair would begin the back-off anew.
-            self.waits.found_answer()
+            self.timers.reset_retries()
         if receive.boot == self.boot:
             self.covered_gen = max(self.covered_gen, receive.gen)
-        self.covered_elsewhere(receive.began_at)
+        self.on_empty_receive(receive.began_at)
         # L1: only while nothing happened since. An older cover would make the bridge ask again (B7).
         if not settled or receive.epoch != self.epoch:
             return
         if self.mode is Mode.PUSH and receive.boot is not None:
             self._out.append(
-                SendCover(receive.boot, receive.gen, now - receive.began_at, next_visible, receive.after_s)
+                SendEmptyReceive(receive.boot, receive.gen, now - receive.began_at, next_visible, receive.after_s)
             )
-        if not self._told_empty:
-            self._told_empty = True
-            self._out.append(TellEmpty())
+        if not self._reported_empty:
+            self._reported_empty = True
+            self._out.append(NotifyEmpty())
 
     def _advance(self, now: float, woken: bool = False) -> None:
         """Begin what is owed and fits; say what the bridge must know about the rest."""
         waited, self.waits_in_turn = self.waits_in_turn, False
-        if self.owed and self.waits.retry is None:
+        if self.pending and self.timers.retry is None:
             while self.available > 0 and self._wants_receive():
-                self._begin(now)
-            self.waits_in_turn = not self.looking and self._waits_for_turn()
-            if not self.looking and not self.waits_in_turn:
+                self._start_receive(now)
+            self.waits_in_turn = not self.checking and self._waits_for_turn()
+            if not self.checking and not self.waits_in_turn:
                 # L5: woken without room, or more may be there and no slot is left
-                self._say_more(again=woken or waited)
+                self._send_more(again=woken or waited)
         if self.full and self.advertised_room.free > 0:
-            self._say_more()  # full with nothing owed: the bridge need not find out by waking us in vain
+            self._send_more()  # full with nothing owed: the bridge need not find out by waking us in vain
         exact = self.own and not self.receives
-        if self.mode is Mode.PUSH and self.waits.retry is None and self.advertised_room.room(self.available, exact):
+        if self.mode is Mode.PUSH and self.timers.retry is None and self.advertised_room.room(self.available, exact):
             self._out.append(SendRoom(self.available, self.gen))
 
     def _wants_receive(self) -> bool:
-        return not self.looking or len(self.receives) < self._scaling.tasks(self.depth or 0)  # L2
+        return not self.checking or len(self.receives) < self._scaling.tasks(self.depth or 0)  # L2
 
     def _waits_for_turn(self) -> bool:
         """Whether to keep quiet until the receives of other queues answer, instead of passing the wake on (L5).
 
         Only with a wake of the bridge: should they not answer, it asks others by itself after A (B4).
         """
-        told = self._started_owed and self._unannounced <= max(self.covered, self._announced)
+        told = self._started_pending and self._unannounced <= max(self.covered, self._announced)
         return told and self.mode is Mode.PUSH and self.next_in_turn
 
     def wants(self) -> int:
@@ -454,17 +456,17 @@ class Controller:
         One, where nothing is owed but the bridge was told that there is no room: it may hold a debt for us, and is to
         hear as soon as there is a slot (L5).
         """
-        if self._stopping or self.waits.retry is not None:
+        if self._stopping or self.timers.retry is not None:
             return 0
         spare = self.free - self.reserved
         if spare <= 0:
             return 0
-        if self.owed and self._wants_receive():
+        if self.pending and self._wants_receive():
             receives = max(1, self._scaling.tasks(self.depth or 0) - len(self.receives))
             return min(spare, receives * self.batch)
         return int(self.mode is Mode.PUSH and self.advertised_room.barred)
 
-    def _begin(self, now: float) -> None:
+    def _start_receive(self, now: float) -> None:
         limit = min(self.batch, self.available)
         self._rid += 1
         confirms = self._evidence.half(self.epoch)
@@ -472,41 +474,41 @@ class Controller:
             self.epoch, self.boot, self.gen, now, limit, self._reason, confirms, now - self._learned_at
         )
         self._began_at = now
-        self.waits.poll = None
-        if self._started_owed and self.mode is Mode.PUSH and self.boot is not None:
-            self._started_owed = False
+        self.timers.poll = None
+        if self._started_pending and self.mode is Mode.PUSH and self.boot is not None:
+            self._started_pending = False
             self.advertised_room.started()
             self._out.append(SendStarted(self.boot, self.gen))  # L4: now, and not when the wake came (V8)
         self._out.append(StartReceive(self._rid, limit, self._reason))
 
     def _pause(self, now: float) -> None:
-        self.waits.try_again(now)
+        self.timers.schedule_retry(now)
         # Again with every try: a broker may have lost the one before, and an owner whose receives all hang looks to
         # the bridge like one that makes progress (S2, B5).
-        self._say_more(again=True)
+        self._send_more(again=True)
 
-    def _say_more(self, again: bool = False) -> None:
+    def _send_more(self, again: bool = False) -> None:
         if self.mode is Mode.PUSH and self.advertised_room.more(again):
             # Only once: the bridge marks for it, and what is owed at a generation of its own needs no other mark.
             unannounced = self._unannounced > max(self.covered, self._announced)
             self._announced = self.epoch
             self._out.append(SendMore(self.depth, unannounced))
 
-    def _where(self) -> State:
+    def _current_state(self) -> State:
         """Return the state that the facts amount to."""
         if self._stopping:
             return State.STOPPING if self.receives else State.STOPPED
         if self.receives:
             return State.DRAINING
-        if self.owed:
-            return State.FULL if self.waits.retry is None else State.COOLING
+        if self.pending:
+            return State.FULL if self.timers.retry is None else State.COOLING
         # Whoever polls has a poll ahead: the answer that left nothing owed armed it, or the loss of the bridge (L9).
         return State.COOLING if self.mode in (Mode.DEGRADED, Mode.PULL) else State.IDLE
 
     # How it stands --------------------------------------------------------------------------------------------------
 
     @property
-    def owed(self) -> bool:
+    def pending(self) -> bool:
         """Whether a look is owed."""
         return self.covered < self.epoch
 
@@ -535,7 +537,7 @@ class Controller:
         return self.place is not None and self.free > self.reserved and self.place.in_turn(self.reserved)
 
     @property
-    def looking(self) -> bool:
+    def checking(self) -> bool:
         """Whether a receive begun at the current epoch is in flight."""
         return any(receive.epoch == self.epoch for receive in self.receives.values())
 
@@ -543,7 +545,7 @@ class Controller:
         """Return when to call `tick` next; None while nothing but an event can change anything."""
         if self._stopping:
             return None
-        times = [self.waits.deadline()]
+        times = [self.timers.deadline()]
         if self.mode is not Mode.PULL and self.deadman is not None:
             times.append(self.deadman.deadline())
         return min((at for at in times if at is not None), default=None)
@@ -558,15 +560,15 @@ class Controller:
         age = now - began if began is not None and (self.receives or last is None or began >= last) else None
         # No room would read as `more` (B5), and slots that another queue's look has reserved come back in a moment.
         room = max(int(self.next_in_turn), self.available)
-        free = 0 if self._stopping or self.waits.retry is not None else room
+        free = 0 if self._stopping or self.timers.retry is not None else room
         self.advertised_room.beaten(free)
         return self.gen, self.covered_gen, age, free
 
-    def covered_elsewhere(self, at: float) -> None:
+    def on_empty_receive(self, at: float) -> None:
         """Hear that somebody's receive, begun at ``at`` or later, found the queue empty (L10)."""
-        self._recheck.covered(at)
+        self._recheck.on_empty_receive(at)
         if self.deadman is not None:
-            self.deadman.heard(at)
+            self.deadman.on_empty_receive(at)
 
     def tune(self, now: float, periods: Periods, sessions: int, latency_s: float) -> None:
         """Take over the bridge's numbers and the size of its fleet."""
@@ -656,7 +658,7 @@ class Evidence:
         """Say whether one empty answer of this epoch came from a store that needs two."""
         return self._empty_epoch == epoch
 
-    def covers(
+    def proves_empty(
         self, receive: Receive, n: int, visible: int | None, complete: bool, epoch: int, blocked: bool = False
     ) -> bool:
         """Say whether ``n`` messages, with ``visible`` left if the store tells, prove that no more was due.

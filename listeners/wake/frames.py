@@ -19,7 +19,7 @@ from bridge.contract.wire import (
     Welcome,
 )
 from listeners.wake.controller import Controller
-from listeners.wake.table import Command, SendCover, SendMore, SendRoom, SendStarted
+from listeners.wake.table import Command, SendEmptyReceive, SendMore, SendRoom, SendStarted
 
 
 def frame_of(command: Command, queue: str, *, own: bool) -> Report | None:
@@ -27,7 +27,7 @@ def frame_of(command: Command, queue: str, *, own: bool) -> Report | None:
     match command:
         case SendStarted(boot, gen):
             return Started(queue, boot, gen)
-        case SendCover(boot, gen, age_s, next_visible_s, after_s):
+        case SendEmptyReceive(boot, gen, age_s, next_visible_s, after_s):
             next_ms = None if next_visible_s is None else round(next_visible_s * 1000)
             # Down: what other bridges forgive by it must have begun after, and not a moment before (C4).
             return EmptyReceive(
@@ -68,7 +68,7 @@ def subscription_of(
     )
 
 
-def covers(frame: Welcome | BridgeHeartbeat, sent_at: float) -> dict[str, float]:
+def last_empty_receives(frame: Welcome | BridgeHeartbeat, sent_at: float) -> dict[str, float]:
     """Return by queue when somebody covered it, as the answer to what was sent at ``sent_at`` tells.
 
     The bridge reckons ages after it has heard us, so that each moment is a lower bound, as L10 wants.

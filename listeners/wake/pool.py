@@ -73,7 +73,7 @@ class Place:
     ``rank`` is who comes first, the lowest number: by priority, and in it those behind whose ``store`` is silent.
     ``running`` handlers and ``receiving``, the messages that receives in flight may bring, are the slots it uses;
     ``wants`` is how many more it would take at once, and ``waits`` whether it keeps quiet for its turn. Its shell keeps
-    all four up to date (`runs`, `Sharing.stands`).
+    all four up to date (`runs`, `Sharing.update`).
     """
 
     def __init__(self, sharing: Sharing, queue: str, share: Share, store: str) -> None:
@@ -125,9 +125,9 @@ class Place:
         """Return how many slots it may take now, while it has reserved ``receiving``; 0 once it left."""
         return self._sharing.grant(self, receiving)
 
-    def passes(self, now: float) -> None:
+    def advance(self, now: float) -> None:
         """Let time pass for all places of the pool."""
-        self._sharing.passes(now)
+        self._sharing.advance(now)
 
     def answered(self) -> None:
         """Hear that its store has answered a receive."""
@@ -182,9 +182,9 @@ class Sharing:
             self._places.remove(place)
         place.running = place.receiving = place.wants = 0
         place.waits = False
-        self.hangs(place, 0)
+        self.set_hung(place, 0)
 
-    def hangs(self, place: Place, slots: int) -> None:
+    def set_hung(self, place: Place, slots: int) -> None:
         """Hear how many slots of a place are held by calls that ran out of time."""
         place.hung = slots
         self._look_for_stuck()
@@ -199,7 +199,7 @@ class Sharing:
             each.starved = Starved(slots, names) if none and not own and slots > each.hung else None
             each.stuck = own or none
 
-    def passes(self, now: float) -> None:
+    def advance(self, now: float) -> None:
         """Let time pass: who was behind for long enough is so no more."""
         if self._behind and now >= min(self._behind.values()):
             self._behind = {silent: until for silent, until in self._behind.items() if now < until}
@@ -223,7 +223,7 @@ class Sharing:
         for place in self._places:
             place.rank = 2 * place.share.priority + (place in self._behind or place.store in self._behind)
 
-    def stands(self, place: Place, receiving: int, wants: int, *, waits: bool = False) -> None:
+    def update(self, place: Place, receiving: int, wants: int, *, waits: bool = False) -> None:
         """Hear what a place has reserved and wants, and if it waits for its turn; of one that left nothing counts."""
         if place not in self._places:
             return

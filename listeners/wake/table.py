@@ -133,7 +133,7 @@ class SendStarted(msgspec.Struct, frozen=True):
     gen: int
 
 
-class SendCover(msgspec.Struct, frozen=True):
+class SendEmptyReceive(msgspec.Struct, frozen=True):
     """Tell the bridge of an empty receive that began ``age_s`` ago knowing of ``gen`` (B7)."""
 
     boot: str
@@ -161,14 +161,14 @@ class SendRoom(msgspec.Struct, frozen=True):
     gen: int
 
 
-class TellEmpty(msgspec.Struct, frozen=True):
+class NotifyEmpty(msgspec.Struct, frozen=True):
     """Call the host's hook: the queue has run empty."""
 
 
-class TellWork(msgspec.Struct, frozen=True):
+class NotifyWork(msgspec.Struct, frozen=True):
     """Call the host's hook: there is work, as ``source`` says."""
 
     source: str
 
 
-Command = StartReceive | SendStarted | SendCover | SendMore | SendRoom | TellEmpty | TellWork
+Command = StartReceive | SendStarted | SendEmptyReceive | SendMore | SendRoom | NotifyEmpty | NotifyWork

@@ -1,6 +1,6 @@
 """When one wake machine acts by itself: it retries, polls, and checks for returned messages or after silence.
 
-`Timers` keeps the moments for retries, polls and returns; `DeadMan` and `Recheck` are the two timers that back up the
+`CheckTimers` keeps the moments for retries, polls and returns; `DeadMan` and `Recheck` back up the
 bridge. All times are seconds of the machine's clock.
 """
 
@@ -21,7 +21,7 @@ POLL_CAP_S: Final = 30.0
 """Longest pause between polls for want of a bridge, and between tries of a store that fails (L9, L11)."""
 
 
-class Waits:
+class CheckTimers:
     """When to try a store again, when to poll, and when messages that nobody here holds come back.
 
     ``retry`` and ``poll`` are moments or None, in seconds of the machine's clock; ``retries`` and ``polls`` are the
@@ -38,47 +38,47 @@ class Waits:
         self._draw = draw
         self._returns: list[tuple[float, str]] = []
 
-    def try_again(self, now: float) -> None:
+    def schedule_retry(self, now: float) -> None:
         """Wait before the store is asked again."""
         self.retry = now + min(self._retries.miss(self._draw), POLL_CAP_S)
 
-    def poll_again(self, now: float, next_visible: float | None, *, capped: bool) -> None:
+    def schedule_poll(self, now: float, next_visible: float | None, *, capped: bool) -> None:
         """Wait before the next poll, but not past the moment when the store said that more becomes visible."""
         pause = self._polls.miss(self._draw)
         pause = min(pause, POLL_CAP_S) if capped else pause
         self.poll = now + (pause if next_visible is None else min(pause, next_visible))
 
-    def poll_first(self, now: float) -> None:
+    def schedule_first_poll(self, now: float) -> None:
         """Wait U(0, cap) before the first poll without a bridge, so that a fleet does not poll in step (L9)."""
         self._polls.hit()
         self.poll = now + POLL_CAP_S * self._draw()
 
-    def found_work(self) -> None:
+    def reset_backoffs(self) -> None:
         """Begin the back-offs anew: there was work."""
         self._polls.hit()
         self._retries.hit()
 
-    def found_answer(self) -> None:
+    def reset_retries(self) -> None:
         """Begin the back-off of tries anew: the store answers."""
         self._retries.hit()
 
-    def bridge_came(self, now: float) -> None:
+    def shorten_retry(self, now: float) -> None:
         """Begin the back-off of tries anew: what kept the bridge away mostly kept the store away too."""
         self._retries.hit()
         if self.retry is not None:
             standing = self.retry
-            self.try_again(now)
+            self.schedule_retry(now)
             self.retry = min(self.retry, standing)
 
-    def look(self) -> None:
+    def cancel(self) -> None:
         """Forget retry and poll: a look is due at once."""
         self.retry = self.poll = None
 
-    def comes_back(self, at: float, reason: str) -> None:
+    def add_return(self, at: float, reason: str) -> None:
         """Note messages that become visible at ``at``: unknown receives, delayed releases, lapsed leases (L6, L7)."""
         heapq.heappush(self._returns, (at, reason))
 
-    def may_come_back(self, now: float, at: float) -> None:
+    def add_possible_return(self, now: float, at: float) -> None:
         """Note what a receive of unknown outcome may have leased until ``at`` (L6).
 
         Rounded up to one of some 32 moments until then, so that an hour of lost answers does not become an hour of
@@ -87,13 +87,13 @@ class Waits:
         width = max(BUCKET_MIN_S, (at - now) / BUCKETS)
         bucket = math.ceil(at / width) * width
         if (bucket, "lease") not in self._returns:
-            self.comes_back(bucket, "lease")
+            self.add_return(bucket, "lease")
 
     def returns(self) -> list[float]:
         """Return all such moments."""
         return [at for at, _ in self._returns]
 
-    def returned(self, now: float) -> str | None:
+    def take_returns(self, now: float) -> str | None:
         """Take all that have come back by ``now``; return why the last of them did, None if there are none."""
         reason = None
         while self._returns and now >= self._returns[0][0]:
@@ -145,7 +145,7 @@ class DeadMan:
         if wait < before:
             self._deadline = min(self._deadline, now + wait)
 
-    def heard(self, at: float) -> None:
+    def on_empty_receive(self, at: float) -> None:
         """Coverage is known for the moment ``at``: a lower bound of when it was, never of when the news came."""
         self._deadline = max(self._deadline, at + self.t_dead + self.spread * self._share)
 
@@ -174,11 +174,11 @@ class Recheck:
         self.sweep_s = SWEEP_S
         self._covered_at: float | None = None
 
-    def covered(self, at: float) -> None:
+    def on_empty_receive(self, at: float) -> None:
         """Hear that a receive begun at ``at`` or later found the queue empty."""
         self._covered_at = at if self._covered_at is None else max(self._covered_at, at)
 
-    def next_look(self, source: str, began_at: float) -> float | None:
+    def next_check(self, source: str, began_at: float) -> float | None:
         """Return in how many seconds to look again after an empty receive; None to leave it to the sweep.
 
         News (a trigger, a lease that ended, a start) begins the series, and a timer's look is its next step. A look

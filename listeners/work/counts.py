@@ -40,9 +40,9 @@ log = logging.getLogger("queuebell.listener")
 
 
 class StoreCounts:
-    """Counts one queue and its poison queue when `Counting` says so; a count that fails is not repeated for it."""
+    """Counts one queue and its poison queue when `CountSchedule` says so; a count that fails is not repeated for it."""
 
-    def __init__(self, queue: str, store: QueueStore, rules: Counting) -> None:
+    def __init__(self, queue: str, store: QueueStore, rules: CountSchedule) -> None:
         self.rules = rules
         self._queue = queue
         self._store = store
@@ -116,7 +116,7 @@ COUNT_S: Final = 30.0
 """So often at most the sessions of a bridge count a queue, all together, while work is found."""
 
 
-class Counting:
+class CountSchedule:
     """The counts of one queue, and of its ``poison`` queue, None for one that never buries."""
 
     def __init__(self, queue: str, poison: str | None) -> None:
@@ -234,7 +234,7 @@ REPORT_BYTES: Final = 1024
 """What a report takes at most: eight sources, two numbers each, the store's, and those of the poison queue."""
 
 
-class Found:
+class ReceiveCounts:
     """Counts of one queue: found and empty by source.
 
     ``found`` counts the receives that brought work, and the wakes that carried some, by their source.

@@ -28,7 +28,7 @@ from bridge.contract.claim import is_claim, lost_claim
 from bridge.contract.errors import BadInput, QueuebellError, StoreFull, StoreUnavailable
 from bridge.queues.base import NewMessage, QueueStore, StoredMessage
 from listeners.work.claims import BodyLost, Claims
-from listeners.work.failures import Repeated
+from listeners.work.failures import RepeatedFailure
 from listeners.work.lease import Held
 from listeners.work.retry import STAYS_S, DeadLetter, Delete, ReplayTo, RetryLater
 from listeners.work.retry_until import NoLongerWanted
@@ -47,7 +47,7 @@ class NoClaimCheck(Exception):
     """A body was put aside, and there is no claim check here: the attempt fails, and another worker may do better."""
 
 
-class Burying:
+class DeadLettering:
     """Moves messages of one queue to its poison queue, and messages of a poison queue back.
 
     ``poison`` None never buries. ``announce`` is told of each queue that was put to, and in how many milliseconds the
@@ -80,7 +80,7 @@ class Burying:
         self._now = now
         self._draw = draw
         self._history = History()
-        self._unfetched = Repeated()
+        self._unfetched = RepeatedFailure()
 
     def failed(self, held: Held, reason: str) -> None:
         """Remember a failed attempt for the burial that may come of it."""

@@ -30,11 +30,11 @@ from listeners.figures import QueueFigures
 from listeners.pool import Pool
 from listeners.wake.controller import Controller
 from listeners.wake.frames import beat_of, frame_of, subscription_of
-from listeners.wake.table import Command, Mode, SendCover, StartReceive, TellEmpty, TellWork
+from listeners.wake.table import Command, Mode, NotifyEmpty, NotifyWork, SendEmptyReceive, StartReceive
 from listeners.wake.timers import Periods
-from listeners.work.counts import REPORT_BYTES, Counting, Found, JobCounts, StoreCounts
+from listeners.work.counts import REPORT_BYTES, CountSchedule, JobCounts, ReceiveCounts, StoreCounts
 from listeners.work.events import ListenerEvents
-from listeners.work.failures import Trouble
+from listeners.work.failures import ReceiveFailures
 from listeners.work.holding import HURRY_S, Holding, Rules
 from listeners.work.invoke import Invoker
 from listeners.work.lease import Held, carried_message, lease_report, shortest_visibility, visible_again
@@ -58,11 +58,11 @@ class Dequeue:
         events: ListenerEvents,
         draw: Draw,
         pool: Pool | None = None,
-        trouble: Trouble | None = None,
+        failures: ReceiveFailures | None = None,
         store_name: str | None = None,
     ) -> None:
         self.queue = queue
-        self._trouble = trouble or Trouble()
+        self._failures = failures or ReceiveFailures()
         self._store_name = store_name or type(store).__name__
         self.controller = controller
         self._pool = pool
@@ -73,8 +73,8 @@ class Dequeue:
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._counts: Counter[str] = Counter()
-        self._found = Found()
-        self._store_counts = StoreCounts(queue, store, Counting(queue, rules.poison))
+        self._receive_counts = ReceiveCounts()
+        self._store_counts = StoreCounts(queue, store, CountSchedule(queue, rules.poison))
         self._jobs = JobCounts(rules.handler)
         self._sessions = 1
         self._store_call_s = STORE_CALL_S
@@ -128,7 +128,7 @@ class Dequeue:
             with swallowing(EVENTS):
                 self._events.took()
             self._counts["carried"] += carried
-            self._found.carried(frame.reason)
+            self._receive_counts.carried(frame.reason)
         free = self._count_free() if carried else None
         self._feed(self.controller.wake, frame.boot, frame.gen, frame.reason, frame.size, carried=carried, free=free)
         # Behind `started`: a WebSocket has passed it on before the first step of a handler, which may be the last.
@@ -137,7 +137,7 @@ class Dequeue:
     def welcomed(self, boot: str, gen: int) -> None:
         """Hear that a session stands."""
         self._next_told = None
-        self._found.greeted(boot)
+        self._receive_counts.greeted(boot)
         self._store_counts.rules.greeted()
         self._jobs.greeted(boot)
         self._feed(self.controller.welcomed, boot, gen)
@@ -156,9 +156,9 @@ class Dequeue:
         self._feed(self.controller.pull_only)
         self._events.ready()
 
-    def covered_elsewhere(self, at: float) -> None:
+    def on_empty_receive(self, at: float) -> None:
         """Hear that the queue was covered at ``at`` (L10). The timer stays: it only comes too early."""
-        self.controller.covered_elsewhere(at)
+        self.controller.on_empty_receive(at)
 
     def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
         """Hear of the bridge's numbers for this queue and of its sessions, for the timers that need nobody."""
@@ -190,14 +190,14 @@ class Dequeue:
 
     def beat(self, now: float) -> QueueBeat:
         """Return levels for a heartbeat."""
-        beat = beat_of(self.controller, now, self._trouble.since, self._hung)
+        beat = beat_of(self.controller, now, self._failures.since, self._hung)
         if self._place is not None:
             # It may have told that there is no room, and hears when there is. It does not look before the heartbeat
             # has left: the bridge would hear of the room first, and then that there was none.
             self._place.wants = self.controller.wants()
         return beat
 
-    def owes_report(self) -> int:
+    def report_bytes(self) -> int:
         """Return how many bytes it takes to tell of receives and attempts that the bridge has not heard of."""
         return REPORT_BYTES * self._owes_counts() + (self._jobs.report_bytes() if self._jobs.changed else 0)
 
@@ -208,16 +208,16 @@ class Dequeue:
         if not self._owes_counts():
             return beat
         depth, buried = self._store_counts.rules.report(stamp, self._loop.time())
-        levels = self._found.report(stamp)
+        levels = self._receive_counts.report(stamp)
         unannounced = levels.pop(UNANNOUNCED, (None, 0))[0]
         return msgspec.structs.replace(beat, receives=levels, depth=depth, buried=buried, unannounced=unannounced)
 
     def _owes_counts(self) -> bool:
-        return self._found.changed or self._store_counts.rules.changed
+        return self._receive_counts.changed or self._store_counts.rules.changed
 
     def echoed(self, stamp: int, told: LastEmptyReceive) -> None:
         """Hear that the bridge has the heartbeat of this stamp."""
-        self._found.echoed(stamp)
+        self._receive_counts.echoed(stamp)
         self._jobs.echoed(stamp)
         self._store_counts.rules.echoed(stamp)
 
@@ -235,7 +235,7 @@ class Dequeue:
 
     def leases(self, now: float, most: int) -> list[int]:
         """Return lease ends in ms from now, of messages held and of those that come back by themselves (L6, L7)."""
-        return lease_report([*self._holding.lease_ends(), *self.controller.waits.returns()], now, most)
+        return lease_report([*self._holding.lease_ends(), *self.controller.timers.returns()], now, most)
 
     # What the messages held tell ------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class Dequeue:
         if self._pool is None or self._place is None:
             self.slots_stuck()
         else:
-            self._pool.hangs(self._place, slots)
+            self._pool.set_hung(self._place, slots)
 
     def slots_stuck(self) -> None:
         """Report where no slot is left, or one is again, for calls that ran out of time; of a pool those of others."""
@@ -332,7 +332,7 @@ class Dequeue:
             self._perform(event(self._loop.time(), *arguments, **named))
             if self._pool is not None and self._place is not None:
                 controller = self.controller
-                self._pool.stands(self._place, controller.reserved, controller.wants(), waits=controller.waits_in_turn)
+                self._pool.update(self._place, controller.reserved, controller.wants(), waits=controller.waits_in_turn)
         except Exception as error:
             log.exception("%s: the wake machine broke", self.queue)
             self._events.broke(error)
@@ -347,13 +347,13 @@ class Dequeue:
                         task = self._loop.create_task(self._receive(rid, limit, source), name=f"dequeue[{queue}]#{rid}")
                         self._receives.add(task)
                         task.add_done_callback(self._receives.discard)
-                    case TellEmpty():
+                    case NotifyEmpty():
                         events.emptied(queue)
-                    case TellWork():
+                    case NotifyWork():
                         events.detected(queue)
                     case _:
                         frame = frame_of(command, queue, own=self.controller.own)
-                        if isinstance(command, SendCover):
+                        if isinstance(command, SendEmptyReceive):
                             self._tells_next(command.next_visible_s)
                         if frame is not None:
                             events.send(frame)
@@ -380,7 +380,7 @@ class Dequeue:
             self._failed(rid, unknown=True)
             return
         except QueuebellError as error:
-            if self._trouble.ends(error):
+            if self._failures.ends(error):
                 self._events.broke(error)
             else:
                 self._warn_of_failure(error)
@@ -430,7 +430,7 @@ class Dequeue:
 
     def _failed(self, rid: int, *, unknown: bool) -> None:
         self._counts["failed"] += 1
-        self._trouble.begins(self._loop.time())
+        self._failures.begins(self._loop.time())
         # L6: what it may have leased comes back V after the store can last have carried it out.
         back_at = self._visible_again(self._holding.visibility.seconds) if unknown else None
         self._feed(self.controller.failed, rid, back_at)
@@ -448,11 +448,11 @@ class Dequeue:
                 self._events.answered(self.queue, answer.boot)
             elif self._told and self._told_store != named(self._store, self.queue):
                 self._events.answered(self.queue, None)
-        if self._trouble.answered():
+        if self._failures.answered():
             log.warning("%s: receives from %s work again", self.queue, self._store_name)
         fresh = any(message.dequeue_count <= 1 for message in answer.messages)
-        self._found.received(source, bool(held), known=self.controller.own, fresh=fresh)
-        if held and self._found.suspicious(source, self._loop.time()):
+        self._receive_counts.received(source, bool(held), known=self.controller.own, fresh=fresh)
+        if held and self._receive_counts.suspicious(source, self._loop.time()):
             self._warn_of(source)
         if self.stopping:
             self._holding.give_back(held)
@@ -479,7 +479,7 @@ class Dequeue:
         )
 
     def _warn_of_failure(self, error: Exception) -> None:
-        count, said = self._trouble.failed(self._loop.time()), str(error) or "no answer in time"
+        count, said = self._failures.failed(self._loop.time()), str(error) or "no answer in time"
         if count:
             log.warning(
                 "%s: receives from %s fail (%d since this was last said): %s. They are repeated by themselves",
@@ -496,7 +496,7 @@ class Dequeue:
             "(`queuebell status`), and that producer and listener name the same queue",
             self.queue,
             source,
-            self._found.unasked,
+            self._receive_counts.unasked,
         )
 
     # The end --------------------------------------------------------------------------------------------------------
@@ -585,6 +585,6 @@ class Dequeue:
             lost_leases=counts["lost"],
             too_short=holding.visibility.too_short,
             visibility_s=holding.visibility.seconds,
-            wake_sources=dict(self._found.found),
+            wake_sources=dict(self._receive_counts.found),
             last_burial=holding.last_burial,
         )

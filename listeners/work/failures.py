@@ -10,7 +10,7 @@ AGAIN_S: Final = 60.0
 """One line in so many seconds at most, however many receives fail."""
 
 
-class Reach:
+class StoreReached:
     """Whether a listener's store has ever answered; all its queues share one."""
 
     __slots__ = ("answered",)
@@ -19,7 +19,7 @@ class Reach:
         self.answered = False
 
 
-class Repeated:
+class RepeatedFailure:
     """What goes wrong again and again: told at once, then once in `AGAIN_S` with the number of times."""
 
     __slots__ = ("_told", "_told_at", "_untold")
@@ -44,14 +44,14 @@ class Repeated:
         return told
 
 
-class Trouble(Repeated):
+class ReceiveFailures(RepeatedFailure):
     """The receives of one queue that fail."""
 
     __slots__ = ("_reach", "since")
 
-    def __init__(self, reach: Reach | None = None) -> None:
+    def __init__(self, reach: StoreReached | None = None) -> None:
         super().__init__()
-        self._reach = reach or Reach()
+        self._reach = reach or StoreReached()
         self.since: float | None = None
         """When the first receive failed since one was last answered, for the bridge to show."""
 

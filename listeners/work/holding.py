@@ -21,7 +21,7 @@ from bridge.queues.base import QueueStore, StoredMessage
 from listeners.handler import Message, PayloadBroke, Undecodable, message_of
 from listeners.work.claims import BodyLost, Claims
 from listeners.work.counts import JobCounts
-from listeners.work.dead_letters import Burying, NoClaimCheck
+from listeners.work.dead_letters import DeadLettering, NoClaimCheck
 from listeners.work.invoke import HandlerTimeout, Invoker
 from listeners.work.lease import Act, Held, Renewals, Visibility
 from listeners.work.ledger import Once
@@ -37,11 +37,11 @@ from listeners.work.retry import (
     Succeeded,
     Verdict,
     WantsRetry,
+    describe_retry,
     exhausted,
-    failure_of,
-    schedule,
+    failure_name,
+    reason_of,
     verdict,
-    why,
 )
 from listeners.work.retry_until import NoLongerWanted
 from listeners.work.settlements import Item, Settlements
@@ -145,7 +145,7 @@ class Holding:
         self._loop = asyncio.get_running_loop()
         self._renewals = Renewals()
         self._settlements = Settlements(queue, store, settled=self._settled, clock=self._loop.time, draw=draw)
-        self._burying = Burying(
+        self._dead_letters = DeadLettering(
             queue,
             store,
             poison=rules.poison,
@@ -158,8 +158,8 @@ class Holding:
         )
         self._held: dict[int, Held] = {}
         self._numbers = 0
-        self._lingering = Lingering(
-            changed=self._lingering_changed,
+        self._overdue = OverdueCalls(
+            changed=self._overdue_changed,
             over=self._pause_over,
             ended=lambda held, left: self._ends(held, Act.RELEASE, left),
         )
@@ -170,12 +170,12 @@ class Holding:
 
     def allow(self, store_call_s: float) -> None:
         """Let each store call from now on take so many seconds (R)."""
-        self._store_call_s = self._settlements.store_call_s = self._burying.store_call_s = store_call_s
+        self._store_call_s = self._settlements.store_call_s = self._dead_letters.store_call_s = store_call_s
 
     @property
     def last_burial(self) -> str | None:
         """The message that was buried last, and why; None before any."""
-        return self._burying.last
+        return self._dead_letters.last
 
     def __len__(self) -> int:
         return len(self._held)
@@ -195,7 +195,7 @@ class Holding:
     @property
     def busy(self) -> int:
         """The handler slots taken, those of calls that go on included."""
-        return self.running + len(self._lingering)
+        return self.running + len(self._overdue)
 
     @property
     def settled(self) -> bool:
@@ -259,7 +259,7 @@ class Holding:
         self._numbers += 1
         held = self._held[self._numbers] = Held(self._numbers, stored, lease_ends, source, self._loop.time())
         if source == "trigger":
-            held.came_by(self.traceparent, self.traces)
+            held.set_traces(self.traceparent, self.traces)
         return held
 
     def _wanted(self, held: Held) -> Callable[[], bool]:
@@ -335,10 +335,10 @@ class Holding:
         decided = verdict(outcome, message.attempt, rules.retry, rules.poison is not None, self._draw)
         if isinstance(outcome, WantsRetry):
             held.again = "retried"
-        elif (failure := failure_of(outcome)) is not None:
+        elif (failure := failure_name(outcome)) is not None:
             self._jobs.failed(failure)
         if not isinstance(outcome, Succeeded | ReplayTo):
-            self._burying.failed(held, why(outcome))
+            self._dead_letters.failed(held, reason_of(outcome))
         return decided
 
     async def _invoke(self, messages: list[Message]) -> Sequence[Outcome]:
@@ -348,7 +348,7 @@ class Holding:
         if instruments.on is not None:
             instruments.on.began(self._queue, len(messages))
         outcomes: Sequence[Outcome | None] = [None] * len(messages)
-        lingers = functools.partial(self._lingering.add, messages=[message.id for message in messages])
+        lingers = functools.partial(self._overdue.add, messages=[message.id for message in messages])
         try:
             if self._invoker.batch:
                 outcomes = done = await self._invoker.many(messages, lingers)
@@ -360,7 +360,7 @@ class Holding:
             self._jobs.ended(len(messages), took)
             if instruments.on is not None:
                 for outcome in outcomes:
-                    instruments.on.ended(self._queue, took, CANCELLED if outcome is None else failure_of(outcome))
+                    instruments.on.ended(self._queue, took, CANCELLED if outcome is None else failure_name(outcome))
 
     def _counts_starts(self) -> bool:
         """Say whether attempts can be counted as starts, as far as is known of the store by now."""
@@ -375,12 +375,12 @@ class Holding:
         failure: str | None = None
         if grave is not None:
             outcome = grave
-        elif held.stored.id in self._lingering:
+        elif held.stored.id in self._overdue:
             await self._conclude(held, self._in_vain(held))
             return None
         else:
             try:
-                whole = await self._burying.open(held, self._wanted(held))
+                whole = await self._dead_letters.open(held, self._wanted(held))
                 must_decode = can_bury  # whoever looks after a poison queue sees what does not decode too
                 return held, message_of(
                     whole, self._queue, held.source, rules.decode, held.burial, held.traces, must_decode=must_decode
@@ -392,11 +392,11 @@ class Holding:
             except (NoClaimCheck, PayloadBroke) as failed:
                 outcome, failure = Failed(str(failed)), type(failed).__name__
                 if isinstance(failed, PayloadBroke):
-                    follows = schedule(outcome, attempt, rules.retry, can_bury)
+                    follows = describe_retry(outcome, attempt, rules.retry, can_bury)
                     at = held.stored.id, self._queue, attempt
                     log.warning("message %s of %s, attempt %d: %s; %s", *at, failed, follows)
-                self._burying.failed(held, outcome.reason)
-        self._jobs.failed(failure or failure_of(outcome) or "")
+                self._dead_letters.failed(held, outcome.reason)
+        self._jobs.failed(failure or failure_name(outcome) or "")
         decided = verdict(outcome, attempt, rules.retry, can_bury, self._draw)
         await self._conclude(held, decided)
         return None
@@ -407,16 +407,16 @@ class Holding:
         settle: Verdict | None = decided
         if isinstance(decided, DeadLetter):
             held.fate = "buried"
-            settle = Delete() if await self._burying.bury(held, decided, self._wanted(held)) else None
+            settle = Delete() if await self._dead_letters.bury(held, decided, self._wanted(held)) else None
         elif isinstance(decided, ReplayTo):
             held.fate = "replayed"
-            settle = await self._burying.replay(held, decided, self._wanted(held))
+            settle = await self._dead_letters.replay(held, decided, self._wanted(held))
         if settle is None:
             return  # lost meanwhile
         if isinstance(settle, RetryLater):
             self._counts["retried"] += 1
-            if held.stored.id in self._lingering:
-                self._lingering.park(held, settle.after_s)
+            if held.stored.id in self._overdue:
+                self._overdue.park(held, settle.after_s)
             else:
                 self._ends(held, Act.RELEASE, settle.after_s)
         else:
@@ -429,8 +429,8 @@ class Holding:
 
     # Calls that run on ----------------------------------------------------------------------------------------------
 
-    def _lingering_changed(self) -> None:
-        self._events.hung(len(self._lingering))
+    def _overdue_changed(self) -> None:
+        self._events.hung(len(self._overdue))
         self._room_later()
 
     def _pause_over(self, held: Held) -> None:
@@ -452,9 +452,9 @@ class Holding:
         failed = Failed(IN_VAIN, Failure.TRANSIENT, error=HandlerTimeout.__name__)
         can_bury = rules.poison is not None
         held.answered = True
-        self._jobs.failed(failure_of(failed) or "")
-        self._burying.failed(held, failed.reason)
-        follows = schedule(failed, attempt, rules.retry, can_bury)
+        self._jobs.failed(failure_name(failed) or "")
+        self._dead_letters.failed(held, failed.reason)
+        follows = describe_retry(failed, attempt, rules.retry, can_bury)
         log.warning("message %s of %s, attempt %d: %s; %s", held.stored.id, self._queue, attempt, IN_VAIN, follows)
         return verdict(failed, attempt, rules.retry, can_bury, self._draw)
 
@@ -494,7 +494,7 @@ class Holding:
             if item.act is Act.DELETE:
                 self._counts[held.fate] += 1
                 self._jobs.concluded(DELETED[held.fate])
-                self._burying.ended(held)
+                self._dead_letters.ended(held)
                 if self._rules.claims is not None and held.doubted is None and not held.shares:
                     self._rules.claims.drop(held.stored.body)  # in doubt somebody else may work on it
             else:
@@ -509,7 +509,7 @@ class Holding:
         if self._held.pop(held.number, None) is None:
             return
         self._renewals.forget(held.number)
-        self._lingering.forget(held)
+        self._overdue.forget(held)
         self._counts["lost"] += 1
         self._jobs.lost()
         self.visibility.proved_short(self._loop.time())
@@ -530,7 +530,7 @@ class Holding:
     async def drain(self, grace: float) -> None:
         """Wait ``grace`` seconds at most for the handlers, those that took longer than they may too."""
         until = self._loop.time() + grace
-        while (waited := self._tasks | self._lingering.calls) and (left := until - self._loop.time()) > 0:
+        while (waited := self._tasks | self._overdue.calls) and (left := until - self._loop.time()) > 0:
             await asyncio.wait(waited, timeout=left)
 
     async def abort(self) -> None:
@@ -539,7 +539,7 @@ class Holding:
         All that they held is given back: at once, or after its lease where the handler goes on.
         """
         tasks = sorted(self._tasks, key=asyncio.Task.get_name)  # in an order that a seed repeats
-        self._lingering.close()
+        self._overdue.close()
         for task in tasks:
             task.cancel()
         if tasks:
@@ -551,13 +551,13 @@ class Holding:
             self._leave([held for held in open_ if held.task in left])
             for task in left:
                 log.error("%s: %s does not end", self._queue, task.get_name())
-        if self._lingering:
+        if self._overdue:
             log.error(
                 "%s: the handler %s does not end; calls that are left: %d. What they still do, they do "
                 "beside whoever gets their messages next",
                 self._queue,
                 self._invoker.name,
-                len(self._lingering),
+                len(self._overdue),
             )
 
     def _moving(self) -> set[asyncio.Task[None]]:
@@ -600,7 +600,7 @@ class Holding:
         await self._settlements.idle()
 
 
-class Lingering:
+class OverdueCalls:
     """The calls of one queue that ran out of time; each keeps its handler slot until it ends.
 
     A call is a thread, or a task that outlived its cancellation. A message is *parked* while its call runs on: it stays

@@ -41,7 +41,7 @@ from listeners.work.retry import (
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-Lingering = Callable[["concurrent.futures.Future[Any] | asyncio.Task[Any]"], None]
+OnOverdue = Callable[["concurrent.futures.Future[Any] | asyncio.Task[Any]"], None]
 
 log = logging.getLogger("queuebell.listener")
 
@@ -58,7 +58,7 @@ class Invoker:
     """Calls one handler; ``threads`` at once at most if it is a plain function, none are made for a coroutine.
 
     ``timeout`` in seconds cancels a coroutine. A thread cannot be cancelled, and a coroutine may go on for more than
-    `ENDS_S`: the attempt fails then, but its slot stays taken until the call ends, which ``lingering`` tells.
+    `ENDS_S`: the attempt fails then, but its slot stays taken until the call ends, which ``on_overdue`` tells.
     ``failures`` tells the class of what the handler raises, ``follows`` in words what comes after a failed attempt,
     ``ends`` in one word what becomes of a message.
     """
@@ -76,7 +76,7 @@ class Invoker:
         kind = kind_of(handler)
         self.batch = Kind.BATCH in kind
         """Whether the handler takes lists."""
-        self._call: Callable[[Any, Lingering], Awaitable[object]] = (
+        self._call: Callable[[Any, OnOverdue], Awaitable[object]] = (
             self._on_loop if Kind.ASYNC in kind else self._in_thread
         )
         self._handler = handler
@@ -90,30 +90,30 @@ class Invoker:
         self._threads: HandlerThreads | None = None
         self._tasks: set[asyncio.Task[object]] = set()
 
-    async def one(self, message: Message, lingering: Lingering) -> Outcome:
+    async def one(self, message: Message, on_overdue: OnOverdue) -> Outcome:
         """Handle one message. Never raises but `asyncio.CancelledError`, and that only if this task was cancelled."""
         if tracing.on is None:
-            return await self._one(message, lingering, None)
+            return await self._one(message, on_overdue, None)
         with self._span(tracing.on, [message]) as span:
-            outcome = await self._one(message, lingering, span)
+            outcome = await self._one(message, on_overdue, span)
             self._tell(span, [message], [outcome])
             return outcome
 
-    async def many(self, messages: list[Message], lingering: Lingering) -> list[Outcome]:
+    async def many(self, messages: list[Message], on_overdue: OnOverdue) -> list[Outcome]:
         """Handle a batch: one outcome per message, in order. Raises only as `one` does."""
         if tracing.on is None:
-            return await self._many(messages, lingering, None)
+            return await self._many(messages, on_overdue, None)
         with self._span(tracing.on, messages) as span:
-            outcomes = await self._many(messages, lingering, span)
+            outcomes = await self._many(messages, on_overdue, span)
             self._tell(span, messages, outcomes)
             return outcomes
 
-    async def _one(self, message: Message, lingering: Lingering, span: Span | None) -> Outcome:
+    async def _one(self, message: Message, on_overdue: OnOverdue, span: Span | None) -> Outcome:
         try:
             if self._timeout is None:
-                await self._call(message, lingering)
+                await self._call(message, on_overdue)
             else:
-                await self._in_time(message, lingering)
+                await self._in_time(message, on_overdue)
         except asyncio.CancelledError:
             if _cancelled_from_outside():
                 raise
@@ -125,9 +125,9 @@ class Invoker:
             return self._outcome(error, message)
         return Succeeded()
 
-    async def _many(self, messages: list[Message], lingering: Lingering, span: Span | None) -> list[Outcome]:
+    async def _many(self, messages: list[Message], on_overdue: OnOverdue, span: Span | None) -> list[Outcome]:
         try:
-            result = await self._in_time(messages, lingering)
+            result = await self._in_time(messages, on_overdue)
             read = outcomes_of(result, len(messages))
             # The handler has done the other messages, whatever it said of one.
             return [
@@ -188,22 +188,22 @@ class Invoker:
         )
         return failed
 
-    async def _in_time(self, argument: object, lingering: Lingering) -> object:
+    async def _in_time(self, argument: object, on_overdue: OnOverdue) -> object:
         if self._timeout is None:
-            return await self._call(argument, lingering)
+            return await self._call(argument, on_overdue)
         try:
             async with asyncio.timeout(self._timeout) as limit:
-                return await self._call(argument, lingering)
+                return await self._call(argument, on_overdue)
         except TimeoutError:
             if limit.expired():
                 raise HandlerTimeout(self._timeout) from None
             raise
 
-    def _on_loop(self, argument: object, lingering: Lingering) -> Awaitable[object]:
+    def _on_loop(self, argument: object, on_overdue: OnOverdue) -> Awaitable[object]:
         call: Any = self._handler(argument)
-        return call if self._timeout is None else self._in_task(call, self._timeout + ENDS_S, lingering)
+        return call if self._timeout is None else self._in_task(call, self._timeout + ENDS_S, on_overdue)
 
-    async def _in_task(self, awaited: Awaitable[object], most: float, lingering: Lingering) -> object:
+    async def _in_task(self, awaited: Awaitable[object], most: float, on_overdue: OnOverdue) -> object:
         """Await a call that has a time-out, ``most`` seconds long: it may swallow its cancellation and never end."""
         loop = asyncio.get_running_loop()
         call = loop.create_task(_result_of(awaited), name=f"handler[{self.name}]")
@@ -224,10 +224,10 @@ class Invoker:
             gives_up.cancel()
         if call.done():
             return call.result()
-        lingering(call)
+        on_overdue(call)
         raise TimeoutError
 
-    async def _in_thread(self, argument: object, lingering: Lingering) -> object:
+    async def _in_thread(self, argument: object, on_overdue: OnOverdue) -> object:
         if self._threads is None:
             self._threads = HandlerThreads(self._most)
         context = contextvars.copy_context()
@@ -236,14 +236,14 @@ class Invoker:
             (result,) = await asyncio.wrap_future(running)
         except asyncio.CancelledError:
             if not running.done():
-                lingering(running)
+                on_overdue(running)
             raise
         # A plain callable may still hand back a coroutine (a lambda around one, say).
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
             raise TypeError(f"the handler {self.name} returned a generator: nothing of it has run")
         if not inspect.isawaitable(result):
             return result
-        return await (result if self._timeout is None else self._in_task(result, self._timeout + ENDS_S, lingering))
+        return await (result if self._timeout is None else self._in_task(result, self._timeout + ENDS_S, on_overdue))
 
 
 class _Over(asyncio.Future[None]):

@@ -80,7 +80,7 @@ class Held:
         """Return what a span about this message follows from."""
         return causes(self.stored.headers, self.traces, self.stored.id)
 
-    def came_by(self, traceparent: str | None, traces: tuple[str, ...]) -> None:
+    def set_traces(self, traceparent: str | None, traces: tuple[str, ...]) -> None:
         """Note what the wake told that brought it; its own context goes before."""
         if self.traceparent is None:
             self.traceparent, self.traces = traceparent, traces

@@ -122,7 +122,7 @@ def verdict(outcome: Outcome, attempt: int, policy: RetryPolicy, can_bury: bool,
         return outcome
     if isinstance(outcome, DeadLetter):
         return outcome if can_bury else RetryLater(STAYS_S)
-    failed = outcome if isinstance(outcome, Failed) else Failed(why(outcome))
+    failed = outcome if isinstance(outcome, Failed) else Failed(reason_of(outcome))
     policy = policy.of(failed.failure)
     if can_bury and policy.attempts and attempt >= policy.attempts:
         return DeadLetter(
@@ -133,7 +133,7 @@ def verdict(outcome: Outcome, attempt: int, policy: RetryPolicy, can_bury: bool,
     return RetryLater(max(_asked(failed), policy.pause(attempt, draw)))
 
 
-def ended(outcome: Outcome, attempt: int, policy: RetryPolicy, can_bury: bool) -> str:
+def outcome_word(outcome: Outcome, attempt: int, policy: RetryPolicy, can_bury: bool) -> str:
     """Return in one word what becomes of a message by `verdict`: ``done``, ``retried``, ``buried`` or ``replayed``."""
     match verdict(outcome, attempt, policy, can_bury, lambda: 0.0):
         case Delete():
@@ -146,7 +146,7 @@ def ended(outcome: Outcome, attempt: int, policy: RetryPolicy, can_bury: bool) -
             return "replayed"
 
 
-def schedule(failed: Failed, attempt: int, policy: RetryPolicy, can_bury: bool) -> str:
+def describe_retry(failed: Failed, attempt: int, policy: RetryPolicy, can_bury: bool) -> str:
     """Return in words what follows a failed attempt by `verdict`, after the first one all of it; without jitter."""
     if failed.failure is Failure.PERMANENT:
         if can_bury:
@@ -185,12 +185,12 @@ def exhausted(attempt: int, most: int, can_bury: bool, *, starts: bool = True) -
     return None
 
 
-def why(outcome: Outcome) -> str:
+def reason_of(outcome: Outcome) -> str:
     """Return in words why an attempt did not end its message."""
     return outcome.reason if isinstance(outcome, Failed | DeadLetter) else "asked for another attempt"
 
 
-def failure_of(outcome: Outcome) -> str | None:
+def failure_name(outcome: Outcome) -> str | None:
     """Return the class by which a failed attempt is counted: the type of what was raised, or a word; else None."""
     if not isinstance(outcome, Failed | DeadLetter):
         return None

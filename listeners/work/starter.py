@@ -75,14 +75,14 @@ def notified(environment: Mapping[str, str]) -> str | None:
     return f"\0{address[1:]}" if address.startswith("@") else address
 
 
-class Link:
+class ScalerLink:
     """The process's end of the socket; nothing is said without one. One for all listeners of a process."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self._pid = 0
         self._lock = threading.Lock()
-        self._members: list[Starter] = []
+        self._members: list[WorkerStatus] = []
         self._said: list[bytes] = []
         """What stands at the scaler: `READY`, and the newest of the other two."""
         self.grace = math.inf
@@ -91,7 +91,7 @@ class Link:
         """How often it has been busy."""
         self._systemd = False
 
-    def join(self, member: Starter) -> bool:
+    def join(self, member: WorkerStatus) -> bool:
         """Take one of the process's listeners; False where nobody hears of it."""
         with self._lock:
             if self._socket is None and not self._open():
@@ -122,7 +122,7 @@ class Link:
             _mind_no_end()
         return self._socket is not None
 
-    def leave(self, member: Starter) -> None:
+    def leave(self, member: WorkerStatus) -> None:
         """Let one of them go."""
         with self._lock:
             if member in self._members:
@@ -188,17 +188,17 @@ def _mind_no_end() -> None:
         signal.signal(STARTER_GONE, lambda number, frame: None)
 
 
-_link: Final = Link()
+_link: Final = ScalerLink()
 
 
-class Starter:
+class WorkerStatus:
     """One listener's part of it; does nothing where no scaler started the process.
 
     ``holds`` counts its messages, ``queues`` names those that it listens to.
     """
 
     def __init__(
-        self, holds: Callable[[], int], link: Link = _link, queues: Callable[[], Collection[str]] = tuple
+        self, holds: Callable[[], int], link: ScalerLink = _link, queues: Callable[[], Collection[str]] = tuple
     ) -> None:
         self.works = self.busy = False
         self.queues = queues

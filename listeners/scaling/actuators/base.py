@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from bridge.contract.errors import QueuebellError
-from listeners.work.failures import Repeated
+from listeners.work.failures import RepeatedFailure
 
 
 class StartFailed(QueuebellError):
@@ -24,7 +24,7 @@ class NotSeen(QueuebellError):
     """It cannot be seen now which processes run; none is ended for it."""
 
 
-class Hears(Protocol):
+class ProcessEvents(Protocol):
     """Who is told what becomes of processes, on the event loop that they were started from."""
 
     def found(self, ids: list[str]) -> None:
@@ -35,7 +35,7 @@ class Hears(Protocol):
         """Hear that the listener of a process has its session; twice is once."""
         ...
 
-    def says(self, number: str, *, busy: bool) -> None:
+    def busy_changed(self, number: str, *, busy: bool) -> None:
         """Hear that a process holds messages, or holds none any more."""
         ...
 
@@ -55,7 +55,7 @@ class Actuator(Protocol):
         """Why the newest look did not see which run; None where it did."""
         ...
 
-    async def open(self, hears: Hears) -> None:
+    async def open(self, events: ProcessEvents) -> None:
         """Get ready, before any other call; who runs already is in `running` then, if it can be seen.
 
         Tells nobody of anything. Raises `ConfigurationError` for what can never be started.
@@ -67,7 +67,7 @@ class Actuator(Protocol):
         ...
 
     async def stop(self, ids: Sequence[str]) -> None:
-        """Have these end in order, and see to it: each is told of by `Hears.ended`. Unknown ids change nothing."""
+        """Have these end in order; `ProcessEvents.ended` reports each. Unknown ids change nothing."""
         ...
 
     async def look(self) -> None:
@@ -96,7 +96,7 @@ class Watch:
         self._look = look
         self._every_s = every_s
         self._wanted = wanted
-        self._unseen = Repeated()
+        self._unseen = RepeatedFailure()
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from bridge.contract.errors import ConfigurationError
-from listeners.scaling.actuators.base import Hears, StartFailed
+from listeners.scaling.actuators.base import ProcessEvents, StartFailed
 from listeners.scaling.actuators.program import call
-from listeners.work.failures import Repeated
+from listeners.work.failures import RepeatedFailure
 
 log = logging.getLogger("queuebell.scaler")
 
@@ -53,7 +53,7 @@ class CommandActuator:
         self._told: int | None = None
         """What the command has said to be so last, None where it may be anything."""
         self._turn = asyncio.Lock()
-        self._hears: Hears | None = None
+        self._events: ProcessEvents | None = None
         self._closed = False
         self._mending: asyncio.Task[None] | None = None
         """Tells it again what it failed to do."""
@@ -61,9 +61,9 @@ class CommandActuator:
     def __str__(self) -> str:
         return shlex.join(self._command)
 
-    async def open(self, hears: Hears) -> None:
-        """Take who is told; the command hears soon what there should be, whether or not anything is started."""
-        self._hears = hears
+    async def open(self, events: ProcessEvents) -> None:
+        """Take who is told; the command events soon what there should be, whether or not anything is started."""
+        self._events = events
         self._mend()
 
     async def start(self, count: int) -> list[str]:
@@ -77,9 +77,9 @@ class CommandActuator:
             begun = [str(self._count + step) for step in range(1, count + 1)]
             self._count += count
             self._ids += begun
-        if self._hears is not None:
+        if self._events is not None:
             for number in begun:
-                self._hears.ready(number)
+                self._events.ready(number)
         return begun
 
     async def stop(self, ids: Sequence[str]) -> None:
@@ -122,12 +122,12 @@ class CommandActuator:
             self._ended(ids)
 
     def _mend(self) -> None:
-        """See to it that the command hears of the number that is meant: nobody knows what there is."""
+        """See to it that the command events of the number that is meant: nobody knows what there is."""
         if self._mending is None and not self._closed:
             self._mending = asyncio.create_task(self._until_told(), name=f"mend[{self._command[0]}]")
 
     async def _until_told(self) -> None:
-        pause, failures = self._again_s, Repeated()
+        pause, failures = self._again_s, RepeatedFailure()
         while self._told != len(self._ids):
             await asyncio.sleep(pause)
             pause = min(2 * pause, AGAIN_CAP_S)
@@ -143,9 +143,9 @@ class CommandActuator:
 
     def _ended(self, ids: list[str]) -> None:
         self._ids = [number for number in self._ids if number not in ids]
-        if self._hears is not None:
+        if self._events is not None:
             for number in ids:
-                self._hears.ended(number, None, "told to end")
+                self._events.ended(number, None, "told to end")
 
     async def _tell(self, wanted: int) -> None:
         self._told = None

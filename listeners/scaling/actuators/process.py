@@ -26,7 +26,7 @@ from typing import Final
 from bridge.brokers.embedded import die_with_parent
 from bridge.contract.errors import ConfigurationError
 from listeners.scaling.actuators import guard
-from listeners.scaling.actuators.base import Hears, StartFailed
+from listeners.scaling.actuators.base import ProcessEvents, StartFailed
 from listeners.scaling.actuators.output import OUTPUT
 from listeners.work.starter import BUSY, IDLE, READY, STARTER_GONE, VARIABLE, ticket
 
@@ -83,7 +83,7 @@ class ProcessActuator:
         self._prefix = prefix
         self._environment = dict(environment or {})
         self._children: dict[str, Child] = {}
-        self._hears: Hears | None = None
+        self._events: ProcessEvents | None = None
         self._count = 0
         self._starting = asyncio.Lock()
         self._guard: asyncio.subprocess.Process | None = None
@@ -93,9 +93,9 @@ class ProcessActuator:
     def __str__(self) -> str:
         return shlex.join(self._command)
 
-    async def open(self, hears: Hears) -> None:
+    async def open(self, events: ProcessEvents) -> None:
         """Take who is told; a command that is not there may still be installed, so that each start looks anew."""
-        self._hears = hears
+        self._events = events
 
     async def start(self, count: int) -> list[str]:
         """Start so many; where one cannot be, those before it run on: a machine may have room for some."""
@@ -241,8 +241,8 @@ class ProcessActuator:
             await asyncio.wait([child.ending])
         del self._children[child.number]
         self._tell_guard(f"-{child.process.pid}\n")
-        if self._hears is not None:
-            self._hears.ended(child.number, code, _why_ended(code, child.lines))
+        if self._events is not None:
+            self._events.ended(child.number, code, _why_ended(code, child.lines))
         if not self._children and not self._starting.locked():
             # Nothing is left to guard: a scaler at rest has no process beside it.
             self._resting = asyncio.create_task(self._end_guard(), name="end of the guard")
@@ -260,12 +260,12 @@ class ProcessActuator:
             *words, left = (left + data).split(b"\n")
             left = left[-WORD_BYTES:]
             for word in words:
-                if self._hears is None or child.number not in self._children:
+                if self._events is None or child.number not in self._children:
                     continue
                 if word == READY:
-                    self._hears.ready(child.number)
+                    self._events.ready(child.number)
                 elif word in (BUSY, IDLE):
-                    self._hears.says(child.number, busy=word == BUSY)
+                    self._events.busy_changed(child.number, busy=word == BUSY)
 
     async def _pass_on(self, child: Child, pipe: int, *, keep: bool) -> None:
         """Write each line of a worker's output to our standard error with its prefix; of errors keep the last."""

@@ -21,9 +21,9 @@ from typing import Final
 import msgspec
 
 from bridge.contract.errors import ConfigurationError
-from listeners.scaling.actuators.base import Hears, NotSeen, StartFailed, Watch
+from listeners.scaling.actuators.base import NotSeen, ProcessEvents, StartFailed, Watch
 from listeners.scaling.actuators.program import call
-from listeners.work.failures import Repeated
+from listeners.work.failures import RepeatedFailure
 from listeners.work.starter import BUSY, IDLE
 
 log = logging.getLogger("queuebell.scaler")
@@ -90,7 +90,7 @@ class SystemdActuator:
         self._count = 0
         self._used: set[int] = set()
         self._turn = asyncio.Lock()
-        self._hears: Hears | None = None
+        self._events: ProcessEvents | None = None
         self._watch = Watch(str(self), self.look, every_s=every_s, wanted=lambda: bool(self._instances))
         self._seen = False
         """Whether it was ever seen what runs already."""
@@ -100,9 +100,9 @@ class SystemdActuator:
     def __str__(self) -> str:
         return f"{self._template}@.service"
 
-    async def open(self, hears: Hears) -> None:
+    async def open(self, events: ProcessEvents) -> None:
         """Find the instances that run already."""
-        self._hears = hears
+        self._events = events
         try:
             self._adopt(await self._show())
         except NotSeen as unseen:
@@ -118,8 +118,8 @@ class SystemdActuator:
                 raise StartFailed(str(unseen)) from unseen
             if not self._seen and self._adopt(units):
                 ids = self.running()
-                if self._hears is not None:
-                    self._hears.found(ids)
+                if self._events is not None:
+                    self._events.found(ids)
                 raise StartFailed(f"{len(ids)} workers run that were not seen before; it is counted anew")
             taken = {unit.number for unit in units if unit.lives} | {each.number for each in self._instances.values()}
             free = (number for number in range(1, len(taken) + count + 1) if number not in taken)
@@ -137,7 +137,7 @@ class SystemdActuator:
 
     async def stop(self, ids: Sequence[str]) -> None:
         """Have systemd stop these: SIGTERM, and SIGKILL after the unit's TimeoutStopSec; said again until it heard."""
-        failures = Repeated()
+        failures = RepeatedFailure()
         while not self._closed:
             ending = [self._instances[number] for number in ids if number in self._instances]
             if not ending:
@@ -192,24 +192,24 @@ class SystemdActuator:
         return bool(self._instances)
 
     def _tell(self, each: Instance, unit: Unit) -> None:
-        if self._hears is None or each.ending:
+        if self._events is None or each.ending:
             return
         if unit.works and not each.ready:
             each.ready = True
-            self._hears.ready(each.name)
+            self._events.ready(each.name)
         state = unit.text.partition(" ")[0].encode()
         if each.ready and unit.text != each.text and state in (BUSY, IDLE):
             each.text = unit.text
-            self._hears.says(each.name, busy=state == BUSY)
+            self._events.busy_changed(each.name, busy=state == BUSY)
 
     def _end(self, each: Instance, unit: Unit) -> None:
         del self._instances[each.name]
-        if self._hears is None:
+        if self._events is None:
             return
         failed = unit.state == "failed"
         how = f"{unit.result}, exit code {unit.code}" if failed else "ended in order"
         journal = f"; journalctl {' '.join([*self._scope, '-u', self._unit(each.number)])}" if failed else ""
-        self._hears.ended(each.name, (unit.code or 1) if failed else 0, f"{how}{journal}")
+        self._events.ended(each.name, (unit.code or 1) if failed else 0, f"{how}{journal}")
 
     def _unit(self, number: int) -> str:
         return f"{self._template}@{number}.service"

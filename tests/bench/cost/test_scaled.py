@@ -50,7 +50,7 @@ def watched(name: str, day: Day, threads: int) -> Watched:
 def test_an_idle_hour(name: str) -> None:
     """Nothing runs where 0 is believed; an own queue costs one count at most, another at most one for every sweep.
 
-    Where 0 is not believed a process looks for every other sweep, for one that still idles hears the next.
+    Where 0 is not believed a process looks for every other sweep, for one that still idles events the next.
     """
     hour = play(name, Day(3600.0), 70, 1)
     if name == "rough-32":

@@ -15,7 +15,7 @@ import msgspec
 
 from listeners.scaling.processes import Limits
 from listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, ScaledQueue, Step
-from listeners.wake.table import SendCover, SendMore, SendRoom, SendStarted, StartReceive
+from listeners.wake.table import SendEmptyReceive, SendMore, SendRoom, SendStarted, StartReceive
 
 BOOT = "b" * 32
 LIMITS = Limits(maximum=3, per_process=1, idle_s=8.0, start_timeout_s=20.0, start_s=5.0)
@@ -111,7 +111,7 @@ class World:
                         raise Violation("room was said before the hello of what starts has reached the bridge")
                     self.barred[index], self.coming[index] = False, 0
                     self.wake_sessions()
-                case SendCover(_, gen):
+                case SendEmptyReceive(_, gen):
                     if self.dirty and gen >= self.gen:
                         self.dirty, self.owner = False, None
                 case _:
@@ -149,12 +149,12 @@ class World:
         self.dirty = True
         if self.owner is not None and self.owner.startswith("scaler"):
             self.wakes[int(self.owner.split()[1])] = self.gen
-        for index in self.hears():
+        for index in self.events():
             self.wakes[index] = self.gen
         self.wake_sessions()
 
-    def hears(self) -> list[int]:
-        """Name who hears of work without being asked for it: one that starts workers, where none has room (Z5)."""
+    def events(self) -> list[int]:
+        """Name who events of work without being asked for it: one that starts workers, where none has room (Z5)."""
         return [index for index, coming in enumerate(self.coming) if all(self.barred) and coming][:1]
 
     def beat(self) -> None:
@@ -192,7 +192,7 @@ class World:
         if budget.delayed and self.due is None:
             yield "put for later", World.put_later
         for index in self.wakes:
-            yield f"scaler {index} hears its wake", lambda world, index=index: world.hear(index)  # type: ignore[misc]
+            yield f"scaler {index} events its wake", lambda world, index=index: world.hear(index)  # type: ignore[misc]
         for number, (index, order) in enumerate(self.orders):
             yield f"scaler {index}: {order}", lambda world, number=number: world.answer(number)  # type: ignore[misc]
             counts = isinstance(order, StartReceive | Audit)
@@ -284,7 +284,7 @@ class World:
         worker = self.workers[name]
         worker.stage = "ready"
         self.perform(worker.scaler, self.rules[worker.scaler].ready(self.now, name))
-        self.perform(worker.scaler, self.rules[worker.scaler].says(self.now, name, busy=False))
+        self.perform(worker.scaler, self.rules[worker.scaler].busy_changed(self.now, name, busy=False))
 
     def receive(self, name: str) -> None:
         """Have a worker look: it takes a message and says `more`, or covers."""
@@ -295,7 +295,7 @@ class World:
             return
         self.visible -= 1
         worker.held, worker.barred, worker.stage = 1, True, "ready"
-        self.perform(worker.scaler, self.rules[worker.scaler].says(self.now, name, busy=True))
+        self.perform(worker.scaler, self.rules[worker.scaler].busy_changed(self.now, name, busy=True))
         self.wake_sessions()
 
     def handle(self, name: str) -> None:
@@ -303,7 +303,7 @@ class World:
         worker = self.workers[name]
         worker.held, worker.barred = 0, False
         self.done += 1
-        self.perform(worker.scaler, self.rules[worker.scaler].says(self.now, name, busy=False))
+        self.perform(worker.scaler, self.rules[worker.scaler].busy_changed(self.now, name, busy=False))
         self.wake_sessions()
 
     def die(self, name: str) -> None:
@@ -323,7 +323,7 @@ class World:
         """
         if not self.dirty:
             for index, rule in enumerate(self.rules):
-                self.perform(index, rule.covered_elsewhere(self.now, self.now))
+                self.perform(index, rule.on_empty_receive(self.now, self.now))
         deadlines = [rule.deadline(self.now) for rule in self.rules]
         times = [at for at in deadlines if at is not None]
         if self.due is not None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bridge.contract.errors import BadInput
 from listeners.scaling.processes import Limits, Processes
 from listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, Proof, ScaledQueue, Step
-from listeners.wake.table import SendCover, SendStarted, StartReceive
+from listeners.wake.table import SendEmptyReceive, SendStarted, StartReceive
 
 BOOT = "b" * 32
 T = TypeVar("T")
@@ -43,7 +43,7 @@ def ready(rules: ScaledQueue, now: float, *names: str, busy: bool = False) -> li
     """Have what was launched begin and be ready."""
     steps = rules.began(now, list(names))
     for name in names:
-        steps += rules.ready(now, name) + rules.says(now, name, busy=busy)
+        steps += rules.ready(now, name) + rules.busy_changed(now, name, busy=busy)
     return steps
 
 
@@ -112,7 +112,7 @@ def begin(each: Processes, now: float, *names: str, ready: bool = True) -> None:
     each.began(now, list(names))
     for name in names if ready else ():
         each.became_ready(now, name)
-        each.says(now, name, busy=False)
+        each.busy_changed(now, name, busy=False)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_whatever_happens_the_bounds_hold(events: list[tuple[str, int]], maximum
         elif what == "ready":
             each.became_ready(now, name)
         elif what in ("busy", "idle"):
-            each.says(now, name, busy=what == "busy")
+            each.busy_changed(now, name, busy=what == "busy")
             if what == "busy" and ids:
                 assert name not in each.spare(now + 1e6, 0, quiet=True)
         elif what == "end":
@@ -185,7 +185,7 @@ def test_a_welcome_says_from_when_a_generation_is_known() -> None:
     rules = scaled(welcomed=False)
     rules.welcomed(0.0, BOOT, 5)
     assert rules.controller.boot == BOOT
-    assert [cover.after_s for cover in only(woken(rules, 2.0, 5, Count(0)), SendCover)] == [2.0]
+    assert [cover.after_s for cover in only(woken(rules, 2.0, 5, Count(0)), SendEmptyReceive)] == [2.0]
 
 
 def test_a_silent_bridge_does_not_keep_it_from_looking() -> None:

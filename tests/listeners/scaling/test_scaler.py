@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from bridge import Bridge
 from listeners import Scaler
-from listeners.scaling.actuators.base import Hears, StartFailed
+from listeners.scaling.actuators.base import ProcessEvents, StartFailed
 from tests.support.processes import PATIENCE_S
 from tests.support.sim_loop import pass_time, simulated
 
@@ -26,12 +26,12 @@ class Counted:
         self.starts: list[float] = []
         self.started: list[str] = []
         self.alive: list[str] = []
-        self._hears: Hears | None = None
+        self._events: ProcessEvents | None = None
         self._news = asyncio.Event()
 
-    async def open(self, hears: Hears) -> None:
+    async def open(self, events: ProcessEvents) -> None:
         """Take who is told."""
-        self._hears = hears
+        self._events = events
 
     async def start(self, count: int) -> list[str]:
         """Pretend, unless it is to fail."""
@@ -52,8 +52,8 @@ class Counted:
         """End at once."""
         for number in [number for number in ids if number in self.alive]:
             self.alive.remove(number)
-            assert self._hears is not None
-            self._hears.ended(number, 0, "exit code 0")
+            assert self._events is not None
+            self._events.ended(number, 0, "exit code 0")
         self._news.set()
 
     async def look(self) -> None:
@@ -69,10 +69,10 @@ class Counted:
 
     def ready(self) -> None:
         """Have all that live be ready and idle."""
-        assert self._hears is not None
+        assert self._events is not None
         for number in self.alive:
-            self._hears.ready(number)
-            self._hears.says(number, busy=False)
+            self._events.ready(number)
+            self._events.busy_changed(number, busy=False)
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds of it."""

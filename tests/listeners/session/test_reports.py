@@ -44,7 +44,7 @@ class Port:
             self.counts.began(1, [bound])
             self.counts.ended(1, bound)
 
-    def owes_report(self) -> int:
+    def report_bytes(self) -> int:
         return self.counts.report_bytes() if self.counts.changed else 0
 
     def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:

@@ -15,13 +15,13 @@ from listeners.wake.scaling import DepthScaling, Scaling, StepScaling
 from listeners.wake.table import (
     Command,
     Mode,
-    SendCover,
+    NotifyWork,
+    SendEmptyReceive,
     SendMore,
     SendRoom,
     SendStarted,
     StartReceive,
     State,
-    TellWork,
 )
 from listeners.wake.timers import DeadMan, Periods, Recheck
 from listeners.work.retry_until import PAUSE_CAP_S, PAUSE_FIRST_S, Patience
@@ -62,17 +62,17 @@ def test_no_order_of_events_loses_a_wake(limits: Limits) -> None:
 class SnapshotAfterwards(Controller):
     """V2: the snapshot is taken when the answer comes, not before the receive begins."""
 
-    def _answered(self, now: float, rid: int, *answer: Any) -> None:
+    def _on_received(self, now: float, rid: int, *answer: Any) -> None:
         old = self.receives[rid]
         self.receives[rid] = Receive(self.epoch, self.boot, self.gen, old.began_at, old.limit, old.source, old.confirms)
-        super()._answered(now, rid, *answer)
+        super()._on_received(now, rid, *answer)
 
 
 class FlagCleared(Controller):
     """V2, the other half: an empty answer clears whatever is owed."""
 
-    def _answered(self, now: float, rid: int, n: int, *answer: Any) -> None:
-        super()._answered(now, rid, n, *answer)
+    def _on_received(self, now: float, rid: int, n: int, *answer: Any) -> None:
+        super()._on_received(now, rid, n, *answer)
         if n == 0:
             self.covered = self.epoch
 
@@ -80,26 +80,26 @@ class FlagCleared(Controller):
 class StartedOnReceipt(Controller):
     """V8: `started` is said when the wake arrives."""
 
-    def _woken(self, now: float, boot: str | None, gen: int, *rest: Any) -> None:
+    def _on_wake(self, now: float, boot: str | None, gen: int, *rest: Any) -> None:
         if boot is not None:
             self._out.append(SendStarted(boot, gen))
-        super()._woken(now, boot, gen, *rest)
-        self._started_owed = False
+        super()._on_wake(now, boot, gen, *rest)
+        self._started_pending = False
 
 
 class HandlersInTheDrain(Controller):
     """V10: a drain lasts until the handlers of what it took have ended."""
 
     @property
-    def looking(self) -> bool:
-        return super().looking or self.free < self.capacity
+    def checking(self) -> bool:
+        return super().checking or self.free < self.capacity
 
 
 class SharedReceive(Controller):
     """V18: a wake joins the receive that is in flight already."""
 
-    def _look(self, reason: str) -> None:
-        super()._look(reason)
+    def _request_check(self, reason: str) -> None:
+        super()._request_check(reason)
         for rid, r in self.receives.items():
             self.receives[rid] = Receive(self.epoch, self.boot, self.gen, r.began_at, r.limit, r.source, r.confirms)
 
@@ -107,41 +107,41 @@ class SharedReceive(Controller):
 class DeafWhileBusy(Controller):
     """V6, listener's side: a wake is dropped while receives are in flight."""
 
-    def _woken(self, now: float, *wake: Any) -> None:
+    def _on_wake(self, now: float, *wake: Any) -> None:
         if not self.receives:
-            super()._woken(now, *wake)
+            super()._on_wake(now, *wake)
 
 
 class CoverWithoutSnapshot(Controller):
     """V9, listener's side: a cover names the newest generation instead of the one its receive knew of."""
 
-    def _cover(self, now: float, receive: Receive, next_visible: float | None) -> None:
+    def _settle_checks(self, now: float, receive: Receive, next_visible: float | None) -> None:
         self.covered = max(self.covered, receive.epoch)
         if self.boot is not None:
-            self._out.append(SendCover(self.boot, self.gen, 0.0, None))
+            self._out.append(SendEmptyReceive(self.boot, self.gen, 0.0, None))
 
 
 class ForgetsAfterErrors(Controller):
     """L11 undone: a failed receive is not tried again."""
 
-    def _broke(self, now: float, rid: int, back_at: float | None) -> None:
-        super()._broke(now, rid, back_at)
+    def _on_failed(self, now: float, rid: int, back_at: float | None) -> None:
+        super()._on_failed(now, rid, back_at)
         if not self.receives:
             self.covered = self.epoch
-            self.waits.look()
+            self.timers.cancel()
 
 
 class ForgetsUnknownReceives(Controller):
     """V13, listener's side: a receive of unknown outcome leaves no lease behind."""
 
-    def _broke(self, now: float, rid: int, back_at: float | None) -> None:
-        super()._broke(now, rid, None)
+    def _on_failed(self, now: float, rid: int, back_at: float | None) -> None:
+        super()._on_failed(now, rid, None)
 
 
 class ForgetsToSayMore(Controller):
     """L5 undone: woken without room, it says nothing."""
 
-    def _say_more(self, again: bool = False) -> None:
+    def _send_more(self, again: bool = False) -> None:
         pass
 
 
@@ -156,15 +156,15 @@ class ForgetsToSayRoom(Controller):
 class OneEmptyIsEnough(Controller):
     """L8 undone: an incomplete store is taken at its first word."""
 
-    def _answered(self, now: float, rid: int, n: int, visible: Any, then: Any, complete: bool, *rest: Any) -> None:
-        super()._answered(now, rid, n, visible, then, True, *rest)
+    def _on_received(self, now: float, rid: int, n: int, visible: Any, then: Any, complete: bool, *rest: Any) -> None:
+        super()._on_received(now, rid, n, visible, then, True, *rest)
 
 
 class BlockedIsEmpty(Controller):
     """L8 undone: an answer that a limit kept short is taken for one that shows everything."""
 
-    def _answered(self, now: float, rid: int, *answer: Any) -> None:
-        super()._answered(now, rid, *answer[:-1], False)
+    def _on_received(self, now: float, rid: int, *answer: Any) -> None:
+        super()._on_received(now, rid, *answer[:-1], False)
 
 
 MUTANTS: list[tuple[type[Controller], Limits]] = [
@@ -226,7 +226,7 @@ def test_a_wake_says_started_and_receives() -> None:
     """L2, L4: a wake begins a receive at once, and `started` goes with it."""
     controller = machine()
     assert controller.wake(1.0, BOOT, 5, "trigger") == [
-        TellWork("trigger"),
+        NotifyWork("trigger"),
         SendStarted(BOOT, 5),
         StartReceive(1, 4, "trigger"),
     ]
@@ -252,7 +252,7 @@ def test_a_wake_during_a_receive_starts_another_at_once() -> None:
     ]
     # The stale empty answer neither covers nor re-arms: a fresh receive is in flight.
     assert controller.received(1.2, 1, 0) == []
-    assert controller.received(1.3, 2, 0)[0] == SendCover(BOOT, 6, pytest.approx(0.2), None)
+    assert controller.received(1.3, 2, 0)[0] == SendEmptyReceive(BOOT, 6, pytest.approx(0.2), None)
 
 
 def test_a_stale_empty_rearms_when_nothing_fresh_is_in_flight() -> None:
@@ -262,8 +262,8 @@ def test_a_stale_empty_rearms_when_nothing_fresh_is_in_flight() -> None:
     assert only(controller.wake(1.1, BOOT, 6, "trigger"), SendMore, StartReceive) == [SendMore(1)]
     assert controller.received(1.2, 1, 0)[:2] == [SendStarted(BOOT, 6), StartReceive(2, 4, "trigger")]
     commands = controller.received(1.3, 2, 0)
-    assert only(commands, SendCover, SendRoom) == [
-        SendCover(BOOT, 6, pytest.approx(0.1), None, pytest.approx(0.1)),
+    assert only(commands, SendEmptyReceive, SendRoom) == [
+        SendEmptyReceive(BOOT, 6, pytest.approx(0.1), None, pytest.approx(0.1)),
         SendRoom(4, 6),
     ]
 
@@ -280,8 +280,8 @@ def test_after_an_error_a_timer_stands() -> None:
     assert controller.deadline() == pytest.approx(4.2)
     assert controller.beat(3.0)[3] == 0, "while the store fails there is no room for wakes"
     controller.tick(4.2)
-    assert only(controller.received(4.3, 3, 0), SendCover, SendRoom) == [
-        SendCover(BOOT, 5, pytest.approx(0.1), None, pytest.approx(3.2)),
+    assert only(controller.received(4.3, 3, 0), SendEmptyReceive, SendRoom) == [
+        SendEmptyReceive(BOOT, 5, pytest.approx(0.1), None, pytest.approx(3.2)),
         SendRoom(4, 5),
     ]
 
@@ -292,7 +292,7 @@ def test_a_failure_after_a_cover_still_rearms() -> None:
     controller.wake(1.0, BOOT, 5, "trigger", 8)
     controller.received(1.1, 1, 0)
     controller.failed(1.2, 2)
-    assert controller.owed
+    assert controller.pending
     assert controller.deadline() == pytest.approx(2.2)
 
 
@@ -301,13 +301,13 @@ def test_a_receive_of_unknown_outcome_is_a_lease() -> None:
     controller = machine()
     controller.wake(1.0, BOOT, 5, "trigger")
     controller.failed(11.0, 1, back_at=41.0)
-    assert controller.waits.returns() == [41.0]
+    assert controller.timers.returns() == [41.0]
     controller.tick(12.0)
     controller.received(12.1, 2, 0)
     assert controller.state is State.IDLE
     assert controller.deadline() == 41.0
     assert only(controller.tick(41.0), StartReceive) == [StartReceive(3, 4, "lease")]
-    assert controller.waits.returns() == []
+    assert controller.timers.returns() == []
 
 
 def test_carried_messages_with_more_behind_them_look_too() -> None:
@@ -378,7 +378,7 @@ def test_an_unknown_receive_while_stopping_is_a_lease_for_the_bye() -> None:
     controller.stop(1.1)
     controller.failed(1.2, 1, 41.0)
     assert controller.state is State.STOPPED
-    assert controller.waits.returns() == [41.0]
+    assert controller.timers.returns() == [41.0]
 
 
 def test_a_more_says_once_whether_no_wake_told_of_its_reason() -> None:
@@ -458,8 +458,8 @@ def test_the_bridges_numbers_reach_every_timer() -> None:
     controller.tune(20.0, numbers, 10, 0.05)
     assert controller.deadman.deadline() == 20.0 + 15.0 + 1.0, "w = 2 s at least"
     controller.wake(21.0, BOOT, 5, "trigger")
-    cover = only(controller.received(21.1, 1, 0, count=3), SendCover)
-    assert cover == [SendCover(BOOT, 5, pytest.approx(0.1), None)], "T = 10 s comes before any other look"
+    cover = only(controller.received(21.1, 1, 0, count=3), SendEmptyReceive)
+    assert cover == [SendEmptyReceive(BOOT, 5, pytest.approx(0.1), None)], "T = 10 s comes before any other look"
 
 
 def receive(epoch: int = 1, limit: int = 4, *, confirms: bool = False) -> Receive:
@@ -485,18 +485,18 @@ def receive(epoch: int = 1, limit: int = 4, *, confirms: bool = False) -> Receiv
 )
 def test_what_one_answer_proves(n: int, visible: int | None, complete: bool, covers: bool) -> None:
     """Empty, short or depth 0 on a complete store; on another, never one answer alone."""
-    assert Evidence().covers(receive(), n, visible, complete, 1) is covers
+    assert Evidence().proves_empty(receive(), n, visible, complete, 1) is covers
 
 
 def test_two_empty_answers_of_one_epoch_are_proof_enough() -> None:
     """The second must have begun after the first, and nothing have happened in between."""
     evidence = Evidence()
-    assert not evidence.covers(receive(), 0, None, False, 1)
+    assert not evidence.proves_empty(receive(), 0, None, False, 1)
     assert evidence.half(1)
     assert not evidence.half(2)
-    assert evidence.covers(receive(confirms=True), 0, None, False, 1)
+    assert evidence.proves_empty(receive(confirms=True), 0, None, False, 1)
     stale = Evidence()
-    assert not stale.covers(receive(1), 0, None, False, 2)
+    assert not stale.proves_empty(receive(1), 0, None, False, 2)
     assert not stale.half(1)
 
 
@@ -507,7 +507,7 @@ def test_two_empty_answers_of_one_epoch_are_proof_enough() -> None:
 def test_a_blocked_answer_proves_nothing(complete: bool, n: int, visible: int | None, confirms: bool) -> None:
     """Whatever it shows, and it is no first half of a proof either."""
     evidence = Evidence()
-    assert not evidence.covers(receive(confirms=confirms), n, visible, complete, 1, blocked=True)
+    assert not evidence.proves_empty(receive(confirms=confirms), n, visible, complete, 1, blocked=True)
     assert not evidence.half(1)
 
 
@@ -515,7 +515,7 @@ def recheck(covered_at: float | None = None, sweep_s: float = 600.0) -> Recheck:
     known = Recheck()
     known.sweep_s = sweep_s
     if covered_at is not None:
-        known.covered(covered_at)
+        known.on_empty_receive(covered_at)
     return known
 
 
@@ -525,7 +525,7 @@ def recheck(covered_at: float | None = None, sweep_s: float = 600.0) -> Recheck:
 )
 def test_a_timers_look_goes_on_from_the_time_since_the_last_cover(since: float, step: float | None) -> None:
     """Every listener hears of covers, so that whichever is woken knows how far the series has come."""
-    assert recheck(1000.0).next_look("due", 1000.0 + since) == step
+    assert recheck(1000.0).next_check("due", 1000.0 + since) == step
 
 
 def test_two_series_side_by_side_end() -> None:
@@ -535,8 +535,8 @@ def test_two_series_side_by_side_end() -> None:
     looks = 0
     while timers:
         now = timers.pop(0)
-        step = known.next_look("trigger" if now < 12 else "due", now)
-        known.covered(now)
+        step = known.next_check("trigger" if now < 12 else "due", now)
+        known.on_empty_receive(now)
         looks += 1
         assert looks < 20
         if step is not None:
@@ -653,7 +653,7 @@ def test_an_incomplete_store_needs_two_empty_answers() -> None:
     controller = machine()
     controller.wake(1.0, BOOT, 5, "trigger")
     assert controller.received(1.1, 1, 0, complete=False) == [StartReceive(2, 4, "trigger")]
-    assert only(controller.received(1.2, 2, 0, complete=False), SendCover)
+    assert only(controller.received(1.2, 2, 0, complete=False), SendEmptyReceive)
     assert controller.state is State.IDLE
 
 
@@ -685,7 +685,7 @@ def test_what_comes_back_during_a_pause(reason: str, looks: bool) -> None:
     controller = machine()
     controller.wake(1.0, BOOT, 5, "trigger")
     controller.failed(1.1, 1)
-    controller.waits.comes_back(1.5, reason)
+    controller.timers.add_return(1.5, reason)
     assert only(controller.tick(1.5), StartReceive) == ([StartReceive(2, 4, reason)] if looks else [])
     assert only(controller.tick(2.1), StartReceive) == ([] if looks else [StartReceive(2, 4, reason)])
 
@@ -694,16 +694,22 @@ def test_a_rough_count_beside_an_empty_answer_asks_for_another_look() -> None:
     """L8: the cover is sent all the same, and tells the bridge when to have one listener look again."""
     controller = machine()
     controller.wake(1.0, BOOT, 5, "trigger")
-    assert only(controller.received(1.1, 1, 0, count=3), SendCover) == [SendCover(BOOT, 5, pytest.approx(0.1), 15.0)]
+    assert only(controller.received(1.1, 1, 0, count=3), SendEmptyReceive) == [
+        SendEmptyReceive(BOOT, 5, pytest.approx(0.1), 15.0)
+    ]
     controller.wake(16.2, BOOT, 6, "due")
-    assert only(controller.received(16.3, 2, 0, count=3), SendCover) == [SendCover(BOOT, 6, pytest.approx(0.1), 30.0)]
+    assert only(controller.received(16.3, 2, 0, count=3), SendEmptyReceive) == [
+        SendEmptyReceive(BOOT, 6, pytest.approx(0.1), 30.0)
+    ]
     controller.wake(46.5, BOOT, 7, "due")
-    assert only(controller.received(46.6, 3, 0, count=3), SendCover) == [SendCover(BOOT, 7, pytest.approx(0.1), None)]
+    assert only(controller.received(46.6, 3, 0, count=3), SendEmptyReceive) == [
+        SendEmptyReceive(BOOT, 7, pytest.approx(0.1), None)
+    ]
     controller.wake(50.0, BOOT, 8, "trigger")
-    assert only(controller.received(50.1, 4, 0, count=0), SendCover)[0].next_visible_s is None  # type: ignore[union-attr]
+    assert only(controller.received(50.1, 4, 0, count=0), SendEmptyReceive)[0].next_visible_s is None  # type: ignore[union-attr]
     controller.wake(51.0, BOOT, 9, "trigger")
-    exact = only(controller.received(51.1, 5, 0, count=3, next_visible=2.0), SendCover)
-    assert exact == [SendCover(BOOT, 9, pytest.approx(0.1), 2.0)]
+    exact = only(controller.received(51.1, 5, 0, count=3, next_visible=2.0), SendEmptyReceive)
+    assert exact == [SendEmptyReceive(BOOT, 9, pytest.approx(0.1), 2.0)]
 
 
 def test_room_is_what_a_heartbeat_says_it_is() -> None:
@@ -720,8 +726,8 @@ def test_room_is_what_a_heartbeat_says_it_is() -> None:
 def test_stale_news_of_coverage_changes_nothing() -> None:
     """The newest cover counts, in whatever order they are heard of."""
     known = recheck(1000.0)
-    known.covered(500.0)
-    assert known.next_look("due", 1020.0) == 30.0
+    known.on_empty_receive(500.0)
+    assert known.next_check("due", 1020.0) == 30.0
 
 
 def test_a_store_that_loses_answers_is_asked_at_the_pace_of_its_back_off() -> None:
@@ -742,7 +748,10 @@ def test_a_store_that_loses_answers_is_asked_at_the_pace_of_its_back_off() -> No
 def test_carried_messages_need_no_receive() -> None:
     """O7: a wake that brought all there was is answered by `started` alone, and `room` follows the handlers."""
     controller = machine(own=True)
-    assert controller.wake(1.0, BOOT, 5, "trigger", 2, carried=2, free=2) == [TellWork("trigger"), SendStarted(BOOT, 5)]
+    assert controller.wake(1.0, BOOT, 5, "trigger", 2, carried=2, free=2) == [
+        NotifyWork("trigger"),
+        SendStarted(BOOT, 5),
+    ]
     assert controller.state is State.IDLE
     assert controller.room(1.1, 4) == [SendRoom(4, 5)]
     assert controller.room(1.2, 4) == []
@@ -774,8 +783,8 @@ def test_the_dead_man_looks_and_only_moves_forward() -> None:
     """L10: with no cover heard of for T_dead + U(0, w) it looks by itself; stale news change nothing."""
     controller = machine(deadman=True)
     assert controller.deadline() == 101.0
-    controller.covered_elsewhere(50.0)
-    controller.covered_elsewhere(20.0)
+    controller.on_empty_receive(50.0)
+    controller.on_empty_receive(20.0)
     assert controller.deadline() == 151.0
     assert only(controller.tick(151.0), StartReceive) == [StartReceive(1, 4, "deadman")]
     assert controller.deadline() == 252.0

@@ -41,15 +41,15 @@ from listeners.wake.frames import beat_of, frame_of, subscription_of
 from listeners.wake.scaling import DepthScaling
 from listeners.wake.table import (
     Command,
-    SendCover,
+    NotifyEmpty,
+    NotifyWork,
+    SendEmptyReceive,
     SendMore,
     SendRoom,
     SendStarted,
     StartReceive,
-    TellEmpty,
-    TellWork,
 )
-from listeners.work.counts import BOOTS_MAX, COUNT_S, EXTRA_BYTES, Counting, JobCounts
+from listeners.work.counts import BOOTS_MAX, COUNT_S, EXTRA_BYTES, CountSchedule, JobCounts
 from tests.listeners.wake.world import BOOT
 
 # Private: `_told_to`: released memory, visible nowhere else.
@@ -69,15 +69,15 @@ def machine(capacity: int = 4, *, own: bool = False) -> Controller:
     ("command", "frame"),
     [
         (SendStarted(BOOT, 7), Started(QUEUE, BOOT, 7)),
-        (SendCover(BOOT, 7, 0.0124, None), EmptyReceive(QUEUE, BOOT, 7, 12, None)),
-        (SendCover(BOOT, 7, 2.0, 9.0005), EmptyReceive(QUEUE, BOOT, 7, 2000, 9000)),
-        (SendCover(BOOT, 7, -0.5, -2.0), EmptyReceive(QUEUE, BOOT, 7, 0, -2000)),
+        (SendEmptyReceive(BOOT, 7, 0.0124, None), EmptyReceive(QUEUE, BOOT, 7, 12, None)),
+        (SendEmptyReceive(BOOT, 7, 2.0, 9.0005), EmptyReceive(QUEUE, BOOT, 7, 2000, 9000)),
+        (SendEmptyReceive(BOOT, 7, -0.5, -2.0), EmptyReceive(QUEUE, BOOT, 7, 0, -2000)),
         (SendMore(3), More(QUEUE, 3, unannounced=False)),
         (SendMore(None, unannounced=True), More(QUEUE, None, unannounced=True)),
         (SendRoom(2, 7), Room(QUEUE, 2, 7)),
         (StartReceive(1, 4, "trigger"), None),
-        (TellEmpty(), None),
-        (TellWork("trigger"), None),
+        (NotifyEmpty(), None),
+        (NotifyWork("trigger"), None),
     ],
 )
 def test_a_command_is_said_in_one_frame_or_not_at_all(command: Command, frame: UpFrame | None) -> None:
@@ -121,7 +121,7 @@ BACKLOG = Counts(5000, 7, leased=7, delayed=0, oldest_ms=90_000)
 
 def test_a_bounded_count_does_not_hide_a_better_one() -> None:
     """Beside each full batch a store counts a little; what was counted apart stays until it is old, or all is taken."""
-    rules = Counting(QUEUE, None)
+    rules = CountSchedule(QUEUE, None)
     rules.answered(Counts(1056, 32, at_least=True), 0.0, whole=False)
     assert rules.report(1, 0.0)[0] == StoreDepth(1056, 32, 0, at_least=True)
     rules.counted(BACKLOG, 0.1)
@@ -136,7 +136,7 @@ def test_a_bounded_count_does_not_hide_a_better_one() -> None:
 
 def test_a_count_that_was_overtaken_is_of_no_use() -> None:
     """It is of the moment at which it was asked for: a receive that was answered meanwhile knows better."""
-    rules = Counting(QUEUE, None)
+    rules = CountSchedule(QUEUE, None)
     rules.answered(Counts(0, 0), 5.0, whole=True)
     rules.counted(BACKLOG, 4.0)
     assert rules.report(1, 5.0)[0] == StoreDepth(0, 0, 0)
@@ -146,7 +146,7 @@ def test_a_count_that_was_overtaken_is_of_no_use() -> None:
 
 def test_what_is_deleted_after_the_last_look_is_not_leased_any_more() -> None:
     """Nobody looks again for a while; of what was received since a count nothing is known of that count."""
-    rules = Counting(QUEUE, None)
+    rules = CountSchedule(QUEUE, None)
     rules.deleted()
     rules.answered(Counts(0, 3, leased=2, delayed=1), 1.0, whole=True)
     rules.deleted()
@@ -163,7 +163,7 @@ def test_what_is_deleted_after_the_last_look_is_not_leased_any_more() -> None:
 @pytest.mark.parametrize("sessions", [0, 1, 100])
 def test_all_sessions_together_count_twice_a_minute(sessions: int) -> None:
     """However many receives find work."""
-    rules, counted = Counting(QUEUE, None), 0
+    rules, counted = CountSchedule(QUEUE, None), 0
     every = COUNT_S * max(1, sessions)
     for step in range(1000):
         counted += rules.worth(step * every / 100, sessions)
@@ -172,7 +172,7 @@ def test_all_sessions_together_count_twice_a_minute(sessions: int) -> None:
 
 def test_the_poison_queue_is_counted_at_the_start_after_burials_and_while_something_lies_there() -> None:
     """A quiet queue without burials costs one count; what a person empties elsewhere is seen at the next sweep."""
-    rules = Counting(QUEUE, POISON)
+    rules = CountSchedule(QUEUE, POISON)
     assert rules.worth_burying("trigger", 0.0, own=False) == POISON
     rules.buried(0, 0.1)
     assert [rules.worth_burying(source, 100.0, own=False) for source in ("trigger", "sweep", "deadman")] == [None] * 3
@@ -194,7 +194,7 @@ def test_the_poison_queue_is_counted_at_the_start_after_burials_and_while_someth
 
 def test_levels_are_told_until_they_are_echoed_and_again_to_another_bridge() -> None:
     """A lost heartbeat heals, an idle session tells nothing, and a bridge that was started anew learns all."""
-    rules = Counting(QUEUE, POISON)
+    rules = CountSchedule(QUEUE, POISON)
     rules.greeted()
     assert not rules.changed
     rules.buried(3, 0.0)
@@ -344,7 +344,7 @@ def test_boots_are_forgotten_in_the_end() -> None:
 
 def test_a_cover_says_whether_the_queue_is_the_bridges_own() -> None:
     """O4: the bridge weighs covers of its own queues otherwise."""
-    told = SendCover(BOOT, 7, 1.0, None)
+    told = SendEmptyReceive(BOOT, 7, 1.0, None)
     assert [frame_of(told, QUEUE, own=own) for own in (True, False)] == [
         EmptyReceive(QUEUE, BOOT, 7, 1000, None, own=True),
         EmptyReceive(QUEUE, BOOT, 7, 1000, None, own=False),
@@ -370,9 +370,9 @@ def test_the_largest_report_is_small() -> None:
 
 def test_who_never_buries_counts_no_poison_queue() -> None:
     """And who takes from the bridge's own queue counts it only where the bridge cannot know its name."""
-    assert Counting(QUEUE, None).worth_burying("sweep", 0.0, own=False) is None
-    assert Counting(QUEUE, POISON).worth_burying("sweep", 0.0, own=True) is None
-    named = Counting(QUEUE, "billing/graves")
+    assert CountSchedule(QUEUE, None).worth_burying("sweep", 0.0, own=False) is None
+    assert CountSchedule(QUEUE, POISON).worth_burying("sweep", 0.0, own=True) is None
+    named = CountSchedule(QUEUE, "billing/graves")
     assert named.worth_burying("sweep", 0.0, own=True) == "billing/graves"
     named.buried(3, 1.0)
     assert named.report(1, 3.0)[1] == BuriedCount(3, 2000, "billing/graves")

@@ -25,7 +25,7 @@ def silent_looks(sharing: Sharing, places: list[Place], now: float, took: float 
     while (place := sharing.next()) in places and place is not None:
         stand(sharing, place, 0, 1, 0)
         now += took
-        place.passes(now)
+        place.advance(now)
         place.unanswered(now, took)
         stand(sharing, place, 0, 0, 0)
     return now
@@ -35,12 +35,12 @@ def first_after_one_slot(*, content_meanwhile: bool) -> str:
     """Have one of two alike take its very first slot while the other wants one; return who has the next."""
     sharing = Sharing(1)
     one, two = sharing.join("a/one", Share()), sharing.join("a/two", Share())
-    sharing.stands(two, 0, 1)
-    sharing.stands(one, 1, 1)
+    sharing.update(two, 0, 1)
+    sharing.update(one, 1, 1)
     if content_meanwhile:
-        sharing.stands(two, 0, 0)
-        sharing.stands(two, 0, 1)
-    sharing.stands(one, 0, 1)
+        sharing.update(two, 0, 0)
+        sharing.update(two, 0, 1)
+    sharing.update(one, 0, 1)
     place = sharing.next()
     return place.queue
 
@@ -53,7 +53,7 @@ def said(commands: list[Command]) -> list[Command]:
 def stand(sharing: Sharing, place: Place, running: int, receiving: int, wants: int) -> None:
     """Tell all of one place."""
     place.runs(running)
-    sharing.stands(place, receiving, wants)
+    sharing.update(place, receiving, wants)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_who_gets_no_slot_for_handlers_that_hang(
     places = [sharing.join(f"a/q{number}", share) for number, share in enumerate(shares)]
     for place, each in zip(places, hung, strict=True):
         place.runs(each)
-        sharing.hangs(place, each)
+        sharing.set_hung(place, each)
     late = sharing.join("a/late", Share())
     holders = sorted((place for place in places if place.hung), key=lambda place: -place.hung)
     told = None if slots is None else Starved(slots, [place.queue for place in holders])
@@ -99,7 +99,7 @@ def test_who_left_is_not_silent() -> None:
     one.unanswered(0.0, 50.0)
     assert two.rank == 1
     assert sharing.join("a/three", Share(), "silent").rank == 1
-    two.passes(20.0)
+    two.advance(20.0)
     assert [place.rank for place in sharing.places] == [0, 0]
 
 
@@ -158,12 +158,12 @@ class Pooled:
 
     def rival_has(self, running: int, receiving: int = 0, wants: int = 0) -> None:
         self.rival.runs(running)
-        self.sharing.stands(self.rival, receiving, wants)
+        self.sharing.update(self.rival, receiving, wants)
 
     def told(self) -> None:
         """Tell the pool how the machine stands, as its shell does after each event."""
         machine = self.machine
-        self.sharing.stands(self.place, machine.reserved, machine.wants(), waits=machine.waits_in_turn)
+        self.sharing.update(self.place, machine.reserved, machine.wants(), waits=machine.waits_in_turn)
 
     def handlers(self, running: int, now: float) -> list[Command]:
         self.place.runs(running)
@@ -285,15 +285,15 @@ def test_many_open_slots_go_to_who_has_fewest() -> None:
     ahead, behind = sharing.join("a/ahead", Share()), sharing.join("a/behind", Share())
     for place, running in ((ahead, 600), (behind, 0)):
         place.runs(running)
-        sharing.stands(place, 0, 1000)
+        sharing.update(place, 0, 1000)
     assert (ahead.grant(0), behind.grant(0)) == (0, 400)
     sharing.leave(behind)
     even = sharing.join("a/even", Share(weight=2))
     even.runs(100)
-    sharing.stands(even, 0, 1000)
+    sharing.update(even, 0, 1000)
     assert (ahead.grant(0), even.grant(0)) == (0, 300)
     ahead.runs(40)
-    sharing.stands(ahead, 0, 1000)
+    sharing.update(ahead, 0, 1000)
     assert (ahead.grant(0), even.grant(0)) == (294, 566), "one of them for what the other took while it wanted some"
 
 
@@ -366,8 +366,8 @@ def test_who_is_next_is_furthest_below_its_part() -> None:
     sharing = Sharing(10)
     small, big = sharing.join("a/small", Share()), sharing.join("a/big", Share(weight=4))
     big.runs(2)
-    sharing.stands(small, 0, 5)
-    sharing.stands(big, 0, 5)
+    sharing.update(small, 0, 5)
+    sharing.update(big, 0, 5)
     small.credit = 0.0
     assert sharing.next() is big
     small.credit = 0.5
@@ -393,13 +393,13 @@ def test_a_silent_store_is_in_its_turn_again() -> None:
     weigh("silent")
     one.unanswered(0.0, 0.5)
     assert first() == "sound"
-    sound.passes(2.0)
+    sound.advance(2.0)
     assert first() == "silent"
     one.unanswered(10.0, 5.0)
     assert first() == "sound"
-    sound.passes(29.9)
+    sound.advance(29.9)
     assert first() == "sound"
-    sound.passes(30.0)
+    sound.advance(30.0)
     assert first() == "silent"
     one.unanswered(40.0, 5.0)
     sound.answered()

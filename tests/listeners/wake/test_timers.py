@@ -13,18 +13,18 @@ from bridge.contract.backoff import RandomExponential
 from listeners.wake.controller import Controller
 from listeners.wake.scaling import DepthScaling, StepScaling
 from listeners.wake.table import LEADS_TO, Event, ImpossibleEvent, State
-from listeners.wake.timers import DeadMan, Waits
+from listeners.wake.timers import CheckTimers, DeadMan
 
 
-def waits() -> Waits:
-    return Waits(RandomExponential(1, 100, 1), RandomExponential(1, 100, 1), lambda: 0.5)
+def waits() -> CheckTimers:
+    return CheckTimers(RandomExponential(1, 100, 1), RandomExponential(1, 100, 1), lambda: 0.5)
 
 
 def test_what_unknown_receives_may_have_leased_becomes_some_32_looks() -> None:
     """L6: an hour of lost answers with leases of an hour; no moment is earlier than its lease's end."""
     some = waits()
     for second in range(0, 3600, 10):
-        some.may_come_back(float(second), second + 3600.0)
+        some.add_possible_return(float(second), second + 3600.0)
     moments = sorted(some.returns())
     assert len(moments) <= 34
     assert all(min(at for at in moments if at >= end) - end <= 3600 / 32 for end in range(3600, 7200, 10))
@@ -42,7 +42,7 @@ def test_its_deadline_only_moves_forward_unless_its_numbers_shrink(news: list[tu
         was, wait = wait, deadman.t_dead + 0.7 * deadman.spread
         assert deadman.deadline() == (before if wait >= was else min(before, now + wait))
         before = deadman.deadline()
-        deadman.heard(max(0.0, now - step))
+        deadman.on_empty_receive(max(0.0, now - step))
         assert deadman.deadline() >= before
 
 
@@ -77,7 +77,7 @@ def test_an_action_that_leads_astray_is_refused() -> None:
     """The states that the table allows are asserted in production (L11)."""
 
     class Astray(Controller):
-        def _has_room(self, now: float, free: int) -> None:
+        def _on_room(self, now: float, free: int) -> None:
             self._stopping = True
 
     controller = Astray(
@@ -114,8 +114,8 @@ def test_the_spread_grows_with_the_fleet() -> None:
     """w = max(10 s, N x path latency): 1000 listeners 50 ms away spread over 50 s; the period is the bridge's."""
     deadman = DeadMan(0.0, lambda: 0.5)
     deadman.tune(0.0, 60.0, 1000, 0.05)
-    deadman.heard(0.0)
+    deadman.on_empty_receive(0.0)
     assert deadman.deadline() == 96.0 + 25.0
     deadman.tune(100.0, 120.0, 1, 0.05)
-    deadman.heard(100.0)
+    deadman.on_empty_receive(100.0)
     assert deadman.deadline() == 100.0 + 162.0 + 5.0

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from bridge.contract.backoff import Draw
 from listeners.wake.controller import Controller
 from listeners.wake.scaling import DepthScaling
-from listeners.wake.table import Mode, SendCover, SendMore, SendRoom, SendStarted, StartReceive, State
+from listeners.wake.table import Mode, SendEmptyReceive, SendMore, SendRoom, SendStarted, StartReceive, State
 
-# Private: `_evidence`, `_more_stands`, `_out`, `_returns`, `_started_owed`, `_told_empty`: two states are equal
+# Private: `_evidence`, `_more_stands`, `_out`, `_returns`, `_started_pending`, `_reported_empty`: two states are equal
 # only if all fields of the rules are.
 
 BOOT = "b" * 32
@@ -107,8 +107,8 @@ class World:
         machine.receives, machine._out = dict(machine.receives), []
         machine.advertised_room = copy.copy(machine.advertised_room)
         machine._evidence = copy.copy(machine._evidence)
-        machine.waits = copy.copy(machine.waits)
-        machine.waits._returns = list(machine.waits._returns)
+        machine.timers = copy.copy(machine.timers)
+        machine.timers._returns = list(machine.timers._returns)
         return other
 
     def key(self) -> tuple[object, ...]:
@@ -136,11 +136,20 @@ class World:
             tuple((kind, self.gen - value if kind == "cover" else value) for kind, value in self.frames),
             tuple(sorted(round(at - self.now, 3) for at in self.leased)),
             receives,
-            (m.state, m.mode, m.epoch - m.covered, self.gen - m.gen, m.free, m.depth, m._started_owed, m._told_empty),
+            (
+                m.state,
+                m.mode,
+                m.epoch - m.covered,
+                self.gen - m.gen,
+                m.free,
+                m.depth,
+                m._started_pending,
+                m._reported_empty,
+            ),
             (m._evidence.half(m.epoch), m.blocked),
             (m.advertised_room.free, m.advertised_room.barred, m.advertised_room._more_stands),
-            tuple(None if at is None else round(at - self.now, 3) for at in (m.waits.retry, m.waits.poll)),
-            tuple(sorted(round(at - self.now, 3) for at in m.waits.returns())),
+            tuple(None if at is None else round(at - self.now, 3) for at in (m.timers.retry, m.timers.poll)),
+            tuple(sorted(round(at - self.now, 3) for at in m.timers.returns())),
         )
 
     # What can happen ------------------------------------------------------------------------------------------------
@@ -289,7 +298,7 @@ class World:
             elif isinstance(command, SendStarted):
                 begun = [self.machine.receives[rid].gen for rid in starting if rid in self.machine.receives]
                 assert command.gen in begun, "L4: `started` is said when a receive begins, never when a wake arrives"
-            elif self.linked and isinstance(command, SendCover):
+            elif self.linked and isinstance(command, SendEmptyReceive):
                 assert command.gen <= self.settled, "L8: a cover of what no receive has settled"
                 self.say("cover", command.gen)
             elif self.linked and isinstance(command, SendMore):
@@ -308,14 +317,14 @@ class World:
             assert not self.asks, "L11: idle, and yet a receive is in flight"
             assert m.covered == m.epoch, "idle, and yet a look is owed"
             assert self.settled >= self.heard, "I4: it sleeps past a wake"
-            assert m.waits.retry is None and m.waits.poll is None, "idle, and yet a timer stands"
+            assert m.timers.retry is None and m.timers.poll is None, "idle, and yet a timer stands"
         if m.mode is Mode.DEGRADED and not self.asks and m.covered == m.epoch:
-            assert m.waits.poll is not None, "L9: no bridge, nothing owed, and no poll ahead"
+            assert m.timers.poll is not None, "L9: no bridge, nothing owed, and no poll ahead"
         if m.covered < m.epoch:
             fresh = any(r.epoch == m.epoch for r in m.receives.values())
             reserved = sum(r.limit for r in m.receives.values())
             no_slot = m.free - reserved <= 0 and (m.advertised_room.barred or m.mode is not Mode.PUSH)
-            assert fresh or no_slot or m.waits.retry is not None, "a look is owed and nothing will bring it about"
+            assert fresh or no_slot or m.timers.retry is not None, "a look is owed and nothing will bring it about"
         deadline = m.deadline()
         assert deadline is None or deadline <= self.now + LEASE_S + 1e-6, "a timer beyond every bound"
         if self.quiet():

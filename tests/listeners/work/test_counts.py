@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from listeners.work.counts import Found
+from listeners.work.counts import ReceiveCounts
 
 BOOT, OTHER = "b" * 32, "c" * 32
 
 
-def told(*receives: tuple[str, bool]) -> Found:
-    found = Found()
+def told(*receives: tuple[str, bool]) -> ReceiveCounts:
+    found = ReceiveCounts()
     found.greeted(BOOT)
     for source, work in receives:
         found.received(source, work, known=False)
@@ -29,7 +29,7 @@ def test_a_lost_heartbeat_heals() -> None:
 
 def test_what_the_bridge_has_counted_itself_is_not_told_again() -> None:
     """Receives of its own queue service, and messages that its wakes carried."""
-    found = Found()
+    found = ReceiveCounts()
     found.received("trigger", True, known=True)
     found.carried("trigger")
     assert not found.changed
@@ -57,7 +57,7 @@ def test_a_warning_at_most_every_ten_minutes() -> None:
 
 def test_receives_before_any_bridge_are_told_to_the_first() -> None:
     """A listener that polled before it was greeted."""
-    found = Found()
+    found = ReceiveCounts()
     found.received("poll", True, known=False)
     assert found.report(7) == {"poll": (1, 0)}
     found.greeted(BOOT)

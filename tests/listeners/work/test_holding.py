@@ -39,7 +39,7 @@ from tests.listeners.rig import POISON, QUEUE, listening
 from tests.listeners.work.test_settlements import NOON, Scripted, now
 from tests.support.sim_loop import pass_time, simulate, simulated
 
-# Private: `_lingering`, `_threads`: a thread that outlives its message, without a real stuck thread.
+# Private: `_overdue`, `_threads`: a thread that outlives its message, without a real stuck thread.
 
 
 async def hang(_: Message) -> None:
@@ -409,7 +409,7 @@ async def test_calls_left_in_their_threads_are_told_at_the_end(caplog: pytest.Lo
     site = Site(done)
     threads: list[concurrent.futures.Future[Any]] = [concurrent.futures.Future() for _ in range(2)]
     for thread in threads:
-        site.holding._lingering.add(thread, [])
+        site.holding._overdue.add(thread, [])
     assert (site.holding.busy, site.holding.free()) == (2, 0)
     await site.holding.drain(7)
     assert now() == 7.0, "the grace is theirs as well"

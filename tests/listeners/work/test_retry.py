@@ -31,13 +31,13 @@ from listeners.work.retry import (
     Verdict,
     WantsRetry,
     classify,
-    ended,
+    describe_retry,
     exhausted,
+    outcome_word,
     policy_of,
+    reason_of,
     retry_after,
-    schedule,
     verdict,
-    why,
 )
 
 
@@ -207,7 +207,7 @@ def test_the_verdict(outcome: Outcome, attempt: int, max_attempts: int, can_bury
     policy = replace(DOUBLING, attempts=max_attempts)
     assert verdict(outcome, attempt, policy, can_bury, lambda: 0.5) == expected
     words = {Delete: "done", RetryLater: "retried", DeadLetter: "buried", ReplayTo: "replayed"}
-    assert ended(outcome, attempt, policy, can_bury) == words[type(expected)], "and there is a word for it"
+    assert outcome_word(outcome, attempt, policy, can_bury) == words[type(expected)], "and there is a word for it"
 
 
 def test_handed_out_too_often_is_buried_unseen() -> None:
@@ -305,7 +305,7 @@ def test_the_schedule_that_follows_a_failure(
     """In words, all of it after the first attempt; and they are what the verdicts of the attempts to come will be."""
     policy = replace(replace(DOUBLING, attempts=policy) if isinstance(policy, int) else policy, jitter=0)
     failed = Failed("no", failure, after)
-    assert schedule(failed, attempt, policy, can_bury) == words
+    assert describe_retry(failed, attempt, policy, can_bury) == words
     pauses = []
     for number in range(attempt, attempt + (4 if attempt == 1 else 1)):
         told = failed if number == attempt else Failed("no", failure)
@@ -394,7 +394,7 @@ def test_max_attempts_is_the_attempts_of_the_policy() -> None:
 
 def test_a_schedule_of_very_many_attempts_is_told_at_once() -> None:
     """Nothing is counted out for it."""
-    words = schedule(Failed("no"), 1, RetryPolicy(attempts=ATTEMPTS_MAX), True)
+    words = describe_retry(Failed("no"), 1, RetryPolicy(attempts=ATTEMPTS_MAX), True)
     assert "up to 120 s; buried after attempt 9223372036854775807" in words
 
 
@@ -413,7 +413,7 @@ def test_how_long_a_policy_lasts_is_the_sum_of_its_pauses(policy: RetryPolicy, a
 
 def test_an_outcome_says_why_it_was_no_success() -> None:
     """In the words of the failure or of the handler."""
-    assert [why(outcome) for outcome in (Failed("x"), DeadLetter("y"), WantsRetry(7.0))] == [
+    assert [reason_of(outcome) for outcome in (Failed("x"), DeadLetter("y"), WantsRetry(7.0))] == [
         "x",
         "y",
         "asked for another attempt",

@@ -30,8 +30,8 @@ from listeners.work.starter import (
     STARTER_GONE,
     SYSTEMD,
     VARIABLE,
-    Link,
-    Starter,
+    ScalerLink,
+    WorkerStatus,
     inherited,
     ticket,
 )
@@ -55,10 +55,10 @@ async def test_a_worker_stops_before_its_scaler_kills_it(
     grace: float, waits: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """However long its own grace: killed, it would end no command that it runs, and give no message back."""
-    link = Link()
+    link = ScalerLink()
     link.grace = 2.5
     monkeypatch.setattr(link, "join", lambda member: True)
-    monkeypatch.setattr(listeners.listener, "Starter", functools.partial(Starter, link=link))
+    monkeypatch.setattr(listeners.listener, "WorkerStatus", functools.partial(WorkerStatus, link=link))
     began, ended = asyncio.Event(), list[float]()
 
     async def handle(_: Message) -> None:
@@ -93,11 +93,11 @@ async def test_a_worker_says_how_it_stands_until_its_scaler_is_gone(
         scaler.setblocking(False)
         os.set_inheritable(ours.fileno(), True)
         monkeypatch.setenv(VARIABLE, ticket(ours.fileno(), 2.5))
-        link, held = Link(), [0, 0]
-        one = Starter(lambda: held[0], link)
+        link, held = ScalerLink(), [0, 0]
+        one = WorkerStatus(lambda: held[0], link)
         assert not os.get_inheritable(ours.detach())
         assert (signal.getsignal(STARTER_GONE) is stands) == (stands is signal.SIG_IGN)
-        other = Starter(lambda: held[1], link)
+        other = WorkerStatus(lambda: held[1], link)
         one.ready()
         with pytest.raises(BlockingIOError):
             scaler.recv(64)
@@ -143,7 +143,7 @@ def test_a_unit_without_the_socket_works_all_the_same(
     """It says so once; systemd will end it for it is never ready."""
     monkeypatch.setenv(VARIABLE, SYSTEMD)
     monkeypatch.setenv(NOTIFY, str(tmp_path / "nobody"))
-    Starter(lambda: 0, Link()).ready()
+    WorkerStatus(lambda: 0, ScalerLink()).ready()
     assert "systemd cannot be told" in caplog.text
 
 
@@ -169,8 +169,8 @@ def test_a_worker_of_another_queue_says_so(
         monkeypatch.setenv(VARIABLE, SYSTEMD)
         monkeypatch.setenv(NOTIFY, str(tmp_path / "notify"))
         monkeypatch.setenv(STARTED_FOR, "a/wanted")
-        link = Link()
-        Starter(lambda: 0, link, lambda: queues).ready()
+        link = ScalerLink()
+        WorkerStatus(lambda: 0, link, lambda: queues).ready()
         assert link._socket is not None
         link._socket.close()
     told = [record.getMessage() for record in caplog.records if "started for" in record.getMessage()]

@@ -29,7 +29,7 @@ from bridge.contract.wire import (
 from bridge.queues.base import Capabilities
 from bridge.queues.embedded.store import MemoryStore
 from listeners import PULL_ONLY, Listener, Message, collector
-from listeners.work.failures import AGAIN_S, Reach, Trouble
+from listeners.work.failures import AGAIN_S, ReceiveFailures, StoreReached
 from listeners.work.metrics_port import MetricsPort
 from tests.listeners.rig import QUEUE, Store, listening, raising
 from tests.support.command import COMMAND
@@ -202,26 +202,26 @@ async def test_a_port_that_is_taken_is_said() -> None:
 
 def test_a_store_that_has_answered_ends_no_worker() -> None:
     """Of whichever queue the answer was: its address is right, and what changed there may change back."""
-    reach = Reach()
-    one, other = Trouble(reach), Trouble(reach)
+    reach = StoreReached()
+    one, other = ReceiveFailures(reach), ReceiveFailures(reach)
     assert not one.answered()
     assert not other.ends(ConfigurationError("this user is not let in"))
 
 
 def test_the_bridge_hears_since_when_receives_fail() -> None:
     """From the first failure to the next answer, whether any of it was told or not."""
-    trouble = Trouble()
-    assert trouble.since is None
-    trouble.begins(5.0)
-    trouble.begins(7.0)
-    assert trouble.since == 5.0
-    assert trouble.failed(1000.0) == 1
-    assert trouble.failed(1000.0 + AGAIN_S - 0.1) == 0
-    assert trouble.answered()
-    assert trouble.since is None
-    assert not trouble.answered()
-    trouble.begins(9.0)
-    assert trouble.since == 9.0
+    failures = ReceiveFailures()
+    assert failures.since is None
+    failures.begins(5.0)
+    failures.begins(7.0)
+    assert failures.since == 5.0
+    assert failures.failed(1000.0) == 1
+    assert failures.failed(1000.0 + AGAIN_S - 0.1) == 0
+    assert failures.answered()
+    assert failures.since is None
+    assert not failures.answered()
+    failures.begins(9.0)
+    assert failures.since == 9.0
 
 
 @pytest.mark.parametrize(
@@ -235,4 +235,4 @@ def test_the_bridge_hears_since_when_receives_fail() -> None:
 )
 def test_only_what_cannot_mend_itself_ends_a_worker(error: Exception, ends: bool) -> None:
     """Tables may be made while workers run, and a store may come back; a client that is missing stays missing."""
-    assert Trouble().ends(error) is ends
+    assert ReceiveFailures().ends(error) is ends

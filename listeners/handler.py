@@ -202,7 +202,7 @@ def batch(function: F) -> F:
 
 
 def kind_of(handler: Callable[..., object]) -> Kind:
-    """Tell how ``handler`` is to be called. Raises `TypeError` for what cannot be called with one argument."""
+    """Return how ``handler`` is called. Raises `TypeError` for what cannot be called with one argument."""
     inner = called_with(handler, 1, "a handler", "it is given a message, or a list of messages")
     body = inner if inspect.isroutine(inner) else type(inner).__call__
     kind = Kind.PLAIN

@@ -229,8 +229,8 @@ class Listener(Generic[Payload]):
         self._outward = ListenerEvents(
             on_empty=on_queue_empty,
             on_work=on_work_detected,
-            say=lambda frame: None if self._sessions is None else self._sessions.send(frame),
-            heard_boot=self._heard_boot,
+            send=lambda frame: None if self._sessions is None else self._sessions.send(frame),
+            answered=self._on_boot,
             broke=self._broke,
             publisher=None if bridge is None else functools.partial(open_publisher, bridge, api_key),
             ready=lambda: None if self._starter is None else self._starter.ready(),
@@ -288,7 +288,7 @@ class Listener(Generic[Payload]):
         await self._life.ended()
 
     def signalled(self, count: int) -> None:
-        """Hear that so many signals told the process to stop: stop as `stop` does, from the second on at once."""
+        """Record that so many signals told the process to stop: stop as `stop` does, from the second on at once."""
         self._life.signalled(count, "stopping; a second signal stops at once")
 
     def state(self) -> ListenerFigures:
@@ -533,7 +533,7 @@ class Listener(Generic[Payload]):
         for ref in queues:
             self._dequeues[ref].controller.own = self._owns(ref, boot)
 
-    def _heard_boot(self, queue: str, boot: str | None) -> None:
+    def _on_boot(self, queue: str, boot: str | None) -> None:
         """Take the boot that an answer named: if it is the bridge's, its session's queues are its own: it should know.
 
         None is for an answer that gave the queue another fingerprint than the bridge was told: it is an engine's.

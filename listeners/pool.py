@@ -60,7 +60,7 @@ class Pool:
         logical: str | None = None,
         store: str | None = None,
     ) -> Place:
-        """Give a queue its place; ``granted`` is called when it is to look what it may take.
+        """Add a queue to the pool; ``granted`` is called when it is to look what it may take.
 
         ``stuck`` is called when other slots than before are held by calls that ran out of time (`Place.stuck`).
         ``logical`` is the queue that it is a partition of, ``store`` names who is silent for all its queues when it is
@@ -78,7 +78,7 @@ class Pool:
         return place
 
     def leave(self, place: Place) -> None:
-        """Take a queue's place away: what it used goes to the others. Twice is once."""
+        """Remove a queue from the pool: what it used goes to the others. Calling it twice changes nothing."""
         self._granted.pop(place, None)
         self._stuck.pop(place, None)
         hung = place.hung
@@ -96,7 +96,7 @@ class Pool:
         self._deal()
 
     def set_hung(self, place: Place, slots: int) -> None:
-        """Hear how many slots of a queue are held by calls that ran out of time."""
+        """Record how many slots of a queue are held by calls that ran out of time."""
         self._sharing.set_hung(place, slots)
         self._tell_stuck()
 

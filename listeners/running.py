@@ -72,7 +72,7 @@ def run(listener: Listener, *others: Listener, metrics: str | None = None, insec
 def lifespan(*parts: Part, **named: Part) -> Callable[[Any], AbstractAsyncContextManager[Any]]:
     """Return what has listeners run while a web application does: ``FastAPI(lifespan=lifespan(Listener(...)))``.
 
-    Starlette takes it likewise, and aiohttp in its ``cleanup_ctx``. A lifespan of your own enters it with
+    Starlette takes it too, and aiohttp in its ``cleanup_ctx``. A lifespan of your own enters it with
     ``async with lifespan(...)(app):``. A part is a `Listener`, or what is entered by ``async with`` (a store, a
     `Publisher`, a `Bridge`), or a function that makes one of them, as an application needs that starts more than once.
     All others are open before the first listener starts, and until the last one has stopped. What parts with a name
@@ -116,7 +116,7 @@ def lifespan(*parts: Part, **named: Part) -> Callable[[Any], AbstractAsyncContex
 
 
 def _makes(part: Any) -> bool:
-    """Say whether a part is a function (or a class) that makes one, and not one itself."""
+    """Return whether a part is a function (or a class) that makes one, and not one itself."""
     return callable(part) and not isinstance(part, AbstractAsyncContextManager)
 
 

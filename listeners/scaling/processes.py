@@ -132,7 +132,7 @@ class Processes:
         return 0 if self.coming else self.left(now)
 
     def backs_off(self, now: float) -> bool:
-        """Say whether nothing is started because something failed."""
+        """Return whether nothing is started because something failed."""
         return self.retry_at is not None and now < self.retry_at
 
     # Up -------------------------------------------------------------------------------------------------------------
@@ -164,31 +164,31 @@ class Processes:
         return count
 
     def began(self, now: float, ids: list[str]) -> None:
-        """Hear that the actuator has started these."""
+        """Record that the actuator has started these."""
         self.launching = max(0, self.launching - len(ids))
         self.tally["started"] += len(ids)
         for number in ids:
             self._all[number] = Process(now)
 
     def found(self, now: float, ids: list[str]) -> None:
-        """Hear of processes that run although nobody asked for them now, those of an earlier scaler; twice is once."""
+        """Record processes that an earlier scaler started; calling it twice changes nothing."""
         for number in ids:
             self._all.setdefault(number, Process(now))
 
     def refused(self, now: float, count: int, why: str) -> None:
-        """Hear that so many could not be started: nothing is kept of them but the back-off."""
+        """Record that so many could not be started: nothing is kept of them but the back-off."""
         self.launching = max(0, self.launching - count)
         self._failed(now, why)
 
     def became_ready(self, now: float, number: str) -> None:
-        """Hear that a process's listener has a session, or polls for want of a bridge (L9). Twice is once."""
+        """Record that a process's listener has a session or polls without a bridge (L9). May be called twice."""
         process = self._all.get(number)
         if process is not None and process.ready_at is None:
             process.ready_at = process.idle_since = now
             self.failure = None
 
     def busy_changed(self, now: float, number: str, *, busy: bool) -> None:
-        """Hear that a process holds messages, or holds none any more; it works, so it is ready by whatever way."""
+        """Record that a process holds messages, or holds none any more; it works, so it is ready by whatever way."""
         process = self._all.get(number)
         if process is None:
             return
@@ -245,11 +245,11 @@ class Processes:
         return max(0, self.ready - self.limits.minimum)
 
     def is_ready(self, number: str) -> bool:
-        """Say whether a process has been ready."""
+        """Return whether a process has been ready."""
         return number in self._all and self._all[number].ready_at is not None
 
     def ends(self, number: str) -> bool:
-        """Say whether a process was asked to end."""
+        """Return whether a process was asked to end."""
         return number in self._all and self._all[number].ending is not None
 
     def end(self, ids: list[str], why: str = "idle") -> None:
@@ -259,7 +259,7 @@ class Processes:
                 self._all[number].ending = why
 
     def ended(self, now: float, number: str, code: int | None, why: str) -> bool:
-        """Hear that a process has ended; say whether it failed: nobody asked for it, and it was not in order.
+        """Record that a process has ended; say whether it failed: nobody asked for it, and it was not in order.
 
         One that leaves by itself with exit code 0 after it was ready has done nothing wrong. But if that is soon and
         it took no message, the next would do the same, for ever and at once.

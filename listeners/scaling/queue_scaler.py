@@ -120,18 +120,18 @@ class QueueScaler:
         self._feed(self.rules.wake, frame.boot, frame.gen, frame.reason, frame.size, frame.workers)
 
     def welcomed(self, boot: str, gen: int) -> None:
-        """Hear that a session stands."""
+        """Record that a session stands."""
         if self._boot not in (None, boot):
             self._told_before = self.rules.processes.tally.copy()
         self._boot = boot
         self._feed(self.rules.welcomed, boot, gen)
 
     def lost(self) -> None:
-        """Hear that there is no living bridge (L9)."""
+        """Record that there is no living bridge (L9)."""
         self._feed(self.rules.lost)
 
     def on_empty_receive(self, at: float) -> None:
-        """Hear that the queue was covered at ``at`` (L10)."""
+        """Record that the queue was covered at ``at`` (L10)."""
         self._feed(self.rules.on_empty_receive, at)
 
     def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
@@ -163,7 +163,7 @@ class QueueScaler:
         return msgspec.structs.replace(beat, processes=told, depth=depth)
 
     def report_bytes(self) -> int:
-        """Say that there is nothing beside the levels."""
+        """Return 0: there is nothing beside the levels."""
         return 0
 
     def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
@@ -179,7 +179,7 @@ class QueueScaler:
         """Say that no handler runs here."""
 
     def receiving(self) -> bool:
-        """Say whether messages are being counted."""
+        """Return whether messages are being counted."""
         return bool(self.rules.controller.receives)
 
     def leases(self, now: float, most: int) -> list[int]:
@@ -189,24 +189,24 @@ class QueueScaler:
     # What processes tell --------------------------------------------------------------------------------------------
 
     def found(self, ids: list[str]) -> None:
-        """Hear of workers that run although nobody asked for them now."""
+        """Record workers that run already."""
         if ids:
             plural = "1 worker runs" if len(ids) == 1 else f"{len(ids)} workers run"
             log.info("%s: %s already: %s: %s", self.queue, plural, ", ".join(ids), self._actuator)
             self._feed(self.rules.found, ids)
 
     def ready(self, number: str) -> None:
-        """Hear that a worker's listener has its session."""
+        """Record that a worker's listener has its session."""
         if self._knows(number, lambda: self.ready(number)):
             self._feed(self.rules.ready, number)
 
     def busy_changed(self, number: str, *, busy: bool) -> None:
-        """Hear that a worker holds messages, or none any more."""
+        """Record that a worker holds messages, or none any more."""
         if self._knows(number, lambda: self.busy_changed(number, busy=busy)):
             self._feed(self.rules.busy_changed, number, busy=busy)
 
     def ended(self, number: str, code: int | None, why: str) -> None:
-        """Hear that a worker has ended."""
+        """Record that a worker has ended."""
         if not self._knows(number, lambda: self.ended(number, code, why)):
             return
         asked, began = self._reasons.pop(number, None), self._began.pop(number, None)
@@ -249,13 +249,13 @@ class QueueScaler:
             self._feed(self.rules.pull_only)
 
     def stop(self) -> None:
-        """Start nothing more, hand the debt back and end all processes (L12). Twice is once."""
+        """Start nothing more, hand the debt back and end all processes (L12). Calling it twice changes nothing."""
         if not self._stopping:
             self._stopping = True
             self._feed(self.rules.stop)
 
     async def finish(self) -> None:
-        """Let go of counts and timer, once the actuator has closed."""
+        """Release counts and timer, once the actuator has closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -391,7 +391,7 @@ class QueueScaler:
             self._cannot_count(str(error) or "no answer in time")
             return None
         except Exception as error:
-            log.exception("%s: a count broke", self.queue)
+            log.exception("%s: unexpected error while counting", self.queue)
             self._cannot_count(str(error) or type(error).__name__)
             return None
         # Of queues behind a bridge it is known after the first answer.
@@ -416,7 +416,7 @@ class QueueScaler:
         count = self._uncounted.failed(self._loop.time())
         if count:
             log.warning(
-                "%s: the store cannot be counted (%d times since this was last said): %s. No worker is ended for it, "
+                "%s: the store cannot be counted (%d times since the last report): %s. No worker is ended for it, "
                 "and one at least is started while there may be work; it is repeated by itself",
                 self.queue,
                 count,
@@ -443,7 +443,7 @@ class QueueScaler:
         self._launched(ids)
 
     def _launched(self, ids: list[str]) -> None:
-        """Take note of those that run, and of what was heard of them meanwhile."""
+        """Record those that run, and of what was heard of them meanwhile."""
         self._began.update(dict.fromkeys(ids, self._loop.time()))
         self._feed(self.rules.began, ids)
         early, self._early = self._early, []

@@ -170,7 +170,7 @@ class ScaledQueue:
         return self._after(now, self.controller.welcomed(now, boot, gen))
 
     def lost(self, now: float) -> list[Step]:
-        """Do without a bridge: count by a back-off (L9)."""
+        """Handle the loss of the bridge: count by a back-off (L9)."""
         self._workers = self._waits = self._due_at = None
         return self._after(now, self.controller.lost(now))
 
@@ -182,7 +182,7 @@ class ScaledQueue:
         return self._after(now, [])
 
     def on_empty_receive(self, now: float, at: float) -> list[Step]:
-        """Hear that somebody's receive, begun at ``at`` or later, found the queue empty (L10)."""
+        """Record that somebody's receive, begun at ``at`` or later, found the queue empty (L10)."""
         self._covered_at = at if self._covered_at is None else max(self._covered_at, at)
         self.controller.on_empty_receive(at)
         return self._after(now, [])
@@ -312,7 +312,7 @@ class ScaledQueue:
         return max(0, self._workers - self.processes.ready)
 
     def held(self, now: float) -> str | None:
-        """Say in a word why no more are started now: `Processes.held` of the wire."""
+        """Return, in one word, why no more are started now: `Processes.held` of the wire."""
         processes = self.processes
         reasons = {
             "stopping": self._stopping,
@@ -331,34 +331,34 @@ class ScaledQueue:
     # Processes ------------------------------------------------------------------------------------------------------
 
     def began(self, now: float, ids: list[str]) -> list[Step]:
-        """Hear that the actuator has started these."""
+        """Record that the actuator has started these."""
         self.processes.began(now, ids)
         return self._after(now, [])
 
     def found(self, now: float, ids: list[str]) -> list[Step]:
-        """Hear of processes that run already: they are scaled like those that were asked for."""
+        """Record processes that run already; they are scaled like those that were asked for."""
         self.processes.found(now, ids)
         return self._after(now, [])
 
     def refused(self, now: float, count: int, why: str) -> list[Step]:
-        """Hear that so many could not be started."""
+        """Record that so many could not be started."""
         self.processes.refused(now, count, why)
         return self._after(now, [])
 
     def ready(self, now: float, number: str) -> list[Step]:
-        """Hear that a process's listener has its session."""
+        """Record that a process's listener has its session."""
         self.processes.became_ready(now, number)
         return self._after(now, [])
 
     def busy_changed(self, now: float, number: str, *, busy: bool) -> list[Step]:
-        """Hear that a process holds messages, or none any more."""
+        """Record that a process holds messages, or none any more."""
         self.processes.busy_changed(now, number, busy=busy)
         if busy:
             self._quiet_since = None
         return self._after(now, [])
 
     def ended(self, now: float, number: str, code: int | None, why: str) -> list[Step]:
-        """Hear that a process has ended."""
+        """Record that a process has ended."""
         self.processes.ended(now, number, code, why)
         return self._after(now, [])
 
@@ -391,7 +391,7 @@ class ScaledQueue:
     def _may_add(self, now: float) -> bool:
         """Whether to count for a wake that came without room: while some are coming, and more are allowed (Z5).
 
-        Otherwise there is a back-off, or the maximum runs; the look that is owed begins when there is room again.
+        Otherwise there is a back-off, or the maximum runs; the pending check begins when there is room again.
         """
         processes = self.processes
         return self._heard_more and not self._auditing and processes.coming > 0 and processes.left(now) > 0

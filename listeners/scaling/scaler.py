@@ -143,7 +143,7 @@ class Scaler:
         await self._life.ended()
 
     def signalled(self, count: int) -> None:
-        """Hear that so many signals told the process to stop: stop as `stop` does, from the second on at once."""
+        """Record that so many signals told the process to stop: stop as `stop` does, from the second on at once."""
         goes_on = self._actuator.outlives
         self._life.signalled(
             count, "stopping; its workers go on" if goes_on else "stopping its workers; a second signal kills them"

@@ -1,7 +1,7 @@
 """Sessions over a broker, listener half: the worker reaches the broker that it already has, and no bridge directly.
 
-A link is one connection to the broker. It says hello until somebody says welcome, numbers what it sends, drops what
-was overtaken on its way here, and listens to one bridge: the one whose welcome came first.
+A link is one connection to the broker. It repeats its hello until a bridge sends welcome, numbers its frames, drops
+frames that were overtaken, and listens to one bridge: the one whose welcome came first.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from listeners.session.channel import Link
 log = logging.getLogger("queuebell.listener")
 
 HELLO_EVERY_S: Final = 2.0
-"""A: how often hello is said until a welcome comes (S2)."""
+"""A: how often hello is repeated until a welcome comes (S2)."""
 DOUBT_S: Final = 0.5
-"""How long our bridge may take to prove itself after another one says that we are not its own."""
+"""How long this session's bridge may take to prove itself after another one reports an unknown session."""
 CONNECT_WITHIN_S: Final = 5.0
 CLOSE_WITHIN_S: Final = 2.5
 FRAMES_MAX: Final = 10_000
@@ -97,7 +97,7 @@ class BrokeredLink:
                 self._greet(frame)
             return
         if self._boot is None and not isinstance(frame, Bye):
-            # Between two bridges: the next one counts its generations anew, and would take ours for its own (I3).
+            # Between two bridges: the next one has its own generations, and would misread these (I3).
             return
         if isinstance(frame, ListenerHeartbeat):
             if self._beaten_at <= self._heard_at:
@@ -121,9 +121,9 @@ class BrokeredLink:
         return self._frames.popleft()
 
     async def close(self) -> None:
-        """Let what was sent reach the broker and leave it in order, so that no last will is published.
+        """Flush what was sent and leave the broker in order, so that it publishes no last will.
 
-        A session that no `bye` ended ends as that of a closed WebSocket: the will is said by ourselves.
+        A session that no `bye` ended ends like that of a closed WebSocket: the link publishes the will itself.
         """
         if self._sent and not self._parting:
             self._parting = True
@@ -186,12 +186,12 @@ class BrokeredLink:
     # -- down --------------------------------------------------------------------------------------------------------
 
     def hear(self, incoming: Incoming) -> None:
-        """Take what came on our topic; what is not meant for this session is dropped."""
+        """Handle a message on this session's topic; drop what is not meant for it."""
         try:
             stamp = read_stamp(incoming.payload)
             frame = decode_down(incoming.payload)
         except BadInput as error:
-            log.warning("a frame of the bridge cannot be read: %s", error)
+            log.warning("the bridge sent a frame that cannot be read: %s", error)
             return
         if frame is None or self._lost is not None or stamp.instance not in (None, self._instance):
             return
@@ -200,18 +200,18 @@ class BrokeredLink:
         if not self._is_ours(frame, stamp):
             return
         if stamp.seq is not None and self._boot is not None:
-            # Between two bridges there is no order: the next one's numbers begin anew.
+            # Between two bridges there is no order: the next one has its own numbers.
             if stamp.seq <= self._heard:
                 return
             self._heard = stamp.seq
         self._heard_at = self._loop.time()
         self._take(frame)
         if isinstance(frame, ErrorFrame) and frame.code in _NOT_ALLOWED and self._met and self._boot is None:
-            # Back from a restart, say, it wants us no more: begun anew, that is heard as what it is.
+            # After a restart, for example, the bridge rejects this worker: only a new link reports that as a rejection.
             self._end(frame.message)
 
     def _is_ours(self, frame: DownFrame, stamp: Stamp) -> bool:
-        """Say whether a frame is of our bridge; the first to say welcome becomes it."""
+        """Return whether a frame is from this session's bridge: the first that sent a welcome."""
         if self._boot is None:
             if isinstance(frame, Welcome):
                 self._boot, self._heard, self._met = frame.boot, 0, True
@@ -231,7 +231,7 @@ class BrokeredLink:
             self._end("the bridge ended the session")
             return
         elif isinstance(frame, ErrorFrame) and frame.code == "unknown_session":
-            # Whoever answers the hello that now follows is our bridge.
+            # The bridge that answers the hello which now follows takes the session.
             self._boot = None
         if len(self._frames) < FRAMES_MAX:
             self._frames.append(frame)
@@ -246,7 +246,9 @@ class BrokeredLink:
         self._doubt_timer = None
         if self._lost is None and self._boot is not None and self._beaten_at > self._heard_at:
             self._boot = None
-            self._frames.append(ErrorFrame("unknown_session", "our bridge does not answer, and another one is there"))
+            self._frames.append(
+                ErrorFrame("unknown_session", "the bridge of this session does not answer, and another one does")
+            )
             self._something.set()
 
 
@@ -255,7 +257,7 @@ class BrokeredChannel:
 
     Raises `ConfigurationError` for a URL that is none. ``name`` is what the broker shows of the connection; ``make``
     gives a connection to it each time, where it is not to be opened by its address. ``api_key`` is for a bridge that
-    asks for one: each hello carries it, and only where nobody on the way to the broker can read it.
+    asks for one: each hello carries it, and only over a way to the broker that others cannot read.
     """
 
     def __init__(
@@ -278,14 +280,14 @@ class BrokeredChannel:
         self._credential = credential if credential else None
         self._ticket = secrets.token_hex(16) if credential else None
         if self._ticket is not None:
-            # A name that others may hear, and nobody else can prove.
+            # An instance that others may read, and only this worker can prove.
             self._instance = instance_of(self._ticket)
 
     def __str__(self) -> str:
         return self._address
 
     async def connect(self) -> Link:
-        """Connect, and hear what is meant for us before anybody can say it. Raises `ChannelLost`."""
+        """Connect, and subscribe before a bridge can answer. Raises `ChannelLost`."""
         connection, self._connections = self._connections, self._connections + 1
         up: Topic = (self._prefix, "session", self._instance, "up")
         will = encode_will(self._instance, connection, ticket=self._ticket)
@@ -319,4 +321,4 @@ async def _close(broker: Broker) -> None:
         async with asyncio.timeout(CLOSE_WITHIN_S):
             await broker.close()
     except TimeoutError:
-        log.warning("the connection to the broker would not close and was left")
+        log.warning("the connection to the broker did not close in time and was abandoned")

@@ -17,11 +17,11 @@ class Link(Protocol):
     """One session's transport, open until it breaks."""
 
     def send(self, frame: UpFrame) -> None:
-        """Put one frame on its way, in order. Never blocks and never raises: a break shows in `receive`."""
+        """Send one frame, in order. Never blocks and never raises: a break shows in `receive`."""
         ...
 
     def hand_over(self, hear: Callable[[Wake], None]) -> None:
-        """Have wakes from now on handed over as they are read, where that spares a turn of the loop."""
+        """Pass wakes on from now on as they are read, where that spares a turn of the loop."""
         ...
 
     async def receive(self) -> DownFrame:
@@ -41,7 +41,7 @@ class Channel(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything; may be called twice."""
+        """Release everything; may be called twice."""
         ...
 
 
@@ -68,7 +68,7 @@ class LocalChannel:
         return cast(Link, await link if inspect.isawaitable(link) else link)
 
     async def close(self) -> None:
-        """Let go of the channel; the bridge lives on."""
+        """Release the channel; the bridge lives on."""
         closing: object = self._channel.close()
         if inspect.isawaitable(closing):
             await closing

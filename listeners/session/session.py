@@ -53,14 +53,14 @@ ENDS_WITHIN_S: Final = 2.0
 """What a link gets to end once its bridge is held to be dead."""
 REFUSED_FIRST_S: Final = 1.0
 REFUSED_CAP_S: Final = 30.0
-"""Whoever is refused asks again up to so many seconds later: it polls meanwhile, and only people can mend it."""
+"""Longest pause before a rejected worker asks again: it polls meanwhile, and only people can fix the cause."""
 LEASES_MAX = 1000
 """Lease ends in one frame, all queues together: a frame is 64 KiB at most, and the levels need most of it."""
 
 FRAME_EXTRA_BYTES: Final = 128
 """What a channel adds to a frame: instance and number."""
 RUNNING_BYTES: Final = 2048
-"""What telling of one queue's longest handler takes at most: a name, a message's id, and its figures."""
+"""The most bytes of one queue's longest handler: a name, a message's id, and its figures."""
 TROUBLE_BYTES_MIN: Final = len('"hung":1')
 """What leaving out one queue's failures saves at least."""
 _DEFAULT: Final = Periods()
@@ -106,12 +106,12 @@ class Session:
         self._draw = draw
         self._store = store
         self._why = "it has not answered yet"
-        """What was last heard of why there is no session."""
+        """Why there is no session."""
         self._refused = False
-        # How long the bridge asked us to stay away when it refused us.
+        # The bridge's ``retry_after_s`` of the last rejection.
         self._asked_s = 0.0
         self._refusing = False
-        """Whether what we heard of the bridge last is that it refuses us: it lives."""
+        """Whether the bridge's last answer was a rejection: it lives."""
         self._refusals = RepeatedFailure()
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(self._loop.time())
@@ -134,7 +134,7 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether a welcome was heard and the session has not ended since."""
+        """Whether a welcome came and the session has not ended since."""
         return self._liveness.welcomed
 
     @property
@@ -144,17 +144,17 @@ class Session:
 
     @property
     def bridge(self) -> str | None:
-        """Which of them the session is with; None while none stands."""
+        """The bridge that serves the session; None while none is open."""
         return self._was_at if self.is_open else None
 
     def send(self, frame: UpFrame) -> None:
-        """Put a frame on its way, or drop it while no session stands."""
+        """Send a frame, or drop it while no session is open."""
         if self._link is not None and self._liveness.welcomed:
             with swallowing("sending a frame to the bridge"):
                 self._link.send(frame)
 
     def hello(self) -> None:
-        """Say what this listener listens to, again: what is subscribed or accepted has changed."""
+        """Send another hello: what is subscribed or accepted has changed."""
         if self._link is not None and self._liveness.welcomed:
             with swallowing("sending a frame to the bridge"):
                 self._send_hello(self._link)
@@ -196,24 +196,24 @@ class Session:
                 self._timer = None
 
     async def end(self) -> None:
-        """Say `bye` with the leases left, and wait a second at most for the bridge to confirm it (L12)."""
+        """Send `bye` with the leases left, and wait a second at most for the bridge to confirm it (L12)."""
         link = self._link
         if link is None or not self._liveness.welcomed:
             return
         now = self._loop.time()
-        owing = sum(port.report_bytes() > 0 for port in self._ports.values())
-        while owing > 0:  # once each: what the last seconds came to, nobody would ever tell
-            owing -= max(1, self._beat(now, int(now * 1000)))
+        pending = sum(port.report_bytes() > 0 for port in self._ports.values())
+        while pending > 0:  # once each: nothing else reports the counts of the last seconds
+            pending -= max(1, self._beat(now, int(now * 1000)))
         self._left = self._loop.create_future()
         self.send(Bye(self._leases(now)))
         try:
             async with asyncio.timeout(BYE_WITHIN_S):
                 await self._left
         except TimeoutError:
-            log.debug("%s: the bridge did not confirm our leave", self._label)
+            log.debug("%s: the bridge did not confirm the leave", self._label)
 
     async def close(self) -> None:
-        """Let go of links and channel."""
+        """Release links and channel."""
         if self._closing:
             await asyncio.wait(self._closing)
         await self._channel.close()
@@ -221,7 +221,7 @@ class Session:
     # One link ----------------------------------------------------------------------------------------------------
 
     async def _serve(self, link: Link) -> bool:
-        """Listen on one link until it breaks; say whether a session stood on it."""
+        """Serve one link until it breaks; return whether it carried a session."""
         self._link, self._at = link, self.where if type(link).__str__ is object.__str__ else str(link)
         stood = self._refused = False
         try:
@@ -241,7 +241,7 @@ class Session:
                     elif isinstance(frame, ErrorFrame):
                         self._refuse(frame)
         except (ChannelLost, BadInput) as error:
-            # That it is refused has been said, and that it left by itself nobody need know.
+            # A rejection was logged already, and a leave of its own needs no line.
             level = logging.INFO if self._left is None and not self._refused else logging.DEBUG
             self._why = str(error)
             log.log(level, "%s: the session with the bridge at %s ended: %s", self._label, self._at, error)
@@ -249,11 +249,11 @@ class Session:
             if not isinstance(error, TimeoutError):
                 self._why = f"the session raised {type(error).__name__}"
                 swallow("a session with the bridge", error)
-            # Over a broker nobody closes the link of a session that is refused, for another bridge may let it in.
+            # Over a broker the link of a rejected session stays open, because another bridge may accept it.
             elif not (self._refused or stood):
                 self._refusing = False
-                self._why = "it did not say welcome"
-                log.info("%s: the bridge did not say welcome", self._label)
+                self._why = "it sent no welcome"
+                log.info("%s: the bridge sent no welcome", self._label)
         finally:
             self._link = self._patience = None
             self._liveness.lost(self._loop.time())
@@ -264,7 +264,7 @@ class Session:
         return stood
 
     def _refuse(self, frame: ErrorFrame) -> None:
-        """Say once a minute at most that the bridge wants no session with us, and what would help."""
+        """Log a rejection, once a minute at most, with what would help."""
         self._refused = self._refusing = True
         self._asked_s = min(frame.retry_after_s or 0, REFUSED_CAP_S)
         count = self._refusals.failed(self._loop.time())
@@ -291,7 +291,7 @@ class Session:
     def _welcome(self, frame: Welcome) -> None:
         now = self._loop.time()
         was_degraded = self._liveness.degraded
-        # Over a broker another bridge answers on the same link: a successor, which has echoed nothing yet.
+        # Over a broker a successor answers on the same link, and has echoed nothing yet.
         if not self._liveness.welcomed or frame.boot != self.boot:
             self._liveness.welcome(now, frame.heartbeat_ms / 1000)
         self._refusing, self._why = False, "it is silent"
@@ -301,9 +301,7 @@ class Session:
         elif was_degraded:
             log.warning("%s: the bridge is back", self._label)
         if self._was_at not in ("", self._at):
-            log.warning(
-                "%s: is with the bridge at %s now, no more with the one at %s", self._label, self._at, self._was_at
-            )
+            log.warning("%s: moved to the bridge at %s from the one at %s", self._label, self._at, self._was_at)
         self._was_at = self._at
         self._welcomed(frame.boot)
         covered = last_empty_receives(frame, self._hello_at)
@@ -348,10 +346,10 @@ class Session:
                 log.error("%s: the bridge reports: %s (%s)", self._label, frame.message, frame.code)
 
     def _leave(self) -> None:
-        """Leave a bridge that stops, and say what is left (C7): then it need not look for what we might hold (B8).
+        """Leave a bridge that stops, and report the leases left (C7), so that it need not check for them (B8).
 
-        What a receive in flight brings cannot be said: such a session is ended by the bridge. Raises `ChannelLost`, so
-        that a wake which is on its way starts nothing after this.
+        A receive in flight has no known result: the bridge ends such a session. Raises `ChannelLost`, so that a wake
+        on its way starts nothing after this.
         """
         if self._link is not None and not any(port.receiving() for port in self._ports.values()):
             self._link.send(Bye(self._leases(self._loop.time())))
@@ -405,7 +403,7 @@ class Session:
             if self._link is not None:
                 self._close(self._link)
                 if self._patience is not None and not self._patience.expired():
-                    # Whatever becomes of that: a link that cannot be closed keeps nobody from the next one.
+                    # A link that cannot be closed must not hold up the next one.
                     self._patience.reschedule(now + ENDS_WITHIN_S)
             for port in self._ports.values():
                 with swallowing(QUEUE):
@@ -417,13 +415,13 @@ class Session:
         self._arm()
 
     def _beat(self, now: float, stamp: int) -> int:
-        """Send a heartbeat, and return of how many queues it tells more than the levels."""
+        """Send a heartbeat, and return how many queues it reports more of than the levels."""
         beats = {queue: port.beat(now) for queue, port in self._ports.items()}
         frame = ListenerHeartbeat(stamp, beats, self._leases(now))
         self._fit_failures(frame)
-        told = self._add_reports(frame)
+        reported = self._add_reports(frame)
         self.send(self._with_running(frame, now))
-        return told
+        return reported
 
     def _fit_failures(self, frame: ListenerHeartbeat) -> None:
         """Leave out which queues are in failures where not all fit: a frame that is too large would end the session."""
@@ -437,18 +435,17 @@ class Session:
             frame.queues[queue] = msgspec.structs.replace(frame.queues[queue], failing_ms=None, hung=0, starved=None)
 
     def _add_reports(self, frame: ListenerHeartbeat) -> int:
-        """Add what else is to be told, of as many queues as there is room for, and return of how many.
+        """Add the reports of as many queues as fit, and return their number.
 
-        The next heartbeat goes on from there. One that is larger than all the room is passed over: of a `Listener`
-        none is, for it has no more queues than leave room.
+        The next heartbeat goes on from there. A report larger than all the room is skipped; a `Listener` has none.
         """
         turn = [*self._ports][self._report_from :] + [*self._ports][: self._report_from]
-        owing = [(queue, size) for queue in turn if (size := self._ports[queue].report_bytes())]
-        if not owing:
+        pending = [(queue, size) for queue in turn if (size := self._ports[queue].report_bytes())]
+        if not pending:
             return 0
         free = room = FRAME_BYTES_MAX - FRAME_EXTRA_BYTES - len(encode_frame(frame))
-        told = 0
-        for queue, size in owing:
+        reported = 0
+        for queue, size in pending:
             if size > free:
                 continue
             if size > room:
@@ -456,18 +453,20 @@ class Session:
                 break
             frame.queues[queue] = self._ports[queue].report(frame.stamp, frame.queues[queue])
             room -= size
-            told += 1
-        return told
+            reported += 1
+        return reported
 
     def _with_running(self, frame: ListenerHeartbeat, now: float) -> ListenerHeartbeat:
         """Add the handlers that have run longest, of as many queues as there is room for."""
-        told = {queue: running for queue, port in self._ports.items() if (running := port.running(now)) is not None}
-        longest = sorted((queue for queue in told if told[queue].ms >= RUNNING_MS), key=lambda each: -told[each].ms)
+        running = {queue: each for queue, port in self._ports.items() if (each := port.running(now)) is not None}
+        longest = sorted(
+            (queue for queue in running if running[queue].ms >= RUNNING_MS), key=lambda each: -running[each].ms
+        )
         if not longest:
             return frame
         room = (FRAME_BYTES_MAX - FRAME_EXTRA_BYTES - len(encode_frame(frame))) // RUNNING_BYTES
         most = max(0, min(RUNNING_MAX, room))
-        return msgspec.structs.replace(frame, running={queue: told[queue] for queue in longest[:most]})
+        return msgspec.structs.replace(frame, running={queue: running[queue] for queue in longest[:most]})
 
     def _close(self, link: Link) -> None:
         task = self._loop.create_task(_closed(link), name="close-session")
@@ -486,14 +485,14 @@ async def _closed(link: Link) -> None:
 
 
 def periods_of(state: WelcomedQueue, sweep_ms: int) -> Periods:
-    """Return the numbers of one queue of a welcome; what it does not say is the session's, or the protocol's."""
-    said = {
+    """Return the numbers of one queue of a welcome, with those of the session or the protocol as defaults."""
+    given = {
         "sweep_s": sweep_ms if state.sweep_ms is None else state.sweep_ms,
         "slack_s": state.slack_ms,
         "spread_s": state.spread_ms,
         "store_call_s": state.store_call_ms,
     }
-    return Periods(**{name: ms / 1000 for name, ms in said.items() if ms is not None})
+    return Periods(**{name: ms / 1000 for name, ms in given.items() if ms is not None})
 
 
 SUBSCRIPTION_BYTES: Final = 260
@@ -534,20 +533,20 @@ class Sessions:
 
     @property
     def first(self) -> Session:
-        """The one that people are told of."""
+        """The session that logs and figures show."""
         return self._all[0]
 
     @property
     def is_open(self) -> bool:
-        """Whether every session stands."""
+        """Whether every session is open."""
         return all(session.is_open for session in self._all)
 
     def send(self, frame: Report) -> None:
-        """Put a frame on its way by its queue's session, or drop it while that one does not stand."""
+        """Send a frame by its queue's session, or drop it while that one does not stand."""
         self._of[frame.queue][0].send(frame)
 
     def hello(self) -> None:
-        """Say what this listener listens to, again."""
+        """Send another hello in each."""
         for session in self._all:
             session.hello()
 
@@ -567,11 +566,11 @@ class Sessions:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def end(self) -> None:
-        """Say `bye` in each, and wait a second at most for the bridge to confirm it (L12)."""
+        """Send `bye` in each, and wait a second at most for the bridge to confirm it (L12)."""
         await asyncio.gather(*(session.end() for session in self._all))
 
     async def close(self) -> None:
-        """Let go of links and channels."""
+        """Release links and channels."""
         await asyncio.gather(*(session.close() for session in self._all))
 
 
@@ -583,23 +582,23 @@ class Port(Protocol):
         ...
 
     def wake(self, frame: Wake) -> None:
-        """Take the bridge's wake. Raises `ValueError` for one that cannot be read."""
+        """Handle the bridge's wake. Raises `ValueError` for one that cannot be read."""
         ...
 
     def welcomed(self, boot: str, gen: int) -> None:
-        """Hear that a session stands."""
+        """Handle a new session."""
         ...
 
     def lost(self) -> None:
-        """Hear that there is no living bridge (L9)."""
+        """Handle the loss of the bridge (L9)."""
         ...
 
     def on_empty_receive(self, at: float) -> None:
-        """Hear that the queue was covered at ``at`` (L10)."""
+        """Record that the queue was covered at ``at`` (L10)."""
         ...
 
     def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
-        """Hear of the bridge's numbers for this queue and of its sessions."""
+        """Apply the bridge's numbers for this queue, and the number of its sessions."""
         ...
 
     def beat(self, now: float) -> QueueBeat:
@@ -607,15 +606,15 @@ class Port(Protocol):
         ...
 
     def report_bytes(self) -> int:
-        """Return how many bytes it takes at most to tell what the bridge has not heard of beside the levels."""
+        """Return how many bytes its unacknowledged report takes at most, 0 without one."""
         ...
 
     def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
-        """Return ``beat`` with what is owed."""
+        """Return ``beat`` with the report."""
         ...
 
     def echoed(self, stamp: int, told: LastEmptyReceive) -> None:
-        """Hear that the bridge has the heartbeat of this stamp, and what it answers of this queue."""
+        """Record that the bridge has the heartbeat of this stamp, and what it answers of this queue."""
         ...
 
     def running(self, now: float) -> Running | None:
@@ -623,7 +622,7 @@ class Port(Protocol):
         ...
 
     def receiving(self) -> bool:
-        """Say whether a receive is in flight: what it brings nobody knows yet."""
+        """Return whether a receive is in flight."""
         ...
 
     def leases(self, now: float, most: int) -> list[int]:
@@ -654,24 +653,24 @@ class Liveness:
 
     @property
     def welcomed(self) -> bool:
-        """Whether a session stands."""
+        """Whether a session is open."""
         return self._welcomed_at is not None
 
     def welcome(self, now: float, heartbeat_s: float) -> None:
-        """Take a welcome: the session stands, and the first heartbeat is due at once."""
+        """Record a welcome: the first heartbeat is due immediately."""
         self.beat_s = self._told_s = heartbeat_s
         self.degraded = False
         self._looking_since = None
         self._welcomed_at = self._alive_at = self._beat_at = now
 
     def fleet(self, now: float, sessions: int) -> None:
-        """Hear how many sessions the bridge has: H grows and shrinks with them, also after the welcome."""
+        """Record how many sessions the bridge has: H grows and shrinks with them, also after the welcome."""
         self.beat_s = max(self._told_s, SECONDS_PER_SESSION * sessions)
-        # The bridge waits for as long as it told us last: a beat that was due later comes earlier now.
+        # The bridge waits as long as its last number asks: a beat that was due later comes earlier now.
         self._beat_at = min(self._beat_at, now + self.beat_s)
 
     def lost(self, now: float) -> None:
-        """Take the end of a session."""
+        """Record the end of a session."""
         self._welcomed_at = None
         if self._looking_since is None:
             self._looking_since = now
@@ -684,9 +683,9 @@ class Liveness:
         return int(now * 1000)
 
     def echoed(self, now: float, stamp: int, since_ms: int) -> float | None:
-        """Take the echo of an own heartbeat: return the earliest moment it can have been sent, or None if it is absurd.
+        """Record the echo of a heartbeat; return the earliest time it can have been sent, None if it is invalid.
 
-        Only an echo of this session counts: a bridge that talks but does not hear us is no bridge.
+        Only an echo of this session counts: a bridge that sends but does not receive is useless.
         """
         sent = stamp / 1000 + since_ms / 1000
         if self._welcomed_at is None or stamp < int(self._welcomed_at * 1000) or sent > now + 0.001:
@@ -696,7 +695,7 @@ class Liveness:
         return sent
 
     def dead(self, now: float) -> bool:
-        """Say once per case that the bridge is gone: close the session if there is one, and poll."""
+        """Return True once per case when the bridge is gone: close the session if there is one, and poll."""
         if self._welcomed_at is not None:
             if now < self._alive_at + DEAD_AFTER_BEATS * self.beat_s:
                 return False

@@ -1,6 +1,6 @@
 """Sessions over the wire to a bridge: ``GET {bridge}/v1/sessions``, subprotocol ``queuebell.v2``, JSON text frames.
 
-Of several equal bridges with one at a time: the first that lets a session in, and the next when that has ended.
+Of several equal bridges it uses one at a time: the first that accepts a session, and the next when that has ended.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _NOT_ALLOWED = {
 _CODES = {401: "unauthenticated", 403: "forbidden", 421: "unknown_host"}
 _described = re.compile(r'error_description="([ !#-\[\]-~]{1,500})"').search
 _BETWEEN = (408, 429, 500, 502, 503, 504)
-"""What a proxy says for a bridge that is away or busy."""
+"""What a proxy answers for a bridge that is away or busy."""
 
 
 class WebSocketLink:
-    """One session. ``where`` is its bridge; ``gone`` hears once that whoever wants a session needs another one."""
+    """One session. ``where`` is its bridge; ``gone`` is called once, when a new session needs another link."""
 
     def __init__(self, where: str, gone: Callable[[], object]) -> None:
         self.wire: Wire | None = None
@@ -49,12 +49,12 @@ class WebSocketLink:
         return self._where
 
     def send(self, frame: UpFrame) -> None:
-        """Put one frame on its way; after a break it is dropped."""
+        """Send one frame; after a break it is dropped."""
         if self.wire is not None and self._ended is None:
             self.wire.send(frame)
 
     def hand_over(self, hear: Callable[[Wake], None]) -> None:
-        """Have wakes handed over as they are read."""
+        """Pass wakes to ``hear`` as they are read."""
         self._hear_wake = hear
 
     def on_frame(self, frame: DownFrame) -> None:
@@ -115,10 +115,10 @@ class WebSocketChannel:
     async def connect(self) -> Link:
         """Open a session. Raises `ChannelLost` when none can be made within 5 s, or not with a bridge.
 
-        Several are tried in turn, 2 s each. The one that refuses us is told of, and the next one tried the next time.
+        Several are tried in turn, 2 s each. A rejection ends the round, and the next round starts at the next bridge.
         """
         loop = asyncio.get_running_loop()
-        told: list[str] = []
+        reasons: list[str] = []
         refused = ""
         for where in self._failover.round(loop.time()):
             outcome, retry_after = Outcome.UNKNOWN, None
@@ -129,9 +129,9 @@ class WebSocketChannel:
                 outcome = Outcome.REFUSED if _refuses(error) else Outcome.NOT_DONE
                 refused = _CODES.get(error.status, "") if outcome is Outcome.REFUSED else refused
                 retry_after = retry_after_s(error.headers.get("retry-after"))
-                told.append(_unwelcome(error))
+                reasons.append(_rejection(error))
             except NotSent as error:
-                told.append(f"no session: {error}")
+                reasons.append(f"no session: {error}")
             except asyncio.CancelledError:
                 self._failover.tell(where, Outcome.UNKNOWN, loop.time())
                 raise
@@ -139,36 +139,36 @@ class WebSocketChannel:
                 self._failover.tell(where, Outcome.ANSWERED, loop.time())
                 return link
             if self._failover.several:
-                told[-1] += f" ({where.url})"
+                reasons[-1] += f" ({where.url})"
             if not self._failover.tell(where, outcome, loop.time(), repeatable=True, retry_after=retry_after):
                 break
         if refused:
-            raise ChannelRefused(refused, "; ".join(told))
-        raise ChannelLost("; ".join(told))
+            raise ChannelRefused(refused, "; ".join(reasons))
+        raise ChannelLost("; ".join(reasons))
 
     def _lost(self, where: HttpAddress) -> Callable[[], object]:
         now = asyncio.get_running_loop().time
         return lambda: self._failover.tell(where, Outcome.UNKNOWN, now())
 
     async def close(self) -> None:
-        """Let go of the wires, which close where nobody else uses them."""
+        """Release the wires, which close once unused."""
         await self._wires.close()
 
 
 def _ended(code: int | None) -> str:
-    """Say what the end of a connection means, by its WebSocket close code."""
+    """Return what the end of a connection means, by its WebSocket close code."""
     if code is None:
         return "the connection broke"
     return _NOT_ALLOWED.get(code - 4000, f"the connection was closed ({code})")
 
 
 def _refuses(error: NoWire) -> bool:
-    """Say whether a bridge wants no session with us, as an equal one would not."""
+    """Return whether a bridge rejects this worker, as an equal one would too."""
     return error.status in _NOT_ALLOWED and error.headers.get("content-type", "").startswith(_REFUSAL)
 
 
-def _unwelcome(error: NoWire) -> str:
-    """Say what an answer means that opens no wire: a bridge refuses in its own words, and a proxy waits for one."""
+def _rejection(error: NoWire) -> str:
+    """Return what an answer means that opens no wire: a rejection by the bridge, or by a proxy without a bridge."""
     if _refuses(error):
         said = _described(error.headers.get("www-authenticate", ""))
         return f"no session: {said[1] if said else _NOT_ALLOWED[error.status]}"
@@ -180,4 +180,4 @@ def _unwelcome(error: NoWire) -> str:
         return f"no session: it answers {error.status}, as a proxy does while its bridge is away"
     if not error.status:
         return f"no session: {error}"
-    return f"what answers there is no bridge: it answers {error.status}, and not as one does; is the address right?"
+    return f"no bridge answers at this address: the answer is {error.status}, and not a bridge's. Check the address"

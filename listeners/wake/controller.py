@@ -54,7 +54,7 @@ class Controller:
     """The wake machine of one queue.
 
     ``capacity`` is handler slots (>= 1), ``batch`` the most messages of one receive. ``polls`` and
-    ``retries`` are back-offs of this queue alone; ``place`` is where it stands in a pool, if it shares its slots. All
+    ``retries`` are back-offs of this queue alone; ``place`` is its place in a pool, if it shares its slots. All
     times are seconds of one monotonic clock, given with each event; every event returns the commands to perform, in
     order. Raises `ImpossibleEvent` where the table is broken.
     """
@@ -98,12 +98,12 @@ class Controller:
         self._rid = 0
         self._reason = "poll"
         self._unannounced = 0
-        """The newest epoch whose reason is none of the bridge's wakes: a return, a release, a look of our own."""
+        """The newest epoch whose reason is none of the bridge's wakes: a return, a release, its own check."""
         self._announced = 0
-        """The newest epoch that the bridge heard of in this session."""
+        """The newest epoch reported to the bridge in this session."""
         self._started_pending = False
         self.waits_in_turn = False
-        """A look is owed, nothing was said of the lack of a slot, and `next_in_turn` is why."""
+        """A check is pending, nothing was said of the lack of a slot, and `next_in_turn` is why."""
         self._evidence = Evidence()
         self._recheck = Recheck()
         self._reported_empty = True
@@ -124,7 +124,7 @@ class Controller:
         carried: int = 0,
         free: int | None = None,
     ) -> list[Command]:
-        """Take a wake of the bridge, or of this listener itself with ``boot`` None.
+        """Handle a wake of the bridge, or of this listener itself with ``boot`` None.
 
         ``carried`` messages came with it and were started or given back already; ``free`` is what is left (O7).
         """
@@ -145,7 +145,7 @@ class Controller:
         count: int | None = None,
         blocked: bool = False,
     ) -> list[Command]:
-        """Take the answer to a receive, which brought ``n`` messages.
+        """Handle the answer to a receive, which brought ``n`` messages.
 
         ``visible`` is the exact depth left, ``next_visible`` seconds until more becomes visible, ``complete`` whether
         this answer proves what it does not show (L8), ``free`` the slots left after its messages were started,
@@ -159,25 +159,25 @@ class Controller:
         )
 
     def failed(self, now: float, rid: int, back_at: float | None = None) -> list[Command]:
-        """Take a failure of a receive; ``back_at`` is when what it may have leased comes back, if nobody knows (L6)."""
+        """Handle a failed receive; ``back_at`` is when messages that it may have leased come back (L6)."""
         return self._event(
             Event.FAILED, now, self._discard_failure if self._stopping else self._on_failed, rid, back_at
         )
 
     def room(self, now: float, free: int) -> list[Command]:
-        """Take the number of free handler slots."""
+        """Update the number of free handler slots."""
         return self._event(Event.ROOM, now, self._on_room, free)
 
     def settled(self, now: float) -> list[Command]:
-        """Take a delete or release of this listener that the store acknowledged: what was blocked may be free (L8)."""
+        """Handle an acknowledged delete or release of this listener: it may end a block (L8)."""
         return self._event(Event.SETTLED, now, self._on_settled)
 
     def came_back(self, now: float, at: float | None = None) -> list[Command]:
-        """Take what this listener gave back, as soon as the store has: visible now, or from ``at`` on (L7)."""
+        """Handle a release that the store acknowledged: visible now, or from ``at`` on (L7)."""
         if at is not None:
             self.timers.add_return(at, "due")
         elif self.own and self.mode is Mode.PUSH:
-            pass  # the bridge's own store tells it
+            pass  # the embedded store reports it to the bridge
         elif self._stopping:
             return [SendMore(self.depth, unannounced=True)]
         else:
@@ -185,15 +185,15 @@ class Controller:
         return []
 
     def tick(self, now: float) -> list[Command]:
-        """Let time pass; harmless when it is too early."""
+        """Handle what is due; harmless when it is too early."""
         return self._event(Event.TICK, now, self._on_tick)
 
     def welcomed(self, now: float, boot: str, gen: int) -> list[Command]:
-        """Take a bridge's welcome: wakes come again, polling ends (L9, B10)."""
+        """Handle a welcome: wakes come again, polling ends (L9, B10)."""
         return self._event(Event.WELCOMED, now, self._on_welcomed, boot, gen)
 
     def lost(self, now: float) -> list[Command]:
-        """Do without a living bridge: poll, the first time after U(0, cap) (L9)."""
+        """Handle the loss of the bridge: poll, the first time after U(0, cap) (L9)."""
         return self._event(Event.LOST, now, self._on_lost)
 
     def stop(self, now: float) -> list[Command]:
@@ -201,7 +201,7 @@ class Controller:
         return self._event(Event.STOP, now, self._on_stop)
 
     def pull_only(self, now: float) -> list[Command]:
-        """Work without a bridge for good: look now, then poll. Before any other event."""
+        """Work without a bridge for good: receive now, then poll. Call it before any other event."""
         self.mode = Mode.PULL
         return self.wake(now, None, 0, "poll")
 
@@ -267,7 +267,7 @@ class Controller:
         if self.place is not None:
             self.place.answered()
         if n or receive.epoch == self.epoch:
-            # It answered: a look that waits for the store need wait no longer. Of an older look that is no news: this
+            # It answered, so a check that waits for the store goes on. The answer to an older check must not count: it
             # and the newest one, which set the pause, would start each other for ever.
             self.timers.retry = None
         if n:
@@ -281,7 +281,7 @@ class Controller:
                 next_visible = self._recheck.next_check(receive.source, receive.began_at)
             self._settle_checks(now, receive, next_visible)
         elif n and receive.epoch <= self.covered:
-            # A full batch says that there may be more, whatever an older answer said (L5).
+            # After a full batch there may be more, whatever an older answer proved (L5).
             self._request_check(receive.source)
             self._unannounced = self.epoch
             if blocked:
@@ -291,7 +291,7 @@ class Controller:
             if self.pending and receive.epoch == self.epoch:
                 self._pause(now)
         elif not n and receive.epoch == self.epoch and not self._evidence.half(self.epoch):
-            # Empty, and yet the store says that something is there: look again, but not in a hot loop.
+            # Empty, and yet the store counts messages: check again, but not in a hot loop.
             self._pause(now)
         if not self.pending and self.mode in (Mode.PULL, Mode.DEGRADED):
             self.timers.schedule_poll(now, next_visible, capped=self.mode is Mode.DEGRADED)
@@ -319,7 +319,7 @@ class Controller:
 
     def _on_settled(self, now: float) -> None:
         if self.state in (State.IDLE, State.FULL):
-            return  # no pause stands that it could end
+            return  # there is no pause that it could end
         if self.blocked:
             self.blocked = False
             self.timers.retry = None
@@ -346,11 +346,11 @@ class Controller:
         if self._dead_man_fires(now):
             self._request_check("deadman")
             self._unannounced = self.epoch
-        # Without a slot the bridge must hear of it even if `more` stands: for all it knows the queue is covered (L6).
+        # Without a slot `more` is repeated: for all the bridge knows the queue is covered (L6).
         self._advance(now, woken=returned is not None)
 
     def _dead_man_fires(self, now: float) -> bool:
-        """Return whether to receive although nobody asked, by the dead-man's timer (L10)."""
+        """Return whether the dead-man's timer asks for a receive (L10)."""
         return self.mode is not Mode.PULL and self.deadman is not None and self.deadman.fires(now, self._draw)
 
     def _on_welcomed(self, now: float, boot: str, gen: int) -> None:
@@ -398,7 +398,7 @@ class Controller:
             self.gen, self._learned_at = gen, now
 
     def _request_check(self, reason: str) -> None:
-        """Owe a look that no receive begun until now can pay."""
+        """Request a check that only a receive begun from now on can settle."""
         self.epoch += 1
         self._reason = reason
         self.timers.cancel()
@@ -407,7 +407,7 @@ class Controller:
         settled = receive.epoch > self.covered
         self.covered = max(self.covered, receive.epoch)
         if receive.epoch == self.epoch and not self.receives:
-            # Not by one of two that are in flight: where every other fails, each pair would begin the back-off anew.
+            # Not by one of two that are in flight: where every other fails, each pair would reset the back-off.
             self.timers.reset_retries()
         if receive.boot == self.boot:
             self.covered_gen = max(self.covered_gen, receive.gen)
@@ -424,7 +424,7 @@ class Controller:
             self._out.append(NotifyEmpty())
 
     def _advance(self, now: float, woken: bool = False) -> None:
-        """Begin what is owed and fits; say what the bridge must know about the rest."""
+        """Start the receives that are due and fit; report the rest to the bridge."""
         waited, self.waits_in_turn = self.waits_in_turn, False
         if self.pending and self.timers.retry is None:
             while self.available > 0 and self._wants_receive():
@@ -434,7 +434,7 @@ class Controller:
                 # L5: woken without room, or more may be there and no slot is left
                 self._send_more(again=woken or waited)
         if self.full and self.advertised_room.free > 0:
-            self._send_more()  # full with nothing owed: the bridge need not find out by waking us in vain
+            self._send_more()  # full with nothing pending: the bridge need not find out by waking us in vain
         exact = self.own and not self.receives
         if self.mode is Mode.PUSH and self.timers.retry is None and self.advertised_room.room(self.available, exact):
             self._out.append(SendRoom(self.available, self.gen))
@@ -447,14 +447,13 @@ class Controller:
 
         Only with a wake of the bridge: should they not answer, it asks others by itself after A (B4).
         """
-        told = self._started_pending and self._unannounced <= max(self.covered, self._announced)
-        return told and self.mode is Mode.PUSH and self.next_in_turn
+        announced = self._started_pending and self._unannounced <= max(self.covered, self._announced)
+        return announced and self.mode is Mode.PUSH and self.next_in_turn
 
     def wants(self) -> int:
         """Return how many slots of its pool this queue would take at once, were they granted.
 
-        One, where nothing is owed but the bridge was told that there is no room: it may hold a debt for us, and is to
-        hear as soon as there is a slot (L5).
+        One, where nothing is pending but `more` was sent: the bridge may hold a wake back until it gets `room` (L5).
         """
         if self._stopping or self.timers.retry is not None:
             return 0
@@ -489,7 +488,7 @@ class Controller:
 
     def _send_more(self, again: bool = False) -> None:
         if self.mode is Mode.PUSH and self.advertised_room.more(again):
-            # Only once: the bridge marks for it, and what is owed at a generation of its own needs no other mark.
+            # Only once: the bridge requests a wake for it, under a generation that later checks share.
             unannounced = self._unannounced > max(self.covered, self._announced)
             self._announced = self.epoch
             self._out.append(SendMore(self.depth, unannounced))
@@ -502,14 +501,14 @@ class Controller:
             return State.DRAINING
         if self.pending:
             return State.FULL if self.timers.retry is None else State.COOLING
-        # Whoever polls has a poll ahead: the answer that left nothing owed armed it, or the loss of the bridge (L9).
+        # Without a bridge a poll is always scheduled: by the last empty answer, or by the loss of the bridge (L9).
         return State.COOLING if self.mode in (Mode.DEGRADED, Mode.PULL) else State.IDLE
 
-    # How it stands --------------------------------------------------------------------------------------------------
+    # Status ------------------------------------------------------------------------------------------------------
 
     @property
     def pending(self) -> bool:
-        """Whether a look is owed."""
+        """Whether a check is pending."""
         return self.covered < self.epoch
 
     @property
@@ -558,20 +557,20 @@ class Controller:
         began, last = self._began_at, self._beat_at
         self._beat_at = now
         age = now - began if began is not None and (self.receives or last is None or began >= last) else None
-        # No room would read as `more` (B5), and slots that another queue's look has reserved come back in a moment.
+        # No room would read as `more` (B5), and slots that another queue's receive has reserved come back in a moment.
         room = max(int(self.next_in_turn), self.available)
         free = 0 if self._stopping or self.timers.retry is not None else room
         self.advertised_room.beaten(free)
         return self.gen, self.covered_gen, age, free
 
     def on_empty_receive(self, at: float) -> None:
-        """Hear that somebody's receive, begun at ``at`` or later, found the queue empty (L10)."""
+        """Record that a receive of any worker, begun at ``at`` or later, found the queue empty (L10)."""
         self._recheck.on_empty_receive(at)
         if self.deadman is not None:
             self.deadman.on_empty_receive(at)
 
     def tune(self, now: float, periods: Periods, sessions: int, latency_s: float) -> None:
-        """Take over the bridge's numbers and the size of its fleet."""
+        """Apply the bridge's numbers and the size of its fleet."""
         self._recheck.sweep_s = periods.sweep_s
         if self.deadman is not None:
             self.deadman.tune(now, periods.sweep_s, sessions, latency_s, periods.slack_s, periods.spread_s)
@@ -580,7 +579,7 @@ class Controller:
 class AdvertisedRoom:
     """The bridge's count of our free slots, and whether a `more` bars us (B6).
 
-    ``free`` is what `room`, a hello or a heartbeat said, less what wakes have carried since (O7).
+    ``free`` is what `room`, a hello or a heartbeat reported, less what wakes have carried since (O7).
     """
 
     __slots__ = ("_looked", "_more_stands", "barred", "free")
@@ -588,33 +587,33 @@ class AdvertisedRoom:
     def __init__(self, capacity: int) -> None:
         self.free = capacity
         self.barred = False
-        """`more` was said and no room since: the bridge asks others."""
+        """`more` was sent and no room since: the bridge wakes others."""
         self._more_stands = False
         self._looked = False
-        """`started` was said and no count since: the bridge hands no messages to who may use its slots for a look."""
+        """`started` was sent and no count since: the bridge carries no messages to a worker that may be receiving."""
 
     def greeted(self, capacity: int) -> None:
-        """Begin anew with a session: a hello told the capacity."""
+        """Reset for a new session: its hello reported the capacity."""
         self.free = capacity
         self.barred = self._more_stands = self._looked = False
 
     def carried(self, count: int) -> None:
-        """Take note that a wake brought ``count`` messages, which the bridge counted itself."""
+        """Record that a wake brought ``count`` messages, which the bridge counted itself."""
         self.free = max(0, self.free - count)
 
     def started(self) -> None:
-        """Take note that `started` was said, which may make us the owner again: the next `more` tells something new."""
+        """Record a sent `started`, which may make this worker the owner again: the next `more` is news."""
         self._more_stands = False
         self._looked = True
 
     def beaten(self, free: int) -> None:
-        """Take note of a heartbeat, which tells room as `room` and none as `more` (S2)."""
+        """Record a heartbeat, which reports room like `room` and none like `more` (S2)."""
         self.free = free
         self.barred = free <= 0
         self._looked = False
 
     def more(self, again: bool) -> bool:
-        """Whether `more` is to be said now; ``again`` even if it stands, for a wake crossed it."""
+        """Return whether to send `more` now; ``again`` even if it was sent, because a wake crossed it."""
         if self._more_stands and not again:
             return False
         self.free = 0
@@ -622,7 +621,7 @@ class AdvertisedRoom:
         return True
 
     def room(self, available: int, exact: bool) -> bool:
-        """Whether `room` is to be said now: while barred, and with ``exact`` whenever the bridge's count is wrong."""
+        """Return whether to send `room` now: while barred, and with ``exact`` whenever the bridge's count is wrong."""
         wrong = self.free != available or self._looked
         if available <= 0 or not (self.barred or (exact and wrong)):
             return False
@@ -655,17 +654,17 @@ class Evidence:
         self._empty_epoch: int | None = None
 
     def half(self, epoch: int) -> bool:
-        """Say whether one empty answer of this epoch came from a store that needs two."""
+        """Return whether one empty answer of this epoch came from a store that needs two."""
         return self._empty_epoch == epoch
 
     def proves_empty(
         self, receive: Receive, n: int, visible: int | None, complete: bool, epoch: int, blocked: bool = False
     ) -> bool:
-        """Say whether ``n`` messages, with ``visible`` left if the store tells, prove that no more was due.
+        """Return whether ``n`` messages, with ``visible`` left if the store reports it, prove that no more was due.
 
         On a complete store that is a depth of 0 or a batch shorter than asked; on another, two empty answers in a row
-        at the same, still current ``epoch``. A store that says that something is left is believed; an answer that
-        something else than emptiness limited (``blocked``) proves nothing.
+        at the same, still current ``epoch``. A store that reports messages left is believed. An answer that
+        something other than emptiness limited (``blocked``) proves nothing.
         """
         if blocked:
             return False

@@ -1,7 +1,7 @@
-"""Between a wake machine and the frames of a session: what it says, and what the bridge's frames tell it.
+"""Translate between a wake machine and the frames of a session.
 
-Whoever plays a listener goes through this, so that none can say something else than the others: over a real channel
-`listeners.work.dequeue`, which the simulator runs; without one `bench/cost/` and the worlds of the tests.
+All users of the machine send the same frames through this: `listeners.work.dequeue` over a real channel, and
+`bench/cost/` and the worlds of the tests without one.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def beat_of(machine: Controller, now: float, failing_since: float | None = None,
 def subscription_of(
     machine: Controller, queue: str, capacity: int, visibility_s: float, *, store: str | None = None, busy: bool = False
 ) -> Subscription:
-    """Return a queue's part of a hello; its free slots are told where it is ``busy``.
+    """Return a queue's part of a hello; with its free slots if it is ``busy``.
 
-    A broken connection ends no handler, and who comes back is handed no more than it can start (O7).
+    A broken connection ends no handler, and a worker that reconnects gets no more messages than it can start (O7).
     """
     return Subscription(
         queue,
@@ -69,9 +69,9 @@ def subscription_of(
 
 
 def last_empty_receives(frame: Welcome | BridgeHeartbeat, sent_at: float) -> dict[str, float]:
-    """Return by queue when somebody covered it, as the answer to what was sent at ``sent_at`` tells.
+    """Return by queue the last empty receive that an answer reports, as a time; the request left at ``sent_at``.
 
-    The bridge reckons ages after it has heard us, so that each moment is a lower bound, as L10 wants.
+    The bridge computes ages after it received the request, so each time is a lower bound, as L10 needs.
     """
     if isinstance(frame, Welcome):
         ages = {state.queue: state.covered_age_ms for state in frame.queues}

@@ -1,4 +1,4 @@
-"""How several queues share one number of handler slots: who may take how many now, and who is to be asked next.
+"""How several queues share one number of handler slots: how many each may take now, and which queue comes next.
 
 Theory of operation
 -------------------
@@ -12,16 +12,15 @@ Counting what is in use alone would starve a queue whose part is less than one s
 priority take while it wants one therefore gives it a credit, in proportion to its weight; a credit counts as a part of
 a slot, one at most, and is spent with the next slot it takes.
 
-Nothing here is a promise of a slot before it is taken: `Sharing.next` names who is to look whether it can take some,
-until nobody can.
+No slot is promised before it is taken: `Sharing.next` names the queue that should try to take some, until none can.
 
 A receive that its store leaves unanswered keeps a slot for seconds, and a store that is silent has many queues to be
 asked for. So after such a receive all queues of that store come after the others of their priority (`Place.rank`),
-for `BEHIND` times as long as it took: whoever has work waits for the end of one such receive, and for no second one. A
+for `BEHIND` times as long as it took: a queue with work waits for the end of one such receive at most. A
 store that answers is in its turn again at once, and one that stays silent once that time is over: none waits for ever.
 
 Slots that receives have reserved come back where these bring less. A queue that lacks a slot only because of them waits
-for its turn (`Place.in_turn`), and `Sharing.passed_over` names who waited in vain.
+for its turn (`Place.in_turn`), and `Sharing.passed_over` names those that waited in vain.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 class Place:
     """One queue's place in a pool.
 
-    ``rank`` is who comes first, the lowest number: by priority, and in it those behind whose ``store`` is silent.
+    ``rank`` orders places, the lowest first: by priority, and within it those with a silent ``store`` last.
     ``running`` handlers and ``receiving``, the messages that receives in flight may bring, are the slots it uses;
     ``wants`` is how many more it would take at once, and ``waits`` whether it keeps quiet for its turn. Its shell keeps
     all four up to date (`runs`, `Sharing.update`).
@@ -93,7 +92,7 @@ class Place:
         """Which other queues' calls these are, where not all are its own."""
         self.credit = 0.0
         self.used_before = 0
-        """The least it used since its shell last said how it stands: what is above that, it took since."""
+        """The least it used since the last `update`: what is above that was taken since."""
         self._sharing = sharing
 
     @property
@@ -117,7 +116,7 @@ class Place:
         return max(0, min(self.wants, self.capacity - self.used) - self.kept)
 
     def runs(self, running: int) -> None:
-        """Hear how many handlers run, before it is asked what the queue may take."""
+        """Record how many handlers run, before it is asked what the queue may take."""
         self.running = running
         self.used_before = min(self.used_before, self.used)
 
@@ -126,15 +125,15 @@ class Place:
         return self._sharing.grant(self, receiving)
 
     def advance(self, now: float) -> None:
-        """Let time pass for all places of the pool."""
+        """Advance the clock of the whole pool."""
         self._sharing.advance(now)
 
     def answered(self) -> None:
-        """Hear that its store has answered a receive."""
+        """Record that its store has answered a receive."""
         self._sharing.answered(self)
 
     def unanswered(self, now: float, took: float) -> None:
-        """Hear that a receive has failed after it kept its slots for ``took`` seconds."""
+        """Record that a receive has failed after it kept its slots for ``took`` seconds."""
         self._sharing.unanswered(self, now, took)
 
     def in_turn(self, receiving: int) -> bool:
@@ -177,7 +176,7 @@ class Sharing:
         return place
 
     def leave(self, place: Place) -> None:
-        """Take a place away; what it used is free. Twice is once."""
+        """Remove a place; what it used is free. Calling it twice changes nothing."""
         if place in self._places:
             self._places.remove(place)
         place.running = place.receiving = place.wants = 0
@@ -185,7 +184,7 @@ class Sharing:
         self.set_hung(place, 0)
 
     def set_hung(self, place: Place, slots: int) -> None:
-        """Hear how many slots of a place are held by calls that ran out of time."""
+        """Record how many slots of a place are held by calls that ran out of time."""
         place.hung = slots
         self._look_for_stuck()
 
@@ -200,20 +199,20 @@ class Sharing:
             each.stuck = own or none
 
     def advance(self, now: float) -> None:
-        """Let time pass: who was behind for long enough is so no more."""
+        """Advance the clock: places that were behind for long enough return to their rank."""
         if self._behind and now >= min(self._behind.values()):
             self._behind = {silent: until for silent, until in self._behind.items() if now < until}
             self._order()
 
     def answered(self, place: Place) -> None:
-        """Hear that the store of a place has answered it: neither is behind, whatever other queues of it are."""
+        """Record that the store of a place has answered it: neither is behind, whatever other queues of it are."""
         if self._behind:
             self._behind.pop(place, None)
             self._behind.pop(place.store, None)
             self._order()
 
     def unanswered(self, place: Place, now: float, took: float) -> None:
-        """Hear that a receive of a place has failed after ``took`` seconds: it, and all of its store, are behind."""
+        """Record that a receive of a place has failed after ``took`` seconds: it, and all of its store, are behind."""
         # However short it was: many queues that each fail within a second keep as many slots as few that need five.
         if place in self._places:
             self._behind[place] = self._behind[place.store] = now + BEHIND * took
@@ -224,7 +223,7 @@ class Sharing:
             place.rank = 2 * place.share.priority + (place in self._behind or place.store in self._behind)
 
     def update(self, place: Place, receiving: int, wants: int, *, waits: bool = False) -> None:
-        """Hear what a place has reserved and wants, and if it waits for its turn; of one that left nothing counts."""
+        """Update what a place has reserved and wants, and whether it waits for its turn; no-op after `leave`."""
         if place not in self._places:
             return
         place.receiving, place.wants, place.waits = receiving, wants, waits

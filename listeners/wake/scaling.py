@@ -31,7 +31,7 @@ class DepthScaling:
 
 
 class StepScaling:
-    """Has receives by steps: below 100 messages 10, below 1000 50, else 100, unless ``steps`` say otherwise.
+    """Has receives by steps: below 100 messages 10, below 1000 50, else 100, or as ``steps`` define.
 
     ``steps`` are pairs (below this depth, so many tasks) in ascending order, ``beyond`` the tasks past the last.
     """

@@ -21,9 +21,9 @@ import msgspec
 
 
 class State(enum.Enum):
-    """Where the machine of one queue stands."""
+    """The state of one queue's machine."""
 
-    __hash__ = object.__hash__  # an enumeration's own is a call of Python's for each look-up
+    __hash__ = object.__hash__  # Enum's own costs a Python call per lookup
 
     IDLE = "idle"
     DRAINING = "draining"
@@ -36,7 +36,7 @@ class State(enum.Enum):
 class Event(enum.Enum):
     """What can happen to it."""
 
-    __hash__ = object.__hash__  # an enumeration's own is a call of Python's for each look-up
+    __hash__ = object.__hash__  # Enum's own costs a Python call per lookup
 
     WAKE = "wake"
     RECEIVED = "received"
@@ -52,7 +52,7 @@ class Event(enum.Enum):
 class Mode(enum.Enum):
     """How wakes come."""
 
-    __hash__ = object.__hash__  # an enumeration's own is a call of Python's for each look-up
+    __hash__ = object.__hash__  # Enum's own costs a Python call per lookup
 
     CONNECTING = "connecting"
     PUSH = "push"
@@ -66,7 +66,7 @@ HEARD_WHILE_STOPPING: Final = frozenset({Event.WAKE, Event.RECEIVED, Event.FAILE
 """What a machine that stops still acts on: a wake is handed back at once (L5), and answers are awaited (L12)."""
 
 LEADS_TO: Final[dict[State, dict[Event, frozenset[State]]]] = {
-    # Nothing owed. A carried wake may need no look (O7); a tick may be a due return, the dead-man's, or too early.
+    # Nothing pending. A carried wake may need no receive (O7); a tick may be a return, the dead-man's, or early.
     _I: {
         Event.WAKE: frozenset({_I, _D, _F}),
         Event.ROOM: frozenset({_I}),
@@ -83,7 +83,7 @@ LEADS_TO: Final[dict[State, dict[Event, frozenset[State]]]] = {
         Event.FAILED: frozenset({_D, _C}),
         Event.STOP: frozenset({_S}),
     },
-    # A look owed and no slot for it. Room looks where the pool grants it; a wake may bring news of room.
+    # A check is pending without a slot. Room starts it if the pool grants a slot; a wake may report room.
     _F: {
         Event.WAKE: frozenset({_F, _D}),
         Event.ROOM: frozenset({_D, _F}),
@@ -93,7 +93,7 @@ LEADS_TO: Final[dict[State, dict[Event, frozenset[State]]]] = {
         Event.LOST: frozenset({_F}),
         Event.STOP: frozenset({_X}),
     },
-    # A timer stands. A wake does not wait for it: the store may be back.
+    # A timer is set. A wake does not wait for it: the store may be back.
     _C: {
         Event.WAKE: frozenset({_D, _F, _C}),
         Event.ROOM: frozenset({_C}),
@@ -127,14 +127,14 @@ class StartReceive(msgspec.Struct, frozen=True):
 
 
 class SendStarted(msgspec.Struct, frozen=True):
-    """Tell the bridge that a receive begins that knows of ``gen`` (L4)."""
+    """Report to the bridge that a receive begins which knows of ``gen`` (L4)."""
 
     boot: str
     gen: int
 
 
 class SendEmptyReceive(msgspec.Struct, frozen=True):
-    """Tell the bridge of an empty receive that began ``age_s`` ago knowing of ``gen`` (B7)."""
+    """Report an empty receive that began ``age_s`` ago knowing of ``gen`` (B7)."""
 
     boot: str
     gen: int
@@ -145,9 +145,9 @@ class SendEmptyReceive(msgspec.Struct, frozen=True):
 
 
 class SendMore(msgspec.Struct, frozen=True):
-    """Tell the bridge that somebody else should look (L5).
+    """Ask the bridge to wake another worker (L5).
 
-    ``unannounced`` where the reason to look is none of the bridge's wakes, and was not told in this session (L6, L7).
+    ``unannounced`` where the reason is not one of the bridge's wakes, and was not reported in this session (L6, L7).
     """
 
     depth: int | None
@@ -155,7 +155,7 @@ class SendMore(msgspec.Struct, frozen=True):
 
 
 class SendRoom(msgspec.Struct, frozen=True):
-    """Tell the bridge how many slots are free; wakes up to ``gen`` are counted in it."""
+    """Report how many slots are free; wakes up to ``gen`` are counted in it."""
 
     free: int
     gen: int
@@ -166,7 +166,7 @@ class NotifyEmpty(msgspec.Struct, frozen=True):
 
 
 class NotifyWork(msgspec.Struct, frozen=True):
-    """Call the host's hook: there is work, as ``source`` says."""
+    """Call the host's hook: there is work; ``source`` is why."""
 
     source: str
 

@@ -22,7 +22,7 @@ POLL_CAP_S: Final = 30.0
 
 
 class CheckTimers:
-    """When to try a store again, when to poll, and when messages that nobody here holds come back.
+    """When to try a store again, when to poll, and when messages that this worker does not hold come back.
 
     ``retry`` and ``poll`` are moments or None, in seconds of the machine's clock; ``retries`` and ``polls`` are the
     back-offs behind them.
@@ -54,16 +54,16 @@ class CheckTimers:
         self.poll = now + POLL_CAP_S * self._draw()
 
     def reset_backoffs(self) -> None:
-        """Begin the back-offs anew: there was work."""
+        """Reset both back-offs: there was work."""
         self._polls.hit()
         self._retries.hit()
 
     def reset_retries(self) -> None:
-        """Begin the back-off of tries anew: the store answers."""
+        """Reset the back-off of retries: the store answers."""
         self._retries.hit()
 
     def shorten_retry(self, now: float) -> None:
-        """Begin the back-off of tries anew: what kept the bridge away mostly kept the store away too."""
+        """Reset the back-off of retries: an outage of the bridge is often one of the store too."""
         self._retries.hit()
         if self.retry is not None:
             standing = self.retry
@@ -71,7 +71,7 @@ class CheckTimers:
             self.retry = min(self.retry, standing)
 
     def cancel(self) -> None:
-        """Forget retry and poll: a look is due at once."""
+        """Cancel retry and poll: a check is due immediately."""
         self.retry = self.poll = None
 
     def add_return(self, at: float, reason: str) -> None:
@@ -82,7 +82,7 @@ class CheckTimers:
         """Note what a receive of unknown outcome may have leased until ``at`` (L6).
 
         Rounded up to one of some 32 moments until then, so that an hour of lost answers does not become an hour of
-        looks, one for each.
+        checks, one for each.
         """
         width = max(BUCKET_MIN_S, (at - now) / BUCKETS)
         bucket = math.ceil(at / width) * width
@@ -94,7 +94,7 @@ class CheckTimers:
         return [at for at, _ in self._returns]
 
     def take_returns(self, now: float) -> str | None:
-        """Take all that have come back by ``now``; return why the last of them did, None if there are none."""
+        """Remove all returns due by ``now``; return the reason of the last one, None if there are none."""
         reason = None
         while self._returns and now >= self._returns[0][0]:
             reason = heapq.heappop(self._returns)[1]
@@ -109,9 +109,9 @@ class CheckTimers:
 
 
 class DeadMan:
-    """When to look by oneself: 1.1 T + S + U(0, w) after the newest coverage heard of.
+    """When to check unasked: 1.1 T + S + U(0, w) after the newest known empty receive of any worker.
 
-    ``w`` grows with the listeners of a queue, so that the first one's cover reaches the others before they look too.
+    ``w`` grows with the listeners of a queue, so that the others learn of the first one's check before they check too.
     Stale news of coverage changes nothing: only numbers that shrink bring the deadline nearer. All in seconds.
     """
 
@@ -133,7 +133,7 @@ class DeadMan:
         slack_s: float = SLACK_S,
         spread_s: float = SPREAD_S,
     ) -> None:
-        """Take over the bridge's numbers (T, S, the smallest w) and the size of the fleet.
+        """Apply the bridge's numbers (T, S, the smallest w) and the size of the fleet.
 
         Longer ones count from the next cover on, shorter ones from ``now``: counted from the last cover they may have
         passed already, for the whole fleet at once.
@@ -146,11 +146,11 @@ class DeadMan:
             self._deadline = min(self._deadline, now + wait)
 
     def on_empty_receive(self, at: float) -> None:
-        """Coverage is known for the moment ``at``: a lower bound of when it was, never of when the news came."""
+        """Record an empty receive at ``at``: a lower bound of when it began, never the time of the news."""
         self._deadline = max(self._deadline, at + self.t_dead + self.spread * self._share)
 
     def fires(self, now: float, draw: Draw) -> bool:
-        """Whether to look now; if so the next round begins."""
+        """Return whether to check now; if so the next round begins."""
         if now < self._deadline:
             return False
         self._share = draw()
@@ -175,15 +175,15 @@ class Recheck:
         self._covered_at: float | None = None
 
     def on_empty_receive(self, at: float) -> None:
-        """Hear that a receive begun at ``at`` or later found the queue empty."""
+        """Record that a receive begun at ``at`` or later found the queue empty."""
         self._covered_at = at if self._covered_at is None else max(self._covered_at, at)
 
     def next_check(self, source: str, began_at: float) -> float | None:
-        """Return in how many seconds to look again after an empty receive; None to leave it to the sweep.
+        """Return in how many seconds to check again after an empty receive; None to leave it to the sweep.
 
-        News (a trigger, a lease that ended, a start) begins the series, and a timer's look is its next step. A look
-        that nobody asked for is none, or each sweep would begin it anew for as long as somebody holds a message; nor
-        is a timer's look soon after another, or two series side by side would keep each other up.
+        News (a trigger, a lease that ended, a start) begins the series, and a timer's check is its next step. A sweep,
+        poll or dead-man check does not count, or each sweep would restart the series while a message is leased; nor
+        does a timer's check soon after another, or two parallel series would keep each other alive.
         """
         if source in ("sweep", "deadman", "poll"):
             return None

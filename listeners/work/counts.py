@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -50,25 +50,25 @@ class StoreCounts:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def beside(self, answer: Received, source: str, *, own: bool, sessions: int, call_s: float) -> None:
-        """Take what a receive told, and begin the counts that are worth it; ``own`` queues the bridge counts itself."""
+        """Record what a receive reported, and count if it is worth it; the bridge counts its ``own`` queues itself."""
         now = self._loop.time()
         if not own:
-            told, depth, whole = answer.counts, answer.depth, answer.counts is not None
+            counts, depth, whole = answer.counts, answer.depth, answer.counts is not None
             if answer.messages and not whole:
                 self.rules.took()
-            if told is None and depth is not None:
+            if counts is None and depth is not None:
                 none = 0 if self._store.capabilities.exact_depth and not depth.invisible else None
-                told = Counts(depth.visible, depth.invisible, answer.depth_is_least, leased=none, delayed=none)
-            if told is not None:
-                self.rules.answered(told, now, whole=whole)
+                counts = Counts(depth.visible, depth.invisible, answer.depth_is_least, leased=none, delayed=none)
+            if counts is not None:
+                self.rules.answered(counts, now, whole=whole)
             if answer.messages and not whole and self.rules.worth(now, sessions):
                 self._spawn(partial(self._count, call_s), "count")
-        self._perhaps_buried(self.rules.worth_burying(source, now, own=own), call_s)
+        self._count_poison_if(self.rules.poison_to_count(source, now, own=own), call_s)
 
-    def buried(self, *, own: bool, call_s: float) -> None:
-        """Hear that a message was buried, or replayed."""
-        self.rules.buries()
-        self._perhaps_buried(self.rules.worth_burying("", self._loop.time(), own=own), call_s)
+    def poison_changed(self, *, own: bool, call_s: float) -> None:
+        """Record that a message was dead-lettered or replayed."""
+        self.rules.poison_changed()
+        self._count_poison_if(self.rules.poison_to_count("", self._loop.time(), own=own), call_s)
 
     async def close(self) -> None:
         """End the counts under way."""
@@ -77,9 +77,9 @@ class StoreCounts:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _perhaps_buried(self, graves: str | None, call_s: float) -> None:
-        if graves is not None:
-            self._spawn(partial(self._count_buried, graves, call_s), "count-buried")
+    def _count_poison_if(self, poison: str | None, call_s: float) -> None:
+        if poison is not None:
+            self._spawn(partial(self._count_poison, poison, call_s), "count-buried")
 
     def _spawn(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         task = self._loop.create_task(self._quietly(work), name=f"{name}[{self._queue}]")
@@ -92,7 +92,7 @@ class StoreCounts:
         except (QueuebellError, TimeoutError) as error:
             log.debug("%s: a count failed, and is not repeated: %s", self._queue, error)
         except Exception:
-            log.exception("%s: a count broke", self._queue)
+            log.exception("%s: unexpected error while counting", self._queue)
 
     async def _count(self, call_s: float) -> None:
         began = self._loop.time()
@@ -103,21 +103,21 @@ class StoreCounts:
             counts = None
         self.rules.counted(counts, began)
 
-    async def _count_buried(self, graves: str, call_s: float) -> None:
+    async def _count_poison(self, poison: str, call_s: float) -> None:
         try:
             async with asyncio.timeout(call_s):
-                counts = await self._store.counts(graves)
+                counts = await self._store.counts(poison)
         except QueueNotFound:
             counts = None
-        self.rules.buried(0 if counts is None else counts.visible + counts.invisible, self._loop.time())
+        self.rules.poison_counted(0 if counts is None else counts.visible + counts.invisible, self._loop.time())
 
 
 COUNT_S: Final = 30.0
-"""So often at most the sessions of a bridge count a queue, all together, while work is found."""
+"""The least seconds between counts of a queue by all sessions of a bridge together, while work is found."""
 
 
 class CountSchedule:
-    """The counts of one queue, and of its ``poison`` queue, None for one that never buries."""
+    """When to count one queue and its ``poison`` queue (None: it has none), and what is known of both."""
 
     def __init__(self, queue: str, poison: str | None) -> None:
         self._poison = poison
@@ -132,32 +132,31 @@ class CountSchedule:
         self._all_counted = False
         """Whether whatever was received here was received before the newest count."""
         self._news = 0
-        self._told = 0
+        self._reported = 0
         self._stamp: tuple[int, int] | None = None
 
-    def answered(self, told: Counts, now: float, *, whole: bool) -> None:
-        """Take note of what a receive told; ``whole`` where that was all that the store can tell.
+    def answered(self, counts: Counts, now: float, *, whole: bool) -> None:
+        """Record what a receive reported; ``whole`` where the store can report no more.
 
-        What is less waits until what was told before is old: the backlog that a bounded count beside each batch shows
-        would hide a better one.
+        A partial count does not replace a newer full one: the bounded count beside each batch would hide a better one.
         """
-        if whole or not told.visible or self._counts is None or now >= self._counts[1] + COUNT_S:
-            self.counted(told, now)
+        if whole or not counts.visible or self._counts is None or now >= self._counts[1] + COUNT_S:
+            self.counted(counts, now)
 
     def counted(self, counts: Counts | None, at: float) -> None:
-        """Take note of a count of that moment; None for a queue that does not exist. An older one is of no use."""
+        """Record a count of that moment; None for a queue that does not exist. An older one is of no use."""
         if self._counts is None or at >= self._counts[1]:
             self._counts, self._news = (counts or Counts(0, 0), at), self._news + 1
             self._all_counted = True
 
     def took(self) -> None:
-        """Take note that messages were received without a count."""
+        """Record that messages were received without a count."""
         self._all_counted = False
 
     def deleted(self) -> None:
-        """Take note that a message received here is gone: it was leased when the store was last counted.
+        """Record that a message received here is gone: it was leased when the store was last counted.
 
-        The look that ends a quiet time's work often comes while its last deletes are under way, and no other follows.
+        The last receive of a burst often comes while its last deletes are under way, and no other follows.
         """
         if self._counts is None or not self._all_counted or not self._counts[0].invisible:
             return
@@ -168,18 +167,18 @@ class CountSchedule:
         self._counts, self._news = (left, at), self._news + 1
 
     def worth(self, now: float, sessions: int) -> bool:
-        """Say whether to count beside a receive that found work and did not tell all; whoever asks does so then."""
+        """Return whether to count beside a receive that found work and did not report all; the caller then counts."""
         if now < self._count_from:
             return False
         self._count_from = now + COUNT_S * max(1, sessions)
         return True
 
-    def buries(self) -> None:
-        """Take note that a message was buried, or replayed."""
+    def poison_changed(self) -> None:
+        """Record that a message was dead-lettered or replayed."""
         self._owed = self._poison is not None
 
-    def worth_burying(self, source: str, now: float, *, own: bool) -> str | None:
-        """Return the poison queue if it is to be counted beside a receive of this source; whoever asks does so then.
+    def poison_to_count(self, source: str, now: float, *, own: bool) -> str | None:
+        """Return the poison queue if it is to be counted beside a receive of this source; the caller then counts.
 
         Of an ``own`` queue the bridge knows that, if it knows the poison queue's name.
         """
@@ -187,51 +186,105 @@ class CountSchedule:
         wanted = (self._owed or (lies and source in UNASKED)) and not (own and not self._name)
         if now < self._bury_from or not wanted:
             return None
-        if self._buried is not None:  # what is buried soon after the start is counted at once
+        if self._buried is not None:  # dead letters soon after the start are counted immediately
             self._bury_from = now + COUNT_S
         self._owed = False
         return self._poison
 
-    def buried(self, messages: int, now: float) -> None:
-        """Take note of a count of the poison queue."""
+    def poison_counted(self, messages: int, now: float) -> None:
+        """Record a count of the poison queue."""
         self._buried, self._news = (messages, now), self._news + 1
 
-    # What the bridge is told -----------------------------------------------------------------------------------------
+    # Reports ------------------------------------------------------------------------------------------------------
 
     def greeted(self) -> None:
-        """Hear that a bridge is there that may know nothing."""
-        self._told, self._stamp = 0, None
+        """Record a new session: its bridge may know nothing."""
+        self._reported, self._stamp = 0, None
 
     @property
     def changed(self) -> bool:
-        """Whether there is something that no echoed heartbeat has told."""
-        return self._news != self._told
+        """Whether an echoed heartbeat has not reported everything."""
+        return self._news != self._reported
 
     def report(self, stamp: int, now: float) -> tuple[StoreDepth | None, BuriedCount | None]:
         """Return what is known, for the heartbeat of this stamp, which must then be sent."""
         self._stamp = stamp, self._news
-        depth = graves = None
+        depth = buried = None
         if self._counts is not None:
-            told, at = self._counts
+            counts, at = self._counts
             age_ms = round((now - at) * 1000)
             depth = StoreDepth(
-                told.visible, told.invisible, age_ms, told.at_least, told.leased, told.delayed, told.oldest_ms
+                counts.visible,
+                counts.invisible,
+                age_ms,
+                counts.at_least,
+                counts.leased,
+                counts.delayed,
+                counts.oldest_ms,
             )
         if self._buried is not None:
-            graves = BuriedCount(self._buried[0], round((now - self._buried[1]) * 1000), self._name)
-        return depth, graves
+            buried = BuriedCount(self._buried[0], round((now - self._buried[1]) * 1000), self._name)
+        return depth, buried
 
     def echoed(self, stamp: int) -> None:
-        """Hear that the bridge has the heartbeat of this stamp."""
+        """Record that the bridge has the heartbeat of this stamp."""
         if self._stamp is not None and self._stamp[0] == stamp:
-            self._told, self._stamp = self._stamp[1], None
+            self._reported, self._stamp = self._stamp[1], None
 
 
 BOOTS_MAX: Final = 16
-"""Boots of which is known what they were told: bridges of a cluster, and those before their restarts."""
+"""Boots whose acknowledged levels are kept: bridges of a cluster, and those before their restarts."""
+Level = TypeVar("Level")
+
+
+class Acknowledged(Generic[Level]):
+    """The newest levels that the bridge acknowledged; ``minus`` subtracts levels, and ``level`` starts as zero.
+
+    Each boot of the bridge receives what no other boot has acknowledged, and a boot that returns goes on from what it
+    has: summed over all boots nothing is missing and nothing counts twice.
+    """
+
+    __slots__ = ("_base", "_boot", "_minus", "_of_boots", "_sent", "_stamp", "_zero", "level")
+
+    def __init__(self, zero: Level, minus: Callable[[Level, Level], Level]) -> None:
+        self.level = self._sent = self._base = self._zero = zero
+        self._minus = minus
+        self._of_boots: dict[str, Level] = {}
+        self._boot: str | None = None
+        self._stamp: int | None = None
+
+    @property
+    def of_boot(self) -> Level:
+        """What this boot has acknowledged."""
+        return self._minus(self.level, self._base)
+
+    def greeted(self, boot: str) -> None:
+        """Record the boot of the bridge; a new one counts from zero."""
+        if boot == self._boot:
+            return
+        if self._boot is not None:
+            self._of_boots[self._boot] = self.of_boot
+            if len(self._of_boots) > BOOTS_MAX:
+                del self._of_boots[next(iter(self._of_boots))]
+        self._boot, self._stamp = boot, None
+        self._base = self._minus(self.level, self._of_boots.pop(boot, self._zero))
+
+    def report(self, stamp: int, level: Level) -> Level:
+        """Return what to report of ``level`` in the heartbeat of this stamp."""
+        self._stamp, self._sent = stamp, level
+        return self._minus(level, self._base)
+
+    def echoed(self, stamp: int) -> bool:
+        """Record that the bridge has the heartbeat of this stamp; return whether it was the newest report."""
+        if stamp != self._stamp:
+            return False
+        self.level, self._stamp = self._sent, None
+        return True
+
+
 WARN_EVERY_S: Final = 600.0
 REPORT_BYTES: Final = 1024
-"""What a report takes at most: eight sources, two numbers each, the store's, and those of the poison queue."""
+"""The most bytes of a report: eight sources, two numbers each, the store's, and those of the poison queue."""
 
 
 class ReceiveCounts:
@@ -240,22 +293,14 @@ class ReceiveCounts:
     ``found`` counts the receives that brought work, and the wakes that carried some, by their source.
     """
 
-    __slots__ = ("_base", "_boot", "_levels", "_sent", "_stamp", "_told", "_told_to", "_warned_at", "found", "unasked")
+    __slots__ = ("_acknowledged", "_levels", "_warned_at", "found", "unasked")
 
     def __init__(self) -> None:
         self.found: Counter[str] = Counter()
         self.unasked = 0
-        """Receives that nobody had asked for and that found work all the same."""
+        """Receives that no wake asked for and that found work all the same."""
         self._levels: dict[str, tuple[int, int]] = {}
-        self._sent: dict[str, tuple[int, int]] = {}
-        self._told: dict[str, tuple[int, int]] = {}
-        """The levels of the newest heartbeat that was echoed."""
-        self._base: dict[str, tuple[int, int]] = {}
-        """What this boot is not told, for others were."""
-        self._told_to: dict[str, dict[str, tuple[int, int]]] = {}
-        """By boot, the levels that each one but this has acknowledged."""
-        self._boot: str | None = None
-        self._stamp: int | None = None
+        self._acknowledged: Acknowledged[dict[str, tuple[int, int]]] = Acknowledged({}, _minus)
         self._warned_at: float | None = None
 
     def carried(self, source: str) -> None:
@@ -265,8 +310,8 @@ class ReceiveCounts:
     def received(self, source: str, work: bool, *, known: bool, fresh: bool = False) -> None:
         """Count the answer to a receive; ``known`` where the store is the bridge's own and has counted it itself.
 
-        ``fresh`` where it brought a message that nobody had had before: one that had was announced once, and comes
-        again because its lease ended.
+        ``fresh`` where it brought a message for the first time: one that comes again was announced once, and its
+        lease ended.
         """
         if work:
             self.found[source] += 1
@@ -279,40 +324,28 @@ class ReceiveCounts:
             self._levels[UNANNOUNCED] = (self._levels.get(UNANNOUNCED, (0, 0))[0] + 1, 0)
 
     def suspicious(self, source: str, now: float) -> bool:
-        """Say whether to warn of work that a receive of this source found: at most once in ten minutes."""
+        """Return whether to warn of work that a receive of this source found: at most once in ten minutes."""
         if source not in UNASKED or (self._warned_at is not None and now < self._warned_at + WARN_EVERY_S):
             return False
         self._warned_at = now
         return True
 
     def greeted(self, boot: str) -> None:
-        """Hear which boot the bridge has; a new one counts from zero, and only what no other was told."""
-        if boot == self._boot:
-            return
-        if self._boot is not None:
-            self._told_to[self._boot] = _minus(self._told, self._base)
-            if len(self._told_to) > BOOTS_MAX:
-                del self._told_to[next(iter(self._told_to))]
-        self._boot, self._stamp = boot, None
-        self._base = _minus(self._told, self._told_to.pop(boot, {}))
+        """Record the boot of the bridge."""
+        self._acknowledged.greeted(boot)
 
     @property
     def changed(self) -> bool:
-        """Whether there is something that no echoed heartbeat has told."""
-        return self._levels != self._told
+        """Whether an echoed heartbeat has not reported everything."""
+        return self._levels != self._acknowledged.level
 
     def report(self, stamp: int) -> dict[str, tuple[int, int]]:
-        """Return (found, empty) by source for the heartbeat of this stamp, which must then be sent.
-
-        `UNANNOUNCED` stands among them.
-        """
-        self._stamp, self._sent = stamp, dict(self._levels)
-        return _minus(self._levels, self._base)
+        """Return (found, empty) by source, `UNANNOUNCED` too, for the heartbeat of this stamp; it must be sent."""
+        return self._acknowledged.report(stamp, dict(self._levels))
 
     def echoed(self, stamp: int) -> None:
-        """Hear that the bridge has the heartbeat of this stamp."""
-        if stamp == self._stamp:
-            self._told, self._stamp = self._sent, None
+        """Record that the bridge has the heartbeat of this stamp."""
+        self._acknowledged.echoed(stamp)
 
 
 def _minus(levels: dict[str, tuple[int, int]], base: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
@@ -325,16 +358,15 @@ def _minus(levels: dict[str, tuple[int, int]], base: dict[str, tuple[int, int]])
 
 
 EXTRA_BYTES: Final = 32
-"""What a heartbeat says beside the counts: the name of the field, and that they were heard before."""
+"""What a heartbeat holds next to the counts: the name of the field, and ``resumed``."""
 
 
 class JobCounts:
     """Counts of one queue and one handler; times are seconds."""
 
     __slots__ = (
-        "_base", "_boot", "_failures", "_handling", "_outcomes", "_running_sent", "_running_told", "_sent", "_stamp",
-        "_told", "_told_to", "_told_version", "_version", "_version_sent", "_waiting", "handler", "in_flight",
-        "leases_lost",
+        "_acknowledged", "_failures", "_handling", "_outcomes", "_running_reported", "_running_sent",
+        "_version", "_version_reported", "_version_sent", "_waiting", "handler", "in_flight", "leases_lost",
     )  # fmt: skip
 
     def __init__(self, handler: str) -> None:
@@ -345,28 +377,21 @@ class JobCounts:
         self._failures: Counter[str] = Counter()
         self._handling = Durations()
         self._waiting = Durations()
-        self._version = self._told_version = self._version_sent = 0
-        self._running_told = self._running_sent = 0
-        self._sent = self._told = NO_JOBS
-        """The counts of the newest heartbeat that told any, and of the newest that was echoed."""
-        self._base = NO_JOBS
-        """What this boot is not told, for others were."""
-        self._told_to: dict[str, Jobs] = {}
-        """By boot, the levels that each one but this has acknowledged."""
-        self._boot: str | None = None
-        self._stamp: int | None = None
+        self._version = self._version_reported = self._version_sent = 0
+        self._running_reported = self._running_sent = 0
+        self._acknowledged = Acknowledged(NO_JOBS, minus)
 
     # What happens ---------------------------------------------------------------------------------------------------
 
     def began(self, count: int, waits: Iterable[float]) -> None:
-        """Hear that a call of the handler begins with so many messages, of which these waited so long."""
+        """Record that a call of the handler begins with ``count`` messages; ``waits`` are seconds since their puts."""
         self.in_flight += count
         for seconds in waits:
             self._waiting.add(max(0.0, seconds))
         self._version += 1
 
     def ended(self, count: int, seconds: float) -> None:
-        """Hear that a call with so many messages has ended, however it did."""
+        """Record that a call with so many messages has ended, however it did."""
         self.in_flight -= count
         self._handling.add(seconds, count)
         self._version += 1
@@ -400,42 +425,33 @@ class JobCounts:
             self._waiting.spread(),
         )
 
-    # What the bridge is told ----------------------------------------------------------------------------------------
+    # Reports --------------------------------------------------------------------------------------------------------
 
     def greeted(self, boot: str) -> None:
-        """Hear which boot the bridge has; whoever greets knows nothing of what runs here."""
-        self._running_told = 0
-        if boot == self._boot:
-            return
-        if self._boot is not None:
-            self._told_to[self._boot] = minus(self._told, self._base)
-            if len(self._told_to) > BOOTS_MAX:
-                del self._told_to[next(iter(self._told_to))]
-        self._boot, self._stamp = boot, None
-        self._base = minus(self._told, self._told_to.pop(boot, NO_JOBS))
+        """Record the boot of the bridge, which does not know yet what runs here."""
+        self._running_reported = 0
+        self._acknowledged.greeted(boot)
 
     @property
     def changed(self) -> bool:
-        """Whether there is something that no echoed heartbeat has told."""
-        return self._version != self._told_version or self.in_flight != self._running_told
+        """Whether an echoed heartbeat has not reported everything."""
+        return self._version != self._version_reported or self.in_flight != self._running_reported
 
     def report_bytes(self) -> int:
         """Return how many bytes a report takes at most."""
         return len(msgspec.json.encode({self.handler: self.level()})) + EXTRA_BYTES
 
     def report(self, stamp: int) -> dict[str, Jobs]:
-        """Return what to tell by handler in the heartbeat of this stamp, which must then be sent."""
-        level = self.level()
-        self._stamp, self._sent, self._version_sent, self._running_sent = stamp, level, self._version, self.in_flight
-        heard = minus(self._told, self._base) != NO_JOBS
-        told = msgspec.structs.replace(minus(level, self._base), in_flight=self.in_flight, resumed=heard)
-        return {self.handler: told}
+        """Return the report by handler for the heartbeat of this stamp, which must then be sent."""
+        self._version_sent, self._running_sent = self._version, self.in_flight
+        resumed = self._acknowledged.of_boot != NO_JOBS
+        report = self._acknowledged.report(stamp, self.level())
+        return {self.handler: msgspec.structs.replace(report, in_flight=self.in_flight, resumed=resumed)}
 
     def echoed(self, stamp: int) -> None:
-        """Hear that the bridge has the heartbeat of this stamp."""
-        if stamp == self._stamp:
-            self._told, self._told_version, self._running_told = self._sent, self._version_sent, self._running_sent
-            self._stamp = None
+        """Record that the bridge has the heartbeat of this stamp."""
+        if self._acknowledged.echoed(stamp):
+            self._version_reported, self._running_reported = self._version_sent, self._running_sent
 
 
 class Durations:
@@ -455,7 +471,7 @@ class Durations:
         self._total_s += seconds * count
 
     def spread(self) -> Spread:
-        """Return them as they are told."""
+        """Return them as reports hold them."""
         if self._counts is None:
             return NOTHING
         last = max(number for number, count in enumerate(self._counts) if count)

@@ -44,14 +44,14 @@ Now = Callable[[], datetime.datetime]
 
 
 class NoClaimCheck(Exception):
-    """A body was put aside, and there is no claim check here: the attempt fails, and another worker may do better."""
+    """A body was put aside, and this worker has no claim check: the attempt fails; another worker may have one."""
 
 
 class DeadLettering:
     """Moves messages of one queue to its poison queue, and messages of a poison queue back.
 
-    ``poison`` None never buries. ``announce`` is told of each queue that was put to, and in how many milliseconds the
-    message is visible there. ``now`` is the wall clock that burials are dated by.
+    ``poison`` None never dead-letters. ``announce`` is called with each queue that was put to, and in how many
+    milliseconds the message is visible there. ``now`` is the wall clock for ``buried_at``.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class DeadLettering:
         draw: Draw,
     ) -> None:
         self.last: str | None = None
-        """The last burial, for people."""
+        """The last dead letter, for people."""
         self.store_call_s = STORE_CALL_S
         self._queue = queue
         self._store = store
@@ -83,20 +83,20 @@ class DeadLettering:
         self._unfetched = RepeatedFailure()
 
     def failed(self, held: Held, reason: str) -> None:
-        """Remember a failed attempt for the burial that may come of it."""
+        """Remember a failed attempt for the dead letter that may follow."""
         if self._poison is not None:
             self._history.failed(held.stored.id, held.stored.dequeue_count, self._now(), reason)
 
     def ended(self, held: Held) -> None:
-        """Hear that a message was deleted."""
+        """Forget a message that was deleted."""
         self._history.forget(held.stored.id)
 
     async def open(self, held: Held, wanted: Wanted) -> StoredMessage:
-        """Return the message with the body that was put at first; its burial and what is held stay with ``held``.
+        """Return the message with its original body; its dead-letter facts stay in ``held``.
 
         Raises `claims.BodyLost` and `NoLongerWanted` as `Claims.fetch` does, and `NoClaimCheck` for a claim,
-        or what begins as one, where there is no claim check: a handler would take the claim for the body. A supervisor
-        is handed a message that was buried for its lost body, with its claim as text while the body is not back.
+        or a body that begins like one, where there is no claim check: a handler would take the claim for the body. A
+        message that was dead-lettered for its lost body has the claim as its body until that body is back.
         """
         stored = held.stored
         held.burial, body = opened(stored.body)
@@ -117,11 +117,11 @@ class DeadLettering:
     async def bury(self, held: Held, decided: DeadLetter, wanted: Wanted) -> bool:
         """Put the message on the poison queue with its facts; a crash before its delete leaves two, never none.
 
-        Insists while the store is away or full. False once the message is no longer ``wanted``. Cancelled, it says in
-        ``held.moved`` whether the message is there all the same.
+        Retries while the store is away or full. False once the message is no longer ``wanted``. If it is cancelled,
+        ``held.moved`` shows whether the message is there.
         """
         poison = self._poison
-        assert poison is not None, "a verdict buries only where there is a poison queue"
+        assert poison is not None, "a verdict dead-letters only where there is a poison queue"
 
         def landed(id_: str) -> None:
             self.last = f"{held.stored.id}: {decided.reason}"
@@ -150,9 +150,9 @@ class DeadLettering:
         return True
 
     async def replay(self, held: Held, decided: ReplayTo, wanted: Wanted) -> Delete | RetryLater | None:
-        """Put the message where it came from or should go, and return what becomes of the one here.
+        """Put the message where it came from or should go, and return what to do with the one here.
 
-        It is given back where it cannot go there; None once it is no longer ``wanted``.
+        Retried later if it cannot go there; None once it is no longer ``wanted``.
         """
         delay_ms = round(decided.after_s * 1000)
         try:
@@ -163,7 +163,7 @@ class DeadLettering:
             body = await self._copied(held.stored.body, target, wanted)
 
             def landed(id_: str) -> None:
-                log.info("message %s of %s goes back to %s as %s", held.stored.id, self._queue, target, id_)
+                log.info("message %s of %s is replayed to %s as %s", held.stored.id, self._queue, target, id_)
                 self._announce(target, delay_ms)
 
             what = f"replay message {held.stored.id} to {target}"
@@ -172,7 +172,7 @@ class DeadLettering:
         except NoLongerWanted:
             return None
         except QueuebellError as error:
-            why = "message %s of %s stays, it cannot be replayed: %s"
+            why = "message %s of %s cannot be replayed and stays: %s"
             log.error(why, held.stored.id, self._queue, error)
             return RetryLater(STAYS_S)
         return Delete()
@@ -181,7 +181,7 @@ class DeadLettering:
         count = self._unfetched.failed(asyncio.get_running_loop().time())
         if count:
             log.warning(
-                "message %s of %s cannot be handled here (%d attempts since this was last said): %s. The message and "
+                "message %s of %s cannot be handled here (%d attempts since the last report): %s. The message and "
                 "its body are kept. Start this listener with the claim_check of its producers; what was buried for "
                 "this can then be replayed",
                 id_,
@@ -220,10 +220,10 @@ class DeadLettering:
         return travels
 
     def _bare(self, burial: Burial, why: str) -> None:
-        """Write the facts to the log that cannot travel with the message."""
+        """Log the facts that do not fit beside the message."""
         self._counts["burials_bare"] += 1
         facts = msgspec.json.encode(burial).decode("utf-8", "replace")
-        log.error("message %s of %s is buried without its facts (%s): %s", burial.id, self._queue, why, facts)
+        log.error("message %s of %s is dead-lettered without its facts (%s): %s", burial.id, self._queue, why, facts)
 
     async def _copied(self, body: bytes, target: str, wanted: Wanted) -> bytes:
         """Return the body to replay, which owns its blob if it was put aside. Raises `BadInput` if it cannot."""
@@ -245,7 +245,7 @@ class DeadLettering:
     async def _put(
         self, held: Held, queue: str, message: NewMessage, what: str, wanted: Wanted, landed: Callable[[str], None]
     ) -> None:
-        """Put a message, however long the store is away; ``landed`` hears its id there, also if this is cancelled."""
+        """Put a message, however long the store is away; call ``landed`` with its new id, also if cancelled."""
         backoff = FullJitter(0.1, 5.0)
         while True:
             putting = asyncio.create_task(self._try(queue, message), name=f"move[{self._queue}]#{held.number}")
@@ -256,7 +256,7 @@ class DeadLettering:
             except (StoreUnavailable, StoreFull, TimeoutError) as error:
                 log.warning("%s: cannot %s yet: %s", self._queue, what, str(error) or "time-out")
             except asyncio.CancelledError:
-                # It may be carried out already: given back, the message would stand in both queues.
+                # It may be done already: released, the message would be in both queues.
                 await _answered(putting, wanted)
                 raise
             finally:
@@ -275,7 +275,7 @@ class DeadLettering:
 
 
 async def _answered(putting: asyncio.Task[str], wanted: Wanted) -> None:
-    """Wait for a put that is in flight, for as long as its call may take; not where the message is no longer held."""
+    """Wait for a put in flight, as long as its call may take, unless the message is no longer held."""
     try:
         if wanted():
             await asyncio.wait([putting])
@@ -290,10 +290,9 @@ REASON_MAX: Final = 256
 
 
 class History:
-    """The failed attempts at ``most`` messages, 16 of each; who failed longest ago is forgotten first.
+    """The failed attempts at ``most`` messages, 16 of each; the message that failed longest ago is forgotten first.
 
-    With reasons of at most 256 characters that is some 4 MiB where every message fails, and next to nothing elsewhere.
-    Attempts made by other listeners, or before this one was started, are not known here.
+    That is some 4 MiB where every message fails. Attempts of other listeners, or before this one started, are unknown.
     """
 
     def __init__(self, most: int = MESSAGES_MAX) -> None:
@@ -316,5 +315,5 @@ class History:
         return self._attempts.get(id_, ())
 
     def forget(self, id_: str) -> None:
-        """Hear that a message has ended."""
+        """Forget a message."""
         self._attempts.pop(id_, None)

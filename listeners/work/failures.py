@@ -7,7 +7,7 @@ from typing import Final
 from bridge.contract.errors import ConfigurationError
 
 AGAIN_S: Final = 60.0
-"""One line in so many seconds at most, however many receives fail."""
+"""At most one log line in so many seconds, however many calls fail."""
 
 
 class StoreReached:
@@ -20,28 +20,28 @@ class StoreReached:
 
 
 class RepeatedFailure:
-    """What goes wrong again and again: told at once, then once in `AGAIN_S` with the number of times."""
+    """Decides when to log a failure that repeats: immediately, then once in `AGAIN_S` with the number of times."""
 
-    __slots__ = ("_told", "_told_at", "_untold")
+    __slots__ = ("_logged", "_logged_at", "_unlogged")
 
     def __init__(self) -> None:
-        self._told = False
-        self._told_at: float | None = None
-        self._untold = 0
+        self._logged = False
+        self._logged_at: float | None = None
+        self._unlogged = 0
 
     def failed(self, now: float) -> int:
-        """Count one more; return how many to tell of, those not told of before included, or 0 to keep quiet."""
-        self._untold += 1
-        if self._told_at is not None and now - self._told_at < AGAIN_S:
+        """Count one more; return how many to log, including those not logged before, or 0 to stay silent."""
+        self._unlogged += 1
+        if self._logged_at is not None and now - self._logged_at < AGAIN_S:
             return 0
-        self._told, self._told_at = True, now
-        count, self._untold = self._untold, 0
+        self._logged, self._logged_at = True, now
+        count, self._unlogged = self._unlogged, 0
         return count
 
     def works(self) -> bool:
-        """Hear that it went well; say whether to tell, because the last that was told is that it does not."""
-        told, self._told = self._told, False
-        return told
+        """Record a success; return whether to log it, because a failure was logged last."""
+        logged, self._logged = self._logged, False
+        return logged
 
 
 class ReceiveFailures(RepeatedFailure):
@@ -53,23 +53,23 @@ class ReceiveFailures(RepeatedFailure):
         super().__init__()
         self._reach = reach or StoreReached()
         self.since: float | None = None
-        """When the first receive failed since one was last answered, for the bridge to show."""
+        """When the first receive failed since the last answer, for the bridge to show."""
 
     def begins(self, now: float) -> None:
-        """Hear that a receive was not answered, whether it is told of or not."""
+        """Record that a receive was not answered, whether it is logged or not."""
         if self.since is None:
             self.since = now
 
     def answered(self) -> bool:
-        """Hear that the store answered; say whether to tell that it works again."""
+        """Record an answer of the store; return whether to log that it works again."""
         self._reach.answered = True
         self.since = None
         return self.works()
 
     def ends(self, error: Exception) -> bool:
-        """Say whether a worker should end with this error: a client that is missing, an address that cannot be used.
+        """Return whether a worker should end with this error: a client that is missing, an address that cannot be used.
 
-        Not once the store has answered, for then the address is right, and what changed there may change back. Not
-        where the error says that another try may do either: tables that are missing are made while workers run.
+        Not once the store has answered: its address is right, and what changed there may change back. Not where the
+        error is retryable: missing tables can be created while workers run.
         """
         return isinstance(error, ConfigurationError) and not error.retryable and not self._reach.answered

@@ -60,10 +60,10 @@ IN_VAIN: Final = "the call of an earlier attempt ran past handler_timeout and st
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a listener's options say about the messages of one queue; ``poison`` None never buries.
+    """A listener's options for the messages of one queue; ``poison`` None never dead-letters.
 
-    ``listener`` is its name and ``now`` the wall clock, for the facts of a burial and for how long messages waited, and
-    ``handler`` what its handler is called in metrics.
+    ``listener`` is its name and ``now`` the wall clock, for the facts of a dead letter and for waiting times.
+    ``handler`` is the handler's name in metrics.
     """
 
     concurrency: int
@@ -80,34 +80,34 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HoldingEvents(Protocol):
-    """Whom a holding tells what happened to it; never from within a call to it."""
+    """The events of a `Holding`; it never calls them from within a call to it."""
 
     def room_changed(self) -> None:
-        """Hear that handlers ended; told once for all that end in one turn of the loop."""
+        """Handlers ended; called once for all that end in one turn of the loop."""
         ...
 
     def came_back(self, after: float) -> None:
-        """Hear that a message becomes visible in ``after`` seconds without having been put (L7)."""
+        """A message becomes visible in ``after`` seconds without having been put (L7)."""
         ...
 
     def acknowledged(self, *, gone: bool) -> None:
-        """Hear that the store carried out a delete, so that a message is ``gone``, or a release."""
+        """The store carried out a delete, so that a message is ``gone``, or a release."""
         ...
 
     def moved(self, queue: str, after_ms: int) -> None:
-        """Hear that a message was buried on, or replayed to, a queue, where it is visible in so many milliseconds."""
+        """A message was dead-lettered or replayed to a queue, where it is visible in ``after_ms``."""
         ...
 
     def renewals_changed(self) -> None:
-        """Hear that a renewal may be due earlier than known."""
+        """A renewal may be due earlier than before."""
         ...
 
     def hung(self, slots: int) -> None:
-        """Hear how many slots are held by threads that ran out of time, whenever that changes."""
+        """The number of slots held by overdue calls changed."""
         ...
 
-    def others(self) -> bool:
-        """Say whether a message that is released now will be received: by another worker, or by this one."""
+    def can_be_received(self) -> bool:
+        """Return whether a message that is released now will be received: by another worker, or by this one."""
         ...
 
 
@@ -161,7 +161,7 @@ class Holding:
         self._overdue = OverdueCalls(
             changed=self._overdue_changed,
             over=self._pause_over,
-            ended=lambda held, left: self._ends(held, Act.RELEASE, left),
+            ended=lambda held, left: self._settle(held, Act.RELEASE, left),
         )
         self._room_due = False
         self._tailing = False
@@ -169,12 +169,12 @@ class Holding:
         self._store_call_s = STORE_CALL_S
 
     def allow(self, store_call_s: float) -> None:
-        """Let each store call from now on take so many seconds (R)."""
+        """Set how long each store call may take from now on (R), in seconds."""
         self._store_call_s = self._settlements.store_call_s = self._dead_letters.store_call_s = store_call_s
 
     @property
     def last_burial(self) -> str | None:
-        """The message that was buried last, and why; None before any."""
+        """The last dead-lettered message, and why; None before any."""
         return self._dead_letters.last
 
     def __len__(self) -> int:
@@ -185,7 +185,7 @@ class Holding:
         return max(0, self._rules.concurrency - self.busy - self._tail())
 
     def count_free(self) -> int:
-        """Return the same for the wake machine: if a tail counts, it hears of room when settlements end."""
+        """Return the same for the wake machine; if a tail counts, the end of settlements reports room."""
         self._tailing = self._tail() > 0
         return self.free()
 
@@ -211,7 +211,7 @@ class Holding:
         return next((held for held in self._held.values() if held.task is not None and not held.concluded), None)
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
-        """Say whether ``task`` is one of the handlers."""
+        """Return whether ``task`` is one of the handlers."""
         return task in self._tasks or self._invoker.runs(task)
 
     # Taking ---------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Holding:
         return held
 
     def start(self, taken: list[Held]) -> None:
-        """Take slots for messages taken and start handlers on them."""
+        """Take slots and start handlers for messages held."""
         self.take_slots(taken)
         self.start_handlers(taken)
 
@@ -249,7 +249,7 @@ class Holding:
             self._spawn(self._handle([held]), f"handle[{self._queue}]#{held.number}", [held])
 
     def give_back(self, taken: list[Held]) -> None:
-        """Release messages at once, for others to take: no handler has ended on them, so that it costs no attempt."""
+        """Release messages for other workers: no handler has ended on them, so it costs no attempt."""
         for held in taken:
             self._renewals.forget(held.number)
             held.given_back = True
@@ -263,7 +263,7 @@ class Holding:
         return held
 
     def _wanted(self, held: Held) -> Callable[[], bool]:
-        """Return what says whether a message is still held."""
+        """Return a function that returns whether a message is still held."""
         return lambda: held.number in self._held
 
     # Handlers -------------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class Holding:
                 once = self._rules.once
                 messages = [message for _, message in ready]
                 outcomes = await (self._invoke(messages) if once is None else self._outcomes(once, ready, messages))
-                # All have had their say before the first burial is waited for: a stop meanwhile undoes none of it.
+                # All outcomes are decided before the first dead-lettering is awaited: a stop meanwhile undoes none.
                 decided = [
                     (held, self._decide(held, message, outcome))
                     for (held, message), outcome in zip(ready, outcomes, strict=True)
@@ -294,7 +294,7 @@ class Holding:
                 ]
                 for held, one in sorted(decided, key=lambda pair: isinstance(pair[1], DeadLetter | ReplayTo)):
                     await self._conclude(held, one)
-                # Those whose keys others work on wait here: given back they would come again and again meanwhile.
+                # Messages whose keys are in use wait here: released, they would come again and again meanwhile.
                 ready = [pair for pair, outcome in zip(ready, outcomes, strict=True) if outcome is None]
                 ready = [(held, message) for held, message in ready if held.number in self._held]
                 self.running -= busy - len(ready)
@@ -305,7 +305,7 @@ class Holding:
             left = [held for held in helds if held.number in self._held and not held.concluded]
             for held in left:
                 if held.moved:
-                    self._ends(held, Act.DELETE)
+                    self._settle(held, Act.DELETE)
             self.give_back([held for held in left if not held.moved])
             raise
         except Exception:
@@ -363,25 +363,25 @@ class Holding:
                     instruments.on.ended(self._queue, took, CANCELLED if outcome is None else failure_name(outcome))
 
     def _counts_starts(self) -> bool:
-        """Say whether attempts can be counted as starts, as far as is known of the store by now."""
+        """Return whether attempts can be counted as starts, as far as is known of the store by now."""
         return self._store.capabilities.uncounted_release
 
     async def _open(self, held: Held) -> tuple[Held, Message] | None:
-        """Make the message for the handler; None where it is buried or given back unseen."""
+        """Make the message for the handler; None where it is dead-lettered or released without a call."""
         rules = self._rules
         attempt, can_bury = held.stored.dequeue_count, rules.poison is not None
-        grave = exhausted(attempt, rules.retry.attempts_max, can_bury, starts=self._counts_starts())
+        dead = exhausted(attempt, rules.retry.attempts_max, can_bury, starts=self._counts_starts())
         outcome: Failed | DeadLetter
         failure: str | None = None
-        if grave is not None:
-            outcome = grave
+        if dead is not None:
+            outcome = dead
         elif held.stored.id in self._overdue:
             await self._conclude(held, self._in_vain(held))
             return None
         else:
             try:
                 whole = await self._dead_letters.open(held, self._wanted(held))
-                must_decode = can_bury  # whoever looks after a poison queue sees what does not decode too
+                must_decode = can_bury  # the handler of a poison queue also gets what does not decode
                 return held, message_of(
                     whole, self._queue, held.source, rules.decode, held.burial, held.traces, must_decode=must_decode
                 )
@@ -418,11 +418,11 @@ class Holding:
             if held.stored.id in self._overdue:
                 self._overdue.park(held, settle.after_s)
             else:
-                self._ends(held, Act.RELEASE, settle.after_s)
+                self._settle(held, Act.RELEASE, settle.after_s)
         else:
-            self._ends(held, Act.DELETE)
+            self._settle(held, Act.DELETE)
 
-    def _ends(self, held: Held, act: Act, after_s: float = 0.0) -> None:
+    def _settle(self, held: Held, act: Act, after_s: float = 0.0) -> None:
         held.concluded = True
         self._renewals.forget(held.number)
         self._settlements.add(act, held, after_s)
@@ -440,8 +440,8 @@ class Holding:
         """
         if held.number not in self._held:
             return
-        if self._events.others():
-            self._ends(held, Act.RELEASE)
+        if self._events.can_be_received():
+            self._settle(held, Act.RELEASE)
             return
         held.stored = msgspec.structs.replace(held.stored, dequeue_count=held.stored.dequeue_count + 1)
         self._spawn(self._handle([held], self._in_vain(held)), f"in-vain[{self._queue}]#{held.number}", [held])
@@ -461,9 +461,9 @@ class Holding:
     def _room_later(self) -> None:
         if not self._room_due:
             self._room_due = True
-            self._loop.call_soon(self._tell_room)
+            self._loop.call_soon(self._report_room)
 
-    def _tell_room(self) -> None:
+    def _report_room(self) -> None:
         self._room_due = False
         self._events.room_changed()
 
@@ -496,16 +496,16 @@ class Holding:
                 self._jobs.concluded(DELETED[held.fate])
                 self._dead_letters.ended(held)
                 if self._rules.claims is not None and held.doubted is None and not held.shares:
-                    self._rules.claims.drop(held.stored.body)  # in doubt somebody else may work on it
+                    self._rules.claims.drop(held.stored.body)  # in doubt another worker may have it
             else:
                 self._counts["given_back"] += held.given_back
                 self._jobs.concluded("given_back" if held.given_back else held.again)
                 self._events.came_back(item.seconds)
         if self._tailing:
-            self._room_later()  # the tail counted against the slots, and no handler may be left to tell of room
+            self._room_later()  # the tail counted against the slots, and no handler may be left to report room
 
     def _lose(self, held: Held, code: str) -> None:
-        """Give up a message that may be with somebody else: no renewal, no delete, no handler any more."""
+        """Drop a message that another worker may have: no renewal, no delete, no handler any more."""
         if self._held.pop(held.number, None) is None:
             return
         self._renewals.forget(held.number)
@@ -536,7 +536,7 @@ class Holding:
     async def abort(self) -> None:
         """Cancel the handlers; one that swallows its cancellation is left behind after a second, a late one at once.
 
-        All that they held is given back: at once, or after its lease where the handler goes on.
+        All that they held is released: immediately, or after its lease where the handler goes on.
         """
         tasks = sorted(self._tasks, key=asyncio.Task.get_name)  # in an order that a seed repeats
         self._overdue.close()
@@ -565,7 +565,7 @@ class Holding:
         return {held.task for held in self._held.values() if held.moving and held.task is not None}
 
     def _leave(self, helds: list[Held]) -> None:
-        """Give back what handlers work on that do not end: visible no sooner than without this, but uncounted."""
+        """Release, uncounted, the messages of handlers that do not end: visible no sooner than their leases end."""
         now = self._loop.time()
         for held in helds if self._counts_starts() else ():
             self._renewals.forget(held.number)
@@ -573,7 +573,7 @@ class Holding:
             self._settlements.add(Act.RELEASE, held, max(0.0, held.lease_ends - now))
 
     async def finish(self, hurry: asyncio.Event) -> None:
-        """Bring what is under way to the store: for as long as one call may take, 3 s once told to hurry."""
+        """Settle what is under way: for as long as one call may take, 3 s once ``hurry`` is set."""
         settling = asyncio.create_task(self._settle_last(), name=f"settle-last[{self._queue}]")
         hurried = asyncio.create_task(hurry.wait(), name="hurry")
         try:

@@ -45,8 +45,8 @@ OnOverdue = Callable[["concurrent.futures.Future[Any] | asyncio.Task[Any]"], Non
 
 log = logging.getLogger("queuebell.listener")
 
-# These go on to whoever runs the event loop. Any other exception, also one that is no `Exception`, fails its attempt: a
-# task that ended with it would leave the message held, and its lease renewed, for ever.
+# These end the event loop. Any other exception, even one that is not an `Exception`, fails its attempt: a task that
+# ended with it would leave the message held, and its lease renewed, for ever.
 _ENDS_THE_PROCESS = (GeneratorExit, KeyboardInterrupt, SystemExit)
 ENDS_S: Final = 1.0
 """How long a coroutine that was cancelled at its time-out may take to end before its attempt goes on without it."""
@@ -58,9 +58,9 @@ class Invoker:
     """Calls one handler; ``threads`` at once at most if it is a plain function, none are made for a coroutine.
 
     ``timeout`` in seconds cancels a coroutine. A thread cannot be cancelled, and a coroutine may go on for more than
-    `ENDS_S`: the attempt fails then, but its slot stays taken until the call ends, which ``on_overdue`` tells.
-    ``failures`` tells the class of what the handler raises, ``follows`` in words what comes after a failed attempt,
-    ``ends`` in one word what becomes of a message.
+    `ENDS_S`: the attempt fails then, but its slot stays taken until the call ends; ``on_overdue`` gets that
+    call. ``failures`` returns the class of what the handler raises, ``follows`` describes what comes after a failed
+    attempt, ``ends`` returns one word for what happens to a message.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Invoker:
             return await self._one(message, on_overdue, None)
         with self._span(tracing.on, [message]) as span:
             outcome = await self._one(message, on_overdue, span)
-            self._tell(span, [message], [outcome])
+            self._note_outcome(span, [message], [outcome])
             return outcome
 
     async def many(self, messages: list[Message], on_overdue: OnOverdue) -> list[Outcome]:
@@ -105,7 +105,7 @@ class Invoker:
             return await self._many(messages, on_overdue, None)
         with self._span(tracing.on, messages) as span:
             outcomes = await self._many(messages, on_overdue, span)
-            self._tell(span, messages, outcomes)
+            self._note_outcome(span, messages, outcomes)
             return outcomes
 
     async def _one(self, message: Message, on_overdue: OnOverdue, span: Span | None) -> Outcome:
@@ -120,7 +120,7 @@ class Invoker:
             return Failed("the handler was cancelled from within")
         except _ENDS_THE_PROCESS:
             raise
-        except BaseException as error:  # noqa: BLE001 - it is the user's, and it is told by the outcome
+        except BaseException as error:  # noqa: BLE001 - it is the user's, and the outcome reports it
             _record(span, error)
             return self._outcome(error, message)
         return Succeeded()
@@ -145,17 +145,17 @@ class Invoker:
             return [self._outcome(error, message) for message in messages]
 
     def close(self) -> None:
-        """Let go of the threads; those that still run end with their handlers, or with the process."""
+        """Release the threads; those that still run end with their handlers, or with the process."""
         if self._threads is not None:
             self._threads.close()
 
     @property
     def calls_running(self) -> int:
-        """The calls in threads, or that wait for one, and in tasks, those that nobody waits for any more included."""
+        """The calls in threads, or that wait for one, and in tasks, including abandoned ones."""
         return len(self._tasks) + (0 if self._threads is None else self._threads.running)
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
-        """Say whether ``task`` is a call of the handler."""
+        """Return whether ``task`` is a call of the handler."""
         return task in self._tasks
 
     def _span(self, on: Tracing, messages: list[Message]) -> AbstractContextManager[Span]:
@@ -164,7 +164,7 @@ class Invoker:
         ids = [message.id for message in messages]
         return on.process(first.queue, followed, ids, first.attempt, first.wake_source, batch=self.batch)
 
-    def _tell(self, span: Span, messages: list[Message], outcomes: list[Outcome]) -> None:
+    def _note_outcome(self, span: Span, messages: list[Message], outcomes: list[Outcome]) -> None:
         if self._ends is not None:
             words = {self._ends(message, outcome) for message, outcome in zip(messages, outcomes, strict=True)}
             tracing.note(span, OUTCOME, words.pop() if len(words) == 1 else "mixed")
@@ -172,7 +172,7 @@ class Invoker:
     def _outcome(self, error: BaseException, message: Message) -> Outcome:
         if isinstance(error, Retry | Bury | Replay):
             return _read(error)
-        # Of these nobody wrote a line that a traceback could show.
+        # A traceback of these shows no line of the user's.
         bare = isinstance(error, HandlerTimeout | CommandFailed)
         trace = None if bare else _trace(error)
         failure = _class_of(error, self._failures)
@@ -213,11 +213,11 @@ class Invoker:
         def ended(_: asyncio.Task[object]) -> None:
             self._tasks.discard(call)
             if not call.cancelled():
-                call.exception()  # heard, also where nobody waits any more
-            over.tell()
+                call.exception()  # retrieved, even if abandoned
+            over.release()
 
         call.add_done_callback(ended)
-        gives_up = loop.call_later(most, over.tell)
+        gives_up = loop.call_later(most, over.release)
         try:
             await over
         finally:
@@ -254,12 +254,12 @@ class _Over(asyncio.Future[None]):
         self._call = call
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel the call; the outcome of one that has just ended stands."""
+        """Cancel the call; the outcome of one that has just ended counts."""
         self._call.cancel(msg)
         return True
 
-    def tell(self) -> None:
-        """Let go of who waits."""
+    def release(self) -> None:
+        """End the wait."""
         if not self.done():
             self.set_result(None)
 
@@ -269,7 +269,7 @@ async def _result_of(awaited: Awaitable[object]) -> object:
 
 
 def _record(span: Span | None, error: BaseException) -> None:
-    # To be asked for again, or for the way back, is no fault.
+    # A requested retry or replay is not a failure.
     if span is not None and tracing.on is not None and not isinstance(error, Retry | Replay):
         tracing.on.failed(span, error, record=True)
 
@@ -301,7 +301,7 @@ def _read(outcome: Done | Retry | Bury | Replay) -> Outcome:
     if isinstance(outcome, Replay):
         return ReplayTo(outcome.after or 0.0, outcome.queue)
     if isinstance(outcome, Bury):
-        # Raised while another exception was handled, it is that one which people want to see.
+        # Raised while another exception was handled: that one is the cause that people want to see.
         cause = outcome.__cause__ or (None if outcome.__suppress_context__ else outcome.__context__)
         if cause is not None:
             return DeadLetter(outcome.reason, outcome.failure, type(cause).__name__, _trace(cause))
@@ -317,7 +317,7 @@ def _class_of(error: BaseException, failures: Classify) -> Failure:
     try:
         failure: object = failures(error)
     except Exception:
-        log.exception("the rule that tells classes of failure failed; the failure counts as unclear")
+        log.exception("the failures rule raised; the failure counts as unclear")
         return Failure.UNCLEAR
     return failure if isinstance(failure, Failure) else Failure.UNCLEAR
 
@@ -337,18 +337,18 @@ class HandlerThreads:
 
     The threads of `concurrent.futures` are joined when the interpreter ends, so that one handler that hangs would keep
     its process for ever, whatever a listener's ``grace`` is. These are daemons: the listener waits for them within its
-    grace, and nobody after it.
+    grace, and nothing waits after it.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._owed = 0
+        self._pending = 0
         self._threads = 0
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Have a function called; its future may be cancelled until it runs."""
+        """Call a function in a thread; its future may be cancelled until it runs."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -357,7 +357,7 @@ class HandlerThreads:
                 return
             try:
                 result = call()
-            except BaseException as error:  # noqa: BLE001 - it goes to whoever waits for it
+            except BaseException as error:  # noqa: BLE001 - the future carries it
                 self._ended()
                 future.set_exception(error)
             else:
@@ -365,30 +365,30 @@ class HandlerThreads:
                 future.set_result(result)
 
         with self._lock:
-            if self._threads < min(self._owed + 1, self._most):
+            if self._threads < min(self._pending + 1, self._most):
                 # Started before its call is put and counted: where the system refuses a thread, nothing is left behind.
                 threading.Thread(target=self._work, name=f"{NAME}_{self._threads + 1}", daemon=True).start()
                 self._threads += 1
-            self._owed += 1
+            self._pending += 1
         self._calls.put(run)
         return future
 
     @property
     def running(self) -> int:
         """The calls that wait or run."""
-        return self._owed
+        return self._pending
 
     def close(self) -> None:
-        """Have each thread end after the call it is in; what is waiting then is still called."""
+        """End each thread after its current call; calls that wait are still made."""
         with self._lock:
             threads = self._threads
         for _ in range(threads):
             self._calls.put(None)
 
     def _ended(self) -> None:
-        # Before the result is told: whoever hears of it and has another call finds this thread free.
+        # Before the result is set: its receiver may submit the next call, which finds this thread free.
         with self._lock:
-            self._owed -= 1
+            self._pending -= 1
 
     def _work(self) -> None:
         while (run := self._calls.get()) is not None:

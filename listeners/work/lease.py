@@ -1,6 +1,6 @@
 """One leased message, when its lease is renewed, and how long the next leases should be.
 
-`Held` is a message from its receipt to the end of its lease, `Renewals` says which leases are due for renewal, and
+`Held` is a message from its receipt to the end of its lease, `Renewals` returns which leases are due for renewal, and
 `Visibility` lengthens the leases that follow one that proved too short.
 """
 
@@ -25,7 +25,7 @@ from bridge.queues.base import StoredMessage
 class Act(enum.Enum):
     """What to do with a message held."""
 
-    __hash__ = object.__hash__  # an enumeration's own is a call of Python's for each look-up
+    __hash__ = object.__hash__  # Enum's own costs a Python call per lookup
 
     DELETE = "delete"
     RELEASE = "release"
@@ -34,7 +34,7 @@ class Act(enum.Enum):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Held:
-    """One lease: the newest pop receipt, when it ends, and who works on it."""
+    """One leased message: its newest pop receipt, the end of its lease, and its handler's task."""
 
     number: int
     stored: StoredMessage
@@ -47,28 +47,28 @@ class Held:
     """Always the newest: read when a settlement leaves, never when it was asked for."""
     task: asyncio.Task[None] | None = None
     answered: bool = False
-    """Its handler has had its say: given back all the same, for the listener stops, it keeps its attempt."""
+    """Its handler has ended: released all the same, because the listener stops, it keeps its attempt."""
     concluded: bool = False
     """Its delete or release is on its way."""
     fate: str = "handled"
     """Why it is deleted: ``handled``, ``buried`` or ``replayed``."""
     again: str = "failed"
-    """Why it is released, where it is not given back: ``failed`` or ``retried``."""
+    """Why it is released, if not ``given_back``: ``failed`` or ``retried``."""
     moving: bool = False
     """Its put on another queue is in flight, and may be carried out whatever becomes of its handler's task."""
     moved: bool = False
-    """It stands on another queue: all that is left to do here is its delete."""
+    """It is on another queue: only its delete is left to do here."""
     given_back: bool = False
     doubted: Act | None = None
     """The delete or release of it whose outcome is unknown: a refusal of the next try may show that it was done."""
     shares: bool = False
-    """It was buried with its claim as it stands: the blob is not its own any more."""
+    """It was dead-lettered with its own claim: the blob belongs to the dead letter now."""
     burial: Burial | None = None
     """The facts it came with, once it was opened."""
     traceparent: str | None = None
     """Its own trace context, else that of the wake that brought it, where that had one."""
     traces: tuple[str, ...] = ()
-    """Where it has no context of its own: those of the triggers that the wake stood for."""
+    """If it has no context of its own: those of the triggers behind the wake."""
 
     def __post_init__(self) -> None:
         self.receipt = self.stored.pop_receipt
@@ -81,7 +81,7 @@ class Held:
         return causes(self.stored.headers, self.traces, self.stored.id)
 
     def set_traces(self, traceparent: str | None, traces: tuple[str, ...]) -> None:
-        """Note what the wake told that brought it; its own context goes before."""
+        """Set the trace contexts of the wake that brought it, unless it has its own."""
         if self.traceparent is None:
             self.traceparent, self.traces = traceparent, traces
 
@@ -173,7 +173,7 @@ class Renewals:
         return min(firsts) if firsts else None
 
     def due(self, now: float) -> list[int]:
-        """Take those whose time has come; they stand again after `leased`."""
+        """Remove and return the due ones; `leased` adds them again."""
         out: list[int] = []
         for lane in (self._accept, self._renew):
             while lane:
@@ -186,9 +186,9 @@ class Renewals:
 
 
 def visible_again(now: float, after: float, resolution_ms: int) -> float:
-    """Return when to look for what becomes visible ``after`` seconds from now, in a store of this resolution.
+    """Return when to check for what becomes visible ``after`` seconds from now, in a store of this resolution.
 
-    Rounded up, by the resolution and 1e-4 of the delay: a look one tick early finds nothing and is a loss (B2).
+    Rounded up, by the resolution and 1e-4 of the delay: a check one tick early finds nothing and is wasted (B2).
     """
     return now + after * 1.0001 + resolution_ms / 1000
 

@@ -24,7 +24,7 @@ from bridge.contract.errors import ConfigurationError
 
 
 class OneRun:
-    """Who asks may come before it runs, and then it ends as it begins. ``what`` runs, and is called ``name``."""
+    """One run of ``what``, called ``name`` in the log. Asked to stop before it runs, it ends as it begins."""
 
     def __init__(self, what: str, name: str, log: logging.Logger) -> None:
         self.asked = asyncio.Event()
@@ -57,7 +57,7 @@ class OneRun:
             await asyncio.wait([self._ended])
 
     def signalled(self, count: int, says: str) -> None:
-        """Hear that so many signals told the process to stop, and say so once while it runs."""
+        """Handle the ``count``-th signal to stop; log ``says`` once while it runs."""
         if self._ended is not None and not self.asked.is_set():
             self._log.info("%s: %s", self._name, says)
         self.asked.set()
@@ -65,12 +65,12 @@ class OneRun:
             self.at_once.set()
 
     def broke(self, error: Exception) -> None:
-        """Stop, and raise this error in the end: who sleeps past its wakes is worse than one that ends."""
+        """Stop, and raise this error in the end: a worker that ends is restarted, one that misses wakes is not."""
         self._defect = self._defect or error
         self.asked.set()
 
     async def until_asked(self, holding: asyncio.Task[None] | None) -> None:
-        """Wait until somebody asks; ``holding`` runs for ever, and raises what broke it if it ends."""
+        """Wait until a stop is requested; ``holding`` runs for ever, and its error is raised if it ends."""
         asked = asyncio.create_task(self.asked.wait(), name="stop-asked")
         waiting: set[asyncio.Task[Any]] = {asked} if holding is None else {asked, holding}
         try:
@@ -81,7 +81,7 @@ class OneRun:
             holding.result()
 
     async def unless_at_once(self, work: Coroutine[Any, Any, None], name: str, says: str) -> None:
-        """Do what is still to be done, and cancel it, saying so, where it is to end at once."""
+        """Await ``work``; if the run is to end at once, cancel it and log ``says``."""
         working = asyncio.create_task(work, name=name)
         aborting = asyncio.create_task(self.at_once.wait(), name="abort-asked")
         try:
@@ -102,9 +102,9 @@ _FOREGROUND: Final = (asyncio.Runner.run.__code__, asyncio.BaseEventLoop.run_unt
 
 
 class StopSignals:
-    """Calls ``signalled(count)`` on the running loop for each signal of the process; what stood before stands after.
+    """Calls ``signalled(count)`` on the running loop for each signal; restores the previous handlers after.
 
-    ``take`` True takes the signals from whoever has them, False never, None from nobody; in the main thread only.
+    ``take`` True replaces any handler, False installs none, None only if there is no other; in the main thread only.
     """
 
     def __init__(self, signalled: Callable[[int], None], *, take: bool | None) -> None:
@@ -116,7 +116,7 @@ class StopSignals:
     def __enter__(self) -> Self:
         if self._take is not False and threading.current_thread() is threading.main_thread():
             self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-            _owner.join(self, told=bool(self._take))
+            _owner.join(self, forced=bool(self._take))
         return self
 
     def __exit__(
@@ -125,18 +125,18 @@ class StopSignals:
         _owner.leave(self)
 
     def tell(self, count: int) -> None:
-        """Tell on the loop how many signals have come."""
+        """Call ``signalled`` on the loop with the number of signals so far."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._signalled, count)
 
     @property
     def lives(self) -> bool:
-        """Whether its loop runs: one that was abandoned hears nothing any more."""
+        """Whether its loop runs; an abandoned loop calls nothing."""
         return self._loop is not None and self._loop.is_running()
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody waits for the end of the task that it stands in."""
+        """Whether another task waits for the end of the one that entered it."""
         return bool(getattr(self._task, "_callbacks", True))
 
 
@@ -150,25 +150,25 @@ class _Owner:
         self._members: list[StopSignals] = []
         self._before: dict[int, Any] = {}
 
-    def join(self, member: StopSignals, *, told: bool) -> None:
-        """Take a member, and both signals if none has them yet, or it was told to; else it hears nothing."""
+    def join(self, member: StopSignals, *, forced: bool) -> None:
+        """Add a member and install both handlers if none are, or if ``forced``; otherwise do nothing."""
         if not self._members:
             for number in SIGNALS:
-                if signal.getsignal(number) == self._came:  # somebody had taken it from the last one, and gave it back
+                if signal.getsignal(number) == self._came:  # replaced after the last member, and restored
                     self._give_back(number)
-            if not told and not (_in_foreground() and all(map(_nobodys, SIGNALS))):
+            if not forced and not (_in_foreground() and all(map(_unhandled, SIGNALS))):
                 return
             self._before.clear()
             self._count, self._awaited, self._pid = 0, False, os.getpid()
         self._members.append(member)
         for number in SIGNALS:
-            if told or number not in self._before:
+            if forced or number not in self._before:
                 self._take(number)
         if self._count:
             member.tell(self._count)  # the process is being stopped already
 
     def leave(self, member: StopSignals) -> None:
-        """Let a member go; after the last one the signals are those that they were before the first."""
+        """Remove a member; after the last one the previous handlers come back."""
         if member not in self._members:
             return
         self._members.remove(member)
@@ -176,10 +176,10 @@ class _Owner:
         if self._members:
             return
         for number in SIGNALS:
-            if signal.getsignal(number) == self._came:  # else somebody took it meanwhile, and it is theirs
+            if signal.getsignal(number) == self._came:  # else it was replaced meanwhile, and stays
                 self._give_back(number)
         if self._count and not self._awaited:
-            # Nobody hears that they have ended, so the program still has to hear of the signal, as it would have.
+            # No caller waits for their end, so the program still has to get the signal.
             log.info("the listeners have stopped; the rest of the program gets the signal now")
             asyncio.get_running_loop().call_soon(signal.raise_signal, self._last)
 
@@ -209,9 +209,9 @@ _owner: Final = _Owner()
 
 
 def tell_server() -> bool:
-    """Have the server of this process stop as its operator would, by SIGTERM; say whether one handles it.
+    """Stop the server of this process by SIGTERM; return whether it handles that signal.
 
-    Only in the main thread: a server beside it, as of a test, is not the one that has the signals.
+    Only in the main thread: a server in another thread, as in a test, does not handle signals.
     """
     handled = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGTERM))
     if handled:
@@ -219,8 +219,8 @@ def tell_server() -> bool:
     return handled
 
 
-def _nobodys(number: int) -> bool:
-    """Say whether a signal stands as Python or `asyncio.run` leaves it."""
+def _unhandled(number: int) -> bool:
+    """Return whether a signal has Python's or `asyncio.run`'s own handler."""
     handler: Any = signal.getsignal(number)
     if handler in (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler):
         return True
@@ -228,7 +228,7 @@ def _nobodys(number: int) -> bool:
 
 
 def _in_foreground() -> bool:
-    """Say whether somebody waits for this loop's end, as `asyncio.run` does; a notebook's runs for ever."""
+    """Return whether the loop runs in the foreground, as by `asyncio.run`; a notebook's runs for ever."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code in _FOREGROUND:
@@ -242,9 +242,9 @@ _modules: list[tuple[str, list[ConfigurationError]]] = []
 
 @contextlib.contextmanager
 def importing(module: str) -> Iterator[None]:
-    """Have `refuse_in_import` refuse while the block imports ``module``; the block then raises that refusal at its end.
+    """Make `refuse_in_import` raise while the block imports ``module``, and raise that error again at the block's end.
 
-    So it ends what asked for the import, also where the module swallowed it.
+    So the import fails even where the module swallows the error.
     """
     refused: list[ConfigurationError] = []
     _modules.append((module, refused))

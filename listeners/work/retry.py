@@ -26,20 +26,20 @@ from bridge.contract.burial import EXHAUSTED, NO_OUTCOME, PERMANENT, POISONED
 from bridge.contract.errors import BadInput, BlobNotFound, QueuebellError, Unsupported, said
 
 STAYS_S: Final = 30.0
-"""How long what is on a poison queue is left alone where it can neither be buried nor replayed."""
+"""Seconds until a message on a poison queue is tried again if it can be neither dead-lettered nor replayed."""
 UNSEEN_MAX: Final = 10
-"""How many hand-outs beyond its attempts may have come to nothing for other reasons, on a store that counts all."""
+"""Deliveries beyond its attempts that may have failed for other reasons, on a store that counts all."""
 
 TIMEOUT: Final = "timeout"
 """The class of the failures that `handler_timeout` made."""
-_TOLD: Final = 3
-"""The pauses after the first that are told one by one."""
+_SHOWN: Final = 3
+"""The pauses after the first that are listed one by one."""
 
 
 class Failure(enum.Enum):
-    """What an exception says about the next attempt."""
+    """What an exception means for the next attempt."""
 
-    __hash__ = object.__hash__  # an enumeration's own is a call of Python's for each look-up
+    __hash__ = object.__hash__  # Enum's own costs a Python call per lookup
 
     TRANSIENT = "transient"
     PERMANENT = "permanent"
@@ -47,7 +47,7 @@ class Failure(enum.Enum):
 
 
 Classify = Callable[[BaseException], Failure]
-"""A rule that tells the class of what a handler raised; it must not raise."""
+"""A rule that returns the class of what a handler raised; it must not raise."""
 
 
 class Succeeded(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class Succeeded(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The handler raised, or ran out of time; for ``after`` seconds a busy server asked to be left alone.
+    """The handler raised or timed out; a busy server asked for a pause of ``after`` seconds.
 
     ``error`` is the type of what it raised and ``trace`` the traceback, where there is one.
     """
@@ -86,7 +86,7 @@ class RetryLater(msgspec.Struct, frozen=True):
 class DeadLetter(msgspec.Struct, frozen=True):
     """Move the message to the poison queue, with these facts (`bridge.contract.burial`).
 
-    As an outcome: no attempt will help, as the handler said, or because there is no body to handle.
+    As an outcome: no attempt will help, as the handler reported, or because there is no body to handle.
     """
 
     reason: str
@@ -107,12 +107,12 @@ Verdict = Delete | RetryLater | DeadLetter | ReplayTo
 
 
 def verdict(outcome: Outcome, attempt: int, policy: RetryPolicy, can_bury: bool, draw: Draw) -> Verdict:
-    """Decide what becomes of a message.
+    """Decide what happens to a message.
 
-    ``attempt`` is 1 for the first; at the last one of ``policy`` a message that did not succeed is buried, whether its
-    handler failed or asked for a retry: the store counts both alike. A permanent failure is buried at once. Without a
-    poison queue (``can_bury`` False: this *is* one) it is given back instead, for nothing may be lost. A replay is no
-    failure, and is done at any attempt.
+    ``attempt`` is 1 for the first; at the last one of ``policy`` a message that did not succeed is dead-lettered,
+    whether its handler failed or asked for a retry: the store counts both alike. So is a permanent failure,
+    immediately. Without a poison queue (``can_bury`` False: this *is* one) it is retried later instead, so that nothing
+    is lost. A replay is not a failure, and is done at any attempt.
     """
     if isinstance(outcome, Failed) and outcome.failure is Failure.PERMANENT:
         outcome = DeadLetter(outcome.reason, PERMANENT, outcome.error, outcome.trace)
@@ -134,7 +134,7 @@ def verdict(outcome: Outcome, attempt: int, policy: RetryPolicy, can_bury: bool,
 
 
 def outcome_word(outcome: Outcome, attempt: int, policy: RetryPolicy, can_bury: bool) -> str:
-    """Return in one word what becomes of a message by `verdict`: ``done``, ``retried``, ``buried`` or ``replayed``."""
+    """Return in one word what `verdict` does with a message: ``done``, ``retried``, ``buried`` or ``replayed``."""
     match verdict(outcome, attempt, policy, can_bury, lambda: 0.0):
         case Delete():
             return "done"
@@ -147,37 +147,38 @@ def outcome_word(outcome: Outcome, attempt: int, policy: RetryPolicy, can_bury: 
 
 
 def describe_retry(failed: Failed, attempt: int, policy: RetryPolicy, can_bury: bool) -> str:
-    """Return in words what follows a failed attempt by `verdict`, after the first one all of it; without jitter."""
+    """Describe what follows a failed attempt by `verdict`, without jitter; after the first one the whole schedule."""
     if failed.failure is Failure.PERMANENT:
         if can_bury:
-            return "it is buried, for no further attempt would change that"
+            return "it is dead-lettered: no further attempt would succeed"
         return f"again in {STAYS_S:g} s, and so on: a poison queue keeps it until it succeeds"
     policy = policy.of(failed.failure)
     last = policy.attempts if can_bury else 0
     if last and attempt >= last:
-        return f"it is buried: that was attempt {attempt} of {last}"
+        return f"it is dead-lettered: that was attempt {attempt} of {last}"
     pause = max(_asked(failed), policy.middle(attempt))
     following = f"next in about {pause:g} s"
     if attempt > 1:
         return f"{following}, as attempt {attempt + 1}{f' of {last}' if last else ''}"
-    later = range(2, last if last else 2 + _TOLD)
+    later = range(2, last if last else 2 + _SHOWN)
     if later:
-        following += f", then {', '.join(f'{policy.middle(number):g}' for number in later[:_TOLD])} s"
-    if not last or len(later) > _TOLD:
+        following += f", then {', '.join(f'{policy.middle(number):g}' for number in later[:_SHOWN])} s"
+    if not last or len(later) > _SHOWN:
         longest = policy.middle(last - 1) if last else policy.longest_s
-        following += f" and longer, up to {longest:g} s" if longest > policy.middle(later[_TOLD - 1]) else " and so on"
+        following += f" and longer, up to {longest:g} s" if longest > policy.middle(later[_SHOWN - 1]) else " and so on"
     if not last:
         return f"{following}, until it succeeds"
     total = round(policy.lasts_s() - policy.first_s + pause, 3)
-    return f"{following}; buried after attempt {last}, in about {total:{'.0f' if total >= 10 else 'g'}} s altogether"
+    in_all = f"{total:{'.0f' if total >= 10 else 'g'}} s altogether"
+    return f"{following}; dead-lettered after attempt {last}, in about {in_all}"
 
 
 def exhausted(attempt: int, most: int, can_bury: bool, *, starts: bool = True) -> DeadLetter | None:
-    """DeadLetter before handling what was handed out more often than ``most``: its handler never lived to say anything.
+    """Dead-letter what was delivered more often than ``most``, without handling it: no handler survived it.
 
-    0 is any number. ``starts`` says that the store counts starts of handlers, for what no handler ended was given back
-    uncounted. Where it counts stops, exports and lost answers alike, a message has `UNSEEN_MAX` more: each time it is
-    handled, and buried if that fails, but one that kills its worker each time must come to an end as well.
+    0 is any number. With ``starts`` the store counts starts of handlers only: other deliveries are released uncounted.
+    A store that also counts stops, exports and lost answers allows `UNSEEN_MAX` more: each time the message is
+    handled, and dead-lettered if that fails, but one that kills its worker each time must come to an end too.
     """
     allowed = most if starts else most + UNSEEN_MAX
     if can_bury and most and attempt > allowed:
@@ -186,12 +187,12 @@ def exhausted(attempt: int, most: int, can_bury: bool, *, starts: bool = True) -
 
 
 def reason_of(outcome: Outcome) -> str:
-    """Return in words why an attempt did not end its message."""
+    """Return why an attempt did not end its message."""
     return outcome.reason if isinstance(outcome, Failed | DeadLetter) else "asked for another attempt"
 
 
 def failure_name(outcome: Outcome) -> str | None:
-    """Return the class by which a failed attempt is counted: the type of what was raised, or a word; else None."""
+    """Return the class by which a failed attempt is counted: the type of the exception, or a word; else None."""
     if not isinstance(outcome, Failed | DeadLetter):
         return None
     if outcome.error is not None:
@@ -214,11 +215,11 @@ FACTOR_MAX: Final = 100
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How many attempts a message has, and the pauses between them.
 
-    After ``attempts`` that failed (0 is never) it is buried. The first pause is ``first_s`` seconds, each further one
-    ``factor`` (1 to 100) times as long, up to ``ceiling_s``; both are from 0.001 to 604800. ``jitter`` (0 to 1) draws
-    each pause from so much below to so much above itself, never above the ceiling. ``transient`` is the whole policy of
-    transient failures, where it is another one. A ``retry_after`` that is longer and a `Retry(after)` count instead of
-    a pause. Raises `BadInput` for what cannot be.
+    After ``attempts`` failures (0 is never) it is dead-lettered. The first pause is ``first_s`` seconds, each further
+    one ``factor`` (1 to 100) times as long, up to ``ceiling_s``; both are from 0.001 to 604800. ``jitter`` (0 to 1)
+    draws each pause from so much below to so much above itself, never above the ceiling. ``transient`` is the whole
+    policy of transient failures, where it is another one. A ``retry_after`` that is longer and a `Retry(after)` count
+    instead of a pause. Raises `BadInput` for what cannot be.
     """
 
     attempts: int = ATTEMPTS
@@ -253,7 +254,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attempts_max(self) -> int:
-        """The attempts that failures of any class may have; 0 where one of them never buries."""
+        """The attempts that failures of any class may have; 0 where one class has no limit."""
         counts = (self.attempts, (self.transient or self).attempts)
         return max(counts) if all(counts) else 0
 
@@ -264,7 +265,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return shortest + (min(self.ceiling_s, middle * (1 + self.jitter)) - shortest) * draw()
 
     def middle(self, attempt: int) -> float:
-        """Return that pause as it is without jitter."""
+        """Return that pause without jitter."""
         steps = attempt - 1
         # A power that is not taken cannot overflow.
         return min(self.ceiling_s, self.first_s * self.factor**steps) if steps < self._climbs() else self.longest_s
@@ -314,7 +315,7 @@ CHAIN_MAX: Final = 8
 RETRY_AFTER_MAX_S: Final = 3600.0
 
 _BUSY_STATUS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-# Errors of a file or a name that are `OSError` by inheritance, and no sign of a weak network.
+# Errors of a file or a name: `OSError` by inheritance, not signs of a weak network.
 _NOT_BY_ITSELF: Final = (
     FileExistsError,
     FileNotFoundError,
@@ -338,14 +339,14 @@ _BUSY_WORDS: Final = (
 
 
 def classify(error: BaseException) -> Failure:
-    """Tell the class of an exception: the default rule of a listener.
+    """Return the class of an exception: the default rule of a listener.
 
-    Transient: `TimeoutError`, `ConnectionError` and the other `OSError` of sockets; our own errors that are retryable;
+    Transient: `TimeoutError`, `ConnectionError` and the other `OSError` of sockets; retryable `QueuebellError`;
     an HTTP status of 408, 425, 429, 500, 502, 503 or 504, as clients carry it in ``status`` or ``status_code``, theirs
     or their ``response``'s; and what says "503 Server Busy", "Connection closed by host", "throttled" or the like.
-    Permanent: what this project knows no attempt to change, a missing blob or a store that cannot do what was asked. An
-    exception raised ``from`` another is of that one's class; a group is of the class that all its members have.
-    Everything else is unclear: a `ValueError` may be a bad message, or a bug that the next version mends.
+    Permanent: a missing blob, or a store that cannot do what was asked. An exception raised ``from`` another has that
+    one's class; a group has the class that all its members share. Everything else is unclear: a `ValueError` may be a
+    bad message, or a bug that the next version fixes.
     """
     for link in _chain(error):
         failure = _classify(link)
@@ -355,7 +356,7 @@ def classify(error: BaseException) -> Failure:
 
 
 def retry_after(error: BaseException) -> float | None:
-    """Return for how many seconds (0 to 3600) the error asks to be left alone in ``retry_after``, or None."""
+    """Return the pause in seconds (0 to 3600) that the error asks for in ``retry_after``, or None."""
     for link in _chain(error):
         seconds = _attribute(link, "retry_after")
         if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds >= 0:
@@ -391,7 +392,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _attribute(bearer: object, name: str) -> object:
-    """Return an attribute of what is foreign, None where there is none or it cannot be had."""
+    """Return an attribute of a foreign object, None where there is none or reading it fails."""
     try:
         return getattr(bearer, name)
     except Exception:  # noqa: BLE001 - it is not there, or a property that raises what it likes

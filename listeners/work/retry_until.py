@@ -19,7 +19,7 @@ _OF_NO_MESSAGE: Final = (StoreError, ConfigurationError)
 
 
 class NoLongerWanted(Exception):
-    """The message was lost, or given back, while a store did not answer."""
+    """The message was lost or released while a store did not answer."""
 
 
 async def retry_until(
@@ -32,10 +32,10 @@ async def retry_until(
 ) -> T:
     """Return what ``call`` gives, repeating what fails in passing: with jitter, and longer time-outs after time-outs.
 
-    A refusal that says nothing of the message (a right that was taken away, a container that is not there, an address
-    that cannot be used) is repeated too: somebody will mend it, and to give up would cost the message an attempt.
-    ``allow_s`` is what the first try may take. Raises what else the call raises, and `NoLongerWanted` once ``wanted``
-    says no.
+    A failure that is not about the message (a revoked right, a missing container, an unusable address) is retried too:
+    an operator can fix it, and giving up would cost the message an attempt.
+    ``allow_s`` limits the first try. Raises any other error of the call, and `NoLongerWanted` once ``wanted`` is
+    False.
     """
     patience = Patience(allow_s)
     while wanted():

@@ -28,19 +28,19 @@ class ProcessEvents(Protocol):
     """Who is told what becomes of processes, on the event loop that they were started from."""
 
     def found(self, ids: list[str]) -> None:
-        """Hear of processes that run although no `Actuator.start` has returned them."""
+        """Report processes that run although no `Actuator.start` returned them."""
         ...
 
     def ready(self, number: str) -> None:
-        """Hear that the listener of a process has its session; twice is once."""
+        """Record that the listener of a process has its session; calling it twice changes nothing."""
         ...
 
     def busy_changed(self, number: str, *, busy: bool) -> None:
-        """Hear that a process holds messages, or holds none any more."""
+        """Record that a process holds messages, or holds none any more."""
         ...
 
     def ended(self, number: str, code: int | None, why: str) -> None:
-        """Hear that a process has ended: by exit code, None where nobody knows, and what it said last."""
+        """Record that a process has ended: by exit code, None where nobody knows, and what it said last."""
         ...
 
 
@@ -79,7 +79,7 @@ class Actuator(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go: of what outlives it at once, and else end all that run and wait until they have. Twice is once."""
+        """Release processes that outlive it; end all others and wait for them. Calling it twice changes nothing."""
         ...
 
 

@@ -94,6 +94,6 @@ class _Output(asyncio.Protocol):
             del self._written[: -OUTPUT_BYTES // 2]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Hear that nobody writes any more, or that nobody wants to know."""
+        """Record that nobody writes any more, or that nobody wants to know."""
         if not self.ended.done():
             self.ended.set_result(None)

@@ -170,7 +170,7 @@ class SystemdActuator:
         return list(self._instances)
 
     async def close(self) -> None:
-        """Let go of them: they go on."""
+        """Release them: they go on."""
         self._closed = True
         await self._watch.close()
 

@@ -168,15 +168,15 @@ async def test_a_listener_tells_whom_it_is_with(caplog: pytest.LogCaptureFixture
             await until(lambda: listener.state().session, "a session stands")
             first = listener.state().bridge
             assert first in urls
-            assert not [line for line in caplog.messages if "is with the bridge" in line]
+            assert not [line for line in caplog.messages if "moved to the bridge" in line]
             boot = urls[first].bridge.boot
             assert listener.state().boot == boot
             urls[first].bridge.end_sessions()
             await until(lambda: listener.state().boot not in (None, boot), "it is with the other one")
             second = listener.state().bridge
             assert second in urls and second != first
-            assert [line for line in caplog.messages if "is with the bridge" in line] == [
-                f"worker: is with the bridge at {second} now, no more with the one at {first}"
+            assert [line for line in caplog.messages if "moved to the bridge" in line] == [
+                f"worker: moved to the bridge at {second} from the one at {first}"
             ]
             assert any(f"the session with the bridge at {first} ended" in line for line in caplog.messages)
         assert listener.state().bridge is None

@@ -52,7 +52,7 @@ from listeners.wake.table import (
 from listeners.work.counts import BOOTS_MAX, COUNT_S, EXTRA_BYTES, CountSchedule, JobCounts
 from tests.listeners.wake.world import BOOT
 
-# Private: `_told_to`: released memory, visible nowhere else.
+# Private: `_of_boots`: released memory, visible nowhere else.
 
 QUEUE = "billing/orders"
 
@@ -173,23 +173,23 @@ def test_all_sessions_together_count_twice_a_minute(sessions: int) -> None:
 def test_the_poison_queue_is_counted_at_the_start_after_burials_and_while_something_lies_there() -> None:
     """A quiet queue without burials costs one count; what a person empties elsewhere is seen at the next sweep."""
     rules = CountSchedule(QUEUE, POISON)
-    assert rules.worth_burying("trigger", 0.0, own=False) == POISON
-    rules.buried(0, 0.1)
-    assert [rules.worth_burying(source, 100.0, own=False) for source in ("trigger", "sweep", "deadman")] == [None] * 3
-    rules.buries()
-    assert rules.worth_burying("", 0.2, own=False) == POISON, "soon after the start as well"
-    rules.buried(0, 0.3)
-    rules.buries()
-    assert rules.worth_burying("", 100.0, own=False) == POISON
-    rules.buried(1, 100.1)
-    rules.buries()
-    assert rules.worth_burying("", 101.0, own=False) is None, "not more often than every so many seconds"
-    assert rules.worth_burying("trigger", 100.0 + COUNT_S, own=False) == POISON, "and not forgotten"
-    rules.buried(2, 131.0)
-    assert rules.worth_burying("trigger", 300.0, own=False) is None
-    assert rules.worth_burying("sweep", 300.0, own=False) == POISON
-    rules.buried(0, 300.1)
-    assert rules.worth_burying("sweep", 400.0, own=False) is None
+    assert rules.poison_to_count("trigger", 0.0, own=False) == POISON
+    rules.poison_counted(0, 0.1)
+    assert [rules.poison_to_count(source, 100.0, own=False) for source in ("trigger", "sweep", "deadman")] == [None] * 3
+    rules.poison_changed()
+    assert rules.poison_to_count("", 0.2, own=False) == POISON, "soon after the start as well"
+    rules.poison_counted(0, 0.3)
+    rules.poison_changed()
+    assert rules.poison_to_count("", 100.0, own=False) == POISON
+    rules.poison_counted(1, 100.1)
+    rules.poison_changed()
+    assert rules.poison_to_count("", 101.0, own=False) is None, "not more often than every so many seconds"
+    assert rules.poison_to_count("trigger", 100.0 + COUNT_S, own=False) == POISON, "and not forgotten"
+    rules.poison_counted(2, 131.0)
+    assert rules.poison_to_count("trigger", 300.0, own=False) is None
+    assert rules.poison_to_count("sweep", 300.0, own=False) == POISON
+    rules.poison_counted(0, 300.1)
+    assert rules.poison_to_count("sweep", 400.0, own=False) is None
 
 
 def test_levels_are_told_until_they_are_echoed_and_again_to_another_bridge() -> None:
@@ -197,7 +197,7 @@ def test_levels_are_told_until_they_are_echoed_and_again_to_another_bridge() -> 
     rules = CountSchedule(QUEUE, POISON)
     rules.greeted()
     assert not rules.changed
-    rules.buried(3, 0.0)
+    rules.poison_counted(3, 0.0)
     assert rules.changed
     assert rules.report(7, 1.0) == (None, BuriedCount(3, 1000))
     rules.counted(Counts(1, 0), 2.0)
@@ -339,7 +339,7 @@ def test_boots_are_forgotten_in_the_end() -> None:
     counts = JobCounts(HANDLER)
     for number in range(BOOTS_MAX + 9):
         counts.greeted(f"{number:032x}")
-    assert len(counts._told_to) <= BOOTS_MAX
+    assert len(counts._acknowledged._of_boots) <= BOOTS_MAX
 
 
 def test_a_cover_says_whether_the_queue_is_the_bridges_own() -> None:
@@ -370,11 +370,11 @@ def test_the_largest_report_is_small() -> None:
 
 def test_who_never_buries_counts_no_poison_queue() -> None:
     """And who takes from the bridge's own queue counts it only where the bridge cannot know its name."""
-    assert CountSchedule(QUEUE, None).worth_burying("sweep", 0.0, own=False) is None
-    assert CountSchedule(QUEUE, POISON).worth_burying("sweep", 0.0, own=True) is None
+    assert CountSchedule(QUEUE, None).poison_to_count("sweep", 0.0, own=False) is None
+    assert CountSchedule(QUEUE, POISON).poison_to_count("sweep", 0.0, own=True) is None
     named = CountSchedule(QUEUE, "billing/graves")
-    assert named.worth_burying("sweep", 0.0, own=True) == "billing/graves"
-    named.buried(3, 1.0)
+    assert named.poison_to_count("sweep", 0.0, own=True) == "billing/graves"
+    named.poison_counted(3, 1.0)
     assert named.report(1, 3.0)[1] == BuriedCount(3, 2000, "billing/graves")
 
 

@@ -283,7 +283,7 @@ async def test_old_entries_are_looked_for_each_hour(caplog: pytest.LogCaptureFix
     assert lines == [
         f"{QUEUE}: 3 old entries forgotten",
         f"{OTHER}: old entries of the ledger could not be forgotten now: away",
-        f"{OTHER}: forgetting old entries of the ledger broke",
+        f"{OTHER}: unexpected error while removing old entries of the ledger",
         f"{OTHER}: 1 old entries forgotten",
     ]
 

@@ -229,34 +229,36 @@ def test_a_store_that_counts_every_hand_out_allows_ten_more() -> None:
 UNCLEAR, TRANSIENT, FOREVER = Failure.UNCLEAR, Failure.TRANSIENT, Failure.PERMANENT
 
 
-FIVE = "next in about 0.5 s, then 1, 2, 4 s; buried after attempt 5, in about 7.5 s altogether"
+FIVE = "next in about 0.5 s, then 1, 2, 4 s; dead-lettered after attempt 5, in about 7.5 s altogether"
 
 
-SIX = "next in about 0.5 s, then 1, 2, 4 s and longer, up to 8 s; buried after attempt 6, in about 16 s altogether"
+SIX = (
+    "next in about 0.5 s, then 1, 2, 4 s and longer, up to 8 s; dead-lettered after attempt 6, in about 16 s altogether"
+)
 
 
-TEN = "next in about 0.5 s, then 1, 2, 4 s and longer, up to 60 s; buried after attempt 10, in about 184 s altogether"
+TEN = "next in about 0.5 s, then 1, 2, 4 s and longer, up to 60 s; dead-lettered after attempt 10, in about 184 s altogether"
 
 
 EVER = "next in about 0.5 s, then 1, 2, 4 s and longer, up to 60 s, until it succeeds"
 
 
-ASKED = "next in about 60 s, then 1 s; buried after attempt 3, in about 61 s altogether"
+ASKED = "next in about 60 s, then 1 s; dead-lettered after attempt 3, in about 61 s altogether"
 
 
-TWO = "next in about 0.5 s, then 1 s; buried after attempt 3, in about 1.5 s altogether"
+TWO = "next in about 0.5 s, then 1 s; dead-lettered after attempt 3, in about 1.5 s altogether"
 
 
-OWN = "next in about 5 s, then 20 s; buried after attempt 3, in about 25 s altogether"
+OWN = "next in about 5 s, then 20 s; dead-lettered after attempt 3, in about 25 s altogether"
 
 
-SAME = "next in about 5 s, then 5, 5, 5 s and so on; buried after attempt 10, in about 45 s altogether"
+SAME = "next in about 5 s, then 5, 5, 5 s and so on; dead-lettered after attempt 10, in about 45 s altogether"
 
 
 SAME_EVER = "next in about 5 s, then 5, 5, 5 s and so on, until it succeeds"
 
 
-DEFAULT = "next in about 0.5 s, then 3, 18, 108 s; buried after attempt 5, in about 130 s altogether"
+DEFAULT = "next in about 0.5 s, then 3, 18, 108 s; dead-lettered after attempt 5, in about 130 s altogether"
 
 
 STEADY = RetryPolicy(attempts=10, first_s=5, factor=1)
@@ -273,8 +275,8 @@ SCHEDULES = [
     (UNCLEAR, None, 1, 5, True, FIVE),
     (UNCLEAR, None, 2, 5, True, "next in about 1 s, as attempt 3 of 5"),
     (UNCLEAR, None, 4, 5, True, "next in about 4 s, as attempt 5 of 5"),
-    (UNCLEAR, None, 5, 5, True, "it is buried: that was attempt 5 of 5"),
-    (UNCLEAR, None, 1, 1, True, "it is buried: that was attempt 1 of 1"),
+    (UNCLEAR, None, 5, 5, True, "it is dead-lettered: that was attempt 5 of 5"),
+    (UNCLEAR, None, 1, 1, True, "it is dead-lettered: that was attempt 1 of 1"),
     (UNCLEAR, None, 1, 0, True, EVER),
     (UNCLEAR, None, 1, 5, False, EVER),
     (UNCLEAR, None, 9, 5, False, "next in about 60 s, as attempt 10"),
@@ -283,17 +285,17 @@ SCHEDULES = [
     (UNCLEAR, None, 1, 6, True, SIX),
     (UNCLEAR, None, 1, 3, True, TWO),
     (UNCLEAR, 60.0, 1, 3, True, TWO),
-    (UNCLEAR, None, 6, 5, True, "it is buried: that was attempt 6 of 5"),
+    (UNCLEAR, None, 6, 5, True, "it is dead-lettered: that was attempt 6 of 5"),
     (TRANSIENT, None, 1, 0, True, EVER),
     (TRANSIENT, 0.1, 1, 5, True, FIVE),
-    (TRANSIENT, 10.4, 1, 2, True, "next in about 10.4 s; buried after attempt 2, in about 10 s altogether"),
-    (TRANSIENT, 9.7, 1, 2, True, "next in about 9.7 s; buried after attempt 2, in about 9.7 s altogether"),
+    (TRANSIENT, 10.4, 1, 2, True, "next in about 10.4 s; dead-lettered after attempt 2, in about 10 s altogether"),
+    (TRANSIENT, 9.7, 1, 2, True, "next in about 9.7 s; dead-lettered after attempt 2, in about 9.7 s altogether"),
     (TRANSIENT, None, 1, PATIENT, True, OWN),
-    (UNCLEAR, None, 1, PATIENT, True, "next in about 1 s; buried after attempt 2, in about 1 s altogether"),
+    (UNCLEAR, None, 1, PATIENT, True, "next in about 1 s; dead-lettered after attempt 2, in about 1 s altogether"),
     (UNCLEAR, None, 1, STEADY, True, SAME),
     (UNCLEAR, None, 1, STEADY, False, SAME_EVER),
     (UNCLEAR, None, 1, SLOW, True, "next in about 10 s, then 20, 40, 80 s and so on, until it succeeds"),
-    (FOREVER, None, 1, 5, True, "it is buried, for no further attempt would change that"),
+    (FOREVER, None, 1, 5, True, "it is dead-lettered: no further attempt would succeed"),
     (FOREVER, None, 1, 5, False, "again in 30 s, and so on: a poison queue keeps it until it succeeds"),
 ]
 
@@ -395,7 +397,7 @@ def test_max_attempts_is_the_attempts_of_the_policy() -> None:
 def test_a_schedule_of_very_many_attempts_is_told_at_once() -> None:
     """Nothing is counted out for it."""
     words = describe_retry(Failed("no"), 1, RetryPolicy(attempts=ATTEMPTS_MAX), True)
-    assert "up to 120 s; buried after attempt 9223372036854775807" in words
+    assert "up to 120 s; dead-lettered after attempt 9223372036854775807" in words
 
 
 def test_pauses_at_the_ceiling_are_spread_below_it() -> None:

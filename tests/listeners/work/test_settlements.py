@@ -212,8 +212,8 @@ async def test_lanes_are_opened_by_what_waits(act: Act) -> None:
         (StoreUnavailable("away"), True, False, None, f"{QUEUE}: settling failed, trying again: away"),
         (StoreError("broken"), True, False, None, f"{QUEUE}: settling failed, trying again: broken"),
         (QueueNotFound("gone"), False, False, "message_not_found", None),
-        (BadInput("too_large", "no"), False, False, "too_large", f"{QUEUE}: the store refuses to settle: no"),
-        (ZeroDivisionError("defect"), False, False, "internal", f"{QUEUE}: settling broke"),
+        (BadInput("too_large", "no"), False, False, "too_large", f"{QUEUE}: the store rejects settlements: no"),
+        (ZeroDivisionError("defect"), False, False, "internal", f"{QUEUE}: unexpected error while settling"),
     ],
 )
 @simulated

@@ -24,7 +24,7 @@ from listeners.work.command import Command, CommandFailed
 from listeners.work.invoke import NAME, HandlerThreads
 from listeners.work.lifecycle import SIGNALS, StopSignals
 from listeners.work.starter import (
-    LOOK_S,
+    CHECK_S,
     NOTIFY,
     STARTED_FOR,
     STARTER_GONE,
@@ -108,18 +108,18 @@ async def test_a_worker_says_how_it_stands_until_its_scaler_is_gone(
         other.took()
         one.took()
         assert scaler.recv(64) == b"busy\n"
-        await pass_time(2.5 * LOOK_S)
+        await pass_time(2.5 * CHECK_S)
         held[0] = 0
-        await pass_time(LOOK_S)
+        await pass_time(CHECK_S)
         with pytest.raises(BlockingIOError):
             scaler.recv(64)
         held[1] = 0
-        await pass_time(LOOK_S)
+        await pass_time(CHECK_S)
         assert scaler.recv(64) == b"idle\n"
         one.took()
         assert scaler.recv(64) == b"busy\n"
         one.close()
-        await pass_time(2 * LOOK_S)
+        await pass_time(2 * CHECK_S)
         with monkeypatch.context() as forked:
             forked.setattr(os, "getpid", lambda: 1)
             assert not link.join(one)
@@ -144,7 +144,7 @@ def test_a_unit_without_the_socket_works_all_the_same(
     monkeypatch.setenv(VARIABLE, SYSTEMD)
     monkeypatch.setenv(NOTIFY, str(tmp_path / "nobody"))
     WorkerStatus(lambda: 0, ScalerLink()).ready()
-    assert "systemd cannot be told" in caplog.text
+    assert "this worker cannot report to systemd" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_worker_of_another_queue_says_so(
         assert link._socket is not None
         link._socket.close()
     told = [record.getMessage() for record in caplog.records if "started for" in record.getMessage()]
-    text = f"this worker was started for a/wanted and listens to {said}: nobody takes from there"
+    text = f"this worker was started for a/wanted but listens to {said}: it receives nothing from the first queue"
     assert told == ([text] if said else [])
 
 

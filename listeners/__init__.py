@@ -1,6 +1,7 @@
-"""What a worker imports: a `Listener` runs a handler on the messages of a queue, woken by a bridge.
+"""Run handlers on the messages of queues, woken by a bridge: `Listener`, `Pool`, `Scaler`, `Ledger` and outcomes.
 
-No SDK and no web library is loaded until a store or a bridge asks for it.
+Rooms: `session` talks to the bridge, `wake` decides when to receive, `work` receives and handles messages, `scaling`
+starts and ends workers. No SDK and no web library is loaded until a store or a bridge needs it.
 """
 
 from bridge.contract.backoff import CappedExponential, FullJitter, RandomExponential

@@ -144,7 +144,7 @@ class ScaledFleet(BridgedFleet):
         if isinstance(frame, BridgeHeartbeat):
             covered = self.beaten(at, talk, rules.controller, frame)
             told = frame.queues[QUEUE]
-            steps = rules.heard(at, told.workers, None if told.due_ms is None else told.due_ms / 1000)
+            steps = rules.on_heartbeat(at, told.workers, None if told.due_ms is None else told.due_ms / 1000)
         elif isinstance(frame, Welcome):
             talk.welcome(at, frame)
             (state,) = frame.queues

@@ -1,8 +1,8 @@
 """The worker processes of one scaled queue: which are asked for, start, are ready, busy or idle, and which may end.
 
-Nothing is started or ended here. The shell asks `launch` how many to start now and tells what became of them; it asks
-`overdue` and `spare` whom to end. What starts and what fails is bounded by `Limits` alone, whatever the queue holds, so
-that neither a burst nor a worker that dies at once becomes a storm (Z2, Z3).
+Nothing is started or ended here. The shell asks `launch` how many to start now and reports what became of them; it asks
+`overdue` and `spare` which to end. What starts and what fails is bounded by `Limits` alone, whatever the queue holds,
+so that neither a burst nor a worker that dies at once becomes a storm (Z2, Z3).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BACKOFF_CAP_S: Final = 60.0
 FROZEN_S: Final = 1.0
 """A deadline that is noticed so much later was slept through: what processes said meanwhile may still be unread."""
 UNREAD_S: Final = 2.0
-"""How long reading it takes at most: an actuator that asks looks once a second."""
+"""How long reading it takes at most: an actuator that polls does so once a second."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,9 +59,9 @@ class Process(msgspec.Struct):
     ready_at: float | None = None
     """When its listener had a session: only then has its hello reached the bridge (Z3)."""
     busy: bool | None = None
-    """Whether it holds messages, as it said last; None for one that never says."""
+    """Whether it holds messages, by its last report; None for one that never reports."""
     worked: bool = False
-    """Has said that it held messages."""
+    """Has reported that it held messages."""
     idle_since: float = 0.0
     ending: str | None = None
     """Was asked to end, for this reason."""
@@ -81,19 +81,19 @@ class Processes:
         self.asked = 0
         """Wanted, and not begun yet."""
         self.launching = 0
-        """The actuator was told of them and has not answered."""
+        """The actuator was asked for them and has not answered."""
         self._draw = draw
         self._all: dict[str, Process] = {}
         self._launches: deque[float] = deque()
         self._backoff = RandomExponential(BACKOFF_FIRST_S, BACKOFF_CAP_S, BACKOFF_FIRST_S)
         self._forgets_at = 0.0
-        """When failures are long enough ago to begin the back-off anew."""
+        """When failures are long enough ago to reset the back-off."""
         self.retry_at: float | None = None
         """Until when nothing is started, because something failed."""
         self.tally: Counter[str] = Counter()
         """How many were started, have failed, and have ended for which reason (`TALLIED`)."""
 
-    # How it stands --------------------------------------------------------------------------------------------------
+    # Status ------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._all)
@@ -124,7 +124,7 @@ class Processes:
 
     @property
     def holders(self) -> int:
-        """How many may hold messages: those that said so, and those that never say."""
+        """How many may hold messages: those that reported so, and those that never report."""
         return sum(each.ready_at is not None and each.busy is not False for each in self._all.values())
 
     def free(self, now: float) -> int:
@@ -232,7 +232,7 @@ class Processes:
         return [number for _, number in sorted(ripe)]
 
     def spare(self, now: float, wanted: int, *, quiet: bool) -> list[str]:
-        """Return those of `idle` that are beyond ``wanted``; of one that never says only while the queue is ``quiet``.
+        """Return those of `idle` that are beyond ``wanted``; one that never reports only while the queue is ``quiet``.
 
         Quiet is: for ``idle_s`` nothing was visible, leased or about to be due.
         """
@@ -259,7 +259,7 @@ class Processes:
                 self._all[number].ending = why
 
     def ended(self, now: float, number: str, code: int | None, why: str) -> bool:
-        """Record that a process has ended; say whether it failed: nobody asked for it, and it was not in order.
+        """Record that a process has ended; return whether it failed: unasked and not in order.
 
         One that leaves by itself with exit code 0 after it was ready has done nothing wrong. But if that is soon and
         it took no message, the next would do the same, for ever and at once.
@@ -278,7 +278,7 @@ class Processes:
         return True
 
     def withdraw(self) -> None:
-        """Give up what is asked for and not begun."""
+        """Cancel what is asked for and not begun."""
         self.asked = 0
 
     def _failed(self, now: float, why: str) -> None:

@@ -36,7 +36,7 @@ from listeners.work.failures import RepeatedFailure
 log = logging.getLogger("queuebell.scaler")
 
 REASON_CHARS: Final = 900
-"""What the bridge is told of a failure: lines of a worker's own output are among it."""
+"""The most characters of a failure in a report, which may include lines of a worker's output."""
 HEAD_CHARS: Final = 40
 ACTUATOR: Final = "an actuator"
 AGAIN_S: Final = 1.0
@@ -51,17 +51,17 @@ def proof_of(capable: Capabilities, *, trust: bool) -> Proof:
 
 
 def counts_of(capable: Capabilities, *, trust: bool) -> str:
-    """Return what the bridge is told of that: `Processes.counts`."""
+    """Return how that is reported: `Processes.counts`."""
     if proof_of(capable, trust=False) is not Proof.NONE:
         return "exact"
     return "trusted" if trust else "rough"
 
 
 class QueueScaler:
-    """A `Port` of the session, and who events of the actuator's processes.
+    """One queue of a scaler: a `Port` of the session and the `ProcessEvents` of the actuator.
 
-    ``send`` puts a frame on its way, ``answered`` events the boot that each count came from, or None of one that gave
-    the queue another fingerprint than the bridge was told, ``broke`` of a defect in the rules.
+    ``send`` sends a frame. ``answered`` takes the boot that each count came from, None if the queue's fingerprint
+    changed, ``broke`` a defect in the rules.
     """
 
     def __init__(
@@ -91,43 +91,43 @@ class QueueScaler:
         self._timer: asyncio.TimerHandle | None = None
         self._began: dict[str, float] = {}
         self._early: list[Callable[[], None]] = []
-        """What was heard of processes while they were being started: the rules do not know them yet."""
+        """Events of processes that are being started: the rules do not know them yet."""
         self._reasons: dict[str, str] = {}
         """Why a process was asked to end."""
         self._failing_since: float | None = None
         self._uncounted = RepeatedFailure()
         self._unseen = RepeatedFailure()
         self._boot: str | None = None
-        self._told_before: Counter[str] = Counter()
-        """What was counted before this boot, for an earlier one was told of it."""
+        self._reported_before: Counter[str] = Counter()
+        """The tally before this boot, which an earlier one has received."""
         self._seen = 0
         """How many messages the newest count found."""
         self._counted: tuple[Depth, float] | None = None
         """What it found, and when."""
-        self._told_store: str | None = None
-        self._told = False
+        self._sent_store: str | None = None
+        self._greeted = False
 
-    # What the session asks and tells --------------------------------------------------------------------------------
+    # The session's port -------------------------------------------------------------------------------------------
 
     def subscription(self) -> Subscription:
         """Return this queue's part of a hello: its capacity is the processes it may run, 0 once it stops (L12)."""
         capacity = 0 if self._stopping else self.rules.limits.maximum
-        self._told_store, self._told = named(self._store, self.queue), True
-        return subscription_of(self.rules.controller, self.queue, capacity, 30.0, store=self._told_store, busy=True)
+        self._sent_store, self._greeted = named(self._store, self.queue), True
+        return subscription_of(self.rules.controller, self.queue, capacity, 30.0, store=self._sent_store, busy=True)
 
     def wake(self, frame: Wake) -> None:
-        """Take the bridge's wake."""
+        """Handle the bridge's wake."""
         self._feed(self.rules.wake, frame.boot, frame.gen, frame.reason, frame.size, frame.workers)
 
     def welcomed(self, boot: str, gen: int) -> None:
-        """Record that a session stands."""
+        """Handle a new session."""
         if self._boot not in (None, boot):
-            self._told_before = self.rules.processes.tally.copy()
+            self._reported_before = self.rules.processes.tally.copy()
         self._boot = boot
         self._feed(self.rules.welcomed, boot, gen)
 
     def lost(self) -> None:
-        """Record that there is no living bridge (L9)."""
+        """Handle the loss of the bridge (L9)."""
         self._feed(self.rules.lost)
 
     def on_empty_receive(self, at: float) -> None:
@@ -135,7 +135,7 @@ class QueueScaler:
         self._feed(self.rules.on_empty_receive, at)
 
     def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
-        """Hear of the bridge's numbers for this queue and of its sessions."""
+        """Apply the bridge's numbers for this queue."""
         self._store_call_s = periods.store_call_s
         self.rules.controller.tune(self._loop.time(), periods, sessions, latency_s)
 
@@ -143,7 +143,7 @@ class QueueScaler:
         """Return levels for a heartbeat, and how the workers stand."""
         processes = self.rules.processes
         failure = self._failure()
-        told = Processes(
+        processes_report = Processes(
             wanted=self.rules.wanted,
             ready=processes.ready,
             starting=processes.coming,
@@ -153,14 +153,14 @@ class QueueScaler:
             pause_ms=round(1000 * max(0.0, (processes.retry_at or 0.0) - now)),
             counts=counts_of(self._store.capabilities, trust=self._trust),
             idle_ms=round(1000 * self.rules.limits.idle_s),
-            tally=dict(processes.tally - self._told_before),
+            tally=dict(processes.tally - self._reported_before),
         )
         depth = None
         if self._counted is not None and not self.rules.controller.own:
             count, at = self._counted
             depth = StoreDepth(count.visible, count.invisible, round((now - at) * 1000))
         beat = beat_of(self.rules.controller, now, self._failing_since)
-        return msgspec.structs.replace(beat, processes=told, depth=depth)
+        return msgspec.structs.replace(beat, processes=processes_report, depth=depth)
 
     def report_bytes(self) -> int:
         """Return 0: there is nothing beside the levels."""
@@ -170,13 +170,13 @@ class QueueScaler:
         """Return ``beat``."""
         return beat
 
-    def echoed(self, stamp: int, told: LastEmptyReceive) -> None:
-        """Hear of other workers, and of what is due, as the bridge knows it."""
-        due_s = None if told.due_ms is None else told.due_ms / 1000
-        self._feed(self.rules.heard, told.workers, due_s)
+    def echoed(self, stamp: int, last: LastEmptyReceive) -> None:
+        """Apply what the bridge knows of other workers and due messages."""
+        due_s = None if last.due_ms is None else last.due_ms / 1000
+        self._feed(self.rules.on_heartbeat, last.workers, due_s)
 
     def running(self, now: float) -> None:
-        """Say that no handler runs here."""
+        """Return None: no handler runs here."""
 
     def receiving(self) -> bool:
         """Return whether messages are being counted."""
@@ -186,7 +186,7 @@ class QueueScaler:
         """Return no leases: counting takes none."""
         return []
 
-    # What processes tell --------------------------------------------------------------------------------------------
+    # Events of processes -------------------------------------------------------------------------------------------
 
     def found(self, ids: list[str]) -> None:
         """Record workers that run already."""
@@ -220,7 +220,7 @@ class QueueScaler:
             return
         if asked is not None:
             log.warning("%s: worker %s ended%s (%s): %s", self.queue, number, lived, asked, why)
-            self._say_pause()
+            self._log_pause()
             return
         paused = self.rules.processes.retry_at != before
         hint = (
@@ -229,7 +229,7 @@ class QueueScaler:
         hint = "" if code or (was_ready and not paused) else hint
         log.warning("%s: worker %s ended by itself%s: %s%s", self.queue, number, lived, why, hint)
         if paused:
-            self._say_pause()
+            self._log_pause()
 
     def _knows(self, number: str, again: Callable[[], None]) -> bool:
         known = number in self.rules.processes
@@ -249,7 +249,7 @@ class QueueScaler:
             self._feed(self.rules.pull_only)
 
     def stop(self) -> None:
-        """Start nothing more, hand the debt back and end all processes (L12). Calling it twice changes nothing."""
+        """Start nothing more, pass pending checks on and end all processes (L12). Calling it twice changes nothing."""
         if not self._stopping:
             self._stopping = True
             self._feed(self.rules.stop)
@@ -265,7 +265,7 @@ class QueueScaler:
             await asyncio.wait(list(self._tasks))
 
     def feed(self, event: Callable[..., list[Step]], *given: Any) -> None:
-        """Tell the rules of something else that happened now, and do what they say."""
+        """Feed the rules another event of this moment, and perform their steps."""
         self._feed(event, *given)
 
     def _failure(self) -> str | None:
@@ -296,7 +296,7 @@ class QueueScaler:
         try:
             self._perform(event(self._loop.time(), *given, **named))
         except Exception as error:
-            log.exception("%s: the rules of scaling broke", self.queue)
+            log.exception("%s: internal error in the scaling rules", self.queue)
             self._broke(error)
 
     def _perform(self, steps: Iterable[Step]) -> None:
@@ -326,7 +326,7 @@ class QueueScaler:
                     self._send(frame)
 
     async def _finish(self, ids: Sequence[str]) -> None:
-        """Have workers end; where the actuator fails it is asked again, or they would never count as gone."""
+        """End workers; retried if the actuator fails, or they would never count as gone."""
         left = list(ids)
         while left:
             try:
@@ -364,7 +364,7 @@ class QueueScaler:
 
     async def _audit(self) -> None:
         count = await self._ask()
-        # Who is busy is seen anew just before somebody is ended.
+        # Which are busy is checked again just before any is ended.
         seen = count is not None and await self._look()
         self._feed(self.rules.audited, count if seen else None)
 
@@ -381,7 +381,7 @@ class QueueScaler:
         return True
 
     async def _ask(self) -> Count | None:
-        """Count the queue; None where the store cannot now, and `_why` says why."""
+        """Count the queue; None where the store cannot now; `_why` is the reason."""
         try:
             async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
                 depth = await unless_cancelled(self._store.depth(self.queue))
@@ -395,10 +395,10 @@ class QueueScaler:
             self._cannot_count(str(error) or type(error).__name__)
             return None
         # Of queues behind a bridge it is known after the first answer.
-        with swallowing("what a count tells"):
+        with swallowing("the answer of a count"):
             self.rules.proof = proof_of(self._store.capabilities, trust=self._trust)
             boot = getattr(self._store, "boot", None)
-            if boot is not None or (self._told and self._told_store != named(self._store, self.queue)):
+            if boot is not None or (self._greeted and self._sent_store != named(self._store, self.queue)):
                 self._answered(boot)
         self._failing_since = None
         if self._uncounted.works():
@@ -433,24 +433,24 @@ class QueueScaler:
             self._feed(self.rules.refused, count - len(failed.begun), str(failed))
             which = f"{len(failed.begun)} of {count} workers were" if failed.begun else "no worker could be"
             log.error("%s: %s started: %s. Nothing is lost", self.queue, which, failed)
-            self._say_pause()
+            self._log_pause()
             return
         except Exception as error:
-            log.exception("%s: the actuator broke", self.queue)
+            log.exception("%s: unexpected error in the actuator", self.queue)
             self._feed(self.rules.refused, count, str(error) or type(error).__name__)
             return
         log.info("%s: %s (%s): %s: %s", self.queue, plural, waiting, ", ".join(ids), self._actuator)
         self._launched(ids)
 
     def _launched(self, ids: list[str]) -> None:
-        """Record those that run, and of what was heard of them meanwhile."""
+        """Record those that run, and feed the events that came meanwhile."""
         self._began.update(dict.fromkeys(ids, self._loop.time()))
         self._feed(self.rules.began, ids)
         early, self._early = self._early, []
         for again in early:
             again()
 
-    def _say_pause(self) -> None:
+    def _log_pause(self) -> None:
         retry_at = self.rules.processes.retry_at
         if retry_at is not None and not self._stopping:
             log.warning("%s: nothing is started for %.1f s", self.queue, max(0.0, retry_at - self._loop.time()))

@@ -7,9 +7,9 @@ is its receive (L1, L4). One that proves the queue empty is a cover (B7). Any ot
 slot is free: `more` is said (L5), so that the debt is unowned and the first worker's hello takes it. Slots are free
 again once all that was asked for are ready, or the back-off of what failed has ended (Z3).
 
-So what wakes, who polls while there is no bridge, and when one looks by oneself is decided once for both. This module
-adds how many processes a count is worth (Z1), whose are taken off (Z5), what a count proves (Z7), and what happens
-while none can be had (Z6). `Processes` keeps what runs.
+So what wakes, when to poll without a bridge, and when to check unasked is decided once for both. This module adds how
+many processes a count is worth (Z1), how many other workers are subtracted (Z5), what a count proves (Z7), and what
+happens while none is available (Z6). `Processes` keeps what runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Proof(enum.Enum):
     VISIBLE = "visible"
     """The store counts exactly."""
     ALL = "all"
-    """Messages whose lease has lapsed count as leased until somebody receives."""
+    """Messages whose lease has lapsed count as leased until the next receive."""
     NONE = "none"
     """The count is a rough one: its 0 proves nothing."""
 
@@ -52,13 +52,13 @@ class Audit(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Start so many processes; tell `began` or `refused`."""
+    """Start so many processes; report `began` or `refused`."""
 
     count: int
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """End these processes for this reason; tell `ended` of each."""
+    """End these processes for this reason; report `ended` of each."""
 
     ids: tuple[str, ...]
     reason: str
@@ -126,9 +126,9 @@ class ScaledQueue:
         self._auditing = False
         self._due_at: float | None = None
         """When the next message becomes visible, as the bridge's newest heartbeat said."""
-        self._heard_more = False
+        self._woken_while_full = False
         """A wake came while there was no room, and nothing was counted since (Z5)."""
-        self._heeds_at = now
+        self._adds_at = now
         """Not before this moment: each of many puts is such a wake."""
         self._adds = False
         """The count under way is for that."""
@@ -136,7 +136,7 @@ class ScaledQueue:
         self._waits: Waiting | None = None
         self._epoch = 0
         self._owes_since = now
-        """When the newest reason to look came."""
+        """When the newest reason to count came."""
         self._covered_at: float | None = None
 
     # The bridge -----------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class ScaledQueue:
     def wake(
         self, now: float, boot: str | None, gen: int, reason: str, size: int = 1, workers: int | None = None
     ) -> list[Step]:
-        """Take a wake; ``workers`` is how many the bridge knows of, those that other scalers start among them."""
+        """Handle a wake; ``workers`` is how many the bridge knows of, including those that other scalers start."""
         if workers is not None:
             self._workers = workers
         if self.controller.receives and not self._stopping:
@@ -161,11 +161,11 @@ class ScaledQueue:
 
     def _woken(self, now: float, boot: str | None, gen: int, reason: str, size: int) -> list[Command]:
         # Those that start were asked for before this came: they may be too few (Z5).
-        self._heard_more = self._heard_more or self.controller.free <= 0
+        self._woken_while_full = self._woken_while_full or self.controller.free <= 0
         return self.controller.wake(now, boot, gen, reason, size)
 
     def welcomed(self, now: float, boot: str, gen: int) -> list[Step]:
-        """Take a bridge's welcome."""
+        """Handle a welcome."""
         self._workers = self._waits = None
         return self._after(now, self.controller.welcomed(now, boot, gen))
 
@@ -174,15 +174,15 @@ class ScaledQueue:
         self._workers = self._waits = self._due_at = None
         return self._after(now, self.controller.lost(now))
 
-    def heard(self, now: float, workers: int | None, due_s: float | None) -> list[Step]:
-        """Take from a heartbeat how many workers the bridge knows of, and when it knows that something is due."""
+    def on_heartbeat(self, now: float, workers: int | None, due_s: float | None) -> list[Step]:
+        """Record from a heartbeat how many workers the bridge knows of, and when the next message is due."""
         if workers is not None:
             self._workers = workers
         self._due_at = None if due_s is None else now + due_s
         return self._after(now, [])
 
     def on_empty_receive(self, now: float, at: float) -> list[Step]:
-        """Record that somebody's receive, begun at ``at`` or later, found the queue empty (L10)."""
+        """Record that a receive of any worker, begun at ``at`` or later, found the queue empty (L10)."""
         self._covered_at = at if self._covered_at is None else max(self._covered_at, at)
         self.controller.on_empty_receive(at)
         return self._after(now, [])
@@ -192,7 +192,7 @@ class ScaledQueue:
         return self._after(now, self.controller.pull_only(now))
 
     def stop(self, now: float) -> list[Step]:
-        """Hand the debt back, start nothing more, and end all processes that do not outlive it (L12)."""
+        """Pass pending checks on, start nothing more, and end all processes that do not outlive it (L12)."""
         self._stopping = True
         self.processes.withdraw()
         return self._after(now, self.controller.stop(now))
@@ -200,7 +200,7 @@ class ScaledQueue:
     # Counts ---------------------------------------------------------------------------------------------------------
 
     def counted(self, now: float, rid: int, count: Count) -> list[Step]:
-        """Take the count that a `StartReceive` asked for."""
+        """Handle the count that a `StartReceive` asked for."""
         self.counting_failed = None
         answered = self._answered
         self._judge(now, count, woken=not answered)
@@ -219,33 +219,33 @@ class ScaledQueue:
         return self._after(now, commands + self._take_waiting(now))
 
     def _take_waiting(self, now: float) -> list[Command]:
-        """Take the wake that came during the count."""
+        """Handle the wake that came during the count."""
         waits, self._waits = self._waits, None
         if waits is None:
             return []
         as_before = self.controller.epoch == self._epoch
         commands = self._woken(now, waits.boot, waits.gen, waits.reason, waits.size)
         if as_before:
-            # Whoever received while this counted has looked after it came: a worker's cover since then answers it.
+            # A worker that received during the count did so after this wake: its empty receive since then answers it.
             self._epoch, self._owes_since = self.controller.epoch, waits.came_at
         return commands
 
     @property
     def _answered(self) -> bool:
-        """Whether a worker's empty receive has answered what is owed, which is more than a rough count can (Z7)."""
+        """Whether a worker's empty receive has settled the pending check, which a rough count cannot (Z7)."""
         return self.proof is Proof.NONE and self._covered_at is not None and self._covered_at > self._owes_since
 
     def _pauses_in_vain(self) -> bool:
-        """Whether the pause after a count that asked for nobody has lost its reason.
+        """Whether the pause after a count that asked for no process has lost its reason.
 
-        Meanwhile the bridge takes this scaler for one without room: it would tell nobody of the next put.
+        Meanwhile the bridge takes this scaler for one without room, and would not wake it for the next put.
         """
         controller = self.controller
         pauses = controller.pending and not controller.receives and controller.timers.retry is not None
         return pauses and self.counting_failed is None and self._answered
 
     def count_failed(self, now: float, rid: int, why: str) -> list[Step]:
-        """Take the failure of a count: nothing is ended for it, and one process sees to what is owed (Z6)."""
+        """Handle a failed count: no process is ended for it, and one is started for the pending check (Z6)."""
         self.counting_failed = why
         self._quiet_since = None
         if self.controller.pending and not self._stopping:
@@ -253,10 +253,10 @@ class ScaledQueue:
         return self._after(now, self.controller.failed(now, rid) + self._take_waiting(now))
 
     def audited(self, now: float, count: Count | None) -> list[Step]:
-        """Take the count that an `Audit` asked for; None where it failed, and nothing is ended (Z6)."""
+        """Handle the count that an `Audit` asked for; None where it failed, and nothing is ended (Z6)."""
         self._auditing, adds, self._adds = False, self._adds, False
         self._audits_at = now + max(1.0, self.limits.idle_s / 4)
-        self._heeds_at = now + 1.0
+        self._adds_at = now + 1.0
         if count is None:
             self._quiet_since = None
             return self._after(now, [])
@@ -271,7 +271,7 @@ class ScaledQueue:
         return finish + self._after(now, [])
 
     def _judge(self, now: float, count: Count, *, woken: bool) -> None:
-        """Take over what a count is worth."""
+        """Apply a count."""
         self.wanted = self.worth(now, count, woken=woken)
         still = not count.visible and not self._leased(count) and not self._due_soon(now)
         self._quiet_since = (now if self._quiet_since is None else self._quiet_since) if still else None
@@ -279,8 +279,8 @@ class ScaledQueue:
     def worth(self, now: float, count: Count, *, woken: bool = True) -> int:
         """Return how many processes a count is worth, all machines together (Z1).
 
-        Leased messages are work of those that hold them, and of no more than can: what is delayed is counted beside
-        them and needs nobody yet. A rough count is worth one process at least to whoever was ``woken`` (Z7).
+        Leased messages are work of those that hold them, and of no more than can: delayed messages are counted with
+        them and need no process yet. After a wake (``woken``) a rough count is worth one process at least (Z7).
         """
         work = count.visible + self._leased(count)
         if self._due_soon(now) or (woken and self.proof is Proof.NONE):
@@ -306,7 +306,7 @@ class ScaledQueue:
 
     @property
     def others(self) -> int:
-        """How many workers of this queue run or start elsewhere, as far as the bridge has told (Z5)."""
+        """How many workers of this queue run or start under other scalers, as far as the bridge has reported (Z5)."""
         if self._workers is None or self.controller.mode is not Mode.PUSH:
             return 0
         return max(0, self._workers - self.processes.ready)
@@ -363,7 +363,7 @@ class ScaledQueue:
         return self._after(now, [])
 
     def retune(self, now: float, limits: Limits) -> list[Step]:
-        """Go by other limits from now on; what is beyond a smaller maximum ends when it is idle."""
+        """Apply other limits from now on; what is beyond a smaller maximum ends when it is idle."""
         self.limits = self.processes.limits = limits
         self.controller.capacity = limits.maximum
         return self._after(now, [])
@@ -371,7 +371,7 @@ class ScaledQueue:
     # Time -----------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Step]:
-        """Let time pass; harmless when it is too early."""
+        """Handle what is due; harmless when it is too early."""
         return self._after(now, self.controller.tick(now))
 
     def deadline(self, now: float) -> float | None:
@@ -382,7 +382,7 @@ class ScaledQueue:
             if self._may_audit(now):
                 times.append(self._audits_at)
             if self._may_add(now):
-                times.append(self._heeds_at)
+                times.append(self._adds_at)
         return min((at for at in times if at is not None), default=None)
 
     def _may_audit(self, now: float) -> bool:
@@ -394,10 +394,10 @@ class ScaledQueue:
         Otherwise there is a back-off, or the maximum runs; the pending check begins when there is room again.
         """
         processes = self.processes
-        return self._heard_more and not self._auditing and processes.coming > 0 and processes.left(now) > 0
+        return self._woken_while_full and not self._auditing and processes.coming > 0 and processes.left(now) > 0
 
     def _after(self, now: float, commands: list[Command] | list[Step]) -> list[Step]:
-        """Do what follows of any event: keep the minimum, start by the rate, end who is late, tell of room."""
+        """Do what follows any event: keep the minimum, start by the rate, end late processes, report room."""
         steps: list[Step] = list(commands)
         processes = self.processes
         if self._workers is not None and processes.ready < self._ready:
@@ -426,11 +426,11 @@ class ScaledQueue:
         if free > 0 and self._pauses_in_vain():
             self.controller.timers.retry = now
             steps += self.controller.tick(now)
-        if self._heard_more and free > 0:
-            self._heard_more = False  # what is owed is counted now
-        adds = now >= self._heeds_at and self._may_add(now)
+        if self._woken_while_full and free > 0:
+            self._woken_while_full = False  # the pending check counts now
+        adds = now >= self._adds_at and self._may_add(now)
         if adds or (now >= self._audits_at and self._may_audit(now)):
             self._auditing, self._adds = True, adds
-            self._heard_more = self._heard_more and not adds
+            self._woken_while_full = self._woken_while_full and not adds
             steps.append(Audit())
         return steps

@@ -379,7 +379,7 @@ async def test_looking_goes_on_whatever_breaks(caplog: pytest.LogCaptureFixture)
         await seen.wait()
     await watch.close()
     assert [record.getMessage() for record in caplog.records if record.exc_info] == [
-        "units: looking which workers run broke; it is repeated"
+        "units: unexpected error while checking which workers run; it is retried"
     ]
 
 

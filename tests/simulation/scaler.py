@@ -349,7 +349,7 @@ class ScalerHost:
     @property
     def scaled(self) -> QueueScaler | None:
         """Its queue, once it runs."""
-        return self.scaler._scaled
+        return self.scaler._queue_scaler
 
     def counting(self) -> bool:
         """Say whether a count is on its way."""

@@ -25,53 +25,53 @@ class NotSeen(QueuebellError):
 
 
 class ProcessEvents(Protocol):
-    """Who is told what becomes of processes, on the event loop that they were started from."""
+    """What happens to processes, reported on the event loop that they were started from."""
 
     def found(self, ids: list[str]) -> None:
         """Report processes that run although no `Actuator.start` returned them."""
         ...
 
     def ready(self, number: str) -> None:
-        """Record that the listener of a process has its session; calling it twice changes nothing."""
+        """The listener of a process has its session; calling it twice changes nothing."""
         ...
 
     def busy_changed(self, number: str, *, busy: bool) -> None:
-        """Record that a process holds messages, or holds none any more."""
+        """A process holds messages, or holds none any more."""
         ...
 
     def ended(self, number: str, code: int | None, why: str) -> None:
-        """Record that a process has ended: by exit code, None where nobody knows, and what it said last."""
+        """A process has ended: its exit code, None if unknown, and the end of its output."""
         ...
 
 
 class Actuator(Protocol):
-    """Starts processes, ends those it is told to, and knows which run. Its text is what it starts, for the log."""
+    """Starts and ends processes, and knows which run. Its text is what it starts, for the log."""
 
     outlives: bool
     """What it has started goes on when the scaler ends, and is found by the next one."""
 
     @property
     def unseen(self) -> str | None:
-        """Why the newest look did not see which run; None where it did."""
+        """Why the newest `look` failed; None where it did not."""
         ...
 
     async def open(self, events: ProcessEvents) -> None:
-        """Get ready, before any other call; who runs already is in `running` then, if it can be seen.
+        """Get ready, before any other call; `running` then includes what runs already, if it can be seen.
 
-        Tells nobody of anything. Raises `ConfigurationError` for what can never be started.
+        Reports nothing. Raises `ConfigurationError` for what can never be started.
         """
         ...
 
     async def start(self, count: int) -> list[str]:
-        """Start ``count`` processes and return their ids, never used twice. Raises `StartFailed`, with who runs."""
+        """Start ``count`` processes and return their ids, never used twice. Raises `StartFailed` with those begun."""
         ...
 
     async def stop(self, ids: Sequence[str]) -> None:
-        """Have these end in order; `ProcessEvents.ended` reports each. Unknown ids change nothing."""
+        """End these in order; `ProcessEvents.ended` reports each. Unknown ids change nothing."""
         ...
 
     async def look(self) -> None:
-        """See which run and who is busy, and tell. Raises `NotSeen`."""
+        """Check which run and which are busy, and report changes. Raises `NotSeen`."""
         ...
 
     def running(self) -> list[str]:
@@ -87,7 +87,7 @@ log = logging.getLogger("queuebell.scaler")
 
 
 class Watch:
-    """Calls ``look`` every ``every_s`` seconds while ``wanted`` says so; what cannot be seen is said once a minute."""
+    """Calls ``look`` every ``every_s`` seconds while ``wanted`` is True; logs failures once a minute."""
 
     def __init__(
         self, name: str, look: Callable[[], Awaitable[None]], *, every_s: float, wanted: Callable[[], bool]
@@ -122,9 +122,9 @@ class Watch:
                 if self._unseen.failed(asyncio.get_running_loop().time()):
                     log.warning("%s: it cannot be seen which workers run: %s; it is repeated", self._name, unseen)
             except Exception:
-                # Nobody else would look again.
+                # Nothing else would check again.
                 if self._unseen.failed(asyncio.get_running_loop().time()):
-                    log.exception("%s: looking which workers run broke; it is repeated", self._name)
+                    log.exception("%s: unexpected error while checking which workers run; it is retried", self._name)
             else:
                 if self._unseen.works():
                     log.warning("%s: it can be seen again which workers run", self._name)

@@ -3,10 +3,9 @@
 ``queuebell-worker@`` becomes ``queuebell-worker@1.service``, ``@2`` and so on, the lowest free numbers first. They are
 systemd's: they go on when the scaler ends, whatever ended it, and the next one finds them.
 
-A unit is ready when systemd calls it active: with ``Type=notify`` as soon as its listener has a session, for a worker
-that was told so by ``QUEUEBELL_STARTER=systemd`` says it to systemd (`listeners.work.starter`). In its status text it
-says whether it is busy, and how often it has been. Of one that says nothing nobody knows, so that it ends only while
-the queue is quiet.
+A unit is ready when systemd calls it active: with ``Type=notify`` as soon as its listener has a session, because a
+worker with ``QUEUEBELL_STARTER=systemd`` reports to systemd (`listeners.work.starter`). Its status text shows whether
+it is busy, and how often it has been. A worker without a status text ends only while the queue is quiet.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class SystemdActuator:
     def __init__(self, unit: str, *, user: bool = False, within_s: float = 30.0, every_s: float = EVERY_S) -> None:
         match = TEMPLATE.fullmatch(unit)
         if match is None:
-            raise ConfigurationError(f"unit: {unit!r} is no template unit; its name ends with @, as queuebell-worker@")
+            raise ConfigurationError(f"unit: {unit!r} is not a template unit; end its name with @, as in worker@")
         self._template = match[1]
         self._scope = ["--user"] if user else []
         self._within_s = within_s
@@ -110,7 +109,7 @@ class SystemdActuator:
         self._watch.begin()
 
     async def start(self, count: int) -> list[str]:
-        """Start the lowest numbers that are free; ready is told of when systemd calls them active."""
+        """Start the lowest numbers that are free; ready is reported when systemd calls them active."""
         async with self._turn:
             try:
                 units = await self._show()
@@ -120,7 +119,7 @@ class SystemdActuator:
                 ids = self.running()
                 if self._events is not None:
                     self._events.found(ids)
-                raise StartFailed(f"{len(ids)} workers run that were not seen before; it is counted anew")
+                raise StartFailed(f"{len(ids)} workers run that were not seen before; the queue is counted again")
             taken = {unit.number for unit in units if unit.lives} | {each.number for each in self._instances.values()}
             free = (number for number in range(1, len(taken) + count + 1) if number not in taken)
             begun = [self._begin(number) for number, _ in zip(free, range(count), strict=False)]
@@ -136,7 +135,7 @@ class SystemdActuator:
         return [each.name for each in begun]
 
     async def stop(self, ids: Sequence[str]) -> None:
-        """Have systemd stop these: SIGTERM, and SIGKILL after the unit's TimeoutStopSec; said again until it heard."""
+        """Stop these: SIGTERM, and SIGKILL after the unit's TimeoutStopSec; retried until systemd accepts it."""
         failures = RepeatedFailure()
         while not self._closed:
             ending = [self._instances[number] for number in ids if number in self._instances]
@@ -155,13 +154,13 @@ class SystemdActuator:
             await asyncio.sleep(AGAIN_S)
 
     async def look(self) -> None:
-        """Ask systemd for all instances, and tell what has changed."""
+        """Ask systemd for all instances, and report what has changed."""
         async with self._turn:
             units = {unit.number: unit for unit in await self._show()}
             for each in list(self._instances.values()):
                 unit = units.get(each.number, Unit(each.number))  # what has ended in order is soon unloaded
                 if unit.lives:
-                    self._tell(each, unit)
+                    self._report(each, unit)
                 else:
                     self._end(each, unit)
 
@@ -184,14 +183,14 @@ class SystemdActuator:
         return self._instances[name]
 
     def _adopt(self, units: list[Unit]) -> bool:
-        """Take on what runs already, and say whether anything does."""
+        """Adopt what runs already; return whether anything does."""
         self._seen = True
         for unit in units:
             if unit.lives and unit.state != "deactivating":
                 self._begin(unit.number)
         return bool(self._instances)
 
-    def _tell(self, each: Instance, unit: Unit) -> None:
+    def _report(self, each: Instance, unit: Unit) -> None:
         if self._events is None or each.ending:
             return
         if unit.works and not each.ready:
@@ -230,7 +229,7 @@ class SystemdActuator:
     def _read(self, block: dict[str, str]) -> Unit | None:
         number = block.get("Id", "").removeprefix(f"{self._template}@").removesuffix(".service")
         if not NUMBER.fullmatch(number):
-            return None  # an instance of somebody else's, with a name
+            return None  # a named instance, not one of the scaler's
         code = block.get("ExecMainStatus", "")
         return Unit(
             int(number),

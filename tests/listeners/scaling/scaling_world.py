@@ -161,7 +161,7 @@ class World:
         """Answer heartbeats: how many workers there are, and what is due (Z2)."""
         due = None if self.due is None else self.due - self.now
         for index, rule in enumerate(self.rules):
-            self.perform(index, rule.heard(self.now, self.known(index), due))
+            self.perform(index, rule.on_heartbeat(self.now, self.known(index), due))
 
     def wake_sessions(self) -> None:
         """Give a debt that nobody owns to a worker with room, to a scaler only where none has any (Z5)."""

@@ -50,9 +50,9 @@ def ready(rules: ScaledQueue, now: float, *names: str, busy: bool = False) -> li
 def test_heartbeats_tell_of_other_workers_too() -> None:
     """A count that no wake asked for takes them off as well (Z5); an older bridge says nothing."""
     rules = scaled()
-    rules.heard(0.0, 2, None)
+    rules.on_heartbeat(0.0, 2, None)
     assert rules.others == 2
-    rules.heard(1.0, None, None)
+    rules.on_heartbeat(1.0, None, None)
     assert rules.others == 2
 
 

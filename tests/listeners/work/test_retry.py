@@ -237,7 +237,10 @@ SIX = (
 )
 
 
-TEN = "next in about 0.5 s, then 1, 2, 4 s and longer, up to 60 s; dead-lettered after attempt 10, in about 184 s altogether"
+TEN = (
+    "next in about 0.5 s, then 1, 2, 4 s and longer, up to 60 s"
+    "; dead-lettered after attempt 10, in about 184 s altogether"
+)
 
 
 EVER = "next in about 0.5 s, then 1, 2, 4 s and longer, up to 60 s, until it succeeds"

@@ -35,7 +35,6 @@ PURE = (
     "listeners.wake",
     "listeners.scaling.processes",
     "listeners.scaling.scaled_queue",
-    "listeners.work.retry",
 )
 PURE_MODULES = {
     "__future__", "ast", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime",

@@ -29,7 +29,7 @@ from listeners.scaling.actuators.base import Actuator
 from tests.support.actuators import KINDS, OfProcesses, OfUnits, World, world_of
 from tests.support.processes import PATIENCE_S
 
-# Private: `_scaled`: the scaler pauses and does not retry.
+# Private: `_queue_scaler`: the scaler pauses and does not retry.
 
 QUEUE = "billing/orders"
 

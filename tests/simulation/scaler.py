@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-# Private: `_scaled`: the true state, for the checks.
+# Private: `_queue_scaler`: the true state, for the checks.
 
 CHECK_EVERY_S: Final = 1.0
 MEMBER_EVERY_S: Final = 0.0005

@@ -52,7 +52,7 @@ from listeners.wake.table import (
 from listeners.work.counts import BOOTS_MAX, COUNT_S, EXTRA_BYTES, CountSchedule, JobCounts
 from tests.listeners.wake.world import BOOT
 
-# Private: `_of_boots`: released memory, visible nowhere else.
+# Private: `_acknowledged`, `_of_boots`: released memory, visible nowhere else.
 
 QUEUE = "billing/orders"
 

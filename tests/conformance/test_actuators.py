@@ -138,7 +138,7 @@ async def test_units_that_cannot_be_seen_at_first_are_found_later(units: OfUnits
         with pytest.raises(StartFailed):
             await actuator.start(1)
         units.systemctl.be(away=False)
-        with pytest.raises(StartFailed, match="counted anew"):
+        with pytest.raises(StartFailed, match="counted again"):
             await actuator.start(1)
         assert [each[0] for each in heard.news] == ["found"]
         assert (len(actuator.running()), units.outside()) == (2, 2)

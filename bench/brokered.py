@@ -21,8 +21,8 @@ from bridge.queues import open_store
 from bridge.queues.base import NewMessage
 from listeners.handler import Message
 from listeners.listener import Listener
-from listeners.session.channels.base import Link
-from listeners.session.channels.brokered import BrokeredChannel
+from listeners.session.brokered import BrokeredChannel
+from listeners.session.channel import Link
 
 QUEUE = "bench/hop"
 WITHIN_S = 20.0

@@ -24,7 +24,7 @@ from bridge.queues import open_store
 from bridge.queues.base import NewMessage, QueueStore, Received
 from listeners.handler import Message
 from listeners.listener import Listener
-from listeners.session.channels.base import Channel, Link
+from listeners.session.channel import Channel, Link
 
 HOP_QUEUE = "bench/hop"
 BULK_QUEUE = "bench/bulk"
@@ -107,7 +107,7 @@ async def work(url: str, plain: str = "") -> None:
     stamps = Stamps()
     bridge: Any = url
     if plain:
-        from listeners.session.channels.websocket import WebSocketChannel
+        from listeners.session.websocket import WebSocketChannel
 
         bridge = PlainChannel(WebSocketChannel(url))
     fleet = Fleet([Listener(url, HOP_QUEUE, stamp_handler(stamps), bridge=bridge, handle_signals=False)])

@@ -1,14 +1,11 @@
-"""What a worker imports: a `Listener` runs a handler on the messages of a queue, woken by a bridge.
+"""Run handlers on the messages of queues, woken by a bridge: `Listener`, `Pool`, `Scaler`, `Ledger` and outcomes.
 
-No SDK and no web library is loaded until a store or a bridge asks for it.
+Rooms: `session` talks to the bridge, `wake` decides when to receive, `work` receives and handles messages, `scaling`
+starts and ends workers. No SDK and no web library is loaded until a store or a bridge needs it.
 """
 
 from bridge.contract.backoff import CappedExponential, FullJitter, RandomExponential
 from bridge.contract.burial import Burial
-from listeners.core.failure import Failure, classify
-from listeners.core.pool import Share
-from listeners.core.retry_policy import RetryPolicy
-from listeners.core.scaling import DepthScaling, StepScaling
 from listeners.figures import ListenerFigures, PlaceFigures, PoolFigures, QueueFigures, ScalerFigures
 from listeners.handler import Bury, Done, Message, Outcome, Replay, Retry, batch
 from listeners.listener import Listener
@@ -16,7 +13,10 @@ from listeners.pool import Pool
 from listeners.running import collector, lifespan, run
 from listeners.scaling.scaler import Scaler
 from listeners.session.opening import PULL_ONLY
+from listeners.wake.pool import Share
+from listeners.wake.scaling import DepthScaling, StepScaling
 from listeners.work.ledger import Ledger
+from listeners.work.retry import Failure, RetryPolicy, classify
 
 __all__ = [
     "PULL_ONLY",

@@ -1,4 +1,4 @@
-"""How a listener stands, as `Listener.state()` tells it."""
+"""The figures of listeners, queues, pools and scalers, as `Listener.state()` and `Scaler.state()` return them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 
 
 class QueueFigures(msgspec.Struct, frozen=True):
-    """How one queue stands: its depth, its active and total receives, and what became of its messages.
+    """The figures of one queue: its depth, its active and total receives, and the outcomes of its messages.
 
-    Counters run from the listener's start. ``depth`` is what was last heard of, None before; ``wake_sources`` counts
-    the receives that found work by what made the listener look; a wake that carried messages counts as one.
+    Counters run from the listener's start. ``depth`` is the last one known, None before; ``wake_sources`` counts the
+    receives that found work by their cause; a wake that carried messages counts as one.
     """
 
     state: str
@@ -35,15 +35,15 @@ class QueueFigures(msgspec.Struct, frozen=True):
     wake_sources: dict[str, int]
     last_burial: str | None
     replayed: int = 0
-    """Messages that a handler had put back (`listeners.Replay`)."""
+    """Messages that a handler replayed (`listeners.Replay`)."""
     hung_handlers: int = 0
     """Slots held by calls that ran past ``handler_timeout`` and have not ended."""
     burials_bare: int = 0
-    """Burials whose facts did not fit beside the body and stand in the log only."""
+    """Dead letters whose facts did not fit beside the body and are in the log only."""
 
 
 class PlaceFigures(msgspec.Struct, frozen=True):
-    """How one queue stands in a pool: its share, the slots it uses, and whether it waits for more."""
+    """The figures of one queue in a pool: its share, the slots it uses, and whether it waits for more."""
 
     queue: str
     weight: int
@@ -56,7 +56,7 @@ class PlaceFigures(msgspec.Struct, frozen=True):
 
 
 class PoolFigures(msgspec.Struct, frozen=True):
-    """How a pool of handler slots stands, with all queues of all listeners that share it."""
+    """The figures of a pool of handler slots, with all queues of all listeners that share it."""
 
     size: int
     running: int
@@ -66,11 +66,11 @@ class PoolFigures(msgspec.Struct, frozen=True):
 
 
 class ListenerFigures(msgspec.Struct, frozen=True):
-    """How a listener stands: ``mode`` is ``connecting``, ``push``, ``degraded`` or ``pull-only``.
+    """The figures of a listener: ``mode`` is ``connecting``, ``push``, ``degraded`` or ``pull-only``.
 
-    ``session`` says whether it has its session with the bridge, ``sessions`` how many the bridge serves, and ``bridge``
-    where that is, of several the one that it is with. A listener of more than about 200 queues has several sessions:
-    ``mode`` is then that of the worst, ``session`` says whether all stand, and ``boot`` and ``bridge`` are the first's.
+    ``session`` is True while it has a session with the bridge, ``sessions`` how many the bridge serves, and ``bridge``
+    the address of that bridge. A listener of more than about 200 queues has several sessions: ``mode`` is then the
+    worst of theirs, ``session`` is True if all are open, and ``boot`` and ``bridge`` are the first's.
     """
 
     name: str
@@ -85,9 +85,9 @@ class ListenerFigures(msgspec.Struct, frozen=True):
 
 
 class ScalerFigures(msgspec.Struct, frozen=True):
-    """How the workers of a scaled queue stand: ``mode`` is as of a listener.
+    """The figures of the workers of a scaled queue: ``mode`` is as of a listener.
 
-    ``wanted`` is for all machines, ``others`` what runs elsewhere as far as the bridge has told; ``running`` counts
+    ``wanted`` is for all machines, ``others`` the workers elsewhere that the bridge has reported; ``running`` counts
     those that start or end as well. ``failure`` is why the newest count, or else the newest worker, failed, and
     ``held`` why no more are started now. ``tally`` counts starts, failures and ends by reason since its start.
     """

@@ -1,6 +1,6 @@
-"""What a user writes: a handler, the message it is given, and what it can say about it.
+"""What a user writes: a handler, the message that it gets, and the outcomes that it can return or raise.
 
-A handler is one of four kinds, told by its definition:
+A handler is one of four kinds, recognized by its definition:
 
 - ``async def handle(message)``: runs on the event loop;
 - ``def handle(message)``: runs in a thread;
@@ -8,7 +8,7 @@ A handler is one of four kinds, told by its definition:
   annotating its first parameter as a list: ``async def handle(messages: list[Message])``.
 
 A handler that returns has succeeded and its message is deleted. It raises `Retry` to have the message again later,
-`Bury` to have it moved to the poison queue, `Replay` to have a buried one put back where it failed; any other exception
+`Bury` to move it to the poison queue, `Replay` to move a dead letter back where it failed; any other exception
 is a failed attempt. A batch handler returns None (all succeeded) or one outcome per message in the order given: None or
 `Done`, `Retry`, `Bury`, `Replay`.
 """
@@ -43,7 +43,7 @@ _LIST_WORDS = ("list", "List", "Sequence", "Iterable", "Collection")
 
 
 class Checkpoints(Protocol):
-    """Where a listener with a ledger keeps how far the work on a message has come."""
+    """Where a listener with a ledger keeps the progress of a message."""
 
     async def checkpoint(self, progress: bytes) -> None:
         """Write the progress."""
@@ -59,9 +59,9 @@ class Message(msgspec.Struct, Generic[Payload], frozen=True):
 
     ``attempt`` is 1 the first time; ``value`` is the body decoded to the listener's ``payload`` type, None without one,
     and on a poison queue None as well where the body does not decode (``burial.failure`` is ``undecodable``);
-    ``wake_source`` says what made the listener look: ``trigger due lease resync more sweep deadman poll``;
+    ``wake_source`` is the cause of the receive: ``trigger due lease resync more sweep deadman poll``;
     ``progress`` is the last checkpoint of an earlier attempt, None without one or without a ledger; ``burial`` the
-    facts of one that was buried, on its poison queue and after a replay, None for any other; ``key`` what its producer
+    facts of a dead letter, on its poison queue and after a replay, None for any other; ``key`` what its producer
     put it under (`PUT .../messages/{id}`, `put_once`), None for any other; ``headers`` the names and values
     that it put beside the body, names in lower case; ``traces`` the W3C ``traceparent`` of each trigger that woke the
     listener for it, oldest first: empty where there was none, and where the message has one in its headers.
@@ -100,18 +100,18 @@ class Message(msgspec.Struct, Generic[Payload], frozen=True):
         return self.entry
 
     def text(self) -> str:
-        """Return the body as UTF-8 text. Raises `UnicodeDecodeError` if it is none."""
+        """Return the body as UTF-8 text. Raises `UnicodeDecodeError` if it is not UTF-8."""
         return self.body.decode()
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Says that a message of a batch succeeded."""
+    """The outcome of a message of a batch that succeeded."""
 
 
 class Retry(Exception):
     """Asks to have the message again after so many seconds (>= 0), or by the listener's own back-off if None.
 
-    It counts as an attempt: at ``max_attempts`` the message is buried all the same.
+    It counts as an attempt: at ``max_attempts`` the message is dead-lettered all the same.
     """
 
     __module__ = "queuebell"
@@ -149,11 +149,11 @@ class Bury(Exception):
 
 
 class Replay(Exception):
-    """Asks to put the message back on the queue it came from, or on ``queue`` of the same account, and delete it here.
+    """Asks to replay the message to the queue it came from, or on ``queue`` of the same account, and delete it here.
 
-    It is visible there after so many seconds (>= 0; at once if None) and takes the facts of its burials along. Put
+    It is visible there after so many seconds (>= 0; at once if None) and keeps the facts of its failures. Put
     before it is deleted: a crash between the two leaves both. Where neither the message nor the name of its queue
-    tells where it came from, it is a failed attempt, and the message stays.
+    shows where it came from, it is a failed attempt, and the message stays.
     """
 
     __module__ = "queuebell"
@@ -181,7 +181,7 @@ class Undecodable(Bury):
 
 
 class PayloadBroke(Exception):
-    """A rule of the payload type raised what says nothing about the body: the attempt fails."""
+    """A rule of the payload type raised an unrelated error: the attempt fails."""
 
 
 Outcome = Done | Retry | Bury | Replay
@@ -202,7 +202,7 @@ def batch(function: F) -> F:
 
 
 def kind_of(handler: Callable[..., object]) -> Kind:
-    """Tell how ``handler`` is to be called. Raises `TypeError` for what cannot be called with one argument."""
+    """Return how ``handler`` is called. Raises `TypeError` for what cannot be called with one argument."""
     inner = called_with(handler, 1, "a handler", "it is given a message, or a list of messages")
     body = inner if inspect.isroutine(inner) else type(inner).__call__
     kind = Kind.PLAIN
@@ -267,7 +267,7 @@ def message_of(
                 raise Undecodable(f"undecodable payload: {said(error)}") from error
         except Exception as error:
             if must_decode:
-                raise PayloadBroke(f"the payload type broke: {named(error)}") from error
+                raise PayloadBroke(f"the payload type raised: {named(error)}") from error
     return Message(
         stored.id,
         queue,
@@ -285,7 +285,7 @@ def message_of(
 
 
 def outcomes_of(result: object, count: int) -> list[Outcome | TypeError]:
-    """Read what a batch handler returned for ``count`` messages, with a `TypeError` for each that is no outcome.
+    """Read what a batch handler returned for ``count`` messages, with a `TypeError` for each that is not an outcome.
 
     Raises `TypeError` where the messages and the outcomes cannot be matched.
     """

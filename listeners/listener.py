@@ -1,7 +1,7 @@
 """The listener: what a worker process runs.
 
-It ties the parts together and decides nothing by itself: its `Sessions` with the bridge, one `Dequeue` per queue, the
-hooks, the signals, and the order of stopping (L12).
+`Listener` connects the parts and decides nothing by itself: its `Sessions` with the bridge, one `Dequeue` per queue,
+the hooks, the signals, and the order of stopping (L12).
 """
 
 from __future__ import annotations
@@ -27,15 +27,6 @@ from bridge.contract.jobs import Jobs
 from bridge.contract.partitioning import Partitions, expand
 from bridge.queues.base import BATCH_MAX, VISIBILITY_S_MAX, QueueStore
 from bridge.storage.claim_check import ClaimCheck
-from listeners.core.controller import Controller
-from listeners.core.deadman import DeadMan
-from listeners.core.failure import Classify, classify
-from listeners.core.pool import Place
-from listeners.core.retry_policy import ATTEMPTS, RetryPolicy, policy_of
-from listeners.core.scaling import DepthScaling, Scaling
-from listeners.core.settle import Failed, Outcome, ended, schedule
-from listeners.core.table import Mode
-from listeners.core.trouble import Reach, Trouble
 from listeners.figures import ListenerFigures
 from listeners.handler import Message, Payload, called_with
 from listeners.pool import Pool
@@ -52,25 +43,39 @@ from listeners.session.opening import (
     owns,
     poison_of,
 )
-from listeners.session.session import Session
-from listeners.session.sessions import Sessions
+from listeners.session.session import Session, Sessions
+from listeners.wake.controller import Controller
+from listeners.wake.pool import Place
+from listeners.wake.scaling import DepthScaling, Scaling
+from listeners.wake.table import Mode
+from listeners.wake.timers import DeadMan
 from listeners.work.claims import Claims
 from listeners.work.dequeue import Dequeue
 from listeners.work.events import ListenerEvents
+from listeners.work.failures import ReceiveFailures, StoreReached
 from listeners.work.holding import Rules
-from listeners.work.importing import refuse_in_import
 from listeners.work.invoke import Invoker
 from listeners.work.ledger import Ledger, Once, purge_all
-from listeners.work.one_run import OneRun
+from listeners.work.lifecycle import OneRun, StopSignals, refuse_in_import
 from listeners.work.payload import decoder
-from listeners.work.starter import Starter
-from listeners.work.stop_signals import StopSignals
+from listeners.work.retry import (
+    ATTEMPTS,
+    Classify,
+    Failed,
+    Outcome,
+    RetryPolicy,
+    classify,
+    describe_retry,
+    outcome_word,
+    policy_of,
+)
+from listeners.work.starter import WorkerStatus
 
 log = logging.getLogger("queuebell.listener")
 
 NAMED_MAX: Final = 8
 WORSE: Final = (Mode.PUSH, Mode.CONNECTING, Mode.DEGRADED)
-"""What the mode of a listener is where its sessions differ: the last of theirs."""
+"""Where its sessions differ, a listener has the last of these modes."""
 RETRY_MIN_S: Final = 0.1
 RETRY_MAX_S: Final = 30.0
 
@@ -86,8 +91,8 @@ class Listener(Generic[Payload]):
       them, of any number: each session with the bridge serves about 200.
     - ``handler``: what is called with a message. One whose parameter is annotated as a list, or that is decorated with
       `batch`, gets whole batches (`listeners.handler`).
-    - ``bridge``: who wakes it: a bridge's URL, a `Bridge` of this process, or `PULL_ONLY` to poll alone. A list of
-      ``http://`` addresses names equal bridges, of which it is with one at a time; one of ``nats://`` the servers of
+    - ``bridge``: the bridge that wakes it: its URL, a `Bridge` of this process, or `PULL_ONLY` to poll alone. A list of
+      ``http://`` addresses names equal bridges, of which it uses one at a time; one of ``nats://`` the servers of
       one cluster. It need not be named where the store is the bridge's own: an http(s) URL, an open store of one, or a
       `Bridge`.
     - ``name``: a label for people; the host and the process unless given.
@@ -97,7 +102,7 @@ class Listener(Generic[Payload]):
       may round it up to whole seconds.
     - ``max_attempts``: after so many failed attempts a message moves to the poison queue; 0 is never. Beside
       ``retry`` leave it out.
-    - ``retry``: a `RetryPolicy`, which says that number as well, and the pauses between attempts: 0.5 s unless given,
+    - ``retry``: a `RetryPolicy`, which has that number too, and the pauses between attempts: 0.5 s unless given,
       each six times the one before, up to 120 s.
     - ``poison_queue``: where such messages go; the queue's name and ``-poison`` unless given (of all partitions of a
       queue the logical one's).
@@ -112,9 +117,9 @@ class Listener(Generic[Payload]):
     - ``backoff``: the pauses between polls, while there is no bridge (default `RandomExponential`).
     - ``grace``: what handlers get when it stops.
     - ``on_queue_empty``, ``on_work_detected``: hooks, plain or async, that may take the queue reference.
-    - ``handle_signals``: True takes SIGTERM and SIGINT from whoever has them, False leaves them alone, None takes them
-      from nobody: not within a web server or a notebook, nor in another thread.
-    - ``failures``: tells the class of what a handler raises (default `listeners.core.failure.classify`).
+    - ``handle_signals``: True handles SIGTERM and SIGINT in place of any other handler, False never, None only if there
+      is no other: not within a web server or a notebook, nor in another thread.
+    - ``failures``: returns the class of what a handler raises (default `listeners.work.retry.classify`).
     - ``claim_check``: a `ClaimCheck` or the URL of a blob store; has bodies fetched that producers put aside.
     - ``ledger``: a `Ledger` or the URL of a table store; has a message handled to its end once, although it comes
       twice.
@@ -123,8 +128,8 @@ class Listener(Generic[Payload]):
     - ``api_key``: the key that a bridge asks for, or what returns one; default that of the environment
       (``QUEUEBELL_API_KEY``, or the file that ``QUEUEBELL_API_KEY_FILE`` names).
     - ``handler_name``: what the handler is called in metrics; ``module:function`` unless given.
-    - ``instance`` (32 hex digits, never used twice), ``draw`` (chance) and ``now`` (the wall clock that burials are
-      dated by): its own unless a simulation gives them.
+    - ``instance`` (32 hex digits, never used twice), ``draw`` (chance) and ``now`` (the wall clock for ``buried_at``):
+    its own unless a simulation gives them.
     """
 
     def __init__(
@@ -224,19 +229,19 @@ class Listener(Generic[Payload]):
         self._outward = ListenerEvents(
             on_empty=on_queue_empty,
             on_work=on_work_detected,
-            say=lambda frame: None if self._sessions is None else self._sessions.send(frame),
-            heard_boot=self._heard_boot,
+            send=lambda frame: None if self._sessions is None else self._sessions.send(frame),
+            answered=self._on_boot,
             broke=self._broke,
             publisher=None if bridge is None else functools.partial(open_publisher, bridge, api_key),
             ready=lambda: None if self._starter is None else self._starter.ready(),
             took=lambda: None if self._starter is None else self._starter.took(),
         )
-        self._starter: Starter | None = None
+        self._starter: WorkerStatus | None = None
         self.handle_signals = handle_signals
         self._draw = draw
         self._now = now
         self._store: QueueStore | None = None
-        self._reach = Reach()
+        self._reach = StoreReached()
         self._sessions: Sessions | None = None
         self._dequeues: dict[str, Dequeue] = {}
         self._listens = asyncio.Event()
@@ -249,7 +254,7 @@ class Listener(Generic[Payload]):
 
         Cancelled, it gives up its handlers at once and returns their messages. A first SIGTERM or SIGINT stops all
         listeners of the process as `stop` does, a second one at once: where ``handle_signals`` is None only if
-        `asyncio.run` runs the loop and nobody else handles the signals. Raises
+        `asyncio.run` runs the loop and there is no other handler of the signals. Raises
         `ConfigurationError` if a store or bridge URL is of no known kind, or a store that never answered cannot be used
         as it is given (its client is not installed, its address is wrong); `BadQueueReference` for a queue that the
         store cannot have; `HandlersStuck` where ``end_when_stuck`` asks for it; and what a scaling or back-off rule
@@ -274,7 +279,7 @@ class Listener(Generic[Payload]):
     async def stop(self) -> None:
         """Stop gracefully, and wait until it is done; from within a handler or a hook it only asks.
 
-        No new receives; handlers get ``grace`` seconds; what has not started is given back and announced.
+        No new receives; handlers get ``grace`` seconds; what has not started is released and announced.
         """
         self._life.asked.set()
         current = asyncio.current_task()
@@ -283,11 +288,11 @@ class Listener(Generic[Payload]):
         await self._life.ended()
 
     def signalled(self, count: int) -> None:
-        """Hear that so many signals told the process to stop: stop as `stop` does, from the second on at once."""
+        """Handle the ``count``-th signal to stop: stop as `stop` does, immediately from the second on."""
         self._life.signalled(count, "stopping; a second signal stops at once")
 
     def state(self) -> ListenerFigures:
-        """Return how this listener stands: mode, session, and the figures of each queue."""
+        """Return the figures of this listener: mode, session, and those of each queue."""
         sessions, session = self._sessions, None if self._sessions is None else self._sessions.first
         modes = {dequeue.controller.mode for dequeue in self._dequeues.values()} or {Mode.CONNECTING}
         mode = Mode.PULL if self._bridge_given is None else max(modes, key=WORSE.index)
@@ -295,7 +300,7 @@ class Listener(Generic[Payload]):
             name=self.name,
             instance=self.instance,
             mode=mode.value,
-            session=sessions is not None and sessions.standing,
+            session=sessions is not None and sessions.is_open,
             sessions=0 if session is None else session.sessions,
             boot=None if session is None else session.boot,
             queues={ref: dequeue.figures() for ref, dequeue in self._dequeues.items()},
@@ -336,20 +341,20 @@ class Listener(Generic[Payload]):
                 for dequeue in self._dequeues.values():
                     dequeue.arm()
                 holding = asyncio.create_task(self._sessions.run(), name=f"sessions[{self.name}]")
-            self._say_what_for()
+            self._log_start()
             self._listens.set()
             await self._life.until_asked(holding)
             await self._stop_gracefully()
         finally:
             closing = self._closing(holding, owned)
             try:
-                await self._whatever_comes(asyncio.create_task(self._let_go(closing), name=f"let-go[{self.name}]"))
+                await self._until_closed(asyncio.create_task(self._shut_down(closing), name=f"shut-down[{self.name}]"))
             finally:
                 # Where `asyncio.run` ends it cancels all tasks, also that one: what it left open is closed even so.
                 await closing.aclose()
 
-    def _say_what_for(self) -> None:
-        """Tell people what this worker waits for: one that is well says nothing else while nothing comes."""
+    def _log_start(self) -> None:
+        """Log what this worker waits for: a healthy one logs nothing else until messages come."""
         names = list(dict.fromkeys(ref if whole is None else str(whole) for ref, whole in self._served.items()))
         more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
         assert self._store is not None
@@ -357,16 +362,16 @@ class Listener(Generic[Payload]):
         queues, store = ", ".join(names[:NAMED_MAX]) + more, name_of(self._store)
         log.info("%s: listens to %s; store %s, %s", self.name, queues, store, bridge)
 
-    async def _whatever_comes(self, letting_go: asyncio.Task[None]) -> None:
-        """Wait until everything is let go of, also when cancelled meanwhile: that only makes it hurry."""
+    async def _until_closed(self, shutdown: asyncio.Task[None]) -> None:
+        """Wait until everything is closed, also when cancelled meanwhile: that only makes it hurry."""
         cancelled: asyncio.CancelledError | None = None
-        while not letting_go.done():
+        while not shutdown.done():
             try:
-                await asyncio.wait([letting_go])
+                await asyncio.wait([shutdown])
             except asyncio.CancelledError as error:
                 cancelled = error
                 self._life.at_once.set()
-        letting_go.result()
+        shutdown.result()
         if cancelled is not None:
             raise cancelled
 
@@ -380,8 +385,8 @@ class Listener(Generic[Payload]):
     async def _drain(self) -> None:
         await asyncio.gather(*(dequeue.drain(self._grace) for dequeue in self._dequeues.values()))
 
-    async def _let_go(self, closing: contextlib.AsyncExitStack) -> None:
-        """Take the way out of every end: cancel handlers, give messages back, say `bye`, close everything."""
+    async def _shut_down(self, closing: contextlib.AsyncExitStack) -> None:
+        """Shut down: cancel handlers, release messages, send `bye`, close everything."""
         async with closing:
             for dequeue in self._dequeues.values():
                 if not dequeue.stopping:
@@ -412,8 +417,10 @@ class Listener(Generic[Payload]):
 
     # Parts -------------------------------------------------------------------------------------------------------
 
-    def _starts(self) -> Starter:
-        return Starter(lambda: sum(dequeue.held for dequeue in self._dequeues.values()), queues=self._dequeues.keys)
+    def _starts(self) -> WorkerStatus:
+        return WorkerStatus(
+            lambda: sum(dequeue.held for dequeue in self._dequeues.values()), queues=self._dequeues.keys
+        )
 
     def _open_session(self, instance: str, queues: list[str]) -> Session:
         assert self._store is not None
@@ -483,7 +490,7 @@ class Listener(Generic[Payload]):
             self._outward,
             self._draw,
             self._pool,
-            Trouble(self._reach),
+            ReceiveFailures(self._reach),
             name_of(store),
         )
 
@@ -499,17 +506,17 @@ class Listener(Generic[Payload]):
         return pool.join(ref, granted, stuck, logical=logical, store=str(store))
 
     def _follows(self, message: Message, failed: Failed) -> str:
-        return schedule(failed, message.attempt, self._retry, self._poison.get(message.queue) is not None)
+        return describe_retry(failed, message.attempt, self._retry, self._poison.get(message.queue) is not None)
 
     def _ends(self, message: Message, outcome: Outcome) -> str:
-        return ended(outcome, message.attempt, self._retry, self._poison.get(message.queue) is not None)
+        return outcome_word(outcome, message.attempt, self._retry, self._poison.get(message.queue) is not None)
 
-    # Whose queues these are (O0) -----------------------------------------------------------------------------------
+    # Embedded queues (O0) ------------------------------------------------------------------------------------------
 
     def _owns(self, ref: str, boot: str | None) -> bool:
-        """Whether a queue is of the bridge's own queue service: as `owns` says, or by the same boot.
+        """Return whether a queue is embedded in the bridge: by `owns`, or by the same boot.
 
-        Not where that service works on an engine, as an answer of the store, or the store itself, has told.
+        Not where that service works on an external store, as the store or one of its answers reports.
         """
         bridge, store = self._bridge_given, self._store
         if bridge is None or store is None:
@@ -526,10 +533,10 @@ class Listener(Generic[Payload]):
         for ref in queues:
             self._dequeues[ref].controller.own = self._owns(ref, boot)
 
-    def _heard_boot(self, queue: str, boot: str | None) -> None:
-        """Take the boot that an answer named: if it is the bridge's, its session's queues are its own: it should know.
+    def _on_boot(self, queue: str, boot: str | None) -> None:
+        """Handle the boot of an answer: if it is the bridge's, the session's queues are embedded, and a hello says so.
 
-        None is for an answer that gave the queue another fingerprint than the bridge was told: it is an engine's.
+        None means that the queue's fingerprint changed: it is in an external store.
         """
         if self._sessions is None:
             return
@@ -543,7 +550,7 @@ class Listener(Generic[Payload]):
             session.hello()
 
     def _broke(self, error: Exception) -> None:
-        """Stop with this error: a worker that ends is started again, one that sleeps past its wakes is not."""
+        """Stop with this error: a worker that ends is restarted, one that misses wakes is not."""
         self._life.broke(error)
 
 

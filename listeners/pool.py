@@ -8,8 +8,8 @@ from typing import Final
 
 from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.names import parse_reference
-from listeners.core.pool import SIZE_MAX, Place, Share, Sharing
 from listeners.figures import PlaceFigures, PoolFigures
+from listeners.wake.pool import SIZE_MAX, Place, Share, Sharing
 
 _EQUAL: Final = Share()
 
@@ -17,7 +17,7 @@ _EQUAL: Final = Share()
 class Pool:
     """Shares ``size`` handler slots (1 to 1000000) among all queues of the listeners that are given this pool.
 
-    ``shares`` says by queue reference what it gets; a queue that is not named has ``Share()``, and a logical queue's
+    ``shares`` maps queue references to shares; a queue that is not named has ``Share()``, and a logical queue's
     share is that of each of its partitions. A slot is used by a running handler (of a batch handler: by each message)
     and by each message that a receive in flight may bring. What holds at every moment:
 
@@ -26,8 +26,8 @@ class Pool:
       another queue, and a ``limit``, keep it away;
     - a queue gets an open slot only while no queue of a higher priority (a lower number) wants it; among those of one
       priority that all have work, the slots in use approach the weights, and none waits for ever;
-    - a queue that owes a look and has no slot looks as soon as it is granted one, and where the bridge was told that
-      there is no room it is told otherwise then. Nothing polls.
+    - a queue with a pending check and no slot receives as soon as it is granted one, and if `more` was sent, `room`
+      follows then. Nothing polls.
 
     A slot is never taken back: a queue that comes gets its part as handlers of the others end. One pool may serve
     several listeners of one event loop; a handler that does not end when its listener has stopped counts no more.
@@ -60,16 +60,16 @@ class Pool:
         logical: str | None = None,
         store: str | None = None,
     ) -> Place:
-        """Give a queue its place; ``granted`` is called when it is to look what it may take.
+        """Add a queue to the pool; ``granted`` is called when it may take slots.
 
         ``stuck`` is called when other slots than before are held by calls that ran out of time (`Place.stuck`).
-        ``logical`` is the queue that it is a partition of, ``store`` names who is silent for all its queues when it is
-        for one (None: nobody but the queue). Raises `BadInput` if reserved slots leave some queue none,
+        ``logical`` is the queue that it is a partition of, ``store`` names the store that is silent for all its queues
+        when it is for one (None: the queue alone). Raises `BadInput` if reserved slots leave some queue none,
         and `ConfigurationError` if another event loop uses the pool.
         """
         loop = asyncio.get_running_loop()
         if self._granted and loop is not self._loop:
-            raise ConfigurationError("pool: another event loop uses it; give each loop a pool of its own")
+            raise ConfigurationError("pool: another event loop uses it; give each loop its own pool")
         share = self.shares.get(queue) or self.shares.get(logical or queue) or _EQUAL
         place = self._sharing.join(queue, share, queue if store is None else store)
         self._loop = loop
@@ -78,34 +78,34 @@ class Pool:
         return place
 
     def leave(self, place: Place) -> None:
-        """Take a queue's place away: what it used goes to the others. Twice is once."""
+        """Remove a queue from the pool: what it used goes to the others. Calling it twice changes nothing."""
         self._granted.pop(place, None)
         self._stuck.pop(place, None)
         hung = place.hung
         self._sharing.leave(place)
         if hung:
-            self._tell_stuck()
+            self._report_stuck()
         self._deal()
 
-    def stands(self, place: Place, receiving: int, wants: int, *, waits: bool = False) -> None:
-        """Hear what a queue has reserved and wants now, and let others look who may take slots by that.
+    def update(self, place: Place, receiving: int, wants: int, *, waits: bool = False) -> None:
+        """Update what a queue has reserved and wants, and let others take the slots that this frees.
 
-        ``waits`` says that it keeps quiet for its turn: it is called as well once it need not wait for that.
+        ``waits`` means that it waits for its turn: ``granted`` is called too once it need not wait for that.
         """
-        self._sharing.stands(place, receiving, wants, waits=waits)
+        self._sharing.update(place, receiving, wants, waits=waits)
         self._deal()
 
-    def hangs(self, place: Place, slots: int) -> None:
-        """Hear how many slots of a queue are held by calls that ran out of time."""
-        self._sharing.hangs(place, slots)
-        self._tell_stuck()
+    def set_hung(self, place: Place, slots: int) -> None:
+        """Update how many slots of a queue are held by calls that ran out of time."""
+        self._sharing.set_hung(place, slots)
+        self._report_stuck()
 
-    def _tell_stuck(self) -> None:
+    def _report_stuck(self) -> None:
         for stuck in [*self._stuck.values()]:
             stuck()
 
     def figures(self) -> PoolFigures:
-        """Return how the pool stands, all its listeners together."""
+        """Return the figures of the pool, all its listeners together."""
         places = self._sharing.places
         used = self._sharing.used
         return PoolFigures(
@@ -129,9 +129,9 @@ class Pool:
         )
 
     def _deal(self) -> None:
-        """Let queues that want slots look, one after the other, until none can take any."""
+        """Let queues that want slots receive, one after the other, until none can take any."""
         if self._dealing:
-            return  # whoever deals goes on until all is dealt
+            return  # the outer call goes on until all is dealt
         self._dealing = True
         try:
             while (place := self._sharing.next()) is not None:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bridge.contract.errors import BadInput
 from bridge.observe.logs import configure
 from listeners.listener import Listener
-from listeners.work.importing import refuse_in_import
-from listeners.work.stop_signals import StopSignals, tell_server
+from listeners.work.lifecycle import StopSignals, refuse_in_import, tell_server
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -27,10 +26,10 @@ Part = Made | Callable[[], Made]
 
 
 def collector(*listeners: Listener) -> Collector:
-    """Return what shows Prometheus the handlers of these listeners, for a registry of ``prometheus_client``.
+    """Return the Prometheus collector of these listeners' handlers, for a registry of ``prometheus_client``.
 
-    A program that has a ``/metrics`` of its own registers it there, once for all its listeners, and asks for them on
-    the listeners' loop. The names begin with ``queuebell_listener_`` and counters with the start of each listener.
+    A program with its own ``/metrics`` registers it there, once for all its listeners, and collects on the
+    listeners' loop. The names begin with ``queuebell_listener_`` and counters with the start of each listener.
     """
     from bridge.observe.families import JobFamilies
 
@@ -38,7 +37,7 @@ def collector(*listeners: Listener) -> Collector:
 
 
 def run(listener: Listener, *others: Listener, metrics: str | None = None, insecure_public: bool = False) -> None:
-    """Run listeners in an event loop of their own, until SIGTERM or Ctrl-C has them all stop; a second one at once.
+    """Run listeners in their own event loop, until SIGTERM or Ctrl-C has them all stop; a second one at once.
 
     Where one breaks the others stop in order, and its error is raised. A program that has configured no logging by
     then gets that of ``queuebell listen``, lines on standard error: else a worker that waits would look like one that
@@ -56,7 +55,7 @@ def run(listener: Listener, *others: Listener, metrics: str | None = None, insec
         pass
     else:
         raise RuntimeError(
-            "run() is for a program of its own, and here an event loop runs already: `await listener.run()` in a "
+            "run() starts an event loop, and one runs here already: `await listener.run()` in a "
             "coroutine, lifespan=lifespan(listener) in a web application"
         )
     if not log.hasHandlers():
@@ -71,9 +70,9 @@ def run(listener: Listener, *others: Listener, metrics: str | None = None, insec
 
 
 def lifespan(*parts: Part, **named: Part) -> Callable[[Any], AbstractAsyncContextManager[Any]]:
-    """Return what has listeners run while a web application does: ``FastAPI(lifespan=lifespan(Listener(...)))``.
+    """Return a lifespan that runs listeners within a web application: ``FastAPI(lifespan=lifespan(Listener(...)))``.
 
-    Starlette takes it likewise, and aiohttp in its ``cleanup_ctx``. A lifespan of your own enters it with
+    Starlette takes it too, and aiohttp in its ``cleanup_ctx``. A lifespan of your own enters it with
     ``async with lifespan(...)(app):``. A part is a `Listener`, or what is entered by ``async with`` (a store, a
     `Publisher`, a `Bridge`), or a function that makes one of them, as an application needs that starts more than once.
     All others are open before the first listener starts, and until the last one has stopped. What parts with a name
@@ -81,7 +80,7 @@ def lifespan(*parts: Part, **named: Part) -> Callable[[Any], AbstractAsyncContex
 
     The start fails with the error of a listener that cannot work. Signals are the server's. At the end the listeners
     stop as by `Listener.stop`, each within its grace. Where one breaks meanwhile it is logged, the others stop in
-    order, the server is told to stop by SIGTERM if it handles that, and the error is raised at the end.
+    order, the server is stopped by SIGTERM if it handles that, and the error is raised at the end.
 
     Raises `TypeError` for a part that is none of these, and `BadInput` for a listener with ``handle_signals=True``.
     """
@@ -98,7 +97,7 @@ def lifespan(*parts: Part, **named: Part) -> Callable[[Any], AbstractAsyncContex
             raise BadInput(
                 "bad_parameter",
                 "lifespan: this application starts a second time, and a listener, or a store that was closed, works"
-                " only once. Nothing was started. Give functions that make each part anew at every start, as in"
+                " only once. Nothing was started. Pass functions that make each part at every start, as in"
                 " lifespan(lambda: Listener(...), store=lambda: open_store(...))",
             )
         started = True
@@ -110,14 +109,14 @@ def lifespan(*parts: Part, **named: Part) -> Callable[[Any], AbstractAsyncContex
                 if name is not None:
                     state[name] = value
             await opened.enter_async_context(_served([part for _, part in made if isinstance(part, Listener)]))
-            # A server that knows no state is asked for none that nobody wants.
+            # A server without lifespan state gets none.
             yield state or None
 
     return running
 
 
 def _makes(part: Any) -> bool:
-    """Say whether a part is a function (or a class) that makes one, and not one itself."""
+    """Return whether a part is a function (or a class) that makes one, and not one itself."""
     return callable(part) and not isinstance(part, AbstractAsyncContextManager)
 
 
@@ -164,7 +163,7 @@ async def _served(listeners: Sequence[Listener]) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _together(listeners: Sequence[Listener]) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Run listeners around the block; after it all stop in order, and the error of one that broke is raised."""
+    """Run listeners around the block; after it all stop in order, and the error of one that failed is raised."""
     tasks = [asyncio.create_task(each.run(), name=f"listener[{each.name}]") for each in listeners]
     try:
         yield tasks
@@ -182,14 +181,14 @@ async def _together(listeners: Sequence[Listener]) -> AsyncIterator[list[asyncio
 
 
 async def _watch(listeners: Sequence[Listener], tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Have a server end whose listener broke: one that is ended is started again, one that only answers is not."""
+    """Stop a server whose listener failed: one that ends is restarted, one that only answers is not."""
     await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     ended = [(each, task) for each, task in zip(listeners, tasks, strict=True) if task.done() and not task.cancelled()]
     broken = [(each, error) for each, task in ended if (error := task.exception()) is not None]
     for each, error in broken:
         queues = ", ".join(each.queues)
-        log.error("%s: broke, and handles no more of %s: %s", each.name, queues, error, exc_info=error)
+        log.error("%s: failed, and handles no more messages of %s: %s", each.name, queues, error, exc_info=error)
     if broken:
         await asyncio.gather(*(each.stop() for each in listeners))
         if not tell_server():
-            log.error("the application has no listeners any more; restart it once the cause is mended")
+            log.error("the application has no listeners any more; fix the cause and restart it")

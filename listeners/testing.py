@@ -13,13 +13,22 @@ from bridge.contract.errors import BadInput
 from bridge.contract.headers import checked_headers
 from bridge.contract.names import POISON_SUFFIX
 from bridge.queues.base import StoredMessage
-from listeners.core import settle
-from listeners.core.failure import Classify, classify
-from listeners.core.retry_policy import ATTEMPTS, RetryPolicy, policy_of
 from listeners.handler import Bury, Done, Outcome, Replay, Retry, message_of
 from listeners.work.invoke import Invoker
 from listeners.work.ledger import check_progress
 from listeners.work.payload import decoder
+from listeners.work.retry import (
+    ATTEMPTS,
+    STAYS_S,
+    Classify,
+    DeadLetter,
+    Delete,
+    ReplayTo,
+    RetryPolicy,
+    classify,
+    policy_of,
+    verdict,
+)
 
 __all__ = ["run_once"]
 
@@ -67,15 +76,15 @@ async def run_once(
             outcome = await invoker.one(message, _forget)
     finally:
         invoker.close()
-    decided = settle.verdict(outcome, attempt, policy_of(retry, max_attempts), not supervised, lambda: 0.5)
-    if isinstance(decided, settle.Replay):
+    decided = verdict(outcome, attempt, policy_of(retry, max_attempts), not supervised, lambda: 0.5)
+    if isinstance(decided, ReplayTo):
         try:
             return Replay(decided.after_s, replay_target(queue, burial, decided.queue))
         except BadInput:
-            return Retry(settle.STAYS_S)
-    if isinstance(decided, settle.Delete):
+            return Retry(STAYS_S)
+    if isinstance(decided, Delete):
         return Done()
-    if isinstance(decided, settle.Bury):
+    if isinstance(decided, DeadLetter):
         return Bury(decided.reason)
     return Retry(decided.after_s)
 

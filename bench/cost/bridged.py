@@ -27,11 +27,11 @@ from bridge.contract.wire import (
 from bridge.core.commands import End, Flush, Refresh, Send
 from bridge.core.settings import Periods
 from bridge.core.wake_scheduler import WakeScheduler
-from listeners.core.commands import Command
-from listeners.core.controller import Controller
-from listeners.core.frames import beat_of, covers, frame_of, subscription_of
-from listeners.core.lease import lease_report
-from listeners.core.liveness import Liveness
+from listeners.session.session import Liveness
+from listeners.wake.controller import Controller
+from listeners.wake.frames import beat_of, frame_of, last_empty_receives, subscription_of
+from listeners.wake.table import Command
+from listeners.work.lease import lease_report
 
 QUEUE: Final = "billing/orders"
 BOOT: Final = f"{1:032x}"
@@ -161,7 +161,7 @@ class BridgedFleet(Fleet):
     # The listeners --------------------------------------------------------------------------------------------------
 
     def _rest(self, now: float, until: float) -> None:
-        # Who waits for a bridge does concern others: heartbeats and covers go around.
+        # Who waits for a bridge does concern others: heartbeats and last_empty_receives go around.
         self._timer(now)
 
     def _tick(self, at: float, worker: Worker) -> list[Command]:
@@ -174,7 +174,7 @@ class BridgedFleet(Fleet):
             raise AssertionError("the bridge was taken for dead although nothing fails here")
         stamp = liveness.beat(at)
         if stamp is not None:
-            ends = [*worker.held.values(), *machine.waits.returns()]
+            ends = [*worker.held.values(), *machine.timers.returns()]
             leases = {QUEUE: lease_report(ends, at)} if ends else {}
             self.say(at, talk, ListenerHeartbeat(stamp, {QUEUE: beat_of(machine, at)}, leases))
         due = machine.deadline()
@@ -208,7 +208,7 @@ class BridgedFleet(Fleet):
         talk, machine = self._conversations[worker.index], worker.machine
         if isinstance(frame, BridgeHeartbeat):
             for covered_at in self.beaten(at, talk, machine, frame):
-                machine.covered_elsewhere(covered_at)
+                machine.on_empty_receive(covered_at)
             # The machine's own deadline can only have moved away.
             self.arm(worker, talk.liveness.deadline())
             return
@@ -218,7 +218,7 @@ class BridgedFleet(Fleet):
             talk.welcome(at, frame)
             (state,) = frame.queues
             for covered_at in self.covered(at, talk, machine, frame, talk.asked_at):
-                machine.covered_elsewhere(covered_at)
+                machine.on_empty_receive(covered_at)
             commands = machine.welcomed(at, frame.boot, state.gen)
         else:
             raise AssertionError(f"the bridge said {type(frame).__name__} although nothing fails here")
@@ -236,4 +236,4 @@ class BridgedFleet(Fleet):
         """Set a machine's dead-man timer by what the bridge tells of others; return since when the queue is covered."""
         assert machine.deadman is not None
         machine.deadman.tune(at, talk.sweep_s, frame.sessions, talk.liveness.latency_s)
-        return list(covers(frame, sent).values())
+        return list(last_empty_receives(frame, sent).values())

@@ -23,7 +23,7 @@ from bridge.contract.backoff import Draw
 from bridge.contract.errors import QueuebellError
 
 Told = Callable[[str, float], None]
-"""Hears the name of a policy and the share of its day that is over, 0 to 1."""
+"""ProcessEvents the name of a policy and the share of its day that is over, 0 to 1."""
 
 HEAVIEST_FIRST: Final = (
     "polling", "push", "own", "random", "capped",

@@ -19,10 +19,10 @@ from bench.cost.policy import Policy
 from bench.cost.spread import Spread
 from bench.cost.store import Store
 from bridge.contract.backoff import Draw, RandomExponential
-from listeners.core.commands import Command, StartReceive
-from listeners.core.controller import Controller
-from listeners.core.deadman import DeadMan
-from listeners.core.scaling import DepthScaling
+from listeners.wake.controller import Controller
+from listeners.wake.scaling import DepthScaling
+from listeners.wake.table import Command, StartReceive
+from listeners.wake.timers import DeadMan
 
 VISIBILITY_MIN_S: Final = 30.0
 HANDLER_SPREAD: Final = 0.5

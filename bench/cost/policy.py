@@ -9,7 +9,7 @@ import msgspec
 
 from bench.cost.clockwork import CALL_S
 from bridge.contract.backoff import Backoff, CappedExponential, RandomExponential
-from listeners.core.scaled_queue import Proof
+from listeners.scaling.scaled_queue import Proof
 
 
 class Policy(msgspec.Struct, frozen=True):

@@ -31,11 +31,10 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
 )
-from listeners.core.commands import Command, StartReceive
-from listeners.core.frames import beat_of, frame_of, subscription_of
-from listeners.core.processes import Limits
-from listeners.core.scaled_queue import Audit, Count, Finish, Launch, ScaledQueue, Step
-from listeners.core.table import State
+from listeners.scaling.processes import Limits
+from listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, ScaledQueue, Step
+from listeners.wake.frames import beat_of, frame_of, subscription_of
+from listeners.wake.table import Command, StartReceive, State
 
 SCALERS: Final = -2
 """The scaler's index among the timers."""
@@ -145,7 +144,7 @@ class ScaledFleet(BridgedFleet):
         if isinstance(frame, BridgeHeartbeat):
             covered = self.beaten(at, talk, rules.controller, frame)
             told = frame.queues[QUEUE]
-            steps = rules.heard(at, told.workers, None if told.due_ms is None else told.due_ms / 1000)
+            steps = rules.on_heartbeat(at, told.workers, None if told.due_ms is None else told.due_ms / 1000)
         elif isinstance(frame, Welcome):
             talk.welcome(at, frame)
             (state,) = frame.queues
@@ -156,7 +155,7 @@ class ScaledFleet(BridgedFleet):
             covered = []
             steps = rules.wake(at, frame.boot, frame.gen, frame.reason, frame.size, frame.workers)
         for covered_at in covered:
-            steps += rules.covered_elsewhere(at, covered_at)
+            steps += rules.on_empty_receive(at, covered_at)
         self._do(at, steps)
 
     def _do(self, at: float, steps: list[Step]) -> None:
@@ -201,14 +200,14 @@ class ScaledFleet(BridgedFleet):
         super()._hear(at, worker, frame)
         if isinstance(frame, Welcome):
             self._do(at, self.rules.ready(at, str(worker.index)))
-            self._do(at, self.rules.says(at, str(worker.index), busy=self._running[worker.index].busy))
+            self._do(at, self.rules.busy_changed(at, str(worker.index), busy=self._running[worker.index].busy))
 
     def _answer(self, at: float, worker: Worker, rid: int, limit: int) -> None:
         super()._answer(at, worker, rid, limit)
         process = self._running[worker.index]
         if worker.held and not process.busy:
             process.busy = True
-            self._do(at, self.rules.says(at, str(worker.index), busy=True))
+            self._do(at, self.rules.busy_changed(at, str(worker.index), busy=True))
             heapq.heappush(self._timers, (at + LOOK_S, CHECKS_PER_PERIOD - worker.index))
 
     def _look(self, at: float, worker: Worker) -> None:
@@ -219,7 +218,7 @@ class ScaledFleet(BridgedFleet):
             heapq.heappush(self._timers, (at + LOOK_S, CHECKS_PER_PERIOD - worker.index))
         else:
             process.busy = False
-            self._do(at, self.rules.says(at, str(worker.index), busy=False))
+            self._do(at, self.rules.busy_changed(at, str(worker.index), busy=False))
 
     def _ask_to_stop(self, at: float, worker: Worker) -> None:
         process, talk = self._running[worker.index], self._conversations.get(worker.index)

@@ -22,13 +22,12 @@ from bridge.contract.errors import BadInput
 from bridge.contract.names import parse_reference
 from bridge.contract.wire import SCALER
 from bridge.queues.base import QueueStore
-from listeners.core.processes import Limits
-from listeners.core.scaled_queue import ScaledQueue
-from listeners.core.scaling import Scaling
 from listeners.figures import ScalerFigures
 from listeners.scaling.actuators.base import Actuator
 from listeners.scaling.actuators.process import ProcessActuator
-from listeners.scaling.scaled import Scaled, proof_of
+from listeners.scaling.processes import Limits
+from listeners.scaling.queue_scaler import QueueScaler, proof_of
+from listeners.scaling.scaled_queue import ScaledQueue
 from listeners.session.opening import (
     bridge_of,
     check_client,
@@ -40,10 +39,9 @@ from listeners.session.opening import (
     owns,
 )
 from listeners.session.session import Session
-from listeners.work.importing import refuse_in_import
-from listeners.work.one_run import OneRun
+from listeners.wake.scaling import Scaling
+from listeners.work.lifecycle import OneRun, StopSignals, refuse_in_import
 from listeners.work.starter import STARTED_FOR
-from listeners.work.stop_signals import StopSignals
 
 log = logging.getLogger("queuebell.scaler")
 
@@ -124,11 +122,11 @@ class Scaler:
         self._trust = trust_count
         self._draw = draw
         self._session: Session | None = None
-        self._scaled: Scaled | None = None
+        self._queue_scaler: QueueScaler | None = None
         self._life = OneRun("scaler", self.name, log)
 
     async def run(self) -> None:
-        """Scale until `stop` is called, a signal comes, or this is cancelled; then all workers of its own have ended.
+        """Scale until `stop` is called, a signal comes, or this is cancelled; then all its workers have ended.
 
         A second signal, or a cancellation, kills them. Raises what `Listener.run` raises.
         """
@@ -145,7 +143,7 @@ class Scaler:
         await self._life.ended()
 
     def signalled(self, count: int) -> None:
-        """Hear that so many signals told the process to stop: stop as `stop` does, from the second on at once."""
+        """Handle the ``count``-th signal to stop: stop as `stop` does, immediately from the second on."""
         goes_on = self._actuator.outlives
         self._life.signalled(
             count, "stopping; its workers go on" if goes_on else "stopping its workers; a second signal kills them"
@@ -153,20 +151,20 @@ class Scaler:
 
     def retire(self, why: str) -> None:
         """Stop as `stop` does, without waiting, and say ``why``: the process goes on."""
-        says = "go on" if self._actuator.outlives else "end in order"
-        self._life.signalled(1, f"{why}; its workers {says}")
+        fate = "go on" if self._actuator.outlives else "end in order"
+        self._life.signalled(1, f"{why}; its workers {fate}")
 
     def retune(self, limits: Limits) -> None:
-        """Go by other limits from now on. What runs beyond a smaller maximum ends when it is idle."""
+        """Apply other limits from now on. What runs beyond a smaller maximum ends when it is idle."""
         self.limits = limits
-        if self._scaled is not None:
-            self._scaled.feed(self._scaled.rules.retune, limits)
+        if self._queue_scaler is not None:
+            self._queue_scaler.feed(self._queue_scaler.rules.retune, limits)
             if self._session is not None:
                 self._session.hello()
 
     def state(self) -> ScalerFigures | None:
         """Return how its workers stand; None before it runs."""
-        return None if self._scaled is None else self._scaled.figures()
+        return None if self._queue_scaler is None else self._queue_scaler.figures()
 
     async def _run(self) -> None:
         store, owned = open_store(self._store_given, self._api_key)
@@ -175,7 +173,7 @@ class Scaler:
                 closing.push_async_callback(store.close)
             check_client(store)
             store.fingerprint(self.queue)  # refuses a queue that this store cannot have
-            scaled = self._scaled = self._make(store)
+            scaled = self._queue_scaler = self._make(store)
             closing.push_async_callback(scaled.finish)
             await self._actuator.open(scaled)
             closing.push_async_callback(self._actuator.close)
@@ -213,7 +211,7 @@ class Scaler:
             await self._life.until_asked(holding)
             await self._stop_gracefully(scaled)
 
-    def _make(self, store: QueueStore) -> Scaled:
+    def _make(self, store: QueueStore) -> QueueScaler:
         rules = ScaledQueue(
             asyncio.get_running_loop().time(),
             self.limits,
@@ -224,7 +222,7 @@ class Scaler:
             pull_only=self._bridge_given is None,
             outlive=self._actuator.outlives,
         )
-        return Scaled(
+        return QueueScaler(
             self.queue,
             store,
             rules,
@@ -236,11 +234,11 @@ class Scaler:
         )
 
     def _answered(self, store: QueueStore, boot: str | None) -> None:
-        """Take the boot that a count came from: if it is the bridge's, the queue is its own, and it should know (O0).
+        """Handle the boot of a count: if it is the bridge's, the queue is embedded, and a hello reports it (O0).
 
-        None is for an answer that gave the queue another fingerprint than the bridge was told: it is an engine's.
+        None means that the queue's fingerprint changed: it is in an external store.
         """
-        session, scaled = self._session, self._scaled
+        session, scaled = self._session, self._queue_scaler
         if session is None or scaled is None or (boot is not None and boot != session.boot):
             return
         owns = self._owns(store, session.boot if boot is None else boot)
@@ -256,11 +254,11 @@ class Scaler:
         return owns(self._bridge_given, store) or (boot is not None and boot == getattr(store, "boot", None))
 
     def _welcomed(self, store: QueueStore, boot: str) -> None:
-        if self._scaled is not None:
-            self._scaled.rules.controller.own = self._owns(store, boot)
+        if self._queue_scaler is not None:
+            self._queue_scaler.rules.controller.own = self._owns(store, boot)
 
-    async def _stop_gracefully(self, scaled: Scaled) -> None:
-        """Take leave of the bridge once all workers have ended (L12)."""
+    async def _stop_gracefully(self, scaled: QueueScaler) -> None:
+        """Leave the bridge once all workers have ended (L12)."""
         scaled.stop()
         if self._session is not None:
             self._session.hello()  # capacity 0

@@ -1,4 +1,4 @@
-"""What a listener was given, opened: its store, its channel to the bridge, the publisher, and where it buries."""
+"""Open what a listener was given: its store, its channel to the bridge and its publisher; name its poison queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_referen
 from bridge.contract.partitioning import Partitions
 from bridge.contract.untold import UNTOLD
 from bridge.queues.base import BATCH_MAX, Capabilities, QueueStore
-from listeners.session.channels.base import Channel
+from listeners.session.channel import Channel
 from listeners.work.events import Announces
 
 
@@ -43,9 +43,9 @@ def open_store(given: str | QueueStore | Any, api_key: ApiKey = None) -> tuple[Q
 
 
 def check_store(given: object) -> None:
-    """Refuse a text that is no store's URL, before anything else is read by it; raises `ConfigurationError`.
+    """Raise `ConfigurationError` for a text that is not a store's URL.
 
-    Nothing of it is repeated: it may hold a secret.
+    The error does not repeat it: it may hold a secret.
     """
     if not isinstance(given, str):
         return
@@ -66,26 +66,24 @@ def check_store(given: object) -> None:
 def bridge_of(given: object, store: object) -> Any | None:
     """Return the bridge to listen to, None to poll alone: the one given, or else that at the store, where it is one.
 
-    Anywhere else somebody has to say it: a worker that polls unawares costs what the bridge spares. Raises
-    `ConfigurationError`, also for the address of a web server at which no bridge can be (a port that is none, a path):
-    a session would be asked for there for ever.
+    Otherwise the caller must name it: a worker that polls by mistake costs what the bridge saves. Raises
+    `ConfigurationError`, also for an address at which no bridge can be (an invalid port, a path), because connecting
+    there would be retried for ever.
     """
     given = one_text(given)
     if given is None:
         given = store if is_http(store) or hasattr(store, "local_channel") else getattr(store, "bridge_url", None)
     if given is None:
-        raise ConfigurationError(
-            "bridge: nobody said where the bridge is; name it with bridge=..., or say bridge=PULL_ONLY to poll alone"
-        )
+        raise ConfigurationError("bridge: no bridge is named. Pass bridge=..., or bridge=PULL_ONLY to poll without one")
     if is_http(given):
         http_addresses(given, "bridge")
     return None if given is PULL_ONLY else given
 
 
 def rings(bridge: Any, store: QueueStore) -> bool:
-    """Say whether puts to a store wake by themselves: it is the bridge's own object, or behind the same web servers.
+    """Return whether puts to a store wake by themselves: it is the bridge's own object, or behind the same web servers.
 
-    A broker that is the way to the bridge and the store as well has nothing of the bridge's.
+    A broker that carries both the session and the store is not the bridge's.
     """
     if hasattr(bridge, "local_channel"):
         return bridge.store is store
@@ -94,9 +92,9 @@ def rings(bridge: Any, store: QueueStore) -> bool:
 
 
 def owns(bridge: Any, store: QueueStore) -> bool:
-    """Say whether a store is a bridge's own queue service, as far as the two tell.
+    """Return whether a store is a bridge's own queue service, as far as their addresses show.
 
-    Equal bridges share a store that is none's own: each has to be told of what another one gave out.
+    Equal bridges share a store that belongs to none: each needs reports of what another one leased.
     """
     return rings(bridge, store) and (hasattr(bridge, "local_channel") or len(_places(bridge)) == 1)
 
@@ -106,9 +104,9 @@ def _places(url: str) -> set[tuple[str, int]]:
 
 
 def batch_max(given: object) -> int:
-    """Return the most messages that may be asked of a store at once: 32, or more where its class or itself says so.
+    """Return the most messages of one receive: 32, or more where the store or its class allows it.
 
-    Nothing is opened for it: a URL that needs an environment, say, is refused only when the listener runs.
+    Opens nothing: a URL that needs the environment, for example, is rejected only when the listener runs.
     """
     if isinstance(given, str):
         from bridge.queues import class_of
@@ -119,9 +117,9 @@ def batch_max(given: object) -> int:
 
 
 def check_client(store: QueueStore) -> None:
-    """Refuse a store whose client library is not installed, with what to install; raises `ConfigurationError`.
+    """Raise `ConfigurationError` for a store whose client library is not installed, with what to install.
 
-    That needs no network, so nobody has to wait for a first receive to hear of it.
+    It needs no network, so the error does not wait for a first receive.
     """
     check = getattr(store, "check_client", None)
     if check is not None:
@@ -129,15 +127,15 @@ def check_client(store: QueueStore) -> None:
 
 
 def name_of(given: QueueStore | Channel) -> str:
-    """Return what the log calls a store or a way to a bridge; of a strange one its class.
+    """Return what the log calls a store or a way to a bridge; an address without user, password and options.
 
-    That is its address without user, password and options.
+    It is the class's name for one without a text of its own.
     """
     return type(given).__name__ if type(given).__str__ is object.__str__ else str(given)
 
 
 def kind_of(store: QueueStore) -> str:
-    """Return the kind of a store that cannot tell all of a queue (`bridge.contract.untold`); empty for any other."""
+    """Return the kind of a store that cannot report all of a queue (`bridge.contract.untold`), else an empty text."""
     kind = getattr(store, "kind", "")
     return kind if kind in UNTOLD else ""
 
@@ -148,17 +146,17 @@ def open_channel(given: str | Any, instance: str, api_key: ApiKey = None) -> Cha
     Raises `ConfigurationError` for a URL of no known kind.
     """
     if hasattr(given, "local_channel"):
-        from listeners.session.channels.local import LocalChannel
+        from listeners.session.channel import LocalChannel
 
         return LocalChannel(given)
     if isinstance(given, str):
         scheme = given.partition(":")[0].lower()
         if scheme in ("http", "https"):
-            from listeners.session.channels.websocket import WebSocketChannel
+            from listeners.session.websocket import WebSocketChannel
 
             return WebSocketChannel(given, api_key=api_key)
         if scheme in BROKERS:
-            from listeners.session.channels.brokered import BrokeredChannel
+            from listeners.session.brokered import BrokeredChannel
 
             return BrokeredChannel(given, instance, api_key=api_key)
         raise ConfigurationError(
@@ -175,9 +173,9 @@ def open_publisher(given: str | Any, api_key: ApiKey = None) -> Announces:
 
 
 def poison_of(ref: str, given: str | None, whole: Partitions | None) -> str | None:
-    """Return where ``ref`` buries its messages; None if it is a poison queue itself, which never buries further.
+    """Return the poison queue of ``ref``; None if it is a poison queue itself.
 
-    The partitions of a ``whole`` queue bury in one place, so that one supervisor has them all. Raises
+    The partitions of a ``whole`` queue share one, so that one supervisor gets all messages. Raises
     `ConfigurationError` if a queue would be its own poison queue.
     """
     if given is not None:

@@ -1,15 +1,17 @@
 """One listener's session with the bridge, above any channel: hello, welcome, heartbeats, modes, reconnecting.
 
-One session serves all queues of a listener, or a share of very many (`sessions.py`). Frames go up while a session
-stands and are dropped while none does: heartbeats repeat every level, so nothing that was dropped is missed (S2).
+`Session` serves up to some 200 queues, each through its `Port`; `Sessions` holds several of them where one frame cannot
+name all queues. `Liveness` decides when the bridge counts as gone. Frames are sent while a session is open and dropped
+otherwise: heartbeats repeat every level, so nothing dropped is missed (S2).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Final
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
 
 import msgspec
 
@@ -24,7 +26,12 @@ from bridge.contract.wire import (
     Drain,
     ErrorFrame,
     Hello,
+    LastEmptyReceive,
     ListenerHeartbeat,
+    QueueBeat,
+    Report,
+    Running,
+    Subscription,
     UpFrame,
     Wake,
     Welcome,
@@ -32,14 +39,12 @@ from bridge.contract.wire import (
     encode_frame,
 )
 from bridge.observe.swallowed import swallow, swallowing, unless_cancelled
-from listeners.core.frames import covers
-from listeners.core.lease import BUCKETS_MAX
-from listeners.core.liveness import WELCOME_WITHIN_S, Liveness
-from listeners.core.periods import Periods
-from listeners.core.trouble import Repeated
-from listeners.session.channels.base import Channel, Link
+from listeners.session.channel import Channel, Link
 from listeners.session.opening import name_of
-from listeners.session.port import Port
+from listeners.wake.frames import last_empty_receives
+from listeners.wake.timers import Periods
+from listeners.work.failures import RepeatedFailure
+from listeners.work.lease import BUCKETS_MAX
 
 log = logging.getLogger("queuebell.listener")
 
@@ -48,16 +53,16 @@ ENDS_WITHIN_S: Final = 2.0
 """What a link gets to end once its bridge is held to be dead."""
 REFUSED_FIRST_S: Final = 1.0
 REFUSED_CAP_S: Final = 30.0
-"""Whoever is refused asks again up to so many seconds later: it polls meanwhile, and only people can mend it."""
+"""Longest pause before a rejected worker asks again: it polls meanwhile, and only people can fix the cause."""
 LEASES_MAX = 1000
 """Lease ends in one frame, all queues together: a frame is 64 KiB at most, and the levels need most of it."""
 
 FRAME_EXTRA_BYTES: Final = 128
 """What a channel adds to a frame: instance and number."""
 RUNNING_BYTES: Final = 2048
-"""What telling of one queue's longest handler takes at most: a name, a message's id, and its figures."""
+"""The most bytes of one queue's longest handler: a name, a message's id, and its figures."""
 TROUBLE_BYTES_MIN: Final = len('"hung":1')
-"""What leaving out one queue's trouble saves at least."""
+"""What leaving out one queue's failures saves at least."""
 _DEFAULT: Final = Periods()
 QUEUE: Final = "a queue of a session"
 STORE_MISMATCH: Final = "store_mismatch"
@@ -101,13 +106,13 @@ class Session:
         self._draw = draw
         self._store = store
         self._why = "it has not answered yet"
-        """What was last heard of why there is no session."""
+        """Why there is no session."""
         self._refused = False
-        # How long the bridge asked us to stay away when it refused us.
+        # The bridge's ``retry_after_s`` of the last rejection.
         self._asked_s = 0.0
         self._refusing = False
-        """Whether what we heard of the bridge last is that it refuses us: it lives."""
-        self._refusals = Repeated()
+        """Whether the bridge's last answer was a rejection: it lives."""
+        self._refusals = RepeatedFailure()
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(self._loop.time())
         self._link: Link | None = None
@@ -120,7 +125,7 @@ class Session:
         self._report_from = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
-        self._parted: asyncio.Future[None] | None = None
+        self._left: asyncio.Future[None] | None = None
 
     @property
     def degraded(self) -> bool:
@@ -128,8 +133,8 @@ class Session:
         return self._liveness.degraded
 
     @property
-    def standing(self) -> bool:
-        """Whether a welcome was heard and the session has not ended since."""
+    def is_open(self) -> bool:
+        """Whether a welcome came and the session has not ended since."""
         return self._liveness.welcomed
 
     @property
@@ -139,20 +144,20 @@ class Session:
 
     @property
     def bridge(self) -> str | None:
-        """Which of them the session is with; None while none stands."""
-        return self._was_at if self.standing else None
+        """The bridge that serves the session; None while none is open."""
+        return self._was_at if self.is_open else None
 
     def send(self, frame: UpFrame) -> None:
-        """Put a frame on its way, or drop it while no session stands."""
+        """Send a frame, or drop it while no session is open."""
         if self._link is not None and self._liveness.welcomed:
             with swallowing("sending a frame to the bridge"):
                 self._link.send(frame)
 
     def hello(self) -> None:
-        """Say what this listener listens to, again: what is subscribed or accepted has changed."""
+        """Send another hello: what is subscribed or accepted has changed."""
         if self._link is not None and self._liveness.welcomed:
             with swallowing("sending a frame to the bridge"):
-                self._greet(self._link)
+                self._send_hello(self._link)
 
     async def run(self) -> None:
         """Connect, listen, reconnect with full jitter from 0.1 s to 5 s, for ever; from 1 s to 30 s where refused."""
@@ -191,24 +196,24 @@ class Session:
                 self._timer = None
 
     async def end(self) -> None:
-        """Say `bye` with the leases left, and wait a second at most for the bridge to confirm it (L12)."""
+        """Send `bye` with the leases left, and wait a second at most for the bridge to confirm it (L12)."""
         link = self._link
         if link is None or not self._liveness.welcomed:
             return
         now = self._loop.time()
-        owing = sum(port.owes_report() > 0 for port in self._ports.values())
-        while owing > 0:  # once each: what the last seconds came to, nobody would ever tell
-            owing -= max(1, self._beat(now, int(now * 1000)))
-        self._parted = self._loop.create_future()
+        pending = sum(port.report_bytes() > 0 for port in self._ports.values())
+        while pending > 0:  # once each: nothing else reports the counts of the last seconds
+            pending -= max(1, self._beat(now, int(now * 1000)))
+        self._left = self._loop.create_future()
         self.send(Bye(self._leases(now)))
         try:
             async with asyncio.timeout(BYE_WITHIN_S):
-                await self._parted
+                await self._left
         except TimeoutError:
-            log.debug("%s: the bridge did not confirm our leave", self._label)
+            log.debug("%s: the bridge did not confirm the leave", self._label)
 
     async def close(self) -> None:
-        """Let go of links and channel."""
+        """Release links and channel."""
         if self._closing:
             await asyncio.wait(self._closing)
         await self._channel.close()
@@ -216,11 +221,11 @@ class Session:
     # One link ----------------------------------------------------------------------------------------------------
 
     async def _serve(self, link: Link) -> bool:
-        """Listen on one link until it breaks; say whether a session stood on it."""
+        """Serve one link until it breaks; return whether it carried a session."""
         self._link, self._at = link, self.where if type(link).__str__ is object.__str__ else str(link)
         stood = self._refused = False
         try:
-            self._greet(link)
+            self._send_hello(link)
             async with asyncio.timeout(WELCOME_WITHIN_S) as patience:
                 self._patience = patience
                 while True:
@@ -232,34 +237,34 @@ class Session:
                         stood = True
                         self._welcome(frame)
                     elif stood:
-                        self._hear(frame)
+                        self._on_frame(frame)
                     elif isinstance(frame, ErrorFrame):
                         self._refuse(frame)
         except (ChannelLost, BadInput) as error:
-            # That it is refused has been said, and that it left by itself nobody need know.
-            level = logging.INFO if self._parted is None and not self._refused else logging.DEBUG
+            # A rejection was logged already, and a leave of its own needs no line.
+            level = logging.INFO if self._left is None and not self._refused else logging.DEBUG
             self._why = str(error)
             log.log(level, "%s: the session with the bridge at %s ended: %s", self._label, self._at, error)
         except Exception as error:  # noqa: BLE001 - another session follows
             if not isinstance(error, TimeoutError):
                 self._why = f"the session raised {type(error).__name__}"
                 swallow("a session with the bridge", error)
-            # Over a broker nobody closes the link of a session that is refused, for another bridge may let it in.
+            # Over a broker the link of a rejected session stays open, because another bridge may accept it.
             elif not (self._refused or stood):
                 self._refusing = False
-                self._why = "it did not say welcome"
-                log.info("%s: the bridge did not say welcome", self._label)
+                self._why = "it sent no welcome"
+                log.info("%s: the bridge sent no welcome", self._label)
         finally:
             self._link = self._patience = None
             self._liveness.lost(self._loop.time())
-            if self._parted is not None and not self._parted.done():
-                self._parted.set_result(None)
+            if self._left is not None and not self._left.done():
+                self._left.set_result(None)
             self._arm()
             await _closed(link)
         return stood
 
     def _refuse(self, frame: ErrorFrame) -> None:
-        """Say once a minute at most that the bridge wants no session with us, and what would help."""
+        """Log a rejection, once a minute at most, with what would help."""
         self._refused = self._refusing = True
         self._asked_s = min(frame.retry_after_s or 0, REFUSED_CAP_S)
         count = self._refusals.failed(self._loop.time())
@@ -277,7 +282,7 @@ class Session:
             f" ({count} rejections since the last report)" if count > 1 else "",
         )
 
-    def _greet(self, link: Link) -> None:
+    def _send_hello(self, link: Link) -> None:
         self._hello_at = self._loop.time()
         accept = ["messages"] if self._accepts() else []
         queues = [port.subscription() for port in self._ports.values()]
@@ -286,7 +291,7 @@ class Session:
     def _welcome(self, frame: Welcome) -> None:
         now = self._loop.time()
         was_degraded = self._liveness.degraded
-        # Over a broker another bridge answers on the same link: a successor, which has echoed nothing yet.
+        # Over a broker a successor answers on the same link, and has echoed nothing yet.
         if not self._liveness.welcomed or frame.boot != self.boot:
             self._liveness.welcome(now, frame.heartbeat_ms / 1000)
         self._refusing, self._why = False, "it is silent"
@@ -296,12 +301,10 @@ class Session:
         elif was_degraded:
             log.warning("%s: the bridge is back", self._label)
         if self._was_at not in ("", self._at):
-            log.warning(
-                "%s: is with the bridge at %s now, no more with the one at %s", self._label, self._at, self._was_at
-            )
+            log.warning("%s: moved to the bridge at %s from the one at %s", self._label, self._at, self._was_at)
         self._was_at = self._at
         self._welcomed(frame.boot)
-        covered = covers(frame, self._hello_at)
+        covered = last_empty_receives(frame, self._hello_at)
         for state in frame.queues:
             port = self._ports.get(state.queue)
             if port is None:
@@ -310,7 +313,7 @@ class Session:
             with swallowing(QUEUE):
                 port.fleet(periods, frame.sessions, self._liveness.latency_s)
                 if state.queue in covered:
-                    port.covered_elsewhere(covered[state.queue])
+                    port.on_empty_receive(covered[state.queue])
             with swallowing(QUEUE):
                 port.welcomed(frame.boot, state.gen)
         self._arm()
@@ -325,34 +328,34 @@ class Session:
             except Exception as error:  # noqa: BLE001 - the bridge repeats a wake that is not answered
                 swallow(QUEUE, error)
 
-    def _hear(self, frame: object) -> None:
+    def _on_frame(self, frame: object) -> None:
         if isinstance(frame, Wake):
             self._wake(frame)
         elif isinstance(frame, BridgeHeartbeat):
-            self._beaten(frame)
+            self._on_heartbeat(frame)
         elif isinstance(frame, Bye):
-            if self._parted is not None and not self._parted.done():
-                self._parted.set_result(None)
+            if self._left is not None and not self._left.done():
+                self._left.set_result(None)
         elif isinstance(frame, Drain):
             log.info("%s: the bridge is stopping", self._label)
-            self._part()
+            self._leave()
         elif isinstance(frame, ErrorFrame):
             if frame.code == "unknown_session" and self._link is not None:
-                self._greet(self._link)  # S2
+                self._send_hello(self._link)  # S2
             else:
                 log.error("%s: the bridge reports: %s (%s)", self._label, frame.message, frame.code)
 
-    def _part(self) -> None:
-        """Leave a bridge that stops, and say what is left (C7): then it need not look for what we might hold (B8).
+    def _leave(self) -> None:
+        """Leave a bridge that stops, and report the leases left (C7), so that it need not check for them (B8).
 
-        What a receive in flight brings cannot be said: such a session is ended by the bridge. Raises `ChannelLost`, so
-        that a wake which is on its way starts nothing after this.
+        A receive in flight has no known result: the bridge ends such a session. Raises `ChannelLost`, so that a wake
+        on its way starts nothing after this.
         """
         if self._link is not None and not any(port.receiving() for port in self._ports.values()):
             self._link.send(Bye(self._leases(self._loop.time())))
             raise ChannelLost("the bridge is stopping")
 
-    def _beaten(self, frame: BridgeHeartbeat) -> None:
+    def _on_heartbeat(self, frame: BridgeHeartbeat) -> None:
         self.sessions = frame.sessions
         self._liveness.fleet(self._loop.time(), frame.sessions)
         if frame.echo is None:
@@ -360,7 +363,7 @@ class Session:
         sent = self._liveness.echoed(self._loop.time(), frame.echo, frame.since_ms)
         if sent is None:
             return
-        covered = covers(frame, sent)
+        covered = last_empty_receives(frame, sent)
         for queue, told in frame.queues.items():
             port = self._ports.get(queue)
             if port is None:
@@ -369,7 +372,7 @@ class Session:
                 port.fleet(self._periods.get(queue, _DEFAULT), frame.sessions, self._liveness.latency_s)
                 port.echoed(frame.echo, told)
                 if queue in covered:
-                    port.covered_elsewhere(covered[queue])
+                    port.on_empty_receive(covered[queue])
 
     # The clock ---------------------------------------------------------------------------------------------------
 
@@ -400,7 +403,7 @@ class Session:
             if self._link is not None:
                 self._close(self._link)
                 if self._patience is not None and not self._patience.expired():
-                    # Whatever becomes of that: a link that cannot be closed keeps nobody from the next one.
+                    # A link that cannot be closed must not hold up the next one.
                     self._patience.reschedule(now + ENDS_WITHIN_S)
             for port in self._ports.values():
                 with swallowing(QUEUE):
@@ -412,16 +415,16 @@ class Session:
         self._arm()
 
     def _beat(self, now: float, stamp: int) -> int:
-        """Send a heartbeat, and return of how many queues it tells more than the levels."""
+        """Send a heartbeat, and return how many queues it reports more of than the levels."""
         beats = {queue: port.beat(now) for queue, port in self._ports.items()}
         frame = ListenerHeartbeat(stamp, beats, self._leases(now))
         self._fit_failures(frame)
-        told = self._add_reports(frame)
+        reported = self._add_reports(frame)
         self.send(self._with_running(frame, now))
-        return told
+        return reported
 
     def _fit_failures(self, frame: ListenerHeartbeat) -> None:
-        """Leave out which queues are in trouble where not all fit: a frame that is too large would end the session."""
+        """Leave out which queues are in failures where not all fit: a frame that is too large would end the session."""
         failing = [
             queue for queue, beat in frame.queues.items() if beat.failing_ms is not None or beat.hung or beat.starved
         ]
@@ -432,18 +435,17 @@ class Session:
             frame.queues[queue] = msgspec.structs.replace(frame.queues[queue], failing_ms=None, hung=0, starved=None)
 
     def _add_reports(self, frame: ListenerHeartbeat) -> int:
-        """Add what else is to be told, of as many queues as there is room for, and return of how many.
+        """Add the reports of as many queues as fit, and return their number.
 
-        The next heartbeat goes on from there. One that is larger than all the room is passed over: of a `Listener`
-        none is, for it has no more queues than leave room.
+        The next heartbeat goes on from there. A report larger than all the room is skipped; a `Listener` has none.
         """
         turn = [*self._ports][self._report_from :] + [*self._ports][: self._report_from]
-        owing = [(queue, size) for queue in turn if (size := self._ports[queue].owes_report())]
-        if not owing:
+        pending = [(queue, size) for queue in turn if (size := self._ports[queue].report_bytes())]
+        if not pending:
             return 0
         free = room = FRAME_BYTES_MAX - FRAME_EXTRA_BYTES - len(encode_frame(frame))
-        told = 0
-        for queue, size in owing:
+        reported = 0
+        for queue, size in pending:
             if size > free:
                 continue
             if size > room:
@@ -451,18 +453,20 @@ class Session:
                 break
             frame.queues[queue] = self._ports[queue].report(frame.stamp, frame.queues[queue])
             room -= size
-            told += 1
-        return told
+            reported += 1
+        return reported
 
     def _with_running(self, frame: ListenerHeartbeat, now: float) -> ListenerHeartbeat:
         """Add the handlers that have run longest, of as many queues as there is room for."""
-        told = {queue: running for queue, port in self._ports.items() if (running := port.running(now)) is not None}
-        longest = sorted((queue for queue in told if told[queue].ms >= RUNNING_MS), key=lambda each: -told[each].ms)
+        running = {queue: each for queue, port in self._ports.items() if (each := port.running(now)) is not None}
+        longest = sorted(
+            (queue for queue in running if running[queue].ms >= RUNNING_MS), key=lambda each: -running[each].ms
+        )
         if not longest:
             return frame
         room = (FRAME_BYTES_MAX - FRAME_EXTRA_BYTES - len(encode_frame(frame))) // RUNNING_BYTES
         most = max(0, min(RUNNING_MAX, room))
-        return msgspec.structs.replace(frame, running={queue: told[queue] for queue in longest[:most]})
+        return msgspec.structs.replace(frame, running={queue: running[queue] for queue in longest[:most]})
 
     def _close(self, link: Link) -> None:
         task = self._loop.create_task(_closed(link), name="close-session")
@@ -481,11 +485,230 @@ async def _closed(link: Link) -> None:
 
 
 def periods_of(state: WelcomedQueue, sweep_ms: int) -> Periods:
-    """Return the numbers of one queue of a welcome; what it does not say is the session's, or the protocol's."""
-    said = {
+    """Return the numbers of one queue of a welcome, with those of the session or the protocol as defaults."""
+    given = {
         "sweep_s": sweep_ms if state.sweep_ms is None else state.sweep_ms,
         "slack_s": state.slack_ms,
         "spread_s": state.spread_ms,
         "store_call_s": state.store_call_ms,
     }
-    return Periods(**{name: ms / 1000 for name, ms in said.items() if ms is not None})
+    return Periods(**{name: ms / 1000 for name, ms in given.items() if ms is not None})
+
+
+SUBSCRIPTION_BYTES: Final = 260
+"""What one queue takes of a hello at most, besides its name; and of a heartbeat, which names it twice."""
+
+
+def shares(queues: Iterable[str]) -> list[list[str]]:
+    """Part queues, in their order, so that all of a share fit one frame."""
+    parted: list[list[str]] = []
+    room = 0
+    for queue in queues:
+        needed = 2 * len(queue) + SUBSCRIPTION_BYTES
+        if not parted or needed > room:
+            parted.append([])
+            room = FRAME_BYTES_MAX
+        parted[-1].append(queue)
+        room -= needed
+    return parted
+
+
+class Sessions:
+    """Holds a session for each share of the queues: `run` until cancelled, `end` to take leave.
+
+    ``open_session`` is given an instance and a share. The first session has the instance given here.
+    """
+
+    def __init__(self, queues: Iterable[str], instance: str, open_session: Callable[[str, list[str]], Session]) -> None:
+        self._of: dict[str, tuple[Session, list[str]]] = {}
+        self._all: list[Session] = []
+        for share in shares(queues):
+            session = open_session(secrets.token_hex(16) if self._all else instance, share)
+            self._all.append(session)
+            self._of.update(dict.fromkeys(share, (session, share)))
+
+    def of(self, queue: str) -> tuple[Session, list[str]]:
+        """Return the session of a queue, and all queues that it serves."""
+        return self._of[queue]
+
+    @property
+    def first(self) -> Session:
+        """The session that logs and figures show."""
+        return self._all[0]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every session is open."""
+        return all(session.is_open for session in self._all)
+
+    def send(self, frame: Report) -> None:
+        """Send a frame by its queue's session, or drop it while that one does not stand."""
+        self._of[frame.queue][0].send(frame)
+
+    def hello(self) -> None:
+        """Send another hello in each."""
+        for session in self._all:
+            session.hello()
+
+    async def run(self) -> None:
+        """Hold all for ever; what breaks one ends all."""
+        if len(self._all) == 1:
+            await self.first.run()
+            return
+        running = [asyncio.create_task(session.run(), name="session") for session in self._all]
+        try:
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def end(self) -> None:
+        """Send `bye` in each, and wait a second at most for the bridge to confirm it (L12)."""
+        await asyncio.gather(*(session.end() for session in self._all))
+
+    async def close(self) -> None:
+        """Release links and channels."""
+        await asyncio.gather(*(session.close() for session in self._all))
+
+
+class Port(Protocol):
+    """One queue of a session."""
+
+    def subscription(self) -> Subscription:
+        """Return this queue's part of a hello."""
+        ...
+
+    def wake(self, frame: Wake) -> None:
+        """Handle the bridge's wake. Raises `ValueError` for one that cannot be read."""
+        ...
+
+    def welcomed(self, boot: str, gen: int) -> None:
+        """Handle a new session."""
+        ...
+
+    def lost(self) -> None:
+        """Handle the loss of the bridge (L9)."""
+        ...
+
+    def on_empty_receive(self, at: float) -> None:
+        """Record that the queue was covered at ``at`` (L10)."""
+        ...
+
+    def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
+        """Apply the bridge's numbers for this queue, and the number of its sessions."""
+        ...
+
+    def beat(self, now: float) -> QueueBeat:
+        """Return levels for a heartbeat."""
+        ...
+
+    def report_bytes(self) -> int:
+        """Return how many bytes its unacknowledged report takes at most, 0 without one."""
+        ...
+
+    def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
+        """Return ``beat`` with the report."""
+        ...
+
+    def echoed(self, stamp: int, told: LastEmptyReceive) -> None:
+        """Record that the bridge has the heartbeat of this stamp, and what it answers of this queue."""
+        ...
+
+    def running(self, now: float) -> Running | None:
+        """Return the message whose handler has run longest, None where none runs."""
+        ...
+
+    def receiving(self) -> bool:
+        """Return whether a receive is in flight."""
+        ...
+
+    def leases(self, now: float, most: int) -> list[int]:
+        """Return lease ends in ms from now, so many at most."""
+        ...
+
+
+WELCOME_WITHIN_S: Final = 5.0
+DEAD_AFTER_BEATS: Final = 3
+SECONDS_PER_SESSION: Final = 0.0025
+
+
+class Liveness:
+    """The clocks of one session after another: when to beat, and when the bridge counts as gone.
+
+    ``degraded`` is the level that modes follow: it rises when no welcome came within 5 s of looking for a bridge, or no
+    echo of an own heartbeat within three of its intervals, and falls with the next welcome. Seconds throughout.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.beat_s = self._told_s = 5.0
+        self.degraded = False
+        self.latency_s = 0.0
+        self._looking_since: float | None = now
+        self._welcomed_at: float | None = None
+        self._alive_at = now
+        self._beat_at = now
+
+    @property
+    def welcomed(self) -> bool:
+        """Whether a session is open."""
+        return self._welcomed_at is not None
+
+    def welcome(self, now: float, heartbeat_s: float) -> None:
+        """Record a welcome: the first heartbeat is due immediately."""
+        self.beat_s = self._told_s = heartbeat_s
+        self.degraded = False
+        self._looking_since = None
+        self._welcomed_at = self._alive_at = self._beat_at = now
+
+    def fleet(self, now: float, sessions: int) -> None:
+        """Record how many sessions the bridge has: H grows and shrinks with them, also after the welcome."""
+        self.beat_s = max(self._told_s, SECONDS_PER_SESSION * sessions)
+        # The bridge waits as long as its last number asks: a beat that was due later comes earlier now.
+        self._beat_at = min(self._beat_at, now + self.beat_s)
+
+    def lost(self, now: float) -> None:
+        """Record the end of a session."""
+        self._welcomed_at = None
+        if self._looking_since is None:
+            self._looking_since = now
+
+    def beat(self, now: float) -> int | None:
+        """Return the stamp of the heartbeat to send now, own monotonic milliseconds; None if it is too early."""
+        if self._welcomed_at is None or now < self._beat_at:
+            return None
+        self._beat_at = now + self.beat_s
+        return int(now * 1000)
+
+    def echoed(self, now: float, stamp: int, since_ms: int) -> float | None:
+        """Record the echo of a heartbeat; return the earliest time it can have been sent, None if it is invalid.
+
+        Only an echo of this session counts: a bridge that sends but does not receive is useless.
+        """
+        sent = stamp / 1000 + since_ms / 1000
+        if self._welcomed_at is None or stamp < int(self._welcomed_at * 1000) or sent > now + 0.001:
+            return None
+        self._alive_at = max(self._alive_at, sent)
+        self.latency_s = max(0.0, now - sent)
+        return sent
+
+    def dead(self, now: float) -> bool:
+        """Return True once per case when the bridge is gone: close the session if there is one, and poll."""
+        if self._welcomed_at is not None:
+            if now < self._alive_at + DEAD_AFTER_BEATS * self.beat_s:
+                return False
+            self._welcomed_at = None
+        elif self.degraded or self._looking_since is None or now < self._looking_since + WELCOME_WITHIN_S:
+            return False
+        self.degraded = True
+        return True
+
+    def deadline(self) -> float | None:
+        """Return when to ask `beat` and `dead` next."""
+        if self._welcomed_at is not None:
+            return min(self._beat_at, self._alive_at + DEAD_AFTER_BEATS * self.beat_s)
+        if self.degraded or self._looking_since is None:
+            return None
+        return self._looking_since + WELCOME_WITHIN_S

@@ -1,4 +1,4 @@
-"""Claims of a listener: bodies are fetched before the handler, copied when buried, and removed after a delete."""
+"""Fetch put-aside bodies before the handler, copy them for the poison queue, remove them after a delete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from listeners.work.retry_until import retry_until
 log = logging.getLogger("queuebell.claims")
 
 SWEEP_S: Final = 6 * 3600.0
-"""Orphans are looked for so often, by each listener, +-20 %."""
+"""Seconds between searches for orphans by each listener, +-20 %."""
 LAST_DROPS_S: Final = 2.0
 
 
@@ -57,15 +57,15 @@ class Claims:
         except BlobNotFound as error:
             raise BodyLost(
                 f"its body was put aside and is gone: {error}. Either another worker finished it after its lease had "
-                "ended, or somebody removed the blob"
+                "ended, or the blob was removed"
             ) from error
         except BadClaim as error:
             raise BodyLost(f"its body was put aside and cannot be read: {error}") from error
 
     async def copy(self, body: bytes, queue: str, store: QueueStore, wanted: Callable[[], bool]) -> bytes:
-        """Return the body to put on another queue: with a claim of its own, or the same where it leads nowhere now.
+        """Return the body to put on another queue: with its own claim, or the same claim where the body is missing.
 
-        A body that is found again later can be fetched by the claim as it stands.
+        If the body is restored later, that claim still fetches it.
         """
         if not is_claim(body):
             return body
@@ -82,7 +82,7 @@ class Claims:
     async def put_aside(
         self, poison: str, burial: Burial, body: bytes, store: QueueStore, wanted: Callable[[], bool]
     ) -> bytes | None:
-        """Return a claim on a burial that is over the store's ``limit``; None where it is too large for that too."""
+        """Return a claim on a dead letter over the store's ``limit``; None where it is too large for that too."""
         whole = write_burial(burial, body, sys.maxsize, shorten=False)
         if whole is None:
             return None
@@ -99,12 +99,12 @@ class Claims:
         return ready.body
 
     def drop(self, body: bytes) -> None:
-        """Remove the blob of a message that is known to be deleted; what fails is left to the sweep."""
+        """Remove the blob of a message that is known to be deleted; a failure is left to the sweep."""
         if claim_in(body) is not None:
             self._spawn(self._drop(body), "claim-drop")
 
     def sweep(self, store: QueueStore, queues: Mapping[str, str | None]) -> None:
-        """Look for orphans of these queues from now on, the first time within a tenth of the period.
+        """Search for orphans of these queues from now on, the first time within a tenth of the period.
 
         Each is given with its poison queue, whose messages may have a claim as it stood on it.
         """
@@ -139,7 +139,7 @@ class Claims:
                 except QueuebellError as error:
                     log.info("%s: orphaned blobs could not be searched for now: %s", queue, error)
                 except Exception:
-                    log.exception("%s: looking for orphaned blobs broke", queue)
+                    log.exception("%s: unexpected error while searching for orphaned blobs", queue)
             await asyncio.sleep(SWEEP_S * (0.8 + 0.4 * self._draw()))
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -32,10 +32,10 @@ class _Pipe(asyncio.BaseProtocol):
 
 
 class Command:
-    """Runs ``/bin/sh -c`` with the body on standard input, in a process group of its own.
+    """Runs ``/bin/sh -c`` with the body on standard input, in its own process group.
 
     Exit code 0 is done; 75 raises `Retry`, 100 `Bury`, 101 `Replay`, any other `CommandFailed`. When it is cancelled
-    the whole group is killed, so that no grandchild goes on with a message that somebody else will get.
+    the whole group is killed, so that no grandchild goes on with a message that another worker will get.
     """
 
     def __init__(self, line: str) -> None:
@@ -43,7 +43,7 @@ class Command:
 
     async def __call__(self, message: Message) -> None:
         """Handle one message."""
-        # A pipe of our own: asyncio would wait for its end, and what the command leaves running may hold it for ever.
+        # Its own pipe: asyncio's would be awaited to its end, and processes that the command leaves may hold it open.
         stdin, body = os.pipe()
         try:
             feeding, pipe = await asyncio.get_running_loop().connect_write_pipe(
@@ -55,7 +55,7 @@ class Command:
             raise
         try:
             process = await self._start(message, stdin)
-            # A command that does not read its input is as good as one that does.
+            # A command need not read its input.
             feeding.write(message.body)
             feeding.write_eof()
             try:
@@ -82,7 +82,7 @@ class Command:
 
     async def _start(self, message: Message, stdin: int) -> asyncio.subprocess.Process:
         burial = {} if message.burial is None else {"QUEUEBELL_BURIAL": msgspec.json.encode(message.burial).decode()}
-        # As OpenTelemetry has contexts in the environment of a process: upper case, and that of the span around it.
+        # OpenTelemetry's names for a context in a process's environment: upper case.
         context = {} if tracing.on is None else {name.upper(): text for name, text in tracing.on.carried().items()}
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(

@@ -26,29 +26,23 @@ from bridge.observe import tracing
 from bridge.observe.swallowed import swallowing, unless_cancelled
 from bridge.observe.tracing import Cause
 from bridge.queues.base import Depth, QueueStore, Received, named
-from listeners.core.commands import Command, SendCover, StartReceive, TellEmpty, TellWork
-from listeners.core.controller import Controller
-from listeners.core.counting import Counting
-from listeners.core.found import REPORT_BYTES, Found
-from listeners.core.frames import beat_of, frame_of, subscription_of
-from listeners.core.jobs import JobCounts
-from listeners.core.lease import lease_report, shortest_visibility, visible_again
-from listeners.core.periods import Periods
-from listeners.core.table import Mode
-from listeners.core.trouble import Trouble
 from listeners.figures import QueueFigures
 from listeners.pool import Pool
-from listeners.work.counting import StoreCounts
+from listeners.wake.controller import Controller
+from listeners.wake.frames import beat_of, frame_of, subscription_of
+from listeners.wake.table import Command, Mode, NotifyEmpty, NotifyWork, SendEmptyReceive, StartReceive
+from listeners.wake.timers import Periods
+from listeners.work.counts import REPORT_BYTES, CountSchedule, JobCounts, ReceiveCounts, StoreCounts
 from listeners.work.events import ListenerEvents
-from listeners.work.held import Held
+from listeners.work.failures import ReceiveFailures
 from listeners.work.holding import HURRY_S, Holding, Rules
 from listeners.work.invoke import Invoker
-from listeners.work.take import carried_message
+from listeners.work.lease import Held, carried_message, lease_report, shortest_visibility, visible_again
 
 log = logging.getLogger("queuebell.listener")
 
 
-EVENTS: Final = "what a queue of a worker tells others"
+EVENTS: Final = "what a queue of a worker reports"
 
 
 class Dequeue:
@@ -64,11 +58,11 @@ class Dequeue:
         events: ListenerEvents,
         draw: Draw,
         pool: Pool | None = None,
-        trouble: Trouble | None = None,
+        failures: ReceiveFailures | None = None,
         store_name: str | None = None,
     ) -> None:
         self.queue = queue
-        self._trouble = trouble or Trouble()
+        self._failures = failures or ReceiveFailures()
         self._store_name = store_name or type(store).__name__
         self.controller = controller
         self._pool = pool
@@ -79,48 +73,48 @@ class Dequeue:
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._counts: Counter[str] = Counter()
-        self._found = Found()
-        self._store_counts = StoreCounts(queue, store, Counting(queue, rules.poison))
+        self._receive_counts = ReceiveCounts()
+        self._store_counts = StoreCounts(queue, store, CountSchedule(queue, rules.poison))
         self._jobs = JobCounts(rules.handler)
         self._sessions = 1
         self._store_call_s = STORE_CALL_S
         self._checked_s: float | None = None
-        self._told_store: str | None = None
-        self._told = False
+        self._sent_store: str | None = None
+        self._greeted = False
         self._holding = Holding(queue, store, invoker, rules, self, self._counts, self._jobs, draw)
         self._woken_by: Traces | None = None
-        self._looked = True
-        """Whether a receive has begun since the trace contexts in ``_woken_by`` were told."""
-        self._next_told: float | None = None
-        """The next moment that the bridge was told to look at, as long as this session stands."""
+        self._receive_begun = True
+        """Whether a receive has begun since the trace contexts in ``_woken_by`` arrived."""
+        self._next_reported: float | None = None
+        """The next check that the bridge knows of, in this session."""
         self._hung = 0
         self._slots_gone = False
         """Whether calls that ran out of time hold every slot."""
         self._receives: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    # What the session asks and tells --------------------------------------------------------------------------------
+    # The session's port -------------------------------------------------------------------------------------------
 
     def subscription(self) -> Subscription:
         """Return this queue's part of a hello; capacity 0 once it stops (L12)."""
-        self._told_store, self._told = named(self._store, self.queue), True
+        self._sent_store, self._greeted = named(self._store, self.queue), True
         return subscription_of(
             self.controller,
             self.queue,
             0 if self.stopping else self._rules.concurrency,
             self._holding.visibility.seconds,
-            store=self._told_store,
+            store=self._sent_store,
             busy=bool(self._holding.busy),
         )
 
     def wake(self, frame: Wake) -> None:
-        """Take the bridge's wake, and the messages it brings along (O7)."""
+        """Handle the bridge's wake, and the messages it carries (O7)."""
         now = self._loop.time()
         starting: list[Held] = []
         carried = len(frame.messages or ())
         # Wakes that come while a receive is under way are answered by the next one together.
-        self._woken_by = merged(None if self._looked else self._woken_by, frame)
-        self._looked = False
+        self._woken_by = merged(None if self._receive_begun else self._woken_by, frame)
+        self._receive_begun = False
         self._holding.traceparent = frame.traceparent
         self._holding.traces = () if self._woken_by is None else self._woken_by.parents
         if frame.messages:
@@ -134,24 +128,24 @@ class Dequeue:
             with swallowing(EVENTS):
                 self._events.took()
             self._counts["carried"] += carried
-            self._found.carried(frame.reason)
+            self._receive_counts.carried(frame.reason)
         free = self._count_free() if carried else None
         self._feed(self.controller.wake, frame.boot, frame.gen, frame.reason, frame.size, carried=carried, free=free)
         # Behind `started`: a WebSocket has passed it on before the first step of a handler, which may be the last.
         self._holding.start_handlers(starting)
 
     def welcomed(self, boot: str, gen: int) -> None:
-        """Hear that a session stands."""
-        self._next_told = None
-        self._found.greeted(boot)
+        """Handle a new session."""
+        self._next_reported = None
+        self._receive_counts.greeted(boot)
         self._store_counts.rules.greeted()
         self._jobs.greeted(boot)
         self._feed(self.controller.welcomed, boot, gen)
         self._events.ready()
 
     def lost(self) -> None:
-        """Hear that there is no living bridge (L9)."""
-        self._next_told = None
+        """Handle the loss of the bridge (L9)."""
+        self._next_reported = None
         self._check_visibility()
         self._feed(self.controller.lost)
         self._events.ready()
@@ -162,12 +156,12 @@ class Dequeue:
         self._feed(self.controller.pull_only)
         self._events.ready()
 
-    def covered_elsewhere(self, at: float) -> None:
-        """Hear that the queue was covered at ``at`` (L10). The timer stays: it only comes too early."""
-        self.controller.covered_elsewhere(at)
+    def on_empty_receive(self, at: float) -> None:
+        """Record that the queue was covered at ``at`` (L10). The timer stays: it only comes too early."""
+        self.controller.on_empty_receive(at)
 
     def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
-        """Hear of the bridge's numbers for this queue and of its sessions, for the timers that need nobody."""
+        """Apply the bridge's numbers for this queue, and the number of its sessions, to the timers."""
         self._sessions = sessions
         if periods.store_call_s != self._store_call_s:
             self._store_call_s = periods.store_call_s
@@ -196,15 +190,15 @@ class Dequeue:
 
     def beat(self, now: float) -> QueueBeat:
         """Return levels for a heartbeat."""
-        beat = beat_of(self.controller, now, self._trouble.since, self._hung)
+        beat = beat_of(self.controller, now, self._failures.since, self._hung)
         if self._place is not None:
-            # It may have told that there is no room, and hears when there is. It does not look before the heartbeat
-            # has left: the bridge would hear of the room first, and then that there was none.
+            # The heartbeat may report no room; the pool calls when there is. It must not receive before the
+            # heartbeat has left: the bridge would get `room` first, and then that there was none.
             self._place.wants = self.controller.wants()
         return beat
 
-    def owes_report(self) -> int:
-        """Return how many bytes it takes to tell of receives and attempts that the bridge has not heard of."""
+    def report_bytes(self) -> int:
+        """Return how many bytes its unacknowledged report takes at most, 0 without one."""
         return REPORT_BYTES * self._owes_counts() + (self._jobs.report_bytes() if self._jobs.changed else 0)
 
     def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
@@ -214,16 +208,16 @@ class Dequeue:
         if not self._owes_counts():
             return beat
         depth, buried = self._store_counts.rules.report(stamp, self._loop.time())
-        levels = self._found.report(stamp)
+        levels = self._receive_counts.report(stamp)
         unannounced = levels.pop(UNANNOUNCED, (None, 0))[0]
         return msgspec.structs.replace(beat, receives=levels, depth=depth, buried=buried, unannounced=unannounced)
 
     def _owes_counts(self) -> bool:
-        return self._found.changed or self._store_counts.rules.changed
+        return self._receive_counts.changed or self._store_counts.rules.changed
 
-    def echoed(self, stamp: int, told: LastEmptyReceive) -> None:
-        """Hear that the bridge has the heartbeat of this stamp."""
-        self._found.echoed(stamp)
+    def echoed(self, stamp: int, last: LastEmptyReceive) -> None:
+        """Record that the bridge has the heartbeat of this stamp."""
+        self._receive_counts.echoed(stamp)
         self._jobs.echoed(stamp)
         self._store_counts.rules.echoed(stamp)
 
@@ -236,17 +230,17 @@ class Dequeue:
         return Running(held.stored.id[:RUNNING_CHARS_MAX], ms, held.stored.dequeue_count)
 
     def receiving(self) -> bool:
-        """Say whether a receive is in flight."""
+        """Return whether a receive is in flight."""
         return bool(self.controller.receives)
 
     def leases(self, now: float, most: int) -> list[int]:
         """Return lease ends in ms from now, of messages held and of those that come back by themselves (L6, L7)."""
-        return lease_report([*self._holding.lease_ends(), *self.controller.waits.returns()], now, most)
+        return lease_report([*self._holding.lease_ends(), *self.controller.timers.returns()], now, most)
 
-    # What the messages held tell ------------------------------------------------------------------------------------
+    # Events of the held messages ------------------------------------------------------------------------------------
 
     def room_changed(self) -> None:
-        """Tell the machine how many slots are free."""
+        """Report the number of free slots to the machine."""
         self._feed(self.controller.room, self._count_free())
 
     def free(self) -> int:
@@ -265,16 +259,16 @@ class Dequeue:
         self._feed(self.controller.came_back, self._visible_again(after) if after > 0 else None)
 
     def acknowledged(self, *, gone: bool) -> None:
-        """Let the machine look again at once if it waits for a limit that this may have lifted (L8)."""
+        """Let the machine receive again if it waits for a limit that this may have lifted (L8)."""
         if gone:
             self._store_counts.rules.deleted()
         if self.controller.blocked:
             self._feed(self.controller.settled)
 
     def moved(self, queue: str, after_ms: int) -> None:
-        """Ring for the queue that a message was buried on or replayed to, unless its store does."""
+        """Trigger the queue that a message moved to, unless its store does."""
         if self.controller.mode is Mode.PUSH:
-            self._store_counts.buried(own=self.controller.own, call_s=self._store_call_s)
+            self._store_counts.poison_changed(own=self.controller.own, call_s=self._store_call_s)
         if not self.controller.own:
             self._events.announce(queue, rounded_up(after_ms, self._store.capabilities.resolution_ms))
 
@@ -282,8 +276,8 @@ class Dequeue:
         """See to the timer."""
         self.arm()
 
-    def others(self) -> bool:
-        """Say whether a message that is released now will be received, by another worker or by this one.
+    def can_be_received(self) -> bool:
+        """Return whether a message that is released now will be received, by another worker or by this one.
 
         The bridge counts sessions of any queue. So this worker needs a free slot as well: it may be the only one here.
         """
@@ -295,7 +289,7 @@ class Dequeue:
         if self._pool is None or self._place is None:
             self.slots_stuck()
         else:
-            self._pool.hangs(self._place, slots)
+            self._pool.set_hung(self._place, slots)
 
     def slots_stuck(self) -> None:
         """Report where no slot is left, or one is again, for calls that ran out of time; of a pool those of others."""
@@ -333,14 +327,14 @@ class Dequeue:
         self._feed(self.controller.tick)
 
     def _feed(self, event: Callable[..., Sequence[Command]], *arguments: object, **named: object) -> None:
-        """Tell the machine what happened now, and perform what it decides."""
+        """Feed the machine an event of this moment, and perform its commands."""
         try:
             self._perform(event(self._loop.time(), *arguments, **named))
             if self._pool is not None and self._place is not None:
                 controller = self.controller
-                self._pool.stands(self._place, controller.reserved, controller.wants(), waits=controller.waits_in_turn)
+                self._pool.update(self._place, controller.reserved, controller.wants(), waits=controller.waits_in_turn)
         except Exception as error:
-            log.exception("%s: the wake machine broke", self.queue)
+            log.exception("%s: internal error in the wake machine", self.queue)
             self._events.broke(error)
 
     def _perform(self, commands: Sequence[Command]) -> None:
@@ -353,14 +347,14 @@ class Dequeue:
                         task = self._loop.create_task(self._receive(rid, limit, source), name=f"dequeue[{queue}]#{rid}")
                         self._receives.add(task)
                         task.add_done_callback(self._receives.discard)
-                    case TellEmpty():
+                    case NotifyEmpty():
                         events.emptied(queue)
-                    case TellWork():
+                    case NotifyWork():
                         events.detected(queue)
                     case _:
                         frame = frame_of(command, queue, own=self.controller.own)
-                        if isinstance(command, SendCover):
-                            self._tells_next(command.next_visible_s)
+                        if isinstance(command, SendEmptyReceive):
+                            self._note_next_visible(command.next_visible_s)
                         if frame is not None:
                             events.send(frame)
         self.arm()
@@ -369,7 +363,7 @@ class Dequeue:
         began = self._loop.time()
         visibility = self._holding.visibility.seconds
         self._counts["receives"] += 1
-        self._looked = self._looked or source == "trigger"
+        self._receive_begun = self._receive_begun or source == "trigger"
         try:
             on = tracing.on
             if on is None:
@@ -386,57 +380,57 @@ class Dequeue:
             self._failed(rid, unknown=True)
             return
         except QueuebellError as error:
-            if self._trouble.ends(error):
+            if self._failures.ends(error):
                 self._events.broke(error)
             else:
                 self._warn_of_failure(error)
             self._failed(rid, unknown=False)
             return
         except Exception:
-            log.exception("%s: a receive broke", self.queue)
+            log.exception("%s: unexpected error while receiving", self.queue)
             self._failed(rid, unknown=True)
             return
-        self._taken(rid, answer, began, visibility, source)
+        self._on_received(rid, answer, began, visibility, source)
 
     async def _ask(self, limit: int, visibility: float, source: str) -> Received:
         try:
             async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
                 return await unless_cancelled(self._store.receive(self.queue, limit, visibility, source=source))
         except QueueNotFound:
-            # Workers may start before the first put. Who answered still counts: told of no boot, the bridge would take
-            # the queue for one that lives elsewhere, and sweep it.
+            # Workers may start before the first put. The boot still counts: without it the bridge would take the queue
+            # for one in an external store, and sweep it.
             return Received([], boot=getattr(self._store, "boot", None))
 
-    def _next_look(self, answer: Received) -> float | None:
-        """Return in how many seconds more becomes visible, as far as nobody else tells of it.
+    def _next_visible(self, answer: Received) -> float | None:
+        """Return in how many seconds more becomes visible, where nothing else reports it.
 
-        With a bridge that is the next message that was put or given back for later. The end of a lease of its own a
-        listener tells in heartbeats, and a lease that is settled takes its timer along (B8, L7). As long as more is
-        invisible than it holds, somebody else may hold a lease that no session of this bridge tells of: then the next
-        end counts as well, unless a look is due before it, whose answer tells anew.
+        With a bridge that is the next delayed message. Heartbeats report the ends of the listener's own leases, and a
+        settled lease takes its timer along (B8, L7). As long as more is invisible than it holds, another client may
+        hold a lease that no session of this bridge reports. Then the next end counts too, unless a check is due
+        before it, whose answer reports again.
         """
-        told, ends = answer.next_delayed_in_ms, answer.next_visible_in_ms
-        if self.controller.mode is not Mode.PUSH or isinstance(told, msgspec.UnsetType):
-            told = ends
+        due, ends = answer.next_delayed_in_ms, answer.next_visible_in_ms
+        if self.controller.mode is not Mode.PUSH or isinstance(due, msgspec.UnsetType):
+            due = ends
         elif ends is not None and not self.controller.own and self._others_lease(answer.depth):
             now = self._loop.time()
-            if self._next_told is None or not now < self._next_told <= now + ends / 1000:
-                told = ends
-        return None if told is None else told / 1000
+            if self._next_reported is None or not now < self._next_reported <= now + ends / 1000:
+                due = ends
+        return None if due is None else due / 1000
 
-    def _tells_next(self, next_visible: float | None) -> None:
-        """Remember the earliest moment still to come at which the bridge will have somebody look."""
+    def _note_next_visible(self, next_visible: float | None) -> None:
+        """Remember the next time at which the bridge will request a check."""
         now = self._loop.time()
-        left = [at for at in (self._next_told,) if at is not None and at > now]
-        self._next_told = min([*left, *([] if next_visible is None else [now + next_visible])], default=None)
+        left = [at for at in (self._next_reported,) if at is not None and at > now]
+        self._next_reported = min([*left, *([] if next_visible is None else [now + next_visible])], default=None)
 
     def _others_lease(self, depth: Depth | None) -> bool:
-        """Say whether more is invisible than this listener holds; where it is not known, yes."""
+        """Return whether more is invisible than this listener holds; where it is not known, yes."""
         return depth is None or depth.invisible > len(self._holding)
 
     def _failed(self, rid: int, *, unknown: bool) -> None:
         self._counts["failed"] += 1
-        self._trouble.begins(self._loop.time())
+        self._failures.begins(self._loop.time())
         # L6: what it may have leased comes back V after the store can last have carried it out.
         back_at = self._visible_again(self._holding.visibility.seconds) if unknown else None
         self._feed(self.controller.failed, rid, back_at)
@@ -444,7 +438,7 @@ class Dequeue:
     def _visible_again(self, after: float) -> float:
         return visible_again(self._loop.time(), after, self._store.capabilities.resolution_ms)
 
-    def _taken(self, rid: int, answer: Received, began: float, visibility: float, source: str) -> None:
+    def _on_received(self, rid: int, answer: Received, began: float, visibility: float, source: str) -> None:
         held = self._holding.take(answer.messages, began, visibility, source)
         self._counts["empty"] += not held
         with swallowing(EVENTS):
@@ -452,14 +446,14 @@ class Dequeue:
                 self._events.took()
             if answer.boot is not None:
                 self._events.answered(self.queue, answer.boot)
-            elif self._told and self._told_store != named(self._store, self.queue):
+            elif self._greeted and self._sent_store != named(self._store, self.queue):
                 self._events.answered(self.queue, None)
-        if self._trouble.answered():
+        if self._failures.answered():
             log.warning("%s: receives from %s work again", self.queue, self._store_name)
         fresh = any(message.dequeue_count <= 1 for message in answer.messages)
-        self._found.received(source, bool(held), known=self.controller.own, fresh=fresh)
-        if held and self._found.suspicious(source, self._loop.time()):
-            self._warn_of(source)
+        self._receive_counts.received(source, bool(held), known=self.controller.own, fresh=fresh)
+        if held and self._receive_counts.suspicious(source, self._loop.time()):
+            self._warn_of_unasked(source)
         if self.stopping:
             self._holding.give_back(held)
         else:
@@ -477,7 +471,7 @@ class Dequeue:
             rid,
             len(held),
             visible=depth.visible if exact and depth is not None else None,
-            next_visible=self._next_look(answer),
+            next_visible=self._next_visible(answer),
             complete=capable.complete_receive and (capable.short_batch_ends or not answer.messages),
             free=self._count_free(),
             count=None if exact or depth is None else depth.visible + depth.invisible,
@@ -485,30 +479,30 @@ class Dequeue:
         )
 
     def _warn_of_failure(self, error: Exception) -> None:
-        count, said = self._trouble.failed(self._loop.time()), str(error) or "no answer in time"
+        count, said = self._failures.failed(self._loop.time()), str(error) or "no answer in time"
         if count:
             log.warning(
-                "%s: receives from %s fail (%d since this was last said): %s. They are repeated by themselves",
+                "%s: receives from %s fail (%d since the last report): %s. They are retried automatically",
                 self.queue,
                 self._store_name,
                 count,
                 said,
             )
 
-    def _warn_of(self, source: str) -> None:
+    def _warn_of_unasked(self, source: str) -> None:
         log.warning(
             "%s: a receive that no trigger asked for (%s) found work, %d so far. Nothing is lost, but it waited for a "
-            "timer. Check that every producer publishes after its put, that the bridge hears their bus "
+            "timer. Check that every producer publishes after its put, that the bridge receives from their bus "
             "(`queuebell status`), and that producer and listener name the same queue",
             self.queue,
             source,
-            self._found.unasked,
+            self._receive_counts.unasked,
         )
 
     # The end --------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Begin no more receives and hand the debt back (L12)."""
+        """Begin no more receives, and pass pending checks on (L12)."""
         self.stopping = True
         self._feed(self.controller.stop)
 
@@ -519,9 +513,9 @@ class Dequeue:
         await self._holding.drain(grace)
 
     async def abort(self) -> None:
-        """Cancel receives and handlers; what they held is given back.
+        """Cancel receives and handlers; release what they held.
 
-        A receive has a moment to answer: what it brings can be given back, what it leased unheard costs an attempt.
+        A receive has a moment to answer: its messages can be released, those of a lost answer cost an attempt.
         """
         receives = sorted(self._receives, key=asyncio.Task.get_name)  # in an order that a seed repeats
         if receives:
@@ -533,7 +527,7 @@ class Dequeue:
         await self._holding.abort()
 
     async def finish(self, hurry: asyncio.Event) -> None:
-        """Bring the last settlements to the store, quickly once told to ``hurry``, and let go of the timer."""
+        """Bring the last settlements to the store, quickly once ``hurry`` is set, and release the timer."""
         try:
             await self._store_counts.close()
             await self._holding.finish(hurry)
@@ -561,11 +555,11 @@ class Dequeue:
         return not self._holding.settled
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
-        """Say whether ``task`` is one of this queue's handlers."""
+        """Return whether ``task`` is one of this queue's handlers."""
         return self._holding.runs(task)
 
     def figures(self) -> QueueFigures:
-        """Return how this queue stands."""
+        """Return the figures of this queue."""
         controller, holding, counts = self.controller, self._holding, self._counts
         return QueueFigures(
             state=controller.state.value,
@@ -591,6 +585,6 @@ class Dequeue:
             lost_leases=counts["lost"],
             too_short=holding.visibility.too_short,
             visibility_s=holding.visibility.seconds,
-            wake_sources=dict(self._found.found),
+            wake_sources=dict(self._receive_counts.found),
             last_burial=holding.last_burial,
         )

@@ -29,18 +29,17 @@ class Announces(Protocol):
         ...
 
     async def close(self) -> object:
-        """Send what is owed and let go."""
+        """Send pending triggers and close."""
         ...
 
 
 class ListenerEvents:
-    """Where the dequeue tasks' news go; nothing that happens there harms them.
+    """The outputs of the dequeue tasks; no failure here reaches them.
 
-    ``say`` takes frames for the bridge, or drops them if there is none; ``heard_boot`` takes a queue and the boot of
-    each answer, or None of one that gave the queue another fingerprint, ``broke`` a defect here, or in a scaling or
-    back-off rule, or a store that cannot be used as it is given: that queue can no longer be trusted to wake.
-    ``publisher`` makes one when it is first needed. ``ready`` hears that a queue is listened to, ``took`` that messages
-    of one were taken.
+    ``send`` takes frames for the bridge, or drops them without one. ``answered`` takes a queue and the boot of each
+    answer, None if the queue's fingerprint changed. ``broke`` takes an error after which a queue can no longer be
+    trusted to wake: a defect, an error of a scaling or back-off rule, or an unusable store. ``publisher`` makes one
+    when it is first needed. ``ready`` is called when a queue is listened to, ``took`` when messages were received.
     """
 
     def __init__(
@@ -48,8 +47,8 @@ class ListenerEvents:
         *,
         on_empty: Hook | None,
         on_work: Hook | None,
-        say: Callable[[Report], None],
-        heard_boot: Callable[[str, str | None], None],
+        send: Callable[[Report], None],
+        answered: Callable[[str, str | None], None],
         broke: Callable[[Exception], None],
         publisher: Callable[[], Announces] | None,
         ready: Callable[[], None] = lambda: None,
@@ -57,9 +56,9 @@ class ListenerEvents:
     ) -> None:
         self.ready = ready
         self.took = took
-        self.send = say
+        self.send = send
         self.broke = broke
-        self.answered = heard_boot
+        self.answered = answered
         self._on_empty = _fitted(on_empty)
         self._on_work = _fitted(on_work)
         self._make_publisher = publisher
@@ -67,7 +66,7 @@ class ListenerEvents:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
-        """Say whether ``task`` runs a hook."""
+        """Return whether ``task`` runs a hook."""
         return task in self._tasks
 
     def emptied(self, queue: str) -> None:
@@ -79,7 +78,7 @@ class ListenerEvents:
         self._call(self._on_work, queue)
 
     def announce(self, queue: str, after_ms: int) -> None:
-        """Trigger a queue that a message moved to, so that who listens there wakes."""
+        """Trigger a queue that a message moved to, so that its listeners wake."""
         if self._make_publisher is None:
             return
         try:
@@ -95,7 +94,7 @@ class ListenerEvents:
         self._spawn(_guard(publish, queue, PUBLISHER), f"announce[{queue}]")
 
     async def close(self) -> None:
-        """End hooks that still run, and send the triggers that are owed."""
+        """End hooks that still run, and send pending triggers."""
         tasks = set(self._tasks)
         for task in tasks:
             task.cancel()
@@ -109,7 +108,7 @@ class ListenerEvents:
             return
         try:
             result = hook(queue)
-        except Exception as error:  # noqa: BLE001 - a hook only hears
+        except Exception as error:  # noqa: BLE001 - a hook must not fail the queue
             swallow(HOOK, error)
             return
         if inspect.iscoroutine(result):
@@ -124,12 +123,12 @@ class ListenerEvents:
 async def _guard(work: Coroutine[Any, Any, object], queue: str, what: str) -> None:
     try:
         await work
-    except Exception as error:  # noqa: BLE001 - a hook only hears, and a sweep finds what was not announced
+    except Exception as error:  # noqa: BLE001 - a hook must not fail the queue, and a sweep finds the message
         swallow(what, error)
 
 
 def _fitted(hook: Hook | None) -> Hook | None:
-    """Let a hook take the queue reference, or nothing."""
+    """Return a hook that takes the queue reference, also for one that takes nothing."""
     if hook is None:
         return None
     why = "a hook is given the queue reference, or nothing"

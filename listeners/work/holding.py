@@ -1,8 +1,10 @@
-"""The messages of one queue that this listener holds: handlers run on them, leases are kept, outcomes settled."""
+"""The messages of one queue that this listener holds: run handlers, renew leases, settle outcomes."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import datetime
 import functools
 import logging
@@ -16,33 +18,31 @@ from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.observe import instruments
 from bridge.queues.base import QueueStore, StoredMessage
-from listeners.core.failure import Failure
-from listeners.core.jobs import JobCounts
-from listeners.core.lease import Renewals, Visibility
-from listeners.core.retry_policy import RetryPolicy
-from listeners.core.settle import (
-    Bury,
+from listeners.handler import Message, PayloadBroke, Undecodable, message_of
+from listeners.work.claims import BodyLost, Claims
+from listeners.work.counts import JobCounts
+from listeners.work.dead_letters import DeadLettering, NoClaimCheck
+from listeners.work.invoke import HandlerTimeout, Invoker
+from listeners.work.lease import Act, Held, Renewals, Visibility
+from listeners.work.ledger import Once
+from listeners.work.retry import (
+    DeadLetter,
     Delete,
     Failed,
-    GiveBack,
+    Failure,
     Outcome,
-    Replay,
+    ReplayTo,
+    RetryLater,
+    RetryPolicy,
     Succeeded,
     Verdict,
     WantsRetry,
+    describe_retry,
     exhausted,
-    failure_of,
-    schedule,
+    failure_name,
+    reason_of,
     verdict,
-    why,
 )
-from listeners.handler import Message, PayloadBroke, Undecodable, message_of
-from listeners.work.burying import Burying, NoClaimCheck
-from listeners.work.claims import BodyLost, Claims
-from listeners.work.held import Act, Held
-from listeners.work.invoke import HandlerTimeout, Invoker
-from listeners.work.ledger import Once
-from listeners.work.lingering import Lingering
 from listeners.work.retry_until import NoLongerWanted
 from listeners.work.settlements import Item, Settlements
 
@@ -60,10 +60,10 @@ IN_VAIN: Final = "the call of an earlier attempt ran past handler_timeout and st
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a listener's options say about the messages of one queue; ``poison`` None never buries.
+    """A listener's options for the messages of one queue; ``poison`` None never dead-letters.
 
-    ``listener`` is its name and ``now`` the wall clock, for the facts of a burial and for how long messages waited, and
-    ``handler`` what its handler is called in metrics.
+    ``listener`` is its name and ``now`` the wall clock, for the facts of a dead letter and for waiting times.
+    ``handler`` is the handler's name in metrics.
     """
 
     concurrency: int
@@ -80,34 +80,34 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HoldingEvents(Protocol):
-    """Whom a holding tells what happened to it; never from within a call to it."""
+    """The events of a `Holding`; it never calls them from within a call to it."""
 
     def room_changed(self) -> None:
-        """Hear that handlers ended; told once for all that end in one turn of the loop."""
+        """Handlers ended; called once for all that end in one turn of the loop."""
         ...
 
     def came_back(self, after: float) -> None:
-        """Hear that a message becomes visible in ``after`` seconds without having been put (L7)."""
+        """A message becomes visible in ``after`` seconds without having been put (L7)."""
         ...
 
     def acknowledged(self, *, gone: bool) -> None:
-        """Hear that the store carried out a delete, so that a message is ``gone``, or a release."""
+        """The store carried out a delete, so that a message is ``gone``, or a release."""
         ...
 
     def moved(self, queue: str, after_ms: int) -> None:
-        """Hear that a message was buried on, or replayed to, a queue, where it is visible in so many milliseconds."""
+        """A message was dead-lettered or replayed to a queue, where it is visible in ``after_ms``."""
         ...
 
     def renewals_changed(self) -> None:
-        """Hear that a renewal may be due earlier than known."""
+        """A renewal may be due earlier than before."""
         ...
 
     def hung(self, slots: int) -> None:
-        """Hear how many slots are held by threads that ran out of time, whenever that changes."""
+        """The number of slots held by overdue calls changed."""
         ...
 
-    def others(self) -> bool:
-        """Say whether a message that is released now will be received: by another worker, or by this one."""
+    def can_be_received(self) -> bool:
+        """Return whether a message that is released now will be received: by another worker, or by this one."""
         ...
 
 
@@ -145,7 +145,7 @@ class Holding:
         self._loop = asyncio.get_running_loop()
         self._renewals = Renewals()
         self._settlements = Settlements(queue, store, settled=self._settled, clock=self._loop.time, draw=draw)
-        self._burying = Burying(
+        self._dead_letters = DeadLettering(
             queue,
             store,
             poison=rules.poison,
@@ -158,10 +158,10 @@ class Holding:
         )
         self._held: dict[int, Held] = {}
         self._numbers = 0
-        self._lingering = Lingering(
-            changed=self._lingering_changed,
+        self._overdue = OverdueCalls(
+            changed=self._overdue_changed,
             over=self._pause_over,
-            ended=lambda held, left: self._ends(held, Act.RELEASE, left),
+            ended=lambda held, left: self._settle(held, Act.RELEASE, left),
         )
         self._room_due = False
         self._tailing = False
@@ -169,13 +169,13 @@ class Holding:
         self._store_call_s = STORE_CALL_S
 
     def allow(self, store_call_s: float) -> None:
-        """Let each store call from now on take so many seconds (R)."""
-        self._store_call_s = self._settlements.store_call_s = self._burying.store_call_s = store_call_s
+        """Set how long each store call may take from now on (R), in seconds."""
+        self._store_call_s = self._settlements.store_call_s = self._dead_letters.store_call_s = store_call_s
 
     @property
     def last_burial(self) -> str | None:
-        """The message that was buried last, and why; None before any."""
-        return self._burying.last
+        """The last dead-lettered message, and why; None before any."""
+        return self._dead_letters.last
 
     def __len__(self) -> int:
         return len(self._held)
@@ -185,7 +185,7 @@ class Holding:
         return max(0, self._rules.concurrency - self.busy - self._tail())
 
     def count_free(self) -> int:
-        """Return the same for the wake machine: if a tail counts, it hears of room when settlements end."""
+        """Return the same for the wake machine; if a tail counts, the end of settlements reports room."""
         self._tailing = self._tail() > 0
         return self.free()
 
@@ -195,7 +195,7 @@ class Holding:
     @property
     def busy(self) -> int:
         """The handler slots taken, those of calls that go on included."""
-        return self.running + len(self._lingering)
+        return self.running + len(self._overdue)
 
     @property
     def settled(self) -> bool:
@@ -211,7 +211,7 @@ class Holding:
         return next((held for held in self._held.values() if held.task is not None and not held.concluded), None)
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
-        """Say whether ``task`` is one of the handlers."""
+        """Return whether ``task`` is one of the handlers."""
         return task in self._tasks or self._invoker.runs(task)
 
     # Taking ---------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Holding:
         return held
 
     def start(self, taken: list[Held]) -> None:
-        """Take slots for messages taken and start handlers on them."""
+        """Take slots and start handlers for messages held."""
         self.take_slots(taken)
         self.start_handlers(taken)
 
@@ -249,7 +249,7 @@ class Holding:
             self._spawn(self._handle([held]), f"handle[{self._queue}]#{held.number}", [held])
 
     def give_back(self, taken: list[Held]) -> None:
-        """Release messages at once, for others to take: no handler has ended on them, so that it costs no attempt."""
+        """Release messages for other workers: no handler has ended on them, so it costs no attempt."""
         for held in taken:
             self._renewals.forget(held.number)
             held.given_back = True
@@ -259,11 +259,11 @@ class Holding:
         self._numbers += 1
         held = self._held[self._numbers] = Held(self._numbers, stored, lease_ends, source, self._loop.time())
         if source == "trigger":
-            held.came_by(self.traceparent, self.traces)
+            held.set_traces(self.traceparent, self.traces)
         return held
 
     def _wanted(self, held: Held) -> Callable[[], bool]:
-        """Return what says whether a message is still held."""
+        """Return a function that returns whether a message is still held."""
         return lambda: held.number in self._held
 
     # Handlers -------------------------------------------------------------------------------------------------------
@@ -286,15 +286,15 @@ class Holding:
                 once = self._rules.once
                 messages = [message for _, message in ready]
                 outcomes = await (self._invoke(messages) if once is None else self._outcomes(once, ready, messages))
-                # All have had their say before the first burial is waited for: a stop meanwhile undoes none of it.
+                # All outcomes are decided before the first dead-lettering is awaited: a stop meanwhile undoes none.
                 decided = [
                     (held, self._decide(held, message, outcome))
                     for (held, message), outcome in zip(ready, outcomes, strict=True)
                     if outcome is not None
                 ]
-                for held, one in sorted(decided, key=lambda pair: isinstance(pair[1], Bury | Replay)):
+                for held, one in sorted(decided, key=lambda pair: isinstance(pair[1], DeadLetter | ReplayTo)):
                     await self._conclude(held, one)
-                # Those whose keys others work on wait here: given back they would come again and again meanwhile.
+                # Messages whose keys are in use wait here: released, they would come again and again meanwhile.
                 ready = [pair for pair, outcome in zip(ready, outcomes, strict=True) if outcome is None]
                 ready = [(held, message) for held, message in ready if held.number in self._held]
                 self.running -= busy - len(ready)
@@ -305,7 +305,7 @@ class Holding:
             left = [held for held in helds if held.number in self._held and not held.concluded]
             for held in left:
                 if held.moved:
-                    self._ends(held, Act.DELETE)
+                    self._settle(held, Act.DELETE)
             self.give_back([held for held in left if not held.moved])
             raise
         except Exception:
@@ -335,10 +335,10 @@ class Holding:
         decided = verdict(outcome, message.attempt, rules.retry, rules.poison is not None, self._draw)
         if isinstance(outcome, WantsRetry):
             held.again = "retried"
-        elif (failure := failure_of(outcome)) is not None:
+        elif (failure := failure_name(outcome)) is not None:
             self._jobs.failed(failure)
-        if not isinstance(outcome, Succeeded | Replay):
-            self._burying.failed(held, why(outcome))
+        if not isinstance(outcome, Succeeded | ReplayTo):
+            self._dead_letters.failed(held, reason_of(outcome))
         return decided
 
     async def _invoke(self, messages: list[Message]) -> Sequence[Outcome]:
@@ -348,7 +348,7 @@ class Holding:
         if instruments.on is not None:
             instruments.on.began(self._queue, len(messages))
         outcomes: Sequence[Outcome | None] = [None] * len(messages)
-        lingers = functools.partial(self._lingering.add, messages=[message.id for message in messages])
+        lingers = functools.partial(self._overdue.add, messages=[message.id for message in messages])
         try:
             if self._invoker.batch:
                 outcomes = done = await self._invoker.many(messages, lingers)
@@ -360,43 +360,43 @@ class Holding:
             self._jobs.ended(len(messages), took)
             if instruments.on is not None:
                 for outcome in outcomes:
-                    instruments.on.ended(self._queue, took, CANCELLED if outcome is None else failure_of(outcome))
+                    instruments.on.ended(self._queue, took, CANCELLED if outcome is None else failure_name(outcome))
 
     def _counts_starts(self) -> bool:
-        """Say whether attempts can be counted as starts, as far as is known of the store by now."""
+        """Return whether attempts can be counted as starts, as far as is known of the store by now."""
         return self._store.capabilities.uncounted_release
 
     async def _open(self, held: Held) -> tuple[Held, Message] | None:
-        """Make the message for the handler; None where it is buried or given back unseen."""
+        """Make the message for the handler; None where it is dead-lettered or released without a call."""
         rules = self._rules
         attempt, can_bury = held.stored.dequeue_count, rules.poison is not None
-        grave = exhausted(attempt, rules.retry.attempts_max, can_bury, starts=self._counts_starts())
-        outcome: Failed | Bury
+        dead = exhausted(attempt, rules.retry.attempts_max, can_bury, starts=self._counts_starts())
+        outcome: Failed | DeadLetter
         failure: str | None = None
-        if grave is not None:
-            outcome = grave
-        elif held.stored.id in self._lingering:
+        if dead is not None:
+            outcome = dead
+        elif held.stored.id in self._overdue:
             await self._conclude(held, self._in_vain(held))
             return None
         else:
             try:
-                whole = await self._burying.open(held, self._wanted(held))
-                must_decode = can_bury  # whoever looks after a poison queue sees what does not decode too
+                whole = await self._dead_letters.open(held, self._wanted(held))
+                must_decode = can_bury  # the handler of a poison queue also gets what does not decode
                 return held, message_of(
                     whole, self._queue, held.source, rules.decode, held.burial, held.traces, must_decode=must_decode
                 )
             except NoLongerWanted:
                 return None
             except (Undecodable, BodyLost) as hopeless:
-                outcome = Bury(hopeless.reason, hopeless.failure)
+                outcome = DeadLetter(hopeless.reason, hopeless.failure)
             except (NoClaimCheck, PayloadBroke) as failed:
                 outcome, failure = Failed(str(failed)), type(failed).__name__
                 if isinstance(failed, PayloadBroke):
-                    follows = schedule(outcome, attempt, rules.retry, can_bury)
+                    follows = describe_retry(outcome, attempt, rules.retry, can_bury)
                     at = held.stored.id, self._queue, attempt
                     log.warning("message %s of %s, attempt %d: %s; %s", *at, failed, follows)
-                self._burying.failed(held, outcome.reason)
-        self._jobs.failed(failure or failure_of(outcome) or "")
+                self._dead_letters.failed(held, outcome.reason)
+        self._jobs.failed(failure or failure_name(outcome) or "")
         decided = verdict(outcome, attempt, rules.retry, can_bury, self._draw)
         await self._conclude(held, decided)
         return None
@@ -405,32 +405,32 @@ class Holding:
         if held.number not in self._held:
             return  # the lease was lost: what the handler did may be done again, but nothing of it is ours to settle
         settle: Verdict | None = decided
-        if isinstance(decided, Bury):
+        if isinstance(decided, DeadLetter):
             held.fate = "buried"
-            settle = Delete() if await self._burying.bury(held, decided, self._wanted(held)) else None
-        elif isinstance(decided, Replay):
+            settle = Delete() if await self._dead_letters.bury(held, decided, self._wanted(held)) else None
+        elif isinstance(decided, ReplayTo):
             held.fate = "replayed"
-            settle = await self._burying.replay(held, decided, self._wanted(held))
+            settle = await self._dead_letters.replay(held, decided, self._wanted(held))
         if settle is None:
             return  # lost meanwhile
-        if isinstance(settle, GiveBack):
+        if isinstance(settle, RetryLater):
             self._counts["retried"] += 1
-            if held.stored.id in self._lingering:
-                self._lingering.park(held, settle.after_s)
+            if held.stored.id in self._overdue:
+                self._overdue.park(held, settle.after_s)
             else:
-                self._ends(held, Act.RELEASE, settle.after_s)
+                self._settle(held, Act.RELEASE, settle.after_s)
         else:
-            self._ends(held, Act.DELETE)
+            self._settle(held, Act.DELETE)
 
-    def _ends(self, held: Held, act: Act, after_s: float = 0.0) -> None:
+    def _settle(self, held: Held, act: Act, after_s: float = 0.0) -> None:
         held.concluded = True
         self._renewals.forget(held.number)
         self._settlements.add(act, held, after_s)
 
     # Calls that run on ----------------------------------------------------------------------------------------------
 
-    def _lingering_changed(self) -> None:
-        self._events.hung(len(self._lingering))
+    def _overdue_changed(self) -> None:
+        self._events.hung(len(self._overdue))
         self._room_later()
 
     def _pause_over(self, held: Held) -> None:
@@ -440,8 +440,8 @@ class Holding:
         """
         if held.number not in self._held:
             return
-        if self._events.others():
-            self._ends(held, Act.RELEASE)
+        if self._events.can_be_received():
+            self._settle(held, Act.RELEASE)
             return
         held.stored = msgspec.structs.replace(held.stored, dequeue_count=held.stored.dequeue_count + 1)
         self._spawn(self._handle([held], self._in_vain(held)), f"in-vain[{self._queue}]#{held.number}", [held])
@@ -452,18 +452,18 @@ class Holding:
         failed = Failed(IN_VAIN, Failure.TRANSIENT, error=HandlerTimeout.__name__)
         can_bury = rules.poison is not None
         held.answered = True
-        self._jobs.failed(failure_of(failed) or "")
-        self._burying.failed(held, failed.reason)
-        follows = schedule(failed, attempt, rules.retry, can_bury)
+        self._jobs.failed(failure_name(failed) or "")
+        self._dead_letters.failed(held, failed.reason)
+        follows = describe_retry(failed, attempt, rules.retry, can_bury)
         log.warning("message %s of %s, attempt %d: %s; %s", held.stored.id, self._queue, attempt, IN_VAIN, follows)
         return verdict(failed, attempt, rules.retry, can_bury, self._draw)
 
     def _room_later(self) -> None:
         if not self._room_due:
             self._room_due = True
-            self._loop.call_soon(self._tell_room)
+            self._loop.call_soon(self._report_room)
 
-    def _tell_room(self) -> None:
+    def _report_room(self) -> None:
         self._room_due = False
         self._events.room_changed()
 
@@ -494,22 +494,22 @@ class Holding:
             if item.act is Act.DELETE:
                 self._counts[held.fate] += 1
                 self._jobs.concluded(DELETED[held.fate])
-                self._burying.ended(held)
+                self._dead_letters.ended(held)
                 if self._rules.claims is not None and held.doubted is None and not held.shares:
-                    self._rules.claims.drop(held.stored.body)  # in doubt somebody else may work on it
+                    self._rules.claims.drop(held.stored.body)  # in doubt another worker may have it
             else:
                 self._counts["given_back"] += held.given_back
                 self._jobs.concluded("given_back" if held.given_back else held.again)
                 self._events.came_back(item.seconds)
         if self._tailing:
-            self._room_later()  # the tail counted against the slots, and no handler may be left to tell of room
+            self._room_later()  # the tail counted against the slots, and no handler may be left to report room
 
     def _lose(self, held: Held, code: str) -> None:
-        """Give up a message that may be with somebody else: no renewal, no delete, no handler any more."""
+        """Drop a message that another worker may have: no renewal, no delete, no handler any more."""
         if self._held.pop(held.number, None) is None:
             return
         self._renewals.forget(held.number)
-        self._lingering.forget(held)
+        self._overdue.forget(held)
         self._counts["lost"] += 1
         self._jobs.lost()
         self.visibility.proved_short(self._loop.time())
@@ -530,16 +530,16 @@ class Holding:
     async def drain(self, grace: float) -> None:
         """Wait ``grace`` seconds at most for the handlers, those that took longer than they may too."""
         until = self._loop.time() + grace
-        while (waited := self._tasks | self._lingering.calls) and (left := until - self._loop.time()) > 0:
+        while (waited := self._tasks | self._overdue.calls) and (left := until - self._loop.time()) > 0:
             await asyncio.wait(waited, timeout=left)
 
     async def abort(self) -> None:
         """Cancel the handlers; one that swallows its cancellation is left behind after a second, a late one at once.
 
-        All that they held is given back: at once, or after its lease where the handler goes on.
+        All that they held is released: immediately, or after its lease where the handler goes on.
         """
         tasks = sorted(self._tasks, key=asyncio.Task.get_name)  # in an order that a seed repeats
-        self._lingering.close()
+        self._overdue.close()
         for task in tasks:
             task.cancel()
         if tasks:
@@ -551,13 +551,13 @@ class Holding:
             self._leave([held for held in open_ if held.task in left])
             for task in left:
                 log.error("%s: %s does not end", self._queue, task.get_name())
-        if self._lingering:
+        if self._overdue:
             log.error(
                 "%s: the handler %s does not end; calls that are left: %d. What they still do, they do "
                 "beside whoever gets their messages next",
                 self._queue,
                 self._invoker.name,
-                len(self._lingering),
+                len(self._overdue),
             )
 
     def _moving(self) -> set[asyncio.Task[None]]:
@@ -565,7 +565,7 @@ class Holding:
         return {held.task for held in self._held.values() if held.moving and held.task is not None}
 
     def _leave(self, helds: list[Held]) -> None:
-        """Give back what handlers work on that do not end: visible no sooner than without this, but uncounted."""
+        """Release, uncounted, the messages of handlers that do not end: visible no sooner than their leases end."""
         now = self._loop.time()
         for held in helds if self._counts_starts() else ():
             self._renewals.forget(held.number)
@@ -573,7 +573,7 @@ class Holding:
             self._settlements.add(Act.RELEASE, held, max(0.0, held.lease_ends - now))
 
     async def finish(self, hurry: asyncio.Event) -> None:
-        """Bring what is under way to the store: for as long as one call may take, 3 s once told to hurry."""
+        """Settle what is under way: for as long as one call may take, 3 s once ``hurry`` is set."""
         settling = asyncio.create_task(self._settle_last(), name=f"settle-last[{self._queue}]")
         hurried = asyncio.create_task(hurry.wait(), name="hurry")
         try:
@@ -598,3 +598,78 @@ class Holding:
         while moving := self._moving():
             await asyncio.wait(moving)
         await self._settlements.idle()
+
+
+class OverdueCalls:
+    """The calls of one queue that ran out of time; each keeps its handler slot until it ends.
+
+    A call is a thread, or a task that outlived its cancellation. A message is *parked* while its call runs on: it stays
+    leased for the pause of its retry policy and takes no further slot. ``changed`` is called when a call is added or
+    ends. ``over(held)`` is called when a pause has passed and the call still runs, ``ended(held, seconds)`` when it
+    ended with so many seconds of the pause left.
+    """
+
+    def __init__(
+        self, *, changed: Callable[[], None], over: Callable[[Held], None], ended: Callable[[Held, float], None]
+    ) -> None:
+        self.calls: set[asyncio.Future[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._changed = changed
+        self._over = over
+        self._ended = ended
+        self._by_message: dict[str, asyncio.Future[None]] = {}
+        self._parked: dict[int, tuple[Held, asyncio.TimerHandle]] = {}
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def __contains__(self, message: str) -> bool:
+        return message in self._by_message
+
+    def add(self, call: concurrent.futures.Future[Any] | asyncio.Task[Any], messages: Sequence[str]) -> None:
+        """Keep a slot taken until this call ends, and start no second one for these messages until then."""
+        gone: asyncio.Future[None] = self._loop.create_future()
+        self.calls.add(gone)
+        self._by_message.update(dict.fromkeys(messages, gone))
+
+        def ended(_: object) -> None:
+            # The loop may be closed: handlers in threads outlive a loop whose listener has stopped.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._ended_late, gone)
+
+        call.add_done_callback(ended)
+        self._changed()
+
+    def park(self, held: Held, seconds: float) -> None:
+        """Keep a message leased for the pause of its retry policy."""
+        timer = self._loop.call_later(seconds, self._passed, held)
+        self._parked[held.number] = held, timer
+
+    def forget(self, held: Held) -> None:
+        """Drop a message whose lease was lost."""
+        if held.number in self._parked:
+            self._parked.pop(held.number)[1].cancel()
+
+    def close(self) -> None:
+        """Release all that is parked: the listener stops."""
+        for held, _ in [*self._parked.values()]:
+            self._release(held)
+
+    def _passed(self, held: Held) -> None:
+        del self._parked[held.number]
+        self._over(held)
+
+    def _ended_late(self, gone: asyncio.Future[None]) -> None:
+        self.calls.discard(gone)
+        if not gone.done():
+            gone.set_result(None)
+        self._by_message = {message: of for message, of in self._by_message.items() if of is not gone}
+        for held, _ in [*self._parked.values()]:
+            if held.stored.id not in self._by_message:
+                self._release(held)
+        self._changed()
+
+    def _release(self, held: Held) -> None:
+        _, timer = self._parked.pop(held.number)
+        timer.cancel()
+        self._ended(held, max(0.0, timer.when() - self._loop.time()))

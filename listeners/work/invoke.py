@@ -1,4 +1,7 @@
-"""Calling a handler: on the loop or in a thread, within its time, and what it did as an outcome."""
+"""Call a handler, on the loop or in a thread and within its time, and turn the result into an outcome.
+
+`Invoker` calls it; `HandlerThreads` are daemon threads for plain functions, so the end of the program waits for none.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +11,42 @@ import contextvars
 import functools
 import inspect
 import logging
+import queue
+import threading
 import traceback
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bridge.contract.burial import TRACE_MAX, newest
 from bridge.contract.errors import named
 from bridge.observe import tracing
 from bridge.observe.tracing import OUTCOME, Tracing, causes
-from listeners.core import settle
-from listeners.core.failure import Classify, Failure, classify, retry_after
-from listeners.core.settle import Failed, Outcome, Succeeded, WantsRetry
 from listeners.handler import Bury, Done, Kind, Message, Replay, Retry, kind_of, outcomes_of
 from listeners.work.command import CommandFailed
-from listeners.work.threads import HandlerThreads
+from listeners.work.retry import (
+    Classify,
+    DeadLetter,
+    Failed,
+    Failure,
+    Outcome,
+    ReplayTo,
+    Succeeded,
+    WantsRetry,
+    classify,
+    retry_after,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-Lingering = Callable[["concurrent.futures.Future[Any] | asyncio.Task[Any]"], None]
+OnOverdue = Callable[["concurrent.futures.Future[Any] | asyncio.Task[Any]"], None]
 
 log = logging.getLogger("queuebell.listener")
 
-# These go on to whoever runs the event loop. Any other exception, also one that is no `Exception`, fails its attempt: a
-# task that ended with it would leave the message held, and its lease renewed, for ever.
+# These end the event loop. Any other exception, even one that is not an `Exception`, fails its attempt: a task that
+# ended with it would leave the message held, and its lease renewed, for ever.
 _ENDS_THE_PROCESS = (GeneratorExit, KeyboardInterrupt, SystemExit)
 ENDS_S: Final = 1.0
 """How long a coroutine that was cancelled at its time-out may take to end before its attempt goes on without it."""
@@ -44,9 +58,9 @@ class Invoker:
     """Calls one handler; ``threads`` at once at most if it is a plain function, none are made for a coroutine.
 
     ``timeout`` in seconds cancels a coroutine. A thread cannot be cancelled, and a coroutine may go on for more than
-    `ENDS_S`: the attempt fails then, but its slot stays taken until the call ends, which ``lingering`` tells.
-    ``failures`` tells the class of what the handler raises, ``follows`` in words what comes after a failed attempt,
-    ``ends`` in one word what becomes of a message.
+    `ENDS_S`: the attempt fails then, but its slot stays taken until the call ends; ``on_overdue`` gets that
+    call. ``failures`` returns the class of what the handler raises, ``follows`` describes what comes after a failed
+    attempt, ``ends`` returns one word for what happens to a message.
     """
 
     def __init__(
@@ -62,7 +76,7 @@ class Invoker:
         kind = kind_of(handler)
         self.batch = Kind.BATCH in kind
         """Whether the handler takes lists."""
-        self._call: Callable[[Any, Lingering], Awaitable[object]] = (
+        self._call: Callable[[Any, OnOverdue], Awaitable[object]] = (
             self._on_loop if Kind.ASYNC in kind else self._in_thread
         )
         self._handler = handler
@@ -76,44 +90,44 @@ class Invoker:
         self._threads: HandlerThreads | None = None
         self._tasks: set[asyncio.Task[object]] = set()
 
-    async def one(self, message: Message, lingering: Lingering) -> Outcome:
+    async def one(self, message: Message, on_overdue: OnOverdue) -> Outcome:
         """Handle one message. Never raises but `asyncio.CancelledError`, and that only if this task was cancelled."""
         if tracing.on is None:
-            return await self._one(message, lingering, None)
+            return await self._one(message, on_overdue, None)
         with self._span(tracing.on, [message]) as span:
-            outcome = await self._one(message, lingering, span)
-            self._tell(span, [message], [outcome])
+            outcome = await self._one(message, on_overdue, span)
+            self._note_outcome(span, [message], [outcome])
             return outcome
 
-    async def many(self, messages: list[Message], lingering: Lingering) -> list[Outcome]:
+    async def many(self, messages: list[Message], on_overdue: OnOverdue) -> list[Outcome]:
         """Handle a batch: one outcome per message, in order. Raises only as `one` does."""
         if tracing.on is None:
-            return await self._many(messages, lingering, None)
+            return await self._many(messages, on_overdue, None)
         with self._span(tracing.on, messages) as span:
-            outcomes = await self._many(messages, lingering, span)
-            self._tell(span, messages, outcomes)
+            outcomes = await self._many(messages, on_overdue, span)
+            self._note_outcome(span, messages, outcomes)
             return outcomes
 
-    async def _one(self, message: Message, lingering: Lingering, span: Span | None) -> Outcome:
+    async def _one(self, message: Message, on_overdue: OnOverdue, span: Span | None) -> Outcome:
         try:
             if self._timeout is None:
-                await self._call(message, lingering)
+                await self._call(message, on_overdue)
             else:
-                await self._in_time(message, lingering)
+                await self._in_time(message, on_overdue)
         except asyncio.CancelledError:
             if _cancelled_from_outside():
                 raise
             return Failed("the handler was cancelled from within")
         except _ENDS_THE_PROCESS:
             raise
-        except BaseException as error:  # noqa: BLE001 - it is the user's, and it is told by the outcome
+        except BaseException as error:  # noqa: BLE001 - it is the user's, and the outcome reports it
             _record(span, error)
             return self._outcome(error, message)
         return Succeeded()
 
-    async def _many(self, messages: list[Message], lingering: Lingering, span: Span | None) -> list[Outcome]:
+    async def _many(self, messages: list[Message], on_overdue: OnOverdue, span: Span | None) -> list[Outcome]:
         try:
-            result = await self._in_time(messages, lingering)
+            result = await self._in_time(messages, on_overdue)
             read = outcomes_of(result, len(messages))
             # The handler has done the other messages, whatever it said of one.
             return [
@@ -131,17 +145,17 @@ class Invoker:
             return [self._outcome(error, message) for message in messages]
 
     def close(self) -> None:
-        """Let go of the threads; those that still run end with their handlers, or with the process."""
+        """Release the threads; those that still run end with their handlers, or with the process."""
         if self._threads is not None:
             self._threads.close()
 
     @property
     def calls_running(self) -> int:
-        """The calls in threads, or that wait for one, and in tasks, those that nobody waits for any more included."""
+        """The calls in threads, or that wait for one, and in tasks, including abandoned ones."""
         return len(self._tasks) + (0 if self._threads is None else self._threads.running)
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
-        """Say whether ``task`` is a call of the handler."""
+        """Return whether ``task`` is a call of the handler."""
         return task in self._tasks
 
     def _span(self, on: Tracing, messages: list[Message]) -> AbstractContextManager[Span]:
@@ -150,7 +164,7 @@ class Invoker:
         ids = [message.id for message in messages]
         return on.process(first.queue, followed, ids, first.attempt, first.wake_source, batch=self.batch)
 
-    def _tell(self, span: Span, messages: list[Message], outcomes: list[Outcome]) -> None:
+    def _note_outcome(self, span: Span, messages: list[Message], outcomes: list[Outcome]) -> None:
         if self._ends is not None:
             words = {self._ends(message, outcome) for message, outcome in zip(messages, outcomes, strict=True)}
             tracing.note(span, OUTCOME, words.pop() if len(words) == 1 else "mixed")
@@ -158,7 +172,7 @@ class Invoker:
     def _outcome(self, error: BaseException, message: Message) -> Outcome:
         if isinstance(error, Retry | Bury | Replay):
             return _read(error)
-        # Of these nobody wrote a line that a traceback could show.
+        # A traceback of these shows no line of the user's.
         bare = isinstance(error, HandlerTimeout | CommandFailed)
         trace = None if bare else _trace(error)
         failure = _class_of(error, self._failures)
@@ -174,22 +188,22 @@ class Invoker:
         )
         return failed
 
-    async def _in_time(self, argument: object, lingering: Lingering) -> object:
+    async def _in_time(self, argument: object, on_overdue: OnOverdue) -> object:
         if self._timeout is None:
-            return await self._call(argument, lingering)
+            return await self._call(argument, on_overdue)
         try:
             async with asyncio.timeout(self._timeout) as limit:
-                return await self._call(argument, lingering)
+                return await self._call(argument, on_overdue)
         except TimeoutError:
             if limit.expired():
                 raise HandlerTimeout(self._timeout) from None
             raise
 
-    def _on_loop(self, argument: object, lingering: Lingering) -> Awaitable[object]:
+    def _on_loop(self, argument: object, on_overdue: OnOverdue) -> Awaitable[object]:
         call: Any = self._handler(argument)
-        return call if self._timeout is None else self._in_task(call, self._timeout + ENDS_S, lingering)
+        return call if self._timeout is None else self._in_task(call, self._timeout + ENDS_S, on_overdue)
 
-    async def _in_task(self, awaited: Awaitable[object], most: float, lingering: Lingering) -> object:
+    async def _in_task(self, awaited: Awaitable[object], most: float, on_overdue: OnOverdue) -> object:
         """Await a call that has a time-out, ``most`` seconds long: it may swallow its cancellation and never end."""
         loop = asyncio.get_running_loop()
         call = loop.create_task(_result_of(awaited), name=f"handler[{self.name}]")
@@ -199,21 +213,21 @@ class Invoker:
         def ended(_: asyncio.Task[object]) -> None:
             self._tasks.discard(call)
             if not call.cancelled():
-                call.exception()  # heard, also where nobody waits any more
-            over.tell()
+                call.exception()  # retrieved, even if abandoned
+            over.release()
 
         call.add_done_callback(ended)
-        gives_up = loop.call_later(most, over.tell)
+        gives_up = loop.call_later(most, over.release)
         try:
             await over
         finally:
             gives_up.cancel()
         if call.done():
             return call.result()
-        lingering(call)
+        on_overdue(call)
         raise TimeoutError
 
-    async def _in_thread(self, argument: object, lingering: Lingering) -> object:
+    async def _in_thread(self, argument: object, on_overdue: OnOverdue) -> object:
         if self._threads is None:
             self._threads = HandlerThreads(self._most)
         context = contextvars.copy_context()
@@ -222,14 +236,14 @@ class Invoker:
             (result,) = await asyncio.wrap_future(running)
         except asyncio.CancelledError:
             if not running.done():
-                lingering(running)
+                on_overdue(running)
             raise
         # A plain callable may still hand back a coroutine (a lambda around one, say).
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
             raise TypeError(f"the handler {self.name} returned a generator: nothing of it has run")
         if not inspect.isawaitable(result):
             return result
-        return await (result if self._timeout is None else self._in_task(result, self._timeout + ENDS_S, lingering))
+        return await (result if self._timeout is None else self._in_task(result, self._timeout + ENDS_S, on_overdue))
 
 
 class _Over(asyncio.Future[None]):
@@ -240,12 +254,12 @@ class _Over(asyncio.Future[None]):
         self._call = call
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel the call; the outcome of one that has just ended stands."""
+        """Cancel the call; the outcome of one that has just ended counts."""
         self._call.cancel(msg)
         return True
 
-    def tell(self) -> None:
-        """Let go of who waits."""
+    def release(self) -> None:
+        """End the wait."""
         if not self.done():
             self.set_result(None)
 
@@ -255,7 +269,7 @@ async def _result_of(awaited: Awaitable[object]) -> object:
 
 
 def _record(span: Span | None, error: BaseException) -> None:
-    # To be asked for again, or for the way back, is no fault.
+    # A requested retry or replay is not a failure.
     if span is not None and tracing.on is not None and not isinstance(error, Retry | Replay):
         tracing.on.failed(span, error, record=True)
 
@@ -285,13 +299,13 @@ def _read(outcome: Done | Retry | Bury | Replay) -> Outcome:
     if isinstance(outcome, Retry):
         return WantsRetry(outcome.after)
     if isinstance(outcome, Replay):
-        return settle.Replay(outcome.after or 0.0, outcome.queue)
+        return ReplayTo(outcome.after or 0.0, outcome.queue)
     if isinstance(outcome, Bury):
-        # Raised while another exception was handled, it is that one which people want to see.
+        # Raised while another exception was handled: that one is the cause that people want to see.
         cause = outcome.__cause__ or (None if outcome.__suppress_context__ else outcome.__context__)
         if cause is not None:
-            return settle.Bury(outcome.reason, outcome.failure, type(cause).__name__, _trace(cause))
-        return settle.Bury(outcome.reason, outcome.failure)
+            return DeadLetter(outcome.reason, outcome.failure, type(cause).__name__, _trace(cause))
+        return DeadLetter(outcome.reason, outcome.failure)
     return Succeeded()
 
 
@@ -303,7 +317,7 @@ def _class_of(error: BaseException, failures: Classify) -> Failure:
     try:
         failure: object = failures(error)
     except Exception:
-        log.exception("the rule that tells classes of failure failed; the failure counts as unclear")
+        log.exception("the failures rule raised; the failure counts as unclear")
         return Failure.UNCLEAR
     return failure if isinstance(failure, Failure) else Failure.UNCLEAR
 
@@ -311,3 +325,72 @@ def _class_of(error: BaseException, failures: Classify) -> Failure:
 def _cancelled_from_outside() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+T = TypeVar("T")
+
+NAME: Final = "queuebell-handler"
+
+
+class HandlerThreads:
+    """Calls functions in threads, ``most`` at once; those beyond wait their turn.
+
+    The threads of `concurrent.futures` are joined when the interpreter ends, so that one handler that hangs would keep
+    its process for ever, whatever a listener's ``grace`` is. These are daemons: the listener waits for them within its
+    grace, and nothing waits after it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._pending = 0
+        self._threads = 0
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Call a function in a thread; its future may be cancelled until it runs."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                self._ended()
+                return
+            try:
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - the future carries it
+                self._ended()
+                future.set_exception(error)
+            else:
+                self._ended()
+                future.set_result(result)
+
+        with self._lock:
+            if self._threads < min(self._pending + 1, self._most):
+                # Started before its call is put and counted: where the system refuses a thread, nothing is left behind.
+                threading.Thread(target=self._work, name=f"{NAME}_{self._threads + 1}", daemon=True).start()
+                self._threads += 1
+            self._pending += 1
+        self._calls.put(run)
+        return future
+
+    @property
+    def running(self) -> int:
+        """The calls that wait or run."""
+        return self._pending
+
+    def close(self) -> None:
+        """End each thread after its current call; calls that wait are still made."""
+        with self._lock:
+            threads = self._threads
+        for _ in range(threads):
+            self._calls.put(None)
+
+    def _ended(self) -> None:
+        # Before the result is set: its receiver may submit the next call, which finds this thread free.
+        with self._lock:
+            self._pending -= 1
+
+    def _work(self) -> None:
+        while (run := self._calls.get()) is not None:
+            run()
+            del run  # or what it refers to would live until the next call

@@ -1,14 +1,15 @@
 """The ledger: a handler's effect happens once although its message came twice, and long work resumes where it stopped.
 
 One entity per key stands in a table with optimistic concurrency. An attempt inserts it or takes it over, writes its
-checkpoints to it, and marks it done before the message is deleted. Every write names the ETag of the one before it, so
-that an attempt which lost its key can write no more.
+checkpoints to it, and marks it done before the message is deleted. Every write names the ETag of the previous one, so
+an attempt that lost its key can write no more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import hashlib
 import logging
 import secrets
@@ -21,22 +22,48 @@ from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, Closed, ConfigurationError, Conflict, QueuebellError, named
 from bridge.contract.names import is_token
 from bridge.storage.tables.base import Entity, TableStore
-from listeners.core import record
-from listeners.core.record import AlreadyDone, Record, Standing, Wait
-from listeners.core.settle import Failed, Outcome, Succeeded
 from listeners.handler import Message
+from listeners.work.retry import Failed, Outcome, Succeeded
 from listeners.work.retry_until import NoLongerWanted, retry_until
 
 log = logging.getLogger("queuebell.ledger")
 
 PROGRESS_BYTES_MAX: Final = 32 * 1024
-LOOK_AGAIN_S: Final = 5.0
-"""Whoever waits for another's work looks so often."""
+CHECK_AGAIN_S: Final = 5.0
+"""Seconds between checks of a key that another attempt works on."""
 LET_GO_S: Final = 0.5
 """What a worker that stops gives the table to hear that it has let go of its keys."""
 PURGE_S: Final = 3600.0
 CHECK_S: Final = 5.0
 """What the first question to the table gets; a worker does not wait longer for it to begin."""
+
+
+class Standing(enum.Enum):
+    """How far the work on a key has come."""
+
+    BEGUN = "begun"
+    """An attempt works on it, or died doing so."""
+    OPEN = "open"
+    """An attempt failed: the next one may begin."""
+    DONE = "done"
+
+
+class Record(msgspec.Struct, frozen=True):
+    """An entry of the ledger.
+
+    ``holder`` names one attempt and none other, ``message`` (its queue, its id, the moment it was inserted) and
+    ``attempt`` what it was handed; ``lease_s`` is how old the entity must be before another message of this key may
+    take over; ``progress`` is the last checkpoint.
+    """
+
+    key: str
+    standing: Standing
+    holder: str
+    message: str
+    attempt: int
+    lease_s: float
+    progress: bytes | None = None
+
 
 _decode = msgspec.json.Decoder(Record).decode
 
@@ -89,7 +116,7 @@ class Ledger:
 
     def wanted(self, message: Message) -> Record:
         """Return the record of a new attempt. Raises what ``key`` raises, and `TypeError` if it gives no text."""
-        # An id is unique in its queue only, and a store may begin anew with them when a queue is made again.
+        # An id is unique in its queue only, and a store may reuse ids when a queue is created again.
         own = f"{message.queue} {message.id} {message.inserted_at.isoformat()}"
         key: object = own if self._key is None else self._key(message)
         if not isinstance(key, str) or not 0 < len(key) <= 1024:
@@ -112,8 +139,8 @@ class Ledger:
     async def check(self) -> None:
         """Ask the table one question, for `CHECK_S` seconds at most.
 
-        Raises `ConfigurationError` where it can never be used: it is to be asked before a message is received, for each
-        that meets such a ledger has lost an attempt. A table that is away, or not made yet, is no fault: `Once` waits.
+        Raises `ConfigurationError` where it can never be used: before a message is received, because each would lose an
+        attempt. A table that is away or not created yet is not an error: `Once` waits.
         """
         try:
             async with asyncio.timeout(CHECK_S):
@@ -135,7 +162,7 @@ class Entry:
 
     def __init__(self, ledger: Ledger, row: str, partition: str, standing: Record, draw: Draw) -> None:
         self.etag: str | None = None
-        """That of the last write heard of; None while the answer to the first is not here."""
+        """The ETag of the last acknowledged write; None before the first."""
         self.lost = False
         """Another attempt has taken over: nothing of this one counts any more."""
         self._table = ledger.table
@@ -185,7 +212,7 @@ class Entry:
             )
 
     async def let_go(self) -> None:
-        """Open the entry for whoever comes next, and write to it no more: its handler was cancelled."""
+        """Open the entry for the next attempt, and write no more: its handler was cancelled."""
         await self.write(Standing.OPEN)
         self.lost = True
 
@@ -221,17 +248,19 @@ class Once:
         """Return an outcome per message, calling the handler with those whose keys could be begun.
 
         Waits while others work on all the keys. Where some could be begun, the outcome of those that could not is None:
-        the caller concludes the rest and asks again with them, for who holds some keys must not wait for others.
-        Raises `NoLongerWanted` once ``wanted`` says no, and `asyncio.CancelledError`.
+        the caller settles the rest and calls again with them, so that an attempt which holds keys never waits for
+        others. Raises `NoLongerWanted` once ``wanted`` is False, and `asyncio.CancelledError`.
         """
-        told = False
+        logged = False
         while True:
-            outcomes, pause = await self._round(messages, call, wanted, known=told)
+            outcomes, pause = await self._round(messages, call, wanted, known=logged)
             if any(outcome is not None for outcome in outcomes):
                 return outcomes
-            if not told:
-                log.info("%d messages of %s wait: somebody works on their keys", len(messages), messages[0].queue)
-                told = True
+            if not logged:
+                log.info(
+                    "%d messages of %s wait: another attempt works on their keys", len(messages), messages[0].queue
+                )
+                logged = True
             await asyncio.sleep(pause * (1 + 0.1 * self._draw()))
             if not wanted():
                 raise NoLongerWanted
@@ -239,11 +268,11 @@ class Once:
     async def _round(
         self, messages: list[Message], call: Call, wanted: Callable[[], bool], *, known: bool
     ) -> tuple[list[Outcome | None], float]:
-        """Handle what can be begun now; return the outcomes, None for what waits, and when to look again.
+        """Handle what can be begun now; return the outcomes, None for what waits, and the pause before the next check.
 
         ``known`` says that all keys are known to have an entry.
         """
-        pause = LOOK_AGAIN_S
+        pause = CHECK_AGAIN_S
         outcomes: list[Outcome | None] = [None] * len(messages)
         entries: dict[int, Entry] = {}
         twins: dict[int, int] = {}
@@ -290,7 +319,7 @@ class Once:
         *,
         known: bool,
     ) -> Entry | Outcome | Wait:
-        """Begin a key; its entry stands in ``begun`` from before its first write, for that may go unheard."""
+        """Begin a key; its entry is in ``begun`` before its first write, whose answer may be lost."""
         first = mine.attempt == 1 and not known  # mostly there is no entry yet: one call instead of two
         while True:
             found: Entity | None = None
@@ -305,7 +334,7 @@ class Once:
             standing = None if found is None else _read(found)
             if found is not None and standing is None:
                 return Failed(f"entry {partition}/{row} of the ledger cannot be read; is this worker too old?")
-            decided = record.begin(standing, 0.0 if found is None else found.age_s, mine)
+            decided = decide(standing, 0.0 if found is None else found.age_s, mine)
             if isinstance(decided, AlreadyDone):
                 log.info("message %s came again: %r is done", mine.message, mine.key)
                 return Succeeded()
@@ -324,7 +353,7 @@ class Once:
     async def _write_first(
         self, partition: str, row: str, mine: Record, found: Entity | None, wanted: Callable[[], bool]
     ) -> str | None:
-        """Insert or take over and return the ETag; None where somebody else was quicker."""
+        """Insert or take over and return the ETag; None where another attempt was quicker."""
         table, data = self._ledger.table, msgspec.json.encode(mine)
         try:
             return await retry_until(
@@ -338,7 +367,7 @@ class Once:
                 draw=self._draw,
             )
         except Conflict:
-            return None  # also where it was our own write whose answer was lost: the next look finds our holder
+            return None  # also where it was our own write whose answer was lost: the next check finds our holder
 
     async def _call(self, given: list[Message], entries: list[Entry], call: Call) -> Sequence[Outcome]:
         handler = asyncio.current_task()
@@ -371,7 +400,7 @@ class Once:
     async def _end_all(self, entries: list[Entry], results: Sequence[Outcome]) -> list[Outcome]:
         """Write what became of the handler, and return what counts; the handler has had its say, whatever comes now.
 
-        Whoever is cancelled meanwhile has `LET_GO_S` for it, and the cancellation comes with the next wait.
+        If it is cancelled meanwhile it has `LET_GO_S` left, and the cancellation comes with the next wait.
         """
         ended: list[Outcome] = []
         try:
@@ -383,7 +412,7 @@ class Once:
                     for entry, outcome in list(zip(entries, results, strict=True))[len(ended) :]:
                         ended.append(await self._end(entry, outcome))
             # A success that the ledger does not know of must come again, as after a crash.
-            lost = Failed("the ledger did not hear of its success before the worker stopped")
+            lost = Failed("the worker stopped before the ledger recorded its success")
             ended += [lost if isinstance(outcome, Succeeded) else outcome for outcome in results[len(ended) :]]
             if (task := asyncio.current_task()) is not None:
                 task.cancel()
@@ -405,9 +434,9 @@ class Once:
 
 
 async def _let_go(entries: list[Entry]) -> None:
-    """Open entries whose handler did not end: their messages are given back uncounted, so no attempt is higher.
+    """Open entries whose handler did not end: their messages are released uncounted, so no attempt is higher.
 
-    For a moment only, for the worker stops; what the table does not hear in time is left to the entry's own lease.
+    For a moment only, for the worker stops; what does not reach the table in time is left to the entry's own lease.
     """
     try:
         async with asyncio.timeout(LET_GO_S):
@@ -416,7 +445,7 @@ async def _let_go(entries: list[Entry]) -> None:
                     await entry.let_go()
     except (QueuebellError, TimeoutError) as error:
         log.warning(
-            "the ledger has not heard that %d keys are let go of; whoever comes next waits for their leases: %s",
+            "the ledger did not confirm the release of %d keys; the next attempts wait for their leases: %s",
             len(entries),
             str(error) or "no answer in time",
         )
@@ -434,11 +463,11 @@ async def purge_all(ledger: Ledger, queues: list[str], draw: Draw) -> None:
             except QueuebellError as error:
                 log.info("%s: old entries of the ledger could not be forgotten now: %s", queue, error)
             except Exception:
-                log.exception("%s: forgetting old entries of the ledger broke", queue)
+                log.exception("%s: unexpected error while removing old entries of the ledger", queue)
 
 
 def check_progress(progress: object) -> None:
-    """Refuse a checkpoint that is no bytes or too long; raises `BadInput`."""
+    """Raise `BadInput` for a checkpoint that is not bytes or is too long."""
     if not isinstance(progress, bytes) or len(progress) > PROGRESS_BYTES_MAX:
         raise BadInput("too_large", f"a checkpoint is text or bytes, at most {PROGRESS_BYTES_MAX} bytes")
 
@@ -452,3 +481,40 @@ def _read(entity: Entity) -> Record | None:
         return _decode(entity.data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """Write this record, in place of the one that was read if there was one, and begin."""
+
+    record: Record
+
+
+class AlreadyDone(msgspec.Struct, frozen=True):
+    """The effect happened: delete the message unhandled."""
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Another attempt works on this key; check again in so many seconds at the latest."""
+
+    seconds: float
+
+
+def decide(found: Record | None, age_s: float, wanted: Record) -> Begin | AlreadyDone | Wait:
+    """Decide what an attempt may do that found this record, written ``age_s`` ago.
+
+    An attempt takes over, with the progress made, from one that failed; from one whose message is the same and was
+    delivered again, because the store has ended the earlier lease; and from one that has not renewed its entry within
+    its lease. Two live attempts cannot both go on writing: each write names the ETag of the one before it.
+
+    Where a store has lost count of its hand-outs (it crashed after a receive that was not on its disk), the attempt is
+    no higher, and it waits for the lease. Another receipt would tell it from the earlier hand-out, but not which of the
+    two is the newer, nor that the earlier worker died with the store: as a rule it lives, and is at work.
+    """
+    if found is None:
+        return Begin(wanted)
+    if found.standing is Standing.DONE:
+        return AlreadyDone()
+    again = found.message == wanted.message and wanted.attempt > found.attempt
+    if found.holder == wanted.holder or found.standing is Standing.OPEN or again or age_s > found.lease_s:
+        return Begin(msgspec.structs.replace(wanted, progress=found.progress))
+    return Wait(max(0.0, found.lease_s - age_s))

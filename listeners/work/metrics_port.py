@@ -22,7 +22,7 @@ PATH: Final = "/metrics"
 class MetricsPort:
     """Answers ``GET /metrics`` with what ``collector`` gives, while it is entered.
 
-    ``address`` is HOST:PORT, port 0 a free one. It serves on the loop, beside the handlers: whoever can reach it can
+    ``address`` is HOST:PORT, port 0 a free one. It serves on the loop, next to the handlers. Clients that reach it can
     read names of queues, handlers and exceptions, and change nothing. So it takes a loopback address only, or any with
     ``insecure_public``. Raises `ConfigurationError`, also where the port is taken.
     """

@@ -1,4 +1,4 @@
-"""How bodies are decoded to the type that a listener was given as ``payload``."""
+"""Decode bodies to the type that a listener was given as ``payload``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bridge.contract.errors import named, said
 Decode = Callable[[bytes], object]
 
 _FITS: Final = "a msgspec.Struct, a dataclass, a TypedDict, an attrs class, a Pydantic model, or made of these"
-_TOLD_MAX: Final = 3
-"""The most faults of one body that are told."""
+_LISTED_MAX: Final = 3
+"""The most faults of one body that an error lists."""
 
 
 def decoder(payload: Any) -> Decode:
     """Return what decodes JSON to ``payload``; it raises `msgspec.DecodeError` for what is not of the type.
 
-    Raises `TypeError` for a type that no body could be decoded to, rather than have every message buried. Pydantic is
+    Raises `TypeError` for a type that no body could be decoded to, instead of dead-lettering every message. Pydantic is
     imported only where a type is of its kind.
     """
     if _is_pydantic(payload):
@@ -29,7 +29,7 @@ def decoder(payload: Any) -> Decode:
     try:
         decode: Decode = msgspec.json.Decoder(payload).decode
         parts = list(_parts(msgspec.inspect.type_info(payload), set()))
-    except Exception as error:  # noqa: BLE001 - whatever it is about this type, it is told
+    except Exception as error:  # noqa: BLE001 - any fault of the type is reported
         raise TypeError(f"payload: {_name(payload)} cannot be decoded to: {said(error)}") from None
     if any(map(_is_pydantic, parts)):
         return _pydantic(payload)
@@ -74,7 +74,7 @@ def _pydantic(payload: Any) -> Decode:
     pydantic: Any = importlib.import_module("pydantic")
     try:
         validate: Decode = pydantic.TypeAdapter(payload).validate_json
-    except Exception as error:  # noqa: BLE001 - likewise
+    except Exception as error:  # noqa: BLE001 - too
         why = named(error).splitlines()[0]
         raise TypeError(f"payload: Pydantic cannot decode to {_name(payload)}: {why}") from None
     invalid: type[Exception] = pydantic.ValidationError
@@ -83,17 +83,17 @@ def _pydantic(payload: Any) -> Decode:
         try:
             return validate(body)
         except invalid as error:
-            raise msgspec.ValidationError(_told(error)) from None
+            raise msgspec.ValidationError(_summary(error)) from None
 
     return decode
 
 
-def _told(error: Any) -> str:
+def _summary(error: Any) -> str:
     """Return the faults in one line, without what the body held."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     lines = [f"{'.'.join(map(str, fault['loc'])) or '$'}: {fault['msg']}" for fault in faults]
-    more = len(lines) - _TOLD_MAX
-    return "; ".join(lines[:_TOLD_MAX]) + (f"; and {more} more" if more > 0 else "")
+    more = len(lines) - _LISTED_MAX
+    return "; ".join(lines[:_LISTED_MAX]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _name(payload: Any) -> str:

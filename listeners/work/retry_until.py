@@ -1,4 +1,4 @@
-"""Calling a store that may be away until it answers, for as long as somebody still wants the answer."""
+"""Call a store that may be away until it answers, as long as the answer is still needed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from bridge.contract.backoff import Draw
+from bridge.contract.backoff import Draw, FullJitter
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import ConfigurationError, QueuebellError, StoreError
-from listeners.core.patience import Patience
 
 T = TypeVar("T")
 
@@ -20,7 +19,7 @@ _OF_NO_MESSAGE: Final = (StoreError, ConfigurationError)
 
 
 class NoLongerWanted(Exception):
-    """The message was lost, or given back, while a store did not answer."""
+    """The message was lost or released while a store did not answer."""
 
 
 async def retry_until(
@@ -33,10 +32,10 @@ async def retry_until(
 ) -> T:
     """Return what ``call`` gives, repeating what fails in passing: with jitter, and longer time-outs after time-outs.
 
-    A refusal that says nothing of the message (a right that was taken away, a container that is not there, an address
-    that cannot be used) is repeated too: somebody will mend it, and to give up would cost the message an attempt.
-    ``allow_s`` is what the first try may take. Raises what else the call raises, and `NoLongerWanted` once ``wanted``
-    says no.
+    A failure that is not about the message (a revoked right, a missing container, an unusable address) is retried too:
+    an operator can fix it, and giving up would cost the message an attempt.
+    ``allow_s`` limits the first try. Raises any other error of the call, and `NoLongerWanted` once ``wanted`` is
+    False.
     """
     patience = Patience(allow_s)
     while wanted():
@@ -50,3 +49,27 @@ async def retry_until(
             pause = patience.miss(draw, timed_out=isinstance(error, TimeoutError))
         await asyncio.sleep(pause)
     raise NoLongerWanted
+
+
+PAUSE_FIRST_S: Final = 0.2
+PAUSE_CAP_S: Final = 30.0
+LONGER_MAX: Final = 4.0
+
+
+class Patience:
+    """The time-outs and pauses of one call that is repeated until it succeeds.
+
+    ``seconds`` is what the next try may take: ``first``, doubled after each try that timed out, four-fold at most.
+    """
+
+    __slots__ = ("_backoff", "_first", "seconds")
+
+    def __init__(self, first: float) -> None:
+        self.seconds = self._first = first
+        self._backoff = FullJitter(PAUSE_FIRST_S, PAUSE_CAP_S)
+
+    def miss(self, draw: Draw, *, timed_out: bool) -> float:
+        """Count a try that failed and return the seconds to wait before the next."""
+        if timed_out:
+            self.seconds = min(self.seconds * 2, self._first * LONGER_MAX)
+        return self._backoff.miss(draw)

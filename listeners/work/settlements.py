@@ -1,4 +1,4 @@
-"""The settlements of one queue: a few calls in flight, each with what has gathered, and never two for one message."""
+"""The settlements of one queue: a few batched calls in flight, and never two for one message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bridge.observe import tracing
 from bridge.observe.swallowed import swallowing, unless_cancelled
 from bridge.queues.base import MAYBE_DONE, Claim, Extend, QueueStore, Release, Settled, Settlement, Settling
 from bridge.queues.side_by_side import CALL_S
-from listeners.work.held import Act, Held
+from listeners.work.lease import Act, Held
 
 log = logging.getLogger("queuebell.listener")
 
@@ -51,13 +51,13 @@ class Line:
         self.backoff = RandomExponential(0.05, 5.0, 0.05)
 
     def wants_lane(self, most: int) -> bool:
-        """Say whether what waits should have a lane more, where a call takes ``most``."""
+        """Return whether what waits should have a lane more, where a call takes ``most``."""
         lanes = self.fresh if self.renews else len(self.tasks)
         return bool(self.waiting) and len(self.tasks) < LANES and (not lanes or len(self.waiting) >= most * lanes)
 
 
 class Settlements:
-    """Gathers what handlers decide and brings it to the store, again and again within each lease.
+    """Batches what handlers decide and settles it in the store, with retries within each lease.
 
     ``settled(item, code)`` is called once for each item: code None where it was carried out, else the store's code, or
     ``lease_ended`` where no answer came in time. It is called on the loop, never from within `add`.
@@ -76,7 +76,7 @@ class Settlements:
         """R: every store call ends by our own timer (L3)."""
         self._queue = queue
         self._store = store
-        self._heard = settled
+        self._on_settled = settled
         self._most = store.capabilities.call_max
         self._clock = clock
         self._draw = draw
@@ -139,7 +139,9 @@ class Settlements:
                 except asyncio.CancelledError:
                     raise
                 except Exception:
-                    log.exception("%s: settling broke; the messages come back when their leases end", self._queue)
+                    log.exception(
+                        "%s: unexpected error while settling; the messages come back when their leases end", self._queue
+                    )
                     self._give_up(items, "internal")
                     failed = []
                 finally:
@@ -151,8 +153,8 @@ class Settlements:
                 else:
                     line.backoff.hit()
         finally:
-            # In the same tick as the last look at what waits: an `add` after this makes a new task. What waits for a
-            # message in flight is seen by the lane that has it, which looks again in both lines after its answer.
+            # In the same tick as the last check of what waits: an `add` after this makes a new task. What waits for a
+            # message in flight is taken by that message's lane, which checks both lines after its answer.
             if me is not None:
                 line.tasks.discard(me)
 
@@ -164,7 +166,7 @@ class Settlements:
         settlement = Settlement(
             delete=[Claim(i.held.stored.id, i.held.receipt) for i in by[Act.DELETE]],
             release=[
-                # What the store cannot put off for so long comes earlier: a failed release would come earlier still.
+                # A delay above the store's maximum becomes shorter: a failed release would come back earlier still.
                 Release(
                     i.held.stored.id,
                     i.held.receipt,
@@ -188,7 +190,7 @@ class Settlements:
             log.info("%s: settling failed, trying again: %s", self._queue, error)
             return items
         except QueuebellError as error:
-            log.error("%s: the store refuses to settle: %s", self._queue, error)
+            log.error("%s: the store rejects settlements: %s", self._queue, error)
             self._give_up(items, error.code)
             return []
         failed: list[tuple[Item, Settled]] = []
@@ -197,7 +199,7 @@ class Settlements:
                 if result.open:
                     failed.append((item, result))
                 else:
-                    self._tell(item, result, began)
+                    self._conclude(item, result, began)
         if failed:
             what = "%s: settling %d of %d messages failed, trying them again: %s"
             log.info(what, self._queue, len(failed), len(items), failed[0][1].code)
@@ -221,15 +223,15 @@ class Settlements:
 
     def _settled(self, item: Item, code: str | None) -> None:
         with swallowing("what follows a settlement"):
-            self._heard(item, code)
+            self._on_settled(item, code)
 
     def _doubt(self, items: Iterable[Item]) -> None:
-        """Remember what may have been done. A renewal's new receipt is lost with its answer: nothing mends that."""
+        """Remember what may have been done. A renewal's new receipt is lost with its answer for good."""
         for item in items:
             if item.act is not Act.EXTEND:
                 item.held.doubted = item.act
 
-    def _tell(self, item: Item, result: Settled, began: float) -> None:
+    def _conclude(self, item: Item, result: Settled, began: float) -> None:
         held = item.held
         if result.ok:
             if item.act is Act.EXTEND:
@@ -237,14 +239,14 @@ class Settlements:
                 held.lease_ends = max(held.lease_ends, began + item.seconds)
             self._settled(item, None)
         elif item.act is held.doubted and (item.act is Act.RELEASE or result.code == GONE):
-            # The first try was carried out after all, or the lease ended: nobody can tell. But what is still there
-            # under another receipt was not deleted, and somebody else has it or will.
+            # The first try was carried out after all, or the lease ended: it is unknown. But a message that exists
+            # under another receipt was not deleted, and is another worker's.
             self._settled(item, None)
         else:
             self._give_up([item], result.code or "internal")
 
     def _keep(self, line: Line, items: list[Item]) -> None:
-        """Put back what a failed call could not do, unless its lease has ended or something newer was asked for."""
+        """Queue again what a failed call could not do, unless its lease has ended or something newer was asked for."""
         now = self._clock()
         again: dict[int, Item] = {}
         for item in items:
@@ -258,7 +260,7 @@ class Settlements:
         line.waiting = {**again, **line.waiting}
 
     def _give_up(self, items: list[Item], code: str) -> None:
-        """Tell that items were refused; for a message of which something newer is asked that will answer."""
+        """Report rejected items; if a newer settlement of a message waits, that one reports instead."""
         for item in items:
             if item.held.number not in self._settling.waiting:
                 self._settled(item, code)

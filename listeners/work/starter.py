@@ -1,13 +1,13 @@
-"""A worker's word to the scaler that started this process: ready, busy, idle; and its end when that scaler is gone.
+"""What a worker reports to the scaler that started it (ready, busy, idle), and how it ends when that scaler is gone.
 
-The scaler may be killed by anything, so that only the end of the socket tells: a thread waits for it and ends the
+The end of the socket is the only sign of a killed scaler: a thread waits for it and ends the
 process group that the scaler made, as the scaler would: by SIGTERM, and by SIGKILL after the grace. All listeners of
 the process share the socket: it is ready once all of them are, and busy while any is.
 
-``QUEUEBELL_STARTER`` names the worker's end as ``FD:INODE:GRACE``. The second number tells whether the descriptor is
+``QUEUEBELL_STARTER`` names the worker's end as ``FD:INODE:GRACE``. The second number shows whether the descriptor is
 still that socket: a program between the two may have closed it and opened something else in its place. The third is the
 grace in seconds.
-``QUEUEBELL_STARTED_FOR`` is the queue: a worker that listens to none but others says so.
+``QUEUEBELL_STARTED_FOR`` is the queue: a worker that does not listen to it logs a warning.
 
 A unit of systemd sets it to ``systemd``. Then the same words go to systemd, which the scaler asks: ready as ``READY=1``
 of sd_notify(3), the others as the unit's status with the number of times that the worker was busy. Such a worker is
@@ -39,19 +39,19 @@ BUSY: Final = b"busy"
 """It holds messages."""
 IDLE: Final = b"idle"
 STARTER_GONE: Final = getattr(signal, "SIGHUP", signal.SIGTERM)
-"""What the kernel sends a worker when its scaler is gone. It ends one that nobody else tells of it."""
+"""What the kernel sends a worker when its scaler is gone. It ends one that has no listener yet."""
 SYSTEMD: Final = "systemd"
 NOTIFY: Final = "NOTIFY_SOCKET"
 NOTIFY_S: Final = 1.0
-"""How long systemd is waited for at most: a word that it does not hear is said by nobody else."""
+"""How long to wait for systemd at most; there is no other way to report to it."""
 STOP_PART: Final = 0.8
 """How much of the scaler's grace a worker waits for its handlers; in the rest it ends them and gives messages back."""
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 """How often one that is busy sees whether it still is: a scaler wants to know of seconds, not of every message."""
 
 
 def ticket(fd: int, grace: float) -> str:
-    """Return what the variable says of an open socket, and of the seconds between SIGTERM and SIGKILL."""
+    """Return the variable's value for an open socket and the seconds between SIGTERM and SIGKILL."""
     return f"{fd}:{os.fstat(fd).st_ino}:{grace:g}"
 
 
@@ -68,31 +68,31 @@ def inherited(environment: Mapping[str, str]) -> tuple[int, float] | None:
 
 
 def notified(environment: Mapping[str, str]) -> str | None:
-    """Return the address of systemd's socket where the unit says that its state is to go there; None otherwise."""
+    """Return the address of systemd's socket where the unit asks for reports; None otherwise."""
     address = environment.get(NOTIFY, "")
     if environment.get(VARIABLE) != SYSTEMD or address[:1] not in ("/", "@"):
         return None
     return f"\0{address[1:]}" if address.startswith("@") else address
 
 
-class Link:
+class ScalerLink:
     """The process's end of the socket; nothing is said without one. One for all listeners of a process."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self._pid = 0
         self._lock = threading.Lock()
-        self._members: list[Starter] = []
-        self._said: list[bytes] = []
-        """What stands at the scaler: `READY`, and the newest of the other two."""
+        self._members: list[WorkerStatus] = []
+        self._reported: list[bytes] = []
+        """What was reported: `READY`, and the newest of the other two."""
         self.grace = math.inf
         """Seconds from the scaler's SIGTERM to its SIGKILL."""
         self._spells = 0
         """How often it has been busy."""
         self._systemd = False
 
-    def join(self, member: Starter) -> bool:
-        """Take one of the process's listeners; False where nobody hears of it."""
+    def join(self, member: WorkerStatus) -> bool:
+        """Add one of the process's listeners; return False where there is no scaler."""
         with self._lock:
             if self._socket is None and not self._open():
                 return False
@@ -109,7 +109,7 @@ class Link:
                 link.settimeout(NOTIFY_S)
                 link.connect(address)
             except OSError as error:
-                log.warning("systemd cannot be told how this worker stands: %s", error)
+                log.warning("this worker cannot report to systemd: %s", error)
                 link.close()
                 return False
             self._socket, self._pid, self._systemd = link, os.getpid(), True
@@ -119,50 +119,54 @@ class Link:
             self._socket, self._pid = socket.socket(fileno=fd), os.getpid()
             ends = [self._socket, self.grace]
             threading.Thread(target=_watch, args=ends, name="queuebell-starter", daemon=True).start()
-            _mind_no_end()
+            _ignore_end_signal()
         return self._socket is not None
 
-    def leave(self, member: Starter) -> None:
-        """Let one of them go."""
+    def leave(self, member: WorkerStatus) -> None:
+        """Remove a listener."""
         with self._lock:
             if member in self._members:
                 self._members.remove(member)
 
-    def tell(self) -> None:
-        """Say what has changed."""
+    def report(self) -> None:
+        """Report what has changed."""
         with self._lock:
             if not self._members or not all(each.works for each in self._members):
                 return
-            if not self._said:
-                self._mind_the_queue(os.environ.get(STARTED_FOR))
-                self._say(READY)
+            if not self._reported:
+                self._check_queue(os.environ.get(STARTED_FOR))
+                self._report(READY)
             state = BUSY if any(each.busy for each in self._members) else IDLE
-            if self._said[-1] != state:
-                self._say(state)
+            if self._reported[-1] != state:
+                self._report(state)
 
-    def _mind_the_queue(self, wanted: str | None) -> None:
+    def _check_queue(self, wanted: str | None) -> None:
         taken = {queue for each in self._members for queue in each.queues()}
         if wanted and taken and wanted not in taken:
-            # To its scaler it looks like a worker that finds nothing to do, and the work waits.
+            # To its scaler it looks like an idle worker, and the work waits.
             listened = ", ".join(sorted(taken)[:10])
-            log.warning("this worker was started for %s and listens to %s: nobody takes from there", wanted, listened)
+            log.warning(
+                "this worker was started for %s but listens to %s: it receives nothing from the first queue",
+                wanted,
+                listened,
+            )
 
-    def _say(self, word: bytes) -> None:
-        self._said = [READY, word]
+    def _report(self, word: bytes) -> None:
+        self._reported = [READY, word]
         self._spells += word == BUSY
         self.send(word)
 
     def send(self, word: bytes) -> None:
-        """Put a word on its way."""
+        """Send a word."""
         assert self._socket is not None
         text = word + b"\n"
         if self._systemd:
             text = b"READY=1\n" if word == READY else b"STATUS=%b %d\n" % (word, self._spells)
         try:
-            # Never waits for a scaler: one that does not read for so long has others to mind than us.
+            # Never waits for a scaler that does not read.
             self._socket.send(text, 0 if self._systemd else socket.MSG_DONTWAIT)
         except OSError as error:
-            log.debug("the scaler was not told: %s", error)
+            log.debug("the scaler did not get a report: %s", error)
 
 
 def _watch(link: socket.socket, grace: float) -> None:
@@ -180,36 +184,36 @@ def _watch(link: socket.socket, grace: float) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _mind_no_end() -> None:
-    """Have the kernel's signal do nothing: whoever hears the end of the socket stops in order."""
+def _ignore_end_signal() -> None:
+    """Ignore the kernel's signal: the thread that reads the socket stops the process in order."""
     in_main = threading.current_thread() is threading.main_thread()
     if in_main and signal.getsignal(STARTER_GONE) is signal.SIG_DFL:
         # Not ignored, which the commands that this worker runs would inherit.
         signal.signal(STARTER_GONE, lambda number, frame: None)
 
 
-_link: Final = Link()
+_link: Final = ScalerLink()
 
 
-class Starter:
+class WorkerStatus:
     """One listener's part of it; does nothing where no scaler started the process.
 
     ``holds`` counts its messages, ``queues`` names those that it listens to.
     """
 
     def __init__(
-        self, holds: Callable[[], int], link: Link = _link, queues: Callable[[], Collection[str]] = tuple
+        self, holds: Callable[[], int], link: ScalerLink = _link, queues: Callable[[], Collection[str]] = tuple
     ) -> None:
         self.works = self.busy = False
         self.queues = queues
         self._holds = holds
         self._timer: asyncio.TimerHandle | None = None
         self._link = link
-        self._heard = link.join(self)
+        self._linked = link.join(self)
 
     def within(self, grace: float) -> float:
         """Return for how long a stop may wait for handlers: a worker that is killed ends no command that it runs."""
-        most = STOP_PART * self._link.grace if self._heard else math.inf
+        most = STOP_PART * self._link.grace if self._linked else math.inf
         if most < grace:
             log.warning(
                 "a grace of %g s is cut to %g s: its scaler kills this worker %g s after SIGTERM",
@@ -222,22 +226,22 @@ class Starter:
     def ready(self) -> None:
         """Note that the listener has a session, or polls for want of a bridge."""
         self.works = True
-        self._link.tell()
+        self._link.report()
 
     def took(self) -> None:
         """Note that it has taken messages."""
-        if self._heard and not self.busy:
+        if self._linked and not self.busy:
             self.busy = True
-            self._link.tell()
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+            self._link.report()
+            self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self.busy = self._holds() > 0
-        self._link.tell()
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look) if self.busy else None
+        self._link.report()
+        self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check) if self.busy else None
 
     def close(self) -> None:
-        """Have nothing more to say."""
+        """Leave, and report nothing more."""
         if self._timer is not None:
             self._timer.cancel()
         self._link.leave(self)

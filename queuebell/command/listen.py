@@ -24,10 +24,10 @@ from bridge.brokers.address import with_prefix
 from bridge.contract.address import is_http
 from bridge.contract.errors import ConfigurationError, HandlersStuck
 from bridge.contract.partitioning import expand
-from listeners.core.retry_policy import RetryPolicy
 from listeners.handler import kind_of
 from listeners.session.opening import PULL_ONLY, PullOnly, check_store
-from listeners.work.importing import importing
+from listeners.work.lifecycle import importing
+from listeners.work.retry import RetryPolicy
 from queuebell.command.leaving import CountedThreads, leave
 from queuebell.command.listen_settings import ListenSettings, load, pool_of, retry_of
 

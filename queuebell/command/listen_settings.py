@@ -16,9 +16,9 @@ from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.partitioning import Partitions
 from bridge.contract.settings import LISTENER_TABLE, doubtful, parse_toml, resolve
-from listeners.core.pool import Share
-from listeners.core.retry_policy import ATTEMPTS_MAX, FACTOR_MAX, PAUSE_S_MAX, PAUSE_S_MIN, RetryPolicy
 from listeners.pool import Pool
+from listeners.wake.pool import Share
+from listeners.work.retry import ATTEMPTS_MAX, FACTOR_MAX, PAUSE_S_MAX, PAUSE_S_MIN, RetryPolicy
 
 log = logging.getLogger("queuebell.listener")
 

@@ -27,12 +27,12 @@ from bridge.contract.address import is_http
 from bridge.contract.errors import BadInput, ConfigurationError, QueuebellError
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.settings import SCALE_TABLE, parse_toml, resolve
-from listeners.core.processes import Limits
 from listeners.scaling.actuators.base import Actuator
 from listeners.scaling.actuators.output import OUTPUT
+from listeners.scaling.processes import Limits
 from listeners.scaling.scaler import Scaler
 from listeners.session.opening import PULL_ONLY
-from listeners.work.stop_signals import StopSignals
+from listeners.work.lifecycle import StopSignals
 
 log = logging.getLogger("queuebell.scaler")
 

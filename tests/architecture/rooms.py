@@ -23,13 +23,12 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         " listeners.listener listeners.scaling queuebell.command",
         "queuebell": "bridge listeners",
         "queuebell.frameworks": "bridge.brokers bridge.contract bridge.observe bridge.producer bridge.queues"
-        " listeners.core listeners.handler listeners.listener listeners.session"
-        " queuebell.command",
+        " listeners.handler listeners.listener listeners.session listeners.work queuebell.command",
     },
     {
         "queuebell.pytest_plugin": "queuebell.testing",
         "queuebell.command": "bridge bridge.access bridge.brokers bridge.contract bridge.core bridge.http bridge.keda"
-        " bridge.observe bridge.producer bridge.queues bridge.service bridge.storage listeners.core"
+        " bridge.observe bridge.producer bridge.queues bridge.service bridge.storage listeners.wake"
         " listeners.handler listeners.listener listeners.pool listeners.running listeners.scaling"
         " listeners.session listeners.work queuebell.assembly queuebell.settings",
     },
@@ -42,7 +41,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
     {
         "queuebell.settings": "bridge.access bridge.brokers bridge.contract bridge.core bridge.http bridge.keda"
         " bridge.queues",
-        "listeners": "bridge.contract listeners.core listeners.figures listeners.handler listeners.listener"
+        "listeners": "bridge.contract listeners.wake listeners.figures listeners.handler listeners.listener"
         " listeners.pool listeners.running listeners.scaling listeners.session listeners.work",
     },
     {
@@ -51,15 +50,15 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         " bridge.queues bridge.service",
         "bridge.triggers": "bridge.access bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues"
         " bridge.service",
-        "listeners.scaling": "bridge.brokers bridge.contract bridge.observe bridge.queues listeners.core"
+        "listeners.scaling": "bridge.brokers bridge.contract bridge.observe bridge.queues listeners.wake"
         " listeners.figures listeners.session listeners.work",
         "listeners.running": "bridge.contract bridge.observe listeners.listener listeners.work",
-        "listeners.testing": "bridge.contract bridge.queues listeners.core listeners.handler listeners.work",
+        "listeners.testing": "bridge.contract bridge.queues listeners.handler listeners.work",
         "bridge.keda": "bridge.access bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
     },
     {
         "bridge.service": "bridge.access bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues",
-        "listeners.listener": "bridge.brokers bridge.contract bridge.queues bridge.storage listeners.core"
+        "listeners.listener": "bridge.brokers bridge.contract bridge.queues bridge.storage listeners.wake"
         " listeners.figures listeners.handler listeners.pool listeners.session listeners.work",
     },
     {
@@ -68,21 +67,21 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
     {
         "bridge.core": "bridge.contract bridge.observe",
         "listeners.session": "bridge.brokers bridge.contract bridge.observe bridge.producer bridge.queues"
-        " listeners.core listeners.work",
+        " listeners.wake listeners.work",
     },
     {
         "bridge.producer": "bridge.brokers bridge.contract bridge.observe bridge.queues bridge.storage",
-        "listeners.work": "bridge.contract bridge.observe bridge.queues bridge.storage listeners.core"
+        "listeners.work": "bridge.contract bridge.observe bridge.queues bridge.storage listeners.wake"
         " listeners.figures listeners.handler listeners.pool",
     },
     {
         "bridge.storage": "bridge.brokers bridge.contract bridge.queues",
         "listeners.handler": "bridge.contract bridge.queues",
-        "listeners.pool": "bridge.contract listeners.core listeners.figures",
+        "listeners.pool": "bridge.contract listeners.wake listeners.figures",
     },
     {
         "bridge.queues": "bridge.brokers bridge.contract bridge.observe",
-        "listeners.core": "bridge.contract",
+        "listeners.wake": "bridge.contract",
         "listeners.figures": "",
     },
     {

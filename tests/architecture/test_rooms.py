@@ -32,7 +32,9 @@ PURE = (
     "bridge.producer.publication",
     "bridge.service.state.check",
     "bridge.service.state.answers",
-    "listeners.core",
+    "listeners.wake",
+    "listeners.scaling.processes",
+    "listeners.scaling.scaled_queue",
 )
 PURE_MODULES = {
     "__future__", "ast", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime",
@@ -215,7 +217,7 @@ def test_each_check_can_fail(
         "bridge/producer/x.py": "",
         "bridge/service/x.py": "from bridge.core import x",
         "listeners/__init__.py": "",
-        "listeners/core/x.py": "",
+        "listeners/wake/x.py": "",
         "listeners/listener.py": "from bridge.producer import x",
         "queuebell/__init__.py": "",
         **({f"bridge/y{number}.py": "" for number in range(5)} if check is crowded else {}),

@@ -35,7 +35,7 @@ from bridge.contract.wire import (
     Welcome,
     encode_frame,
 )
-from listeners.session.channels.brokered import BrokeredChannel
+from listeners.session.brokered import BrokeredChannel
 
 PAUSE_S = 0.05
 BEAT_S = 0.3

@@ -32,12 +32,12 @@ START_S: Final = 3.0
 MAX: Final = 2
 KILLS: Final = 6
 SCALER_STEPS: Final = {
-    "wake": "listeners.scaling.scaled:Scaled.wake/1",
+    "wake": "listeners.scaling.queue_scaler:QueueScaler.wake/1",
     "count": "bridge.queues.http.store:HttpStore.depth/1",
     "start": "listeners.scaling.actuators.process:ProcessActuator._start/1",
-    "hello": "listeners.core.scaled_queue:ScaledQueue.ready/1",
-    "busy": "listeners.core.scaled_queue:ScaledQueue.says/1",
-    "idle": "listeners.core.scaled_queue:ScaledQueue.audited/1",
+    "hello": "listeners.scaling.scaled_queue:ScaledQueue.ready/1",
+    "busy": "listeners.scaling.scaled_queue:ScaledQueue.busy_changed/1",
+    "idle": "listeners.scaling.scaled_queue:ScaledQueue.audited/1",
     "end": "listeners.scaling.actuators.process:ProcessActuator.stop/1",
 }
 """Where a scaler is killed, from the wake on."""

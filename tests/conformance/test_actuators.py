@@ -18,13 +18,12 @@ import pytest
 
 from bridge.contract.errors import ConfigurationError
 from listeners.scaling.actuators import program
-from listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed
+from listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed, Watch
 from listeners.scaling.actuators.command import CommandActuator
 from listeners.scaling.actuators.output import OUTPUT
 from listeners.scaling.actuators.process import ProcessActuator
 from listeners.scaling.actuators.program import call
 from listeners.scaling.actuators.systemd import PROPERTIES, SystemdActuator
-from listeners.scaling.actuators.watch import Watch
 from tests.support.actuators import (
     KINDS,
     SAYS_READY,
@@ -38,7 +37,7 @@ from tests.support.actuators import (
 )
 from tests.support.processes import PATIENCE_S
 
-# Private: `_mending`: no command is pending. `_call`: runs the real program without its daemon.
+# Private: `_repeating`: no command is pending. `_call`: runs the real program without its daemon.
 
 HURRIED: dict[str, float] = {"within_s": 0.2}
 HURRIED_UNITS: dict[str, float] = {"within_s": 2.0}
@@ -139,7 +138,7 @@ async def test_units_that_cannot_be_seen_at_first_are_found_later(units: OfUnits
         with pytest.raises(StartFailed):
             await actuator.start(1)
         units.systemctl.be(away=False)
-        with pytest.raises(StartFailed, match="counted anew"):
+        with pytest.raises(StartFailed, match="counted again"):
             await actuator.start(1)
         assert [each[0] for each in heard.news] == ["found"]
         assert (len(actuator.running()), units.outside()) == (2, 2)
@@ -191,7 +190,7 @@ async def test_a_command_hears_of_no_worker_from_a_scaler_that_starts_none(tmp_p
     actuator = CommandActuator(["/bin/sh", "-c", f"echo {{}} >> {told}"], again_s=0.0)
     async with opened(actuator):
         async with asyncio.timeout(PATIENCE_S):
-            while actuator._mending is not None:
+            while actuator._repeating is not None:
                 await asyncio.sleep(0.01)
         assert told.read_text() == "0\n"
     assert told.read_text() == "0\n"
@@ -205,7 +204,7 @@ async def test_a_command_that_did_a_part_is_told_again_what_is_meant(tmp_path: p
 
     async def until_mended() -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while actuator._mending is not None:
+            while actuator._repeating is not None:
                 await asyncio.sleep(0.01)
 
     async with opened(actuator) as heard:
@@ -380,7 +379,7 @@ async def test_looking_goes_on_whatever_breaks(caplog: pytest.LogCaptureFixture)
         await seen.wait()
     await watch.close()
     assert [record.getMessage() for record in caplog.records if record.exc_info] == [
-        "units: looking which workers run broke; it is repeated"
+        "units: unexpected error while checking which workers run; it is retried"
     ]
 
 

@@ -20,8 +20,8 @@ from bridge.contract.settings import parse_toml
 from bridge.keda import scaled_object as rules
 from bridge.queues import STORES, open_store
 from bridge.queues.base import Capabilities
-from listeners.core.processes import Limits
 from listeners.scaling.actuators.systemd import SystemdActuator
+from listeners.scaling.processes import Limits
 from listeners.work.starter import SYSTEMD, VARIABLE
 from queuebell.command.listen_settings import ListenSettings
 from tests.docs.reference import FOLDER, PAGES, exported, of_package

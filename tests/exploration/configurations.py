@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bridge.core.settings import Periods
 from bridge.producer.publication import Publication
-from listeners.core.liveness import Liveness
+from listeners.session.session import Liveness
 from tests.exploration.plan import Plan
 
 WILD = (

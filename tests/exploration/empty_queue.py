@@ -8,9 +8,9 @@ from bridge.contract.backoff import RandomExponential
 from bridge.contract.wire import Started
 from bridge.core.settings import Periods
 from bridge.core.wake_scheduler import WakeScheduler
-from listeners.core.controller import Controller
-from listeners.core.deadman import DeadMan
-from listeners.core.liveness import Liveness
+from listeners.session.session import Liveness
+from listeners.wake.controller import Controller
+from listeners.wake.timers import DeadMan
 from tests.exploration.options import Step
 from tests.exploration.plan import Plan
 from tests.exploration.store import TICK_S

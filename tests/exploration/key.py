@@ -20,9 +20,8 @@ from bridge.core.sessions import QueueSessions, Session, SessionQueue, SessionTi
 from bridge.core.timers import Timers
 from bridge.core.wake_scheduler import WakeScheduler
 from bridge.producer.publication import Publication, _Merged
-from listeners.core.controller import Controller
-from listeners.core.evidence import Receive
-from listeners.core.waits import Waits
+from listeners.wake.controller import Controller, Receive
+from listeners.wake.timers import CheckTimers
 from tests.exploration.node import Held, Node
 from tests.exploration.store import Message, Request
 from tests.exploration.world import World
@@ -53,12 +52,12 @@ SPECS: dict[type, dict[str, str]] = {
     SessionTimeouts: {"_sessions": SKIP, "_grace_until": SKIP},
     Controller: {
         "gen": GEN, "covered_gen": GEN, "_began_at": TIME, "_beat_at": TIME, "_draw": SKIP, "_scaling": SKIP,
-        "_reason": SKIP, "_told_empty": SKIP, "epoch": SKIP, "covered": SKIP, "_evidence": SKIP, "_rid": SKIP,
+        "_reason": SKIP, "_reported_empty": SKIP, "epoch": SKIP, "covered": SKIP, "_evidence": SKIP, "_rid": SKIP,
         "deadman": SKIP, "_recheck": SKIP, "capacity": SKIP, "batch": SKIP, "own": SKIP,
         "_learned_at": SKIP,
     },
     Receive: {"gen": GEN, "began_at": TIME, "source": SKIP, "epoch": SKIP, "after_s": SKIP},
-    Waits: {"retry": TIME, "poll": TIME, "_polls": SKIP, "_retries": SKIP, "_draw": SKIP, "_returns": HEAP},
+    CheckTimers: {"retry": TIME, "poll": TIME, "_polls": SKIP, "_retries": SKIP, "_draw": SKIP, "_returns": HEAP},
     Message: {"until": TIME, "receipt": SKIP, "seen": SKIP},
     Request: {"id": SKIP, "began_at": TIME, "receipt": SKIP},
     Held: {"accept_at": TIME, "lease_ends": TIME, "receipt": SKIP},

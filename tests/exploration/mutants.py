@@ -17,10 +17,10 @@ from bridge.core.sessions import Session, SessionQueue
 from bridge.core.timers import Timers
 from bridge.core.wake_scheduler import Duplicates, WakeScheduler
 from bridge.producer.publication import Publication, Sending
-from listeners.core.commands import SendStarted
-from listeners.core.controller import Controller
-from listeners.core.deadman import DeadMan
-from listeners.core.pool import Place, Sharing
+from listeners.wake.controller import Controller
+from listeners.wake.pool import Place, Sharing
+from listeners.wake.table import SendStarted
+from listeners.wake.timers import DeadMan
 
 
 class BornClean(WakeScheduler):
@@ -46,9 +46,9 @@ class CheckThenSubscribe(BornClean):
 class SnapshotAfter(Controller):
     """V2: the snapshot is taken, or the flag cleared, after the empty receive (L1)."""
 
-    def _answered(self, now: float, rid: int, *answer: Any) -> None:
+    def _on_received(self, now: float, rid: int, *answer: Any) -> None:
         self.receives[rid] = msgspec.structs.replace(self.receives[rid], epoch=self.epoch, gen=self.gen, boot=self.boot)
-        super()._answered(now, rid, *answer)
+        super()._on_received(now, rid, *answer)
 
 
 class _Forgetful(Dispatch):
@@ -84,9 +84,9 @@ class DropsWhileOwned(WakeScheduler):
 class DropsWhileBusy(Controller):
     """V6, the listener's side: a wake while a receive is in flight is dropped (L1, L2)."""
 
-    def _woken(self, now: float, boot: str | None, gen: int, *wake: Any) -> None:
+    def _on_wake(self, now: float, boot: str | None, gen: int, *wake: Any) -> None:
         if not self.receives:
-            super()._woken(now, boot, gen, *wake)
+            super()._on_wake(now, boot, gen, *wake)
         elif boot is not None:
             self._learn(now, boot, gen)
             self.receives = {
@@ -111,14 +111,14 @@ class NoTimerAtTheEnd(WakeScheduler):
 class StartedOnReceipt(Controller):
     """V8: `started` is said when the wake arrives; what it then cannot do is its own affair (L4, L5)."""
 
-    def _woken(self, now: float, boot: str | None, gen: int, *wake: Any) -> None:
+    def _on_wake(self, now: float, boot: str | None, gen: int, *wake: Any) -> None:
         if boot is not None and not wake[2]:
             self._learn(now, boot, gen)
             self._out.append(SendStarted(boot, gen))
             if self.available <= 0:
-                self._look("trigger")
+                self._request_check("trigger")
                 return
-        super()._woken(now, boot, gen, *wake)
+        super()._on_wake(now, boot, gen, *wake)
 
 
 class AnyCover(WakeScheduler):
@@ -174,8 +174,8 @@ class SilentWhileOwned(WakeScheduler):
 class ForgetsUnknown(Controller):
     """V13: a receive without an answer is taken for one that never was (L6)."""
 
-    def _broke(self, now: float, rid: int, back_at: float | None) -> None:
-        super()._broke(now, rid, None)
+    def _on_failed(self, now: float, rid: int, back_at: float | None) -> None:
+        super()._on_failed(now, rid, None)
 
 
 class _Early(Timers):
@@ -258,12 +258,12 @@ class Inherits(WakeScheduler):
 class SharedReceive(Controller):
     """V18: a receive that is in flight already answers the wake (L2)."""
 
-    def _woken(self, now: float, boot: str | None, gen: int, *wake: Any) -> None:
+    def _on_wake(self, now: float, boot: str | None, gen: int, *wake: Any) -> None:
         if not self.receives or boot is None:
-            super()._woken(now, boot, gen, *wake)
+            super()._on_wake(now, boot, gen, *wake)
             return
         self._learn(now, boot, gen)
-        self._look("trigger")
+        self._request_check("trigger")
         self.receives = {
             rid: msgspec.structs.replace(receive, epoch=self.epoch, gen=self.gen, boot=self.boot)
             for rid, receive in self.receives.items()
@@ -329,8 +329,8 @@ class RestartsA(WakeScheduler):
 class SaysMoreOnce(Controller):
     """L5: a failure after another says nothing, though the first `more` may be lost."""
 
-    def _say_more(self, again: bool = False) -> None:
-        super()._say_more(again and not self.waits.retry)
+    def _send_more(self, again: bool = False) -> None:
+        super()._send_more(again and not self.timers.retry)
 
 
 class MarksForEvery(WakeScheduler):
@@ -433,7 +433,7 @@ class BelievesTheNewestNews(DeadMan):
 
     __slots__ = ()
 
-    def heard(self, at: float) -> None:
+    def on_empty_receive(self, at: float) -> None:
         self._deadline = at + self.t_dead + self.spread * self._share
 
 
@@ -441,14 +441,14 @@ class KeepsRoomToItself(Controller):
     """L5: the bridge was told that there is no room, and is not told when another queue's handler makes some."""
 
     def wants(self) -> int:
-        return super().wants() if self.owed else 0
+        return super().wants() if self.pending else 0
 
 
 class OwesAndDoesNotAsk(Controller):
     """L2: a look is owed and met no slot of the pool, and nobody asks for one."""
 
     def wants(self) -> int:
-        return 0 if self.owed else super().wants()
+        return 0 if self.pending else super().wants()
 
 
 class WaitsForHandlers(Controller):

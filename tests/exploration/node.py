@@ -15,13 +15,12 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
 )
-from listeners.core.commands import Command, StartReceive
-from listeners.core.controller import Controller
-from listeners.core.frames import beat_of, covers, frame_of, subscription_of
-from listeners.core.lease import lease_report
-from listeners.core.liveness import DEAD_AFTER_BEATS, Liveness
-from listeners.core.scaling import DepthScaling
-from listeners.core.table import Mode, State
+from listeners.session.session import DEAD_AFTER_BEATS, Liveness
+from listeners.wake.controller import Controller
+from listeners.wake.frames import beat_of, frame_of, last_empty_receives, subscription_of
+from listeners.wake.scaling import DepthScaling
+from listeners.wake.table import Command, Mode, StartReceive, State
+from listeners.work.lease import lease_report
 from tests.exploration.plan import ACCEPT_S, BEAT_S, BEGINNING_S, Plan, Violation
 from tests.exploration.store import Request
 
@@ -177,16 +176,16 @@ class Node:
             self.beat_at = now if plan.beats else None
             if self.liveness is not None:
                 self.liveness.welcome(now, frame.heartbeat_ms / 1000)
-            for queue, at in covers(frame, self.hello_at).items():
-                self.controllers[queue].covered_elsewhere(at)
+            for queue, at in last_empty_receives(frame, self.hello_at).items():
+                self.controllers[queue].on_empty_receive(at)
             for state in frame.queues:
                 self.perform(self.controllers[state.queue].welcomed(now, frame.boot, state.gen), state.queue, now, plan)
         elif isinstance(frame, Wake):
             self._wake(frame, now, plan)
         elif isinstance(frame, BridgeHeartbeat) and self.liveness is not None and frame.echo is not None:
             sent = self.liveness.echoed(now, frame.echo, frame.since_ms)
-            for queue, at in covers(frame, sent).items() if sent is not None else ():
-                self.controllers[queue].covered_elsewhere(at)
+            for queue, at in last_empty_receives(frame, sent).items() if sent is not None else ():
+                self.controllers[queue].on_empty_receive(at)
 
     def unlinked(self, now: float) -> None:
         """Notice that the session is gone."""
@@ -243,7 +242,7 @@ class Node:
         leases: dict[str, list[int]] = {}
         for queue, controller in self.controllers.items():
             queues[queue] = beat_of(controller, now)
-            ends = [held.lease_ends for held in self.held if held.queue == queue] + controller.waits.returns()
+            ends = [held.lease_ends for held in self.held if held.queue == queue] + controller.timers.returns()
             if ends:
                 leases[queue] = lease_report(ends, now)
         stamp = int(now * 1000) if self.liveness is None else self.liveness.beat(now)
@@ -420,7 +419,7 @@ class Node:
     def bye(self, now: float) -> None:
         """Say bye with the leases that are left."""
         leases = {
-            queue: lease_report(c.waits.returns(), now) for queue, c in self.controllers.items() if c.waits.returns()
+            queue: lease_report(c.timers.returns(), now) for queue, c in self.controllers.items() if c.timers.returns()
         }
         self.say(Bye(leases))
         self.said_bye = True
@@ -431,8 +430,8 @@ def check(controller: Controller) -> None:
     """Hold a machine to its one sentence: owed => looked at, or full and said so, or a timer (L1, L2, L5, L11)."""
     if controller.state is State.IDLE and controller.receives:
         raise Violation("L11", "idle with a receive in flight")
-    if controller.owed and controller.state not in (State.STOPPING, State.STOPPED):
+    if controller.pending and controller.state not in (State.STOPPING, State.STOPPED):
         timer = controller.deadline() is not None
         full = controller.available <= 0 and (controller.mode is not Mode.PUSH or controller.advertised_room.free == 0)
-        if not (controller.looking or full or timer):
+        if not (controller.checking or full or timer):
             raise Violation("L1", f"a look is owed and nothing stands for it ({controller.state.value})")

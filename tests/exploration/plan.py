@@ -7,9 +7,9 @@ import msgspec
 from bridge.core.settings import Periods
 from bridge.core.wake_scheduler import WakeScheduler
 from bridge.producer.publication import Publication
-from listeners.core.controller import Controller
-from listeners.core.deadman import DeadMan
-from listeners.core.liveness import Liveness
+from listeners.session.session import Liveness
+from listeners.wake.controller import Controller
+from listeners.wake.timers import DeadMan
 
 QUEUES = ("a/one", "a/two")
 BEAT_S = 5.0

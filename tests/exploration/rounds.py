@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from bridge.core.settings import Periods
-from listeners.core.deadman import DeadMan
-from listeners.core.liveness import Liveness
+from listeners.session.session import Liveness
+from listeners.wake.timers import DeadMan
 from tests.exploration.plan import Plan
 from tests.exploration.world import World
 

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from bridge.contract.backoff import RandomExponential
 from bridge.core.wake_scheduler import WakeScheduler
-from listeners.core.commands import Command, SendMore, SendRoom, StartReceive
-from listeners.core.controller import Controller
-from listeners.core.pool import Place, Share, Sharing
-from listeners.core.scaling import DepthScaling
+from listeners.wake.controller import Controller
+from listeners.wake.pool import Place, Share, Sharing
+from listeners.wake.scaling import DepthScaling
+from listeners.wake.table import Command, SendMore, SendRoom, StartReceive
 from tests.exploration import mutants
 from tests.exploration.configurations import small
 from tests.exploration.empty_queue import AT_LEAST, AT_MOST, GOES_ROUND, receives
@@ -282,8 +282,8 @@ class _Pooled:
         """Let the other queue run so many handlers, and whoever is granted a slot by that look."""
         controller = self.controller
         self.other.runs(running)
-        self.sharing.stands(self.other, 0, 0)
-        self.sharing.stands(self.place, controller.reserved, controller.wants(), waits=controller.waits_in_turn)
+        self.sharing.update(self.other, 0, 0)
+        self.sharing.update(self.place, controller.reserved, controller.wants(), waits=controller.waits_in_turn)
         return controller.room(2.0, 1) if self.sharing.next() is self.place else []
 
 
@@ -307,7 +307,7 @@ def _a_slot_is_had_once(sharing: type[Sharing]) -> str | None:
     slots = sharing(2)
     for name in ("one", "two"):
         place: Place = slots.join(f"a/{name}", Share())
-        slots.stands(place, place.grant(0), 0)
+        slots.update(place, place.grant(0), 0)
     return None if slots.used <= slots.size else "bound"
 
 

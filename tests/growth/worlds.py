@@ -19,7 +19,7 @@ from bridge.queues.base import Claim, NewMessage, Release, Settlement
 from bridge.queues.embedded.store import MemoryStore
 from bridge.service.announcing import Announcer
 from bridge.service.bridge import Bridge
-from listeners.session.sessions import shares
+from listeners.session.session import shares
 from tests.exploration.cluster.plan import Plan
 from tests.exploration.cluster.world import World as Bridges
 from tests.support.bells import QUEUE, Rig

@@ -130,7 +130,7 @@ async def test_a_listener_that_breaks_ends_the_server(caplog: pytest.LogCaptureF
     finally:
         signal.signal(signal.SIGTERM, standing)
     assert heard == [signal.SIGTERM] * handles
-    assert f"breaks: broke, and handles no more of {QUEUES[0]}: no such rule" in caplog.text
+    assert f"breaks: failed, and handles no more messages of {QUEUES[0]}: no such rule" in caplog.text
 
 
 async def test_cancelled_while_it_stops_it_gives_up_at_once() -> None:

@@ -37,8 +37,6 @@ EXCEPT: Final = {
 
 _QUEUES: Final = "tests/conformance/test_queues.py"
 _EXPLORED: Final = tuple(f"tests/exploration/test_{name}.py" for name in ("walks", "mutants", "empty_queue", "fleet"))
-_LISTENERS_PS: Final = ("patience", "periods", "pool", "scaling", "settle")
-"""Rules of the listener whose names begin as those of the scaler do, which has a room of its own."""
 
 
 def _room(name: str, files: str, tests: str, *more: str, marks: str = IN_PROCESS, processes: bool = False) -> Room:
@@ -68,14 +66,16 @@ ROOMS: Final = (
     ),
     _room(
         "listeners",
-        " ".join(("listeners/core/[!ps]*.py", *(f"listeners/core/{name}.py" for name in _LISTENERS_PS))),
-        "listeners/core",
+        "listeners/wake/*.py listeners/session/session.py listeners/work/counts.py listeners/work/lease.py "
+        "listeners/work/retry.py",
+        "listeners/wake listeners/session listeners/work/test_counts.py listeners/work/test_lease.py "
+        "listeners/work/test_retry.py",
         *_EXPLORED,
     ),
     _room(
         "scaling",
-        "listeners/core/processes.py listeners/core/scaled_queue.py",
-        "listeners/core bridge/core/test_scalers.py",
+        "listeners/scaling/processes.py listeners/scaling/scaled_queue.py",
+        "listeners/scaling bridge/core/test_scalers.py",
         marks=AT_LENGTH,
     ),
     _room(
@@ -112,7 +112,7 @@ ROOMS: Final = (
         "listeners/test_handler.py listeners/work conformance/test_attempts.py",
         marks=AT_LENGTH,
     ),
-    _room("ledger", "listeners/work/ledger.py", "listeners/test_ledger.py", marks=AT_LENGTH),
+    _room("ledger", "listeners/work/ledger.py", "listeners/work/test_ledger.py", marks=AT_LENGTH),
     _room(
         "own_store",
         "bridge/queues/embedded/store.py",
@@ -216,13 +216,13 @@ ROOMS: Final = (
     _room(
         "actuators",
         "listeners/scaling/**/*.py",
-        "listeners/test_scaler.py listeners/test_run.py conformance/test_scalers.py conformance/test_actuators.py",
+        "listeners/scaling listeners/test_run.py conformance/test_scalers.py conformance/test_actuators.py",
     ),
     _room("session", "listeners/session/**/*.py", "listeners/session listeners/test_listener.py listeners/test_run.py"),
     _room(
         "work",
         "listeners/work/*.py",
-        "listeners/work listeners/test_ledger.py listeners/test_run.py bridge/observe conformance/test_attempts.py "
+        "listeners/work listeners/test_run.py bridge/observe conformance/test_attempts.py "
         "services/test_jobs.py services/test_start_stop.py services/test_traces.py queuebell/test_testing.py",
     ),
     _room(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.brokers.base import ANY, Incoming, OnMessage, Topic
 from bridge.contract.errors import BusUnavailable
 from bridge.producer.buses.brokered import BrokerBus
-from listeners.session.channels.brokered import BrokeredChannel
+from listeners.session.brokered import BrokeredChannel
 from tests.simulation.events import WordSaid
 from tests.simulation.network import Lost
 

@@ -2,7 +2,7 @@
 
 Only the starting is simulated. A start takes its time, and may fail, end or hang before the worker's listener has a
 session, as the faults say. What a worker says to its scaler is said by the real code, over a link that is ordered and
-quick, and whose end it hears of when that scaler is gone.
+quick, and whose end it events of when that scaler is gone.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from listeners.scaling.actuators.base import Hears, NotSeen, StartFailed
-from listeners.scaling.actuators.watch import Watch
-from listeners.scaling.scaled import Scaled
+from listeners.scaling.actuators.base import NotSeen, ProcessEvents, StartFailed, Watch
+from listeners.scaling.queue_scaler import QueueScaler
 from listeners.scaling.scaler import Scaler
-from listeners.work.starter import BUSY, READY, Link, Starter
+from listeners.work.starter import BUSY, READY, ScalerLink, WorkerStatus
 from tests.simulation.events import EndAsked, ScalerRoom
 from tests.simulation.exceptions import Exceptions
 from tests.simulation.store_calls import RemoteStore
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-# Private: `_scaled`: the true state, for the checks.
+# Private: `_queue_scaler`: the true state, for the checks.
 
 CHECK_EVERY_S: Final = 1.0
 MEMBER_EVERY_S: Final = 0.0005
@@ -35,14 +34,14 @@ MEMBER_EVERY_S: Final = 0.0005
 KILLED: Final = -9
 
 
-class SimulatedLink(Link):
+class SimulatedLink(ScalerLink):
     """A worker's end of the socket to its scaler."""
 
     def __init__(self, say: Callable[[bytes], None]) -> None:
         super().__init__()
         self._say_on = say
 
-    def join(self, member: Starter) -> bool:
+    def join(self, member: WorkerStatus) -> bool:
         """Take the process's only listener."""
         self._members.append(member)
         return True
@@ -53,7 +52,7 @@ class SimulatedLink(Link):
 
 
 class Started:
-    """One worker that a scaler started: its process, and what of it the scaler hears."""
+    """One worker that a scaler started: its process, and what of it the scaler events."""
 
     def __init__(self, world: World, actuator: VirtualActuator, number: str, process: Process) -> None:
         self.number = number
@@ -116,7 +115,7 @@ class VirtualActuator:
         self._hosts = hosts
         self._queue = queue
         self._draw = world.kernel.chance(f"{process.name}/actuator").random
-        self._hears: Hears
+        self._events: ProcessEvents
         self._running: dict[str, Started] = {}
         self._count = 0
         self._ended = asyncio.Event()
@@ -125,9 +124,9 @@ class VirtualActuator:
     def __str__(self) -> str:
         return "a simulated worker"
 
-    async def open(self, hears: Hears) -> None:
+    async def open(self, events: ProcessEvents) -> None:
         """Take who is told."""
-        self._hears = hears
+        self._events = events
 
     async def start(self, count: int) -> list[str]:
         """Start so many, each on a host that is free; all or none."""
@@ -211,9 +210,9 @@ class VirtualActuator:
         if number not in self._running:
             return
         if word == READY:
-            self._hears.ready(number)
+            self._events.ready(number)
         else:
-            self._hears.says(number, busy=word == BUSY)
+            self._events.busy_changed(number, busy=word == BUSY)
 
     def gone(self, process: Process, why: str) -> None:
         """Hear that a worker's process is gone."""
@@ -230,10 +229,10 @@ class VirtualActuator:
     def _took_end(self, number: str, code: int) -> None:
         self._running.pop(number, None)
         self._ended.set()
-        self._hears.ended(number, code, f"exit code {code}")
+        self._events.ended(number, code, f"exit code {code}")
 
     def orphan(self, *, silent: bool) -> None:
-        """End what runs, for the scaler is gone: each hears the end of its link, or dies with the machine."""
+        """End what runs, for the scaler is gone: each events the end of its link, or dies with the machine."""
         for started in self._running.values():
             if silent:
                 self.fleet.kill(started.process.host.name, silent=True)
@@ -256,9 +255,9 @@ class EnduringActuator(VirtualActuator):
         """How many words of each were passed on."""
         self._watch = Watch("units", self.look, every_s=CHECK_EVERY_S, wanted=lambda: bool(self._running))
 
-    async def open(self, hears: Hears) -> None:
+    async def open(self, events: ProcessEvents) -> None:
         """Find those that run."""
-        await super().open(hears)
+        await super().open(events)
         self._watch.begin()
 
     async def look(self) -> None:
@@ -271,12 +270,12 @@ class EnduringActuator(VirtualActuator):
             # Of what was said meanwhile only how it stands now is seen.
             told, self._told[number] = self._told.get(number, 0), len(started.said)
             if READY in started.said[told:]:
-                self._hears.ready(number)
+                self._events.ready(number)
             if started.said[told:] and started.said[-1] != READY:
-                self._hears.says(number, busy=started.said[-1] == BUSY)
+                self._events.busy_changed(number, busy=started.said[-1] == BUSY)
             if started.code is not None:
                 del self._running[number]
-                self._hears.ended(number, started.code, f"exit code {started.code}")
+                self._events.ended(number, started.code, f"exit code {started.code}")
 
     async def close(self) -> None:
         """Let go."""
@@ -348,9 +347,9 @@ class ScalerHost:
         await self.scaler.stop()
 
     @property
-    def scaled(self) -> Scaled | None:
+    def scaled(self) -> QueueScaler | None:
         """Its queue, once it runs."""
-        return self.scaler._scaled
+        return self.scaler._queue_scaler
 
     def counting(self) -> bool:
         """Say whether a count is on its way."""

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from listeners.core.controller import Controller
-from listeners.core.pool import Place, Share, Sharing
+from listeners.wake.controller import Controller
+from listeners.wake.pool import Place, Share, Sharing
 from tests.simulation.plan import Plan
 from tests.simulation.run import run
 
@@ -122,7 +122,7 @@ def test_a_queue_that_is_not_told_of_room_is_found(monkeypatch: pytest.MonkeyPat
     sound = Controller.wants
 
     def only_for_debts(self: Controller) -> int:
-        return sound(self) if self.owed else 0
+        return sound(self) if self.pending else 0
 
     monkeypatch.setattr(Controller, "wants", only_for_debts)
     assert breaks("I1")
@@ -133,7 +133,7 @@ def test_a_debt_that_does_not_ask_for_slots_is_found(monkeypatch: pytest.MonkeyP
     sound = Controller.wants
 
     def only_for_room(self: Controller) -> int:
-        return 0 if self.owed else sound(self)
+        return 0 if self.pending else sound(self)
 
     monkeypatch.setattr(Controller, "wants", only_for_room)
     assert breaks("I1")

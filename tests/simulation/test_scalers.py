@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from listeners.core.processes import Processes
-from listeners.core.scaled_queue import ScaledQueue
-from listeners.scaling.scaled import Scaled
+from listeners.scaling.processes import Processes
+from listeners.scaling.queue_scaler import QueueScaler
+from listeners.scaling.scaled_queue import ScaledQueue
 from listeners.scaling.scaler import Scaler
 from tests.simulation.fault import SCALE_KINDS, Fault, draw_faults
 from tests.simulation.kernel import Kernel
@@ -161,7 +161,7 @@ def knows_no_boot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def finds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that outlived the scaler before are not counted."""
-    monkeypatch.setattr(Scaled, "found", lambda self, ids: None)
+    monkeypatch.setattr(QueueScaler, "found", lambda self, ids: None)
 
 
 SCALER_DIES = [Fault(at, "crash", "scaler-0", 1.0) for at in range(10, 300, 7)]

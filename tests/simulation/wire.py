@@ -37,7 +37,7 @@ _REVOKED: Final = b"revoked"
 
 
 class WireLink:
-    """The listener's end of a session (`listeners.session.channels.base.Link`)."""
+    """The listener's end of a session (`listeners.session.channel.Link`)."""
 
     def __init__(self, end: End, over: Callable[[], None] = lambda: None) -> None:
         self._end = end

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from bridge.contract.wire import Wake
 from bridge.queues.base import QueueStore
-from listeners.core.table import State
 from listeners.listener import Listener
 from listeners.pool import Pool
+from listeners.wake.table import State
 from listeners.work.dequeue import Dequeue
-from listeners.work.starter import Link, Starter
+from listeners.work.starter import ScalerLink, WorkerStatus
 from tests.simulation.broker import SimulatedChannel
 from tests.simulation.events import ListenerIdle, ListenerRoom
 from tests.simulation.exceptions import Exceptions
@@ -32,7 +32,7 @@ class WitnessedListener(Listener):
     deadman = True
     clock: Callable[[], float]
     """True time."""
-    link: Link | None = None
+    link: ScalerLink | None = None
     """To the scaler that started it, if one did."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -41,10 +41,10 @@ class WitnessedListener(Listener):
         self.woken: dict[str, float] = {}
         """By queue: when the newest wake came that brought no messages."""
 
-    def _starts(self) -> Starter:
+    def _starts(self) -> WorkerStatus:
         if self.link is None:
             return super()._starts()
-        return Starter(lambda: sum(dequeue.held for dequeue in self.dequeues.values()), self.link)
+        return WorkerStatus(lambda: sum(dequeue.held for dequeue in self.dequeues.values()), self.link)
 
     def _dequeue(self, ref: str, store: QueueStore) -> Dequeue:
         dequeue = self.dequeues[ref] = super()._dequeue(ref, store)
@@ -73,7 +73,7 @@ def way_to_bridge(world: World, process: Process, store: RemoteStore, instance: 
 class Worker:
     """One worker's process, for these ``queues``; ``link`` leads to the scaler that started it."""
 
-    def __init__(self, world: World, process: Process, queues: Sequence[str], link: Link | None = None) -> None:
+    def __init__(self, world: World, process: Process, queues: Sequence[str], link: ScalerLink | None = None) -> None:
         plan = world.plan
         self._world = world
         self._process = process

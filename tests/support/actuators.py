@@ -46,7 +46,7 @@ class Heard:
         """Note it."""
         self._note("ready", number)
 
-    def says(self, number: str, *, busy: bool) -> None:
+    def busy_changed(self, number: str, *, busy: bool) -> None:
         """Note it."""
         self._note("busy" if busy else "idle", number)
 

@@ -76,7 +76,7 @@ class FakeBridge:
         self.connects = 0
         self._changed = asyncio.Event()
 
-    # listeners.session.channels.base.Channel, handed out as a bridge of this process would ----------------------------
+    # listeners.session.channel.Channel, handed out as a bridge of this process would ----------------------------
 
     def local_channel(self) -> FakeBridge:
         return self

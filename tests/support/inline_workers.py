@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from listeners import Listener
-from listeners.scaling.actuators.base import Hears
-from listeners.work.starter import BUSY, READY, Link, Starter
+from listeners.scaling.actuators.base import ProcessEvents
+from listeners.work.starter import BUSY, READY, ScalerLink, WorkerStatus
 from tests.support.processes import PATIENCE_S
 
 # Private: `_dequeues`, `_starts`: runs a worker in this process instead of another.
@@ -16,21 +16,21 @@ from tests.support.processes import PATIENCE_S
 _numbers = itertools.count(1)
 
 
-class InlineLink(Link):
-    """Words go straight to whoever hears them."""
+class InlineLink(ScalerLink):
+    """Words go straight to whoever events them."""
 
-    def __init__(self, hears: Callable[[bytes], None]) -> None:
+    def __init__(self, events: Callable[[bytes], None]) -> None:
         super().__init__()
-        self._hears = hears
+        self._events = events
 
-    def join(self, member: Starter) -> bool:
+    def join(self, member: WorkerStatus) -> bool:
         """Take a listener."""
         self._members.append(member)
         return True
 
     def send(self, word: bytes) -> None:
         """Tell."""
-        self._hears(word)
+        self._events(word)
 
 
 class Inline:
@@ -45,14 +45,14 @@ class Inline:
     def __init__(self, make: Callable[[], Listener]) -> None:
         self.most = self.started = self.ends = self.busy_ends = 0
         self._make = make
-        self._hears: Hears
+        self._events: ProcessEvents
         self._workers: dict[str, tuple[Listener, asyncio.Task[None]]] = {}
         self._stops: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
 
-    async def open(self, hears: Hears) -> None:
+    async def open(self, events: ProcessEvents) -> None:
         """Take who is told."""
-        self._hears = hears
+        self._events = events
 
     async def start(self, count: int) -> list[str]:
         """Run so many."""
@@ -61,7 +61,7 @@ class Inline:
     def _start(self) -> str:
         number, worker = f"inline-{next(_numbers)}", self._make()
         link = InlineLink(lambda word: self._heard(number, word))
-        worker._starts = lambda: Starter(lambda: sum(each.held for each in worker._dequeues.values()), link)  # type: ignore[method-assign]
+        worker._starts = lambda: WorkerStatus(lambda: sum(each.held for each in worker._dequeues.values()), link)  # type: ignore[method-assign]
         running = asyncio.create_task(worker.run(), name=number)
         self._workers[number] = worker, running
         running.add_done_callback(lambda _: self._ended(number))
@@ -72,15 +72,15 @@ class Inline:
 
     def _heard(self, number: str, word: bytes) -> None:
         if word == READY:
-            self._hears.ready(number)
+            self._events.ready(number)
         else:
-            self._hears.says(number, busy=word == BUSY)
+            self._events.busy_changed(number, busy=word == BUSY)
 
     def _ended(self, number: str) -> None:
         _, running = self._workers.pop(number)
         self.ends += 1
         self._news.set()
-        self._hears.ended(number, int(running.exception() is not None), repr(running.exception()))
+        self._events.ended(number, int(running.exception() is not None), repr(running.exception()))
 
     async def stop(self, ids: Sequence[str]) -> None:
         """Stop them as SIGTERM would."""

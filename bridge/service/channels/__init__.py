@@ -1,1 +1,1 @@
-"""Implement the bridge's half of the session channels; ``listeners/channels`` has the other half."""
+"""Implement the bridge's half of the session channels; ``listeners/session`` has the other half."""

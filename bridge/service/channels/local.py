@@ -59,7 +59,7 @@ class LocalOutlet:
 
 
 class LocalLink:
-    """The listener's end (`listeners.session.channels.base.Link`)."""
+    """The listener's end (`listeners.session.channel.Link`)."""
 
     def __init__(self, frames: _Frames, session: Session) -> None:
         self._frames = frames
@@ -90,7 +90,7 @@ class LocalLink:
 
 
 class LocalChannel:
-    """Connects to a bridge in this process (`listeners.session.channels.base.Channel`)."""
+    """Connects to a bridge in this process (`listeners.session.channel.Channel`)."""
 
     def __init__(self, host: SessionHost) -> None:
         self._host = host

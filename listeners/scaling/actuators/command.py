@@ -1,11 +1,11 @@
-"""Workers that something else runs: a command is told how many there should be, and sees to it.
+"""Workers that another system runs: a command is called with the number of workers, and provides them.
 
 ``docker service scale``, a cloud's own command, a script. It is called with the number in place of ``{}``, and in
-``QUEUEBELL_WANTED``; exit code 0 says that it is so. Nobody knows which of those workers is busy, so that they end only
-while the queue is quiet, and which of them ends is the command's choice.
+``QUEUEBELL_WANTED``; exit code 0 confirms it. It is unknown which of those workers are busy, so they end only
+while the queue is quiet, and the command chooses which one ends.
 
-Nobody can ask it how many there are either. So a scaler that begins tells it a number soon, be it 0, for an earlier one
-that was killed may have left some; and whenever it failed it is told again what is meant, for it may have done a part.
+Nor can it be asked how many there are. So a new scaler soon calls it with a number, even 0, because an earlier one that
+was killed may have left some. After a failure it is called again, because it may have done a part.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from bridge.contract.errors import ConfigurationError
-from listeners.core.trouble import Repeated
-from listeners.scaling.actuators.base import Hears, StartFailed
+from listeners.scaling.actuators.base import ProcessEvents, StartFailed
 from listeners.scaling.actuators.program import call
+from listeners.work.failures import RepeatedFailure
 
 log = logging.getLogger("queuebell.scaler")
 
@@ -31,8 +31,8 @@ AGAIN_CAP_S: Final = 60.0
 class CommandActuator:
     """Calls ``command``, which has ``{}`` in it, whenever the number changes; ``within_s`` is how long it may take.
 
-    `close` tells it 0, so that nothing runs on unknown. ``again_s`` is the pause before it is told the first number, if
-    none is asked for sooner, or told again what it failed to do. Each further one is twice as long, a minute at most.
+    `close` calls it with 0, so that no worker is left. ``again_s`` is the pause before the first call, if none is
+    needed sooner, and before a failed call is repeated. Each further one is twice as long, a minute at most.
     """
 
     outlives = False
@@ -50,106 +50,106 @@ class CommandActuator:
         self._again_s = again_s
         self._ids: list[str] = []
         self._count = 0
-        self._told: int | None = None
-        """What the command has said to be so last, None where it may be anything."""
+        self._confirmed: int | None = None
+        """The number that the command confirmed last, None if unknown."""
         self._turn = asyncio.Lock()
-        self._hears: Hears | None = None
+        self._events: ProcessEvents | None = None
         self._closed = False
-        self._mending: asyncio.Task[None] | None = None
-        """Tells it again what it failed to do."""
+        self._repeating: asyncio.Task[None] | None = None
+        """Repeats a failed call."""
 
     def __str__(self) -> str:
         return shlex.join(self._command)
 
-    async def open(self, hears: Hears) -> None:
-        """Take who is told; the command hears soon what there should be, whether or not anything is started."""
-        self._hears = hears
-        self._mend()
+    async def open(self, events: ProcessEvents) -> None:
+        """Keep ``events``; the first call follows soon, whether or not anything is started."""
+        self._events = events
+        self._repeat()
 
     async def start(self, count: int) -> list[str]:
-        """Have so many more run; they count as ready once the command says that they do."""
+        """Run ``count`` more; they count as ready once the command confirms them."""
         async with self._turn:
             try:
-                await self._tell(len(self._ids) + count)
+                await self._call(len(self._ids) + count)
             except StartFailed:
-                self._mend()
+                self._repeat()
                 raise
             begun = [str(self._count + step) for step in range(1, count + 1)]
             self._count += count
             self._ids += begun
-        if self._hears is not None:
+        if self._events is not None:
             for number in begun:
-                self._hears.ready(number)
+                self._events.ready(number)
         return begun
 
     async def stop(self, ids: Sequence[str]) -> None:
-        """Have so many fewer run; told again until the command says so."""
+        """Run fewer by these; repeated until the command confirms it."""
         async with self._turn:
             ending = [number for number in self._ids if number in set(ids)]
             if not ending or self._closed:
-                return  # `close` tells it 0 for all
+                return  # `close` calls it with 0 for all
             self._ended(ending)
             try:
-                await self._tell(len(self._ids))
+                await self._call(len(self._ids))
             except StartFailed as failed:
-                log.error("workers are not ended: %s; it is told again from %g s on", failed, self._again_s)
-                self._mend()
+                log.error("workers are not ended: %s; retried after %g s", failed, self._again_s)
+                self._repeat()
 
     async def look(self) -> None:
-        """Do nothing: nobody can be asked."""
+        """No-op: the command cannot be asked."""
 
     def running(self) -> list[str]:
-        """Return the ids of all that the command was told of."""
+        """Return the ids of all that the command was asked to run."""
         return list(self._ids)
 
     async def close(self) -> None:
-        """Tell the command 0, once; what it fails to do then stays undone."""
+        """Call the command with 0, once; a failure then is final."""
         if self._closed:
             return
         self._closed = True
-        mending, self._mending = self._mending, None
-        if mending is not None:
-            mending.cancel()
-            await asyncio.wait([mending])
+        repeating, self._repeating = self._repeating, None
+        if repeating is not None:
+            repeating.cancel()
+            await asyncio.wait([repeating])
         async with self._turn:
             ids = list(self._ids)
-            if self._told == 0:
+            if self._confirmed == 0:
                 return
             try:
-                await self._tell(0)
+                await self._call(0)
             except StartFailed as failed:
                 log.error("%d workers may run on: %s", len(ids), failed)
             self._ended(ids)
 
-    def _mend(self) -> None:
-        """See to it that the command hears of the number that is meant: nobody knows what there is."""
-        if self._mending is None and not self._closed:
-            self._mending = asyncio.create_task(self._until_told(), name=f"mend[{self._command[0]}]")
+    def _repeat(self) -> None:
+        """Call the command soon with the wanted number: how many run is unknown."""
+        if self._repeating is None and not self._closed:
+            self._repeating = asyncio.create_task(self._until_confirmed(), name=f"mend[{self._command[0]}]")
 
-    async def _until_told(self) -> None:
-        pause, failures = self._again_s, Repeated()
-        while self._told != len(self._ids):
+    async def _until_confirmed(self) -> None:
+        pause, failures = self._again_s, RepeatedFailure()
+        while self._confirmed != len(self._ids):
             await asyncio.sleep(pause)
             pause = min(2 * pause, AGAIN_CAP_S)
             async with self._turn:
-                if self._told == len(self._ids):
+                if self._confirmed == len(self._ids):
                     break
                 try:
-                    await self._tell(len(self._ids))
+                    await self._call(len(self._ids))
                 except StartFailed as failed:
                     if failures.failed(asyncio.get_running_loop().time()):
-                        log.error("how many workers run is not known: %s; it is told again", failed)
-        self._mending = None
+                        log.error("it is unknown how many workers run: %s; the command is called again", failed)
+        self._repeating = None
 
     def _ended(self, ids: list[str]) -> None:
         self._ids = [number for number in self._ids if number not in ids]
-        if self._hears is not None:
+        if self._events is not None:
             for number in ids:
-                self._hears.ended(number, None, "told to end")
+                self._events.ended(number, None, "told to end")
 
-    async def _tell(self, wanted: int) -> None:
-        self._told = None
+    async def _call(self, wanted: int) -> None:
+        self._confirmed = None
         words = [word.replace(PLACE, str(wanted)) for word in self._command]
         about = f"for {wanted} workers"
         await call(words, about, within_s=self._within_s, environment={"QUEUEBELL_WANTED": str(wanted)})
-        self._told = wanted
+        self._confirmed = wanted

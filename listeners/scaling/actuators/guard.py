@@ -30,13 +30,13 @@ def main() -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Send a signal to a group; say whether anybody is left in it."""
+    """Send a signal to a group; return whether any process is left in it."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # somebody is left who became another user
+        pass  # a process is left that became another user
     return True
 
 

@@ -10,15 +10,15 @@ from collections import deque
 from typing import Final
 
 WAITING_BYTES: Final = 256 * 1024
-"""What may wait of workers; our own lines may be as much again, for a worker's storm is no reason to be silent."""
+"""How much output of workers may wait; the scaler's own log may be as much again, so that workers cannot drown it."""
 DRAIN_S: Final = 1.0
 
 
 class Output:
     """Lines for file descriptor ``number``, in their order; to write one never blocks, and may be done in any thread.
 
-    What does not fit is dropped, and counted in a line of its own once the reader reads again. A reader who is gone
-    loses all, and nobody else notices. What waits at the end of the process gets `DRAIN_S` to leave.
+    What does not fit is dropped, and counted in a separate line once the reader reads again. A reader that is gone
+    loses all, without effect on the scaler. What waits at the end of the process gets `DRAIN_S` to leave.
     """
 
     def __init__(self, number: int = 2) -> None:
@@ -30,16 +30,16 @@ class Output:
         self._writer: threading.Thread | None = None
 
     def pass_on(self, line: str) -> None:
-        """Take a line of a worker."""
+        """Write a line of a worker."""
         self._take(line, WAITING_BYTES)
 
     def write(self, text: str) -> int:
-        """Take lines of our own, as a stream of a log does."""
+        """Write lines of the scaler, as a log handler's stream."""
         self._take(text, 2 * WAITING_BYTES)
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: it leaves by itself."""
+        """No-op: the thread flushes."""
 
     def drain(self) -> None:
         """Wait for what waits to leave, `DRAIN_S` at most."""
@@ -65,9 +65,9 @@ class Output:
             with self._changed:
                 self._changed.wait_for(lambda: self._lines or self._dropped)
                 if self._dropped:
-                    told = b"... %d lines were left out about here: nobody read them in time\n" % self._dropped
-                    self._lines.appendleft(told)
-                    self._size += len(told)
+                    note = b"... %d lines were left out about here: nobody read them in time\n" % self._dropped
+                    self._lines.appendleft(note)
+                    self._size += len(note)
                     self._dropped = 0
                 # What is under way still counts: the reader has not had it.
                 batch = b"".join(self._lines)

@@ -1,7 +1,7 @@
 """Workers as child processes of the scaler: the default.
 
-Each is in a process group of its own, so that what it starts ends with it, and inherits one end of a socket pair. On it
-the worker's listener says that it is ready, busy or idle (`listeners.work.starter`); its end tells the worker that
+Each is in its own process group, so that what it starts ends with it, and inherits one end of a socket pair. On it the
+worker's listener reports ready, busy or idle (`listeners.work.starter`); its end means for the worker that
 the scaler is gone, whatever killed it. One whose listener does not run yet is ended by the kernel then, on Linux, and
 whatever is left after the grace by the guard (`guard.py`), a process that the scaler starts beside its workers.
 SIGTERM asks a worker to stop in order; after the grace its group is killed.
@@ -26,7 +26,7 @@ from typing import Final
 from bridge.brokers.embedded import die_with_parent
 from bridge.contract.errors import ConfigurationError
 from listeners.scaling.actuators import guard
-from listeners.scaling.actuators.base import Hears, StartFailed
+from listeners.scaling.actuators.base import ProcessEvents, StartFailed
 from listeners.scaling.actuators.output import OUTPUT
 from listeners.work.starter import BUSY, IDLE, READY, STARTER_GONE, VARIABLE, ticket
 
@@ -36,7 +36,7 @@ LINES_KEPT: Final = 5
 LINE_BYTES: Final = 2048
 WORD_BYTES: Final = 4096
 SPENT: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
-"""What a machine says that has no room for one more (S48)."""
+"""Errors of a machine without resources for one more process (S48)."""
 DRAIN_S: Final = 1.0
 """How long the output of a process that has ended is read on: what it has started may hold it open for ever."""
 
@@ -83,7 +83,7 @@ class ProcessActuator:
         self._prefix = prefix
         self._environment = dict(environment or {})
         self._children: dict[str, Child] = {}
-        self._hears: Hears | None = None
+        self._events: ProcessEvents | None = None
         self._count = 0
         self._starting = asyncio.Lock()
         self._guard: asyncio.subprocess.Process | None = None
@@ -93,9 +93,9 @@ class ProcessActuator:
     def __str__(self) -> str:
         return shlex.join(self._command)
 
-    async def open(self, hears: Hears) -> None:
-        """Take who is told; a command that is not there may still be installed, so that each start looks anew."""
-        self._hears = hears
+    async def open(self, events: ProcessEvents) -> None:
+        """Keep ``events``. A missing command may still be installed, so each start searches again."""
+        self._events = events
 
     async def start(self, count: int) -> list[str]:
         """Start so many; where one cannot be, those before it run on: a machine may have room for some."""
@@ -107,7 +107,7 @@ class ProcessActuator:
                         raise StartFailed("the scaler stops")
                     begun.append(await self._start())
             except (OSError, ValueError) as error:
-                raise StartFailed(_why_not(self._command[0], error), [child.number for child in begun]) from error
+                raise StartFailed(_start_error(self._command[0], error), [child.number for child in begun]) from error
             except BaseException:
                 for child in begun:
                     child.signal(signal.SIGKILL)
@@ -123,7 +123,7 @@ class ProcessActuator:
             ours, theirs = socket.socketpair()
             on_failure.callback(ours.close)
             theirs_to_close.callback(theirs.close)
-            # Pipes of our own: asyncio's `wait` would wait for the end of its own, which what a worker leaves may hold.
+            # Its own pipes: asyncio's `wait` would wait for the end of pipes that a worker's children may hold open.
             pipes = []
             for _ in range(2):
                 read, write = os.pipe()
@@ -140,7 +140,7 @@ class ProcessActuator:
                 pass_fds=(theirs.fileno(),),
                 env={**environment, VARIABLE: ticket(theirs.fileno(), self._grace)},
             )
-            self._tell_guard(f"+{process.pid}\n")
+            self._write_guard(f"+{process.pid}\n")
             on_failure.pop_all()
         ours.setblocking(False)
         number = str(process.pid)
@@ -153,8 +153,8 @@ class ProcessActuator:
             asyncio.create_task(self._pass_on(child, out, keep=False), name=f"{name} output"),
             asyncio.create_task(self._pass_on(child, err, keep=True), name=f"{name} errors"),
         ]
-        hearing = asyncio.create_task(self._hear(child), name=f"{name} words")
-        child.tasks = [asyncio.create_task(self._watch(child, reading, hearing), name=name)]
+        reports = asyncio.create_task(self._read_reports(child), name=f"{name} words")
+        child.tasks = [asyncio.create_task(self._watch(child, reading, reports), name=name)]
         return child
 
     async def _start_guard(self) -> None:
@@ -166,10 +166,10 @@ class ProcessActuator:
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        self._tell_guard("".join(f"+{child.process.pid}\n" for child in self._children.values()))
+        self._write_guard("".join(f"+{child.process.pid}\n" for child in self._children.values()))
 
-    def _tell_guard(self, words: str) -> None:
-        # A guard that was killed is missed by nobody but a scaler that is killed as well; the next start has a new one.
+    def _write_guard(self, words: str) -> None:
+        # A killed guard matters only if the scaler is killed too; the next start has a new one.
         if self._guard is not None and self._guard.stdin is not None and not self._guard.stdin.is_closing():
             self._guard.stdin.write(words.encode())
 
@@ -189,7 +189,7 @@ class ProcessActuator:
                 child.ending = asyncio.create_task(self._end(child), name=f"end worker[{number}]")
 
     async def look(self) -> None:
-        """Do nothing: workers tell by themselves."""
+        """No-op: workers report by themselves."""
 
     def running(self) -> list[str]:
         """Return the ids of all that live."""
@@ -223,32 +223,32 @@ class ProcessActuator:
             log.warning("worker %s: did not end within %g s of SIGTERM; it is killed", child.number, self._grace)
             child.signal(signal.SIGKILL)
 
-    async def _watch(self, child: Child, reading: list[asyncio.Task[None]], hearing: asyncio.Task[None]) -> None:
+    async def _watch(self, child: Child, reading: list[asyncio.Task[None]], reports: asyncio.Task[None]) -> None:
         """Wait for the end of a process, and leave nothing of it behind."""
         code = await child.process.wait()
-        if child.ending is not None and not hearing.done():
+        if child.ending is not None and not reports.done():
             # A shell ends at once and leaves its worker, which holds the socket: that one gets its grace as well.
             child.signal(signal.SIGTERM)
-            await asyncio.wait([hearing], timeout=self._grace)
+            await asyncio.wait([reports], timeout=self._grace)
         child.signal(signal.SIGKILL)  # what it left in its group
         await asyncio.wait(reading, timeout=DRAIN_S)
-        for task in (*reading, hearing):
+        for task in (*reading, reports):
             task.cancel()
-        await asyncio.wait([*reading, hearing])
+        await asyncio.wait([*reading, reports])
         child.link.close()
         if child.ending is not None:
             child.ending.cancel()
             await asyncio.wait([child.ending])
         del self._children[child.number]
-        self._tell_guard(f"-{child.process.pid}\n")
-        if self._hears is not None:
-            self._hears.ended(child.number, code, _why_ended(code, child.lines))
+        self._write_guard(f"-{child.process.pid}\n")
+        if self._events is not None:
+            self._events.ended(child.number, code, _describe_end(code, child.lines))
         if not self._children and not self._starting.locked():
             # Nothing is left to guard: a scaler at rest has no process beside it.
             self._resting = asyncio.create_task(self._end_guard(), name="end of the guard")
 
-    async def _hear(self, child: Child) -> None:
-        """Hear what the listener of a worker says."""
+    async def _read_reports(self, child: Child) -> None:
+        """Read what the listener of a worker reports."""
         loop, left = asyncio.get_running_loop(), b""
         while True:
             try:
@@ -260,12 +260,12 @@ class ProcessActuator:
             *words, left = (left + data).split(b"\n")
             left = left[-WORD_BYTES:]
             for word in words:
-                if self._hears is None or child.number not in self._children:
+                if self._events is None or child.number not in self._children:
                     continue
                 if word == READY:
-                    self._hears.ready(child.number)
+                    self._events.ready(child.number)
                 elif word in (BUSY, IDLE):
-                    self._hears.says(child.number, busy=word == BUSY)
+                    self._events.busy_changed(child.number, busy=word == BUSY)
 
     async def _pass_on(self, child: Child, pipe: int, *, keep: bool) -> None:
         """Write each line of a worker's output to our standard error with its prefix; of errors keep the last."""
@@ -301,7 +301,7 @@ def _tied(command: list[str], environment: Mapping[str, str]) -> list[str]:
     return [*tie, program, *command[1:]]
 
 
-def _why_not(program: str, error: OSError | ValueError) -> str:
+def _start_error(program: str, error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError) and shutil.which(program) is None:
         return f"there is no program {program} here or on PATH"
     spent = isinstance(error, OSError) and error.errno in SPENT
@@ -310,7 +310,7 @@ def _why_not(program: str, error: OSError | ValueError) -> str:
     )
 
 
-def _why_ended(code: int, lines: deque[str]) -> str:
+def _describe_end(code: int, lines: deque[str]) -> str:
     if code < 0:
         try:
             how = f"ended by {signal.Signals(-code).name}"

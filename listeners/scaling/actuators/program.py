@@ -27,7 +27,7 @@ async def call(
     `StartFailed` with the end of what it wrote to its standard error, and, where what it wrote is to be read ``whole``,
     for one that wrote more than `OUTPUT_BYTES`.
     """
-    # Pipes of our own: asyncio would wait for the end of its own, and what the program has left running may hold them
+    # Its own pipes: asyncio would wait for the end of its pipes, and what the program has left running may hold them
     # for ever. It is for starting workers, after all.
     with contextlib.ExitStack() as ours:
         outputs: list[_Output] = []
@@ -94,6 +94,6 @@ class _Output(asyncio.Protocol):
             del self._written[: -OUTPUT_BYTES // 2]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Hear that nobody writes any more, or that nobody wants to know."""
+        """Record the end of the output."""
         if not self.ended.done():
             self.ended.set_result(None)

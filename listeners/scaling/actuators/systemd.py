@@ -3,10 +3,9 @@
 ``queuebell-worker@`` becomes ``queuebell-worker@1.service``, ``@2`` and so on, the lowest free numbers first. They are
 systemd's: they go on when the scaler ends, whatever ended it, and the next one finds them.
 
-A unit is ready when systemd calls it active: with ``Type=notify`` as soon as its listener has a session, for a worker
-that was told so by ``QUEUEBELL_STARTER=systemd`` says it to systemd (`listeners.work.starter`). In its status text it
-says whether it is busy, and how often it has been. Of one that says nothing nobody knows, so that it ends only while
-the queue is quiet.
+A unit is ready when systemd calls it active: with ``Type=notify`` as soon as its listener has a session, because a
+worker with ``QUEUEBELL_STARTER=systemd`` reports to systemd (`listeners.work.starter`). Its status text shows whether
+it is busy, and how often it has been. A worker without a status text ends only while the queue is quiet.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ from typing import Final
 import msgspec
 
 from bridge.contract.errors import ConfigurationError
-from listeners.core.trouble import Repeated
-from listeners.scaling.actuators.base import Hears, NotSeen, StartFailed
+from listeners.scaling.actuators.base import NotSeen, ProcessEvents, StartFailed, Watch
 from listeners.scaling.actuators.program import call
-from listeners.scaling.actuators.watch import Watch
+from listeners.work.failures import RepeatedFailure
 from listeners.work.starter import BUSY, IDLE
 
 log = logging.getLogger("queuebell.scaler")
@@ -83,7 +81,7 @@ class SystemdActuator:
     def __init__(self, unit: str, *, user: bool = False, within_s: float = 30.0, every_s: float = EVERY_S) -> None:
         match = TEMPLATE.fullmatch(unit)
         if match is None:
-            raise ConfigurationError(f"unit: {unit!r} is no template unit; its name ends with @, as queuebell-worker@")
+            raise ConfigurationError(f"unit: {unit!r} is not a template unit; end its name with @, as in worker@")
         self._template = match[1]
         self._scope = ["--user"] if user else []
         self._within_s = within_s
@@ -91,7 +89,7 @@ class SystemdActuator:
         self._count = 0
         self._used: set[int] = set()
         self._turn = asyncio.Lock()
-        self._hears: Hears | None = None
+        self._events: ProcessEvents | None = None
         self._watch = Watch(str(self), self.look, every_s=every_s, wanted=lambda: bool(self._instances))
         self._seen = False
         """Whether it was ever seen what runs already."""
@@ -101,9 +99,9 @@ class SystemdActuator:
     def __str__(self) -> str:
         return f"{self._template}@.service"
 
-    async def open(self, hears: Hears) -> None:
+    async def open(self, events: ProcessEvents) -> None:
         """Find the instances that run already."""
-        self._hears = hears
+        self._events = events
         try:
             self._adopt(await self._show())
         except NotSeen as unseen:
@@ -111,7 +109,7 @@ class SystemdActuator:
         self._watch.begin()
 
     async def start(self, count: int) -> list[str]:
-        """Start the lowest numbers that are free; ready is told of when systemd calls them active."""
+        """Start the lowest numbers that are free; ready is reported when systemd calls them active."""
         async with self._turn:
             try:
                 units = await self._show()
@@ -119,9 +117,9 @@ class SystemdActuator:
                 raise StartFailed(str(unseen)) from unseen
             if not self._seen and self._adopt(units):
                 ids = self.running()
-                if self._hears is not None:
-                    self._hears.found(ids)
-                raise StartFailed(f"{len(ids)} workers run that were not seen before; it is counted anew")
+                if self._events is not None:
+                    self._events.found(ids)
+                raise StartFailed(f"{len(ids)} workers run that were not seen before; the queue is counted again")
             taken = {unit.number for unit in units if unit.lives} | {each.number for each in self._instances.values()}
             free = (number for number in range(1, len(taken) + count + 1) if number not in taken)
             begun = [self._begin(number) for number, _ in zip(free, range(count), strict=False)]
@@ -137,8 +135,8 @@ class SystemdActuator:
         return [each.name for each in begun]
 
     async def stop(self, ids: Sequence[str]) -> None:
-        """Have systemd stop these: SIGTERM, and SIGKILL after the unit's TimeoutStopSec; said again until it heard."""
-        failures = Repeated()
+        """Stop these: SIGTERM, and SIGKILL after the unit's TimeoutStopSec; retried until systemd accepts it."""
+        failures = RepeatedFailure()
         while not self._closed:
             ending = [self._instances[number] for number in ids if number in self._instances]
             if not ending:
@@ -156,13 +154,13 @@ class SystemdActuator:
             await asyncio.sleep(AGAIN_S)
 
     async def look(self) -> None:
-        """Ask systemd for all instances, and tell what has changed."""
+        """Ask systemd for all instances, and report what has changed."""
         async with self._turn:
             units = {unit.number: unit for unit in await self._show()}
             for each in list(self._instances.values()):
                 unit = units.get(each.number, Unit(each.number))  # what has ended in order is soon unloaded
                 if unit.lives:
-                    self._tell(each, unit)
+                    self._report(each, unit)
                 else:
                     self._end(each, unit)
 
@@ -171,7 +169,7 @@ class SystemdActuator:
         return list(self._instances)
 
     async def close(self) -> None:
-        """Let go of them: they go on."""
+        """Release them: they go on."""
         self._closed = True
         await self._watch.close()
 
@@ -185,32 +183,32 @@ class SystemdActuator:
         return self._instances[name]
 
     def _adopt(self, units: list[Unit]) -> bool:
-        """Take on what runs already, and say whether anything does."""
+        """Adopt what runs already; return whether anything does."""
         self._seen = True
         for unit in units:
             if unit.lives and unit.state != "deactivating":
                 self._begin(unit.number)
         return bool(self._instances)
 
-    def _tell(self, each: Instance, unit: Unit) -> None:
-        if self._hears is None or each.ending:
+    def _report(self, each: Instance, unit: Unit) -> None:
+        if self._events is None or each.ending:
             return
         if unit.works and not each.ready:
             each.ready = True
-            self._hears.ready(each.name)
+            self._events.ready(each.name)
         state = unit.text.partition(" ")[0].encode()
         if each.ready and unit.text != each.text and state in (BUSY, IDLE):
             each.text = unit.text
-            self._hears.says(each.name, busy=state == BUSY)
+            self._events.busy_changed(each.name, busy=state == BUSY)
 
     def _end(self, each: Instance, unit: Unit) -> None:
         del self._instances[each.name]
-        if self._hears is None:
+        if self._events is None:
             return
         failed = unit.state == "failed"
         how = f"{unit.result}, exit code {unit.code}" if failed else "ended in order"
         journal = f"; journalctl {' '.join([*self._scope, '-u', self._unit(each.number)])}" if failed else ""
-        self._hears.ended(each.name, (unit.code or 1) if failed else 0, f"{how}{journal}")
+        self._events.ended(each.name, (unit.code or 1) if failed else 0, f"{how}{journal}")
 
     def _unit(self, number: int) -> str:
         return f"{self._template}@{number}.service"
@@ -231,7 +229,7 @@ class SystemdActuator:
     def _read(self, block: dict[str, str]) -> Unit | None:
         number = block.get("Id", "").removeprefix(f"{self._template}@").removesuffix(".service")
         if not NUMBER.fullmatch(number):
-            return None  # an instance of somebody else's, with a name
+            return None  # a named instance, not one of the scaler's
         code = block.get("ExecMainStatus", "")
         return Unit(
             int(number),

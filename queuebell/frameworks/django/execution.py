@@ -15,10 +15,8 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from bridge.contract.errors import named
-from listeners.core import settle
-from listeners.core.failure import classify
-from listeners.core.retry_policy import RetryPolicy
 from listeners.handler import Bury, Message, Retry
+from listeners.work.retry import DeadLetter, Failed, Outcome, RetryPolicy, WantsRetry, classify, verdict
 from queuebell.frameworks.django.interface import base, signals
 from queuebell.frameworks.django.task_message import TaskMessage
 
@@ -114,15 +112,15 @@ class TaskHandler:
 
     def _is_last(self, attempt: Attempt, error: Exception) -> bool:
         """Say whether the listener buries the message for this."""
-        outcome: settle.Outcome
+        outcome: Outcome
         if isinstance(error, Retry):
-            outcome = settle.WantsRetry(error.after)
+            outcome = WantsRetry(error.after)
         elif isinstance(error, Bury):
-            outcome = settle.Bury(error.reason)
+            outcome = DeadLetter(error.reason)
         else:
-            outcome = settle.Failed(named(error), classify(error))
+            outcome = Failed(named(error), classify(error))
         number = attempt.result.attempts
-        return isinstance(settle.verdict(outcome, number, self._policy, True, random.random), settle.Bury)
+        return isinstance(verdict(outcome, number, self._policy, True, random.random), DeadLetter)
 
 
 class Attempt(NamedTuple):

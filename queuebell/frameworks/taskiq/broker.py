@@ -20,10 +20,10 @@ from bridge.contract.names import parse_reference
 from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import DELAY_MS_MAX, NewMessage, QueueStore, once
-from listeners.core.retry_policy import RetryPolicy
 from listeners.handler import Message
 from listeners.listener import Listener
 from listeners.session.opening import PULL_ONLY, bridge_of, open_store, rings
+from listeners.work.retry import RetryPolicy
 from queuebell.frameworks.taskiq.feed import Feed
 from queuebell.frameworks.taskiq.formatter import CheckedFormatter
 

@@ -24,7 +24,7 @@ from bench.cost.spread import Percentiles
 from bench.cost.tariff import PAPER
 from bridge.core.settings import Periods
 from bridge.core.wake_scheduler import WakeScheduler
-from listeners.core.controller import Controller
+from listeners.wake.controller import Controller
 from tests.support.command import run
 
 HOUR = Day(3600.0)

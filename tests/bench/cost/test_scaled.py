@@ -15,9 +15,9 @@ from bench.cost.crew import play
 from bench.cost.day import Burst, Day
 from bench.cost.policy import POLICIES
 from bench.cost.scaled import ScaledFleet
-from listeners.core.commands import Command
-from listeners.core.processes import Processes
-from listeners.core.scaled_queue import ScaledQueue
+from listeners.scaling.processes import Processes
+from listeners.scaling.scaled_queue import ScaledQueue
+from listeners.wake.table import Command
 
 # Private: `_take_waiting`: the test plants a fault there.
 
@@ -50,7 +50,7 @@ def watched(name: str, day: Day, threads: int) -> Watched:
 def test_an_idle_hour(name: str) -> None:
     """Nothing runs where 0 is believed; an own queue costs one count at most, another at most one for every sweep.
 
-    Where 0 is not believed a process looks for every other sweep, for one that still idles hears the next.
+    Where 0 is not believed a process looks for every other sweep, for one that still idles events the next.
     """
     hour = play(name, Day(3600.0), 70, 1)
     if name == "rough-32":

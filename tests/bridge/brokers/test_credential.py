@@ -17,7 +17,7 @@ from bridge.contract.errors import BusUnavailable, ChannelLost, ConfigurationErr
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.producer.buses.http import HttpBus
 from bridge.queues.http.store import HttpStore
-from listeners.session.channels.websocket import WebSocketChannel
+from listeners.session.websocket import WebSocketChannel
 from tests.support.certificates import Authority, self_signed, write_self_signed
 
 HERE = http_addresses("http://127.0.0.1:8470", "bridge")[0]

@@ -41,7 +41,7 @@ from bridge.http.wire import ws_frame
 from bridge.queues.base import Claim, NewMessage, Settlement
 from bridge.queues.embedded.store import EmbeddedStore
 from bridge.queues.http.store import HttpStore
-from listeners.session.channels.websocket import WebSocketChannel
+from listeners.session.websocket import WebSocketChannel
 from tests.bridge.queues.scripted_server import ScriptedServer
 from tests.bridge.queues.test_http_many import hanging_up, refusing, strange, well
 from tests.support.access import written

@@ -24,7 +24,7 @@ from bridge.queues import open_store
 from bridge.queues.http.store import HttpStore
 from bridge.triggers.attachment import Attachments
 from listeners import Listener
-from listeners.session.channels.websocket import WebSocketChannel
+from listeners.session.websocket import WebSocketChannel
 from queuebell.command.client import BridgeClient
 from queuebell.command.main import main
 from tests.support.processes import until

@@ -24,7 +24,7 @@ from bridge.service.clocks import LoopWatch, paired, system_clocks
 from bridge.service.embedded_feed import EmbeddedFeed
 from bridge.triggers.attachment import Attachment
 from listeners import Message
-from listeners.session.channels.local import LocalChannel
+from listeners.session.channel import LocalChannel
 from tests.listeners.rig import QUEUE, Store, listening
 from tests.support.memory_broker import MemoryServer
 from tests.support.sim_loop import pass_time, simulated

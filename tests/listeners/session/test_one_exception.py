@@ -13,8 +13,8 @@ from bridge.contract.wire import DownFrame, EmptyReceive, Hello, ListenerHeartbe
 from bridge.observe import instruments, swallowed
 from bridge.service.bridge import Bridge
 from listeners import Message
-from listeners.core.table import Mode
-from listeners.session.channels.websocket import WebSocketChannel
+from listeners.session.websocket import WebSocketChannel
+from listeners.wake.table import Mode
 from listeners.work.dequeue import Dequeue
 from tests.listeners.rig import QUEUE, Store, listening, settled
 from tests.support.fake_bridge import FakeBridge, FakeLink

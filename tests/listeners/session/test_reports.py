@@ -9,9 +9,8 @@ import pytest
 
 from bridge.contract.jobs import BOUNDS_S, CLASSES_MAX, OUTCOMES, Jobs
 from bridge.contract.wire import FRAME_BYTES_MAX, ListenerHeartbeat, QueueBeat, decode_up, encode_frame
-from listeners.core.jobs import JobCounts
-from listeners.session.session import FRAME_EXTRA_BYTES, LEASES_MAX, Session
-from listeners.session.sessions import SUBSCRIPTION_BYTES
+from listeners.session.session import FRAME_EXTRA_BYTES, LEASES_MAX, SUBSCRIPTION_BYTES, Session
+from listeners.work.counts import JobCounts
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import simulated
 
@@ -45,7 +44,7 @@ class Port:
             self.counts.began(1, [bound])
             self.counts.ended(1, bound)
 
-    def owes_report(self) -> int:
+    def report_bytes(self) -> int:
         return self.counts.report_bytes() if self.counts.changed else 0
 
     def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:

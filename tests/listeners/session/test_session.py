@@ -32,13 +32,13 @@ from bridge.contract.wire import (
     encode_frame,
 )
 from listeners import Message
-from listeners.core.periods import Periods
 from listeners.session.session import (
     FRAME_EXTRA_BYTES,
     REFUSED_CAP_S,
     STORE_MISMATCH,
     Session,
 )
+from listeners.wake.timers import Periods
 from tests.listeners.rig import QUEUE, Store, hanging, listening, settled
 from tests.support.fake_bridge import FakeBridge, FakeLink
 from tests.support.sim_loop import elapse, simulated
@@ -73,7 +73,7 @@ class Port:
     def lost(self) -> None:
         self.told.append(("lost",))
 
-    def covered_elsewhere(self, at: float) -> None:
+    def on_empty_receive(self, at: float) -> None:
         self.told.append(("covered", at))
 
     def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
@@ -82,7 +82,7 @@ class Port:
     def beat(self, now: float) -> QueueBeat:
         return QueueBeat()
 
-    def owes_report(self) -> int:
+    def report_bytes(self) -> int:
         return self.owes
 
     def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
@@ -272,7 +272,7 @@ async def test_the_log_says_that_a_bridge_is_gone_why_and_that_it_is_back(caplog
     async with standing(bridge, port) as session:
         bridge.cut()
         await elapse(2.0)
-        assert session.standing and said() == [] and port.of("lost") == []
+        assert session.is_open and said() == [] and port.of("lost") == []
         bridge.away = True
         bridge.cut()
         await elapse(60.0)
@@ -285,7 +285,7 @@ async def test_the_log_says_that_a_bridge_is_gone_why_and_that_it_is_back(caplog
         bridge.silent = True
         await elapse(60.0)
         (gone,) = said()
-        assert "it is silent" in gone or "did not say welcome" in gone
+        assert "it is silent" in gone or "sent no welcome" in gone
 
 
 @simulated
@@ -315,7 +315,7 @@ async def test_a_bridge_that_is_given_up_in_the_moment_that_its_welcome_is_late(
         assert port.of("lost") == [()]
         bridge.silent = False
         await elapse(120.0)
-        assert session.standing
+        assert session.is_open
 
 
 @pytest.mark.parametrize(

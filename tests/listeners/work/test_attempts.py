@@ -17,17 +17,17 @@ from bridge.contract.partitioning import Partitions
 from bridge.contract.wire import ListenerHeartbeat
 from bridge.queues.base import Capabilities, Received
 from listeners import PULL_ONLY, Ledger, Listener, Message, Pool
-from listeners.core.record import Standing
-from listeners.core.retry_policy import RetryPolicy
 from listeners.handler import batch
+from listeners.work.ledger import Standing
+from listeners.work.retry import RetryPolicy
 from tests.listeners.rig import POISON, QUEUE, Store, hanging, listening, run_until, settled
-from tests.listeners.test_ledger import Table
 from tests.listeners.work.test_dequeue import carried
 from tests.listeners.work.test_holding import Site, message
+from tests.listeners.work.test_ledger import Table
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulated
 
-# Private: `_lingering`, `_lose`: a thread that outlives its message, without a real stuck thread.
+# Private: `_overdue`, `_lose`: a thread that outlives its message, without a real stuck thread.
 
 WHOLE = Partitions("billing/orders", 2)
 ROUNDS = 3
@@ -362,7 +362,7 @@ async def test_what_is_parked_goes_back_when_the_listener_stops() -> None:
     """Its attempt counts; one whose lease was lost meanwhile is not settled at all."""
     site = Site(work)
     thread: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    site.holding._lingering.add(thread, ["m1", "m2"])
+    site.holding._overdue.add(thread, ["m1", "m2"])
     lost, _ = site.work(message(1), message(2))
     await pass_time(0.1)
     site.holding._lose(lost, "lease_ended")

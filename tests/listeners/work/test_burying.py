@@ -13,21 +13,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.burial import Burial, is_burial, read_burial, write_burial
+from bridge.contract.burial import HISTORY_MAX, Attempt, Burial, is_burial, read_burial, write_burial
 from bridge.contract.claim import is_claim, lost_claim, read_claim
 from bridge.contract.errors import BadInput, StoreUnavailable
 from bridge.queues.base import Capabilities, NewMessage, PutReceipt
 from bridge.storage.blobs.memory import MemoryBlobs
 from bridge.storage.claim_check import ClaimCheck
 from listeners import PULL_ONLY, Bury, Listener, Message, Replay
-from listeners.core.settle import Failed
 from listeners.work.claims import SWEEP_S
+from listeners.work.dead_letters import MESSAGES_MAX, REASON_MAX, History
 from listeners.work.invoke import Invoker
+from listeners.work.retry import Failed
 from tests.listeners.rig import POISON, QUEUE, Store, listening, raising, run_until, settled
 from tests.support.sim_loop import pass_time, simulated
 
 _names = itertools.count()
+
+
 NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
+
+
 BURIAL = Burial(QUEUE, "17", NOON, NOON, "no", 2)
 
 
@@ -91,7 +96,7 @@ async def test_a_replay_that_cannot_be_leaves_the_message(wish: Replay, caplog: 
     depth = await store.depth(queue)
     assert depth.visible + depth.invisible == 1
     assert await store.depth("elsewhere/orders") is None
-    assert "stays, it cannot be replayed" in caplog.text
+    assert "cannot be replayed and stays" in caplog.text
 
 
 class Slow(Store):
@@ -341,7 +346,7 @@ async def test_a_sweep_that_fails_is_tried_again(caplog: pytest.LogCaptureFixtur
     async with site.listening() as listener:
         await pass_time(10 * SWEEP_S)
         assert listings > 5
-        assert f"{QUEUE}: looking for orphaned blobs broke" in caplog.text
+        assert f"{QUEUE}: unexpected error while searching for orphaned blobs" in caplog.text
         assert f"{QUEUE}: orphaned blobs could not be searched for now: away" in caplog.text
         await site.store.fill(b"small")
         await settled(listener, 1)
@@ -411,3 +416,37 @@ async def test_the_sweep_finds_claims_behind_facts() -> None:
     assert (swept.removed, swept.referenced, swept.unknown) == (0, 1, 0)
     elsewhere = await site.check.sweep(Small(), POISON)
     assert (elsewhere.removed, len(await site.names())) == (0, 1)
+
+
+def test_attempts_are_told_in_order_until_their_message_ends() -> None:
+    """Each with its number, its time and its reason."""
+    history = History()
+    history.failed("a", 1, NOON, "first")
+    history.failed("b", 1, NOON, "other")
+    history.failed("a", 2, NOON + datetime.timedelta(seconds=1), "second")
+    assert history.of("a") == (
+        Attempt(1, NOON, "first"),
+        Attempt(2, NOON + datetime.timedelta(seconds=1), "second"),
+    )
+    history.forget("a")
+    history.forget("a")
+    assert history.of("a") == ()
+    assert len(history) == 1
+
+
+def test_memory_is_bounded() -> None:
+    """Some messages, some attempts of each, and reasons of some length; who failed longest ago goes first."""
+    history = History(most=3)
+    for number in range(100):
+        history.failed("again", number, NOON, "x" * 9000)
+        history.failed(f"m{number}", 1, NOON, "")
+        assert len(history) == min(3, number + 2)
+    kept = history.of("again")
+    assert [one.attempt for one in kept] == list(range(100 - HISTORY_MAX, 100))
+    assert {len(one.reason) for one in kept} == {REASON_MAX}
+    assert history.of("m0") == ()
+    assert history.of("m99") != ()
+    history = History()
+    for number in range(MESSAGES_MAX + 1):
+        history.failed(f"m{number}", 1, NOON, "")
+    assert len(history) == MESSAGES_MAX

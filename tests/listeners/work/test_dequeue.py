@@ -14,7 +14,7 @@ from bridge.contract.errors import StoreUnavailable
 from bridge.contract.wire import Bye, CarriedMessage, ListenerHeartbeat, encode_frame
 from bridge.queues.base import StoredMessage
 from listeners import Failure, Message, Retry
-from listeners.work.take import carried_message
+from listeners.work.lease import carried_message
 from tests.listeners.rig import POISON, QUEUE, Store, hanging, listening, raising, run_until, settled
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulate, simulated
@@ -172,4 +172,4 @@ def test_a_rule_that_fails_buries_nothing_early(answer: Any, caplog: pytest.LogC
 
     pauses, _ = simulate(attempts(ValueError("x"), failures=rule))
     assert len(pauses) == 4
-    assert ("the rule that tells classes of failure failed" in caplog.text) == isinstance(answer, Exception)
+    assert ("the failures rule raised" in caplog.text) == isinstance(answer, Exception)

@@ -28,20 +28,18 @@ from bridge.queues.base import (
     StoredMessage,
 )
 from listeners import Listener, Message
-from listeners.core import settle
-from listeners.core.jobs import JobCounts
-from listeners.core.retry_policy import RetryPolicy
-from listeners.core.settle import Outcome, Succeeded
 from listeners.handler import Bury, batch
-from listeners.work.held import Held
+from listeners.work.counts import JobCounts
 from listeners.work.holding import Holding, Rules
 from listeners.work.invoke import Invoker
+from listeners.work.lease import Held
+from listeners.work.retry import DeadLetter, Outcome, RetryPolicy, Succeeded
 from listeners.work.retry_until import NoLongerWanted
 from tests.listeners.rig import POISON, QUEUE, listening
 from tests.listeners.work.test_settlements import NOON, Scripted, now
 from tests.support.sim_loop import pass_time, simulate, simulated
 
-# Private: `_lingering`, `_threads`: a thread that outlives its message, without a real stuck thread.
+# Private: `_overdue`, `_threads`: a thread that outlives its message, without a real stuck thread.
 
 
 async def hang(_: Message) -> None:
@@ -388,7 +386,7 @@ async def test_a_lease_lost_before_the_ledger_let_it_begin_is_told_in_a_later_bu
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As the failure of that attempt; nothing of it is settled here, and it is no fault of this listener."""
-    keys = Keys(NoLongerWanted(), [settle.Bury("no such customer", "bad_message")] * 2)
+    keys = Keys(NoLongerWanted(), [DeadLetter("no such customer", "bad_message")] * 2)
     site = Site(never, once=keys)
     site.work(*several(2))
     await pass_time(2)
@@ -411,7 +409,7 @@ async def test_calls_left_in_their_threads_are_told_at_the_end(caplog: pytest.Lo
     site = Site(done)
     threads: list[concurrent.futures.Future[Any]] = [concurrent.futures.Future() for _ in range(2)]
     for thread in threads:
-        site.holding._lingering.add(thread, [])
+        site.holding._overdue.add(thread, [])
     assert (site.holding.busy, site.holding.free()) == (2, 0)
     await site.holding.drain(7)
     assert now() == 7.0, "the grace is theirs as well"

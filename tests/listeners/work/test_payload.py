@@ -182,7 +182,7 @@ async def test_a_rule_of_the_type_that_breaks_is_a_failed_attempt() -> None:
         assert listener.state().queues[QUEUE].retried == 1
         assert listener.state().queues[QUEUE].handled == 1
     (burial,) = await store.burials()
-    assert burial.reason == "attempt 2 of 2: the payload type broke: KeyError: 8"
+    assert burial.reason == "attempt 2 of 2: the payload type raised: KeyError: 8"
 
 
 def test_pydantic_is_loaded_only_for_its_own() -> None:

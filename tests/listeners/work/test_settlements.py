@@ -12,7 +12,7 @@ import pytest
 
 from bridge.contract.errors import BadInput, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
 from bridge.queues.base import Capabilities, Claim, Extend, Release, Settled, Settlement, Settling, StoredMessage
-from listeners.work.held import Act, Held
+from listeners.work.lease import Act, Held
 from listeners.work.settlements import Item, Settlements
 from tests.listeners.rig import QUEUE
 from tests.support.sim_loop import pass_time, simulated
@@ -212,8 +212,8 @@ async def test_lanes_are_opened_by_what_waits(act: Act) -> None:
         (StoreUnavailable("away"), True, False, None, f"{QUEUE}: settling failed, trying again: away"),
         (StoreError("broken"), True, False, None, f"{QUEUE}: settling failed, trying again: broken"),
         (QueueNotFound("gone"), False, False, "message_not_found", None),
-        (BadInput("too_large", "no"), False, False, "too_large", f"{QUEUE}: the store refuses to settle: no"),
-        (ZeroDivisionError("defect"), False, False, "internal", f"{QUEUE}: settling broke"),
+        (BadInput("too_large", "no"), False, False, "too_large", f"{QUEUE}: the store rejects settlements: no"),
+        (ZeroDivisionError("defect"), False, False, "internal", f"{QUEUE}: unexpected error while settling"),
     ],
 )
 @simulated

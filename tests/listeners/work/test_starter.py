@@ -21,20 +21,20 @@ import listeners.listener
 from listeners.handler import Bury, Message, Replay, Retry
 from listeners.work import starter
 from listeners.work.command import Command, CommandFailed
+from listeners.work.invoke import NAME, HandlerThreads
+from listeners.work.lifecycle import SIGNALS, StopSignals
 from listeners.work.starter import (
-    LOOK_S,
+    CHECK_S,
     NOTIFY,
     STARTED_FOR,
     STARTER_GONE,
     SYSTEMD,
     VARIABLE,
-    Link,
-    Starter,
+    ScalerLink,
+    WorkerStatus,
     inherited,
     ticket,
 )
-from listeners.work.stop_signals import SIGNALS, StopSignals
-from listeners.work.threads import NAME, HandlerThreads
 from tests.listeners.rig import QUEUE, Store, listening
 from tests.support.processes import PATIENCE_S
 from tests.support.sim_loop import pass_time, simulated
@@ -55,10 +55,10 @@ async def test_a_worker_stops_before_its_scaler_kills_it(
     grace: float, waits: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """However long its own grace: killed, it would end no command that it runs, and give no message back."""
-    link = Link()
+    link = ScalerLink()
     link.grace = 2.5
     monkeypatch.setattr(link, "join", lambda member: True)
-    monkeypatch.setattr(listeners.listener, "Starter", functools.partial(Starter, link=link))
+    monkeypatch.setattr(listeners.listener, "WorkerStatus", functools.partial(WorkerStatus, link=link))
     began, ended = asyncio.Event(), list[float]()
 
     async def handle(_: Message) -> None:
@@ -93,11 +93,11 @@ async def test_a_worker_says_how_it_stands_until_its_scaler_is_gone(
         scaler.setblocking(False)
         os.set_inheritable(ours.fileno(), True)
         monkeypatch.setenv(VARIABLE, ticket(ours.fileno(), 2.5))
-        link, held = Link(), [0, 0]
-        one = Starter(lambda: held[0], link)
+        link, held = ScalerLink(), [0, 0]
+        one = WorkerStatus(lambda: held[0], link)
         assert not os.get_inheritable(ours.detach())
         assert (signal.getsignal(STARTER_GONE) is stands) == (stands is signal.SIG_IGN)
-        other = Starter(lambda: held[1], link)
+        other = WorkerStatus(lambda: held[1], link)
         one.ready()
         with pytest.raises(BlockingIOError):
             scaler.recv(64)
@@ -108,18 +108,18 @@ async def test_a_worker_says_how_it_stands_until_its_scaler_is_gone(
         other.took()
         one.took()
         assert scaler.recv(64) == b"busy\n"
-        await pass_time(2.5 * LOOK_S)
+        await pass_time(2.5 * CHECK_S)
         held[0] = 0
-        await pass_time(LOOK_S)
+        await pass_time(CHECK_S)
         with pytest.raises(BlockingIOError):
             scaler.recv(64)
         held[1] = 0
-        await pass_time(LOOK_S)
+        await pass_time(CHECK_S)
         assert scaler.recv(64) == b"idle\n"
         one.took()
         assert scaler.recv(64) == b"busy\n"
         one.close()
-        await pass_time(2 * LOOK_S)
+        await pass_time(2 * CHECK_S)
         with monkeypatch.context() as forked:
             forked.setattr(os, "getpid", lambda: 1)
             assert not link.join(one)
@@ -143,8 +143,8 @@ def test_a_unit_without_the_socket_works_all_the_same(
     """It says so once; systemd will end it for it is never ready."""
     monkeypatch.setenv(VARIABLE, SYSTEMD)
     monkeypatch.setenv(NOTIFY, str(tmp_path / "nobody"))
-    Starter(lambda: 0, Link()).ready()
-    assert "systemd cannot be told" in caplog.text
+    WorkerStatus(lambda: 0, ScalerLink()).ready()
+    assert "this worker cannot report to systemd" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -169,12 +169,12 @@ def test_a_worker_of_another_queue_says_so(
         monkeypatch.setenv(VARIABLE, SYSTEMD)
         monkeypatch.setenv(NOTIFY, str(tmp_path / "notify"))
         monkeypatch.setenv(STARTED_FOR, "a/wanted")
-        link = Link()
-        Starter(lambda: 0, link, lambda: queues).ready()
+        link = ScalerLink()
+        WorkerStatus(lambda: 0, link, lambda: queues).ready()
         assert link._socket is not None
         link._socket.close()
     told = [record.getMessage() for record in caplog.records if "started for" in record.getMessage()]
-    text = f"this worker was started for a/wanted and listens to {said}: nobody takes from there"
+    text = f"this worker was started for a/wanted but listens to {said}: it receives nothing from the first queue"
     assert told == ([text] if said else [])
 
 

@@ -18,6 +18,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from bridge.contract.errors import (
     ChannelLost,
     ConfigurationError,
+    NotPrepared,
+    StoreError,
+    StoreUnavailable,
 )
 from bridge.contract.wire import (
     Welcome,
@@ -26,6 +29,7 @@ from bridge.contract.wire import (
 from bridge.queues.base import Capabilities
 from bridge.queues.embedded.store import MemoryStore
 from listeners import PULL_ONLY, Listener, Message, collector
+from listeners.work.failures import AGAIN_S, ReceiveFailures, StoreReached
 from listeners.work.metrics_port import MetricsPort
 from tests.listeners.rig import QUEUE, Store, listening, raising
 from tests.support.command import COMMAND
@@ -122,9 +126,6 @@ def test_what_was_opened_is_closed_where_the_event_loop_ends(steps: int, monkeyp
     assert closed == ["channel", "store"]
 
 
-# A bridge that refuses -----------------------------------------------------------------------------------------------
-
-
 async def nothing(message: Message) -> None:
     """Handle a message."""
 
@@ -197,3 +198,41 @@ async def test_a_port_that_is_taken_is_said() -> None:
         with pytest.raises(ConfigurationError, match=f"metrics: cannot listen on {address}"):
             async with MetricsPort(address, collector()):
                 pass
+
+
+def test_a_store_that_has_answered_ends_no_worker() -> None:
+    """Of whichever queue the answer was: its address is right, and what changed there may change back."""
+    reach = StoreReached()
+    one, other = ReceiveFailures(reach), ReceiveFailures(reach)
+    assert not one.answered()
+    assert not other.ends(ConfigurationError("this user is not let in"))
+
+
+def test_the_bridge_hears_since_when_receives_fail() -> None:
+    """From the first failure to the next answer, whether any of it was told or not."""
+    failures = ReceiveFailures()
+    assert failures.since is None
+    failures.begins(5.0)
+    failures.begins(7.0)
+    assert failures.since == 5.0
+    assert failures.failed(1000.0) == 1
+    assert failures.failed(1000.0 + AGAIN_S - 0.1) == 0
+    assert failures.answered()
+    assert failures.since is None
+    assert not failures.answered()
+    failures.begins(9.0)
+    assert failures.since == 9.0
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (ConfigurationError("its client is not installed"), True),
+        (NotPrepared("the tables are missing"), False),
+        (StoreUnavailable("away"), False),
+        (StoreError("refused"), False),
+    ],
+)
+def test_only_what_cannot_mend_itself_ends_a_worker(error: Exception, ends: bool) -> None:
+    """Tables may be made while workers run, and a store may come back; a client that is missing stays missing."""
+    assert ReceiveFailures().ends(error) is ends

@@ -89,7 +89,7 @@ def test_a_file_and_operands_are_one_too_many() -> None:
             "grace needs --actuator process",
         ),
         ([*HERE, "--actuator", "systemd"], 78, "unit is missing"),
-        ([*HERE, "--actuator", "systemd", "--unit", "worker"], 78, "no template unit"),
+        ([*HERE, "--actuator", "systemd", "--unit", "worker"], 78, "not a template unit"),
         ([*HERE, "--actuator", "systemd", "--unit", "w@", "--", "w"], 78, "command needs --actuator process"),
         ([*HERE, "--user", "--", "w"], 78, "user needs --actuator systemd"),
         ([*HERE, "--actuator", "kubernetes", "--deployment", "a"], 2, "use KEDA, or the actuator exec with kubectl"),

@@ -24,8 +24,8 @@ from bridge.access.grants import Verb
 from bridge.contract.wire import Hello, Subscription, Welcome, encode_frame
 from bridge.http.server.tls import Certificates
 from bridge.observe.facts import AccessRefused, Administered, Fact
-from listeners.session.channels.base import Link
-from listeners.session.channels.websocket import WebSocketChannel
+from listeners.session.channel import Link
+from listeners.session.websocket import WebSocketChannel
 from tests.support.access import written
 from tests.support.certificates import write_self_signed
 from tests.support.web import JSON, Served, request, serving

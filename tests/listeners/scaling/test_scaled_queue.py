@@ -1,0 +1,200 @@
+"""The scaler's rules: what a count is worth, what it proves, and what is said of it (Z1, Z3, Z5, Z6, Z7)."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.contract.errors import BadInput
+from listeners.scaling.processes import Limits, Processes
+from listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, Proof, ScaledQueue, Step
+from listeners.wake.table import SendEmptyReceive, SendStarted, StartReceive
+
+BOOT = "b" * 32
+T = TypeVar("T")
+
+
+def scaled(proof: Proof = Proof.VISIBLE, *, scaling: Any = None, welcomed: bool = True, **limits: Any) -> ScaledQueue:
+    """Make the rules of one queue, in a session."""
+    rules = ScaledQueue(0.0, Limits(**{"per_process": 10, **limits}), lambda: 0.5, proof=proof, scaling=scaling)
+    rules.start(0.0)
+    if welcomed:
+        rules.welcomed(0.0, BOOT, 0)
+    return rules
+
+
+def only(steps: list[Step], kind: type[T]) -> list[T]:
+    """Return the steps of a kind."""
+    return [step for step in steps if isinstance(step, kind)]
+
+
+def woken(rules: ScaledQueue, now: float, gen: int, count: Count, workers: int | None = None) -> list[Step]:
+    """Have a wake come and its count answered; return all steps."""
+    steps = rules.wake(now, BOOT, gen, "trigger", 1, workers)
+    for receive in only(steps, StartReceive):
+        steps += rules.counted(now, receive.rid, count)
+    return steps
+
+
+def ready(rules: ScaledQueue, now: float, *names: str, busy: bool = False) -> list[Step]:
+    """Have what was launched begin and be ready."""
+    steps = rules.began(now, list(names))
+    for name in names:
+        steps += rules.ready(now, name) + rules.busy_changed(now, name, busy=busy)
+    return steps
+
+
+def test_heartbeats_tell_of_other_workers_too() -> None:
+    """A count that no wake asked for takes them off as well (Z5); an older bridge says nothing."""
+    rules = scaled()
+    rules.on_heartbeat(0.0, 2, None)
+    assert rules.others == 2
+    rules.on_heartbeat(1.0, None, None)
+    assert rules.others == 2
+
+
+def test_other_limits_count_from_now_on() -> None:
+    """A larger maximum is told as room; what is beyond a smaller one ends when it is idle."""
+    rules = scaled(maximum=2, idle_s=10.0)
+    woken(rules, 0.0, 1, Count(100))
+    ready(rules, 1.0, "a", "b")
+    rules.retune(2.0, Limits(maximum=1, idle_s=10.0, per_process=10))
+    (_,) = only(rules.tick(11.0), Audit)
+    assert only(rules.audited(11.0, Count(100)), Finish) == [Finish(("a",), "idle for 10 s")]
+
+
+def test_without_a_bridge_for_good_it_counts_at_once_and_then_by_a_back_off() -> None:
+    """From 1 to 30 s, as workers poll; and nothing else ever looks."""
+    rules = ScaledQueue(0.0, Limits(), lambda: 0.5, pull_only=True)
+    rules.start(0.0)
+    (count,) = only(rules.pull_only(0.0), StartReceive)
+    now, pauses = 0.0, []
+    for _ in range(7):
+        rules.counted(now, count.rid, Count(0))
+        at = rules.deadline(now)
+        assert at is not None
+        pauses.append(at - now)
+        now = at
+        (count,) = only(rules.tick(now), StartReceive)
+    assert pauses == pytest.approx([1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0])
+    assert only(rules.counted(now, count.rid, Count(3)), Launch) == [Launch(1)]
+
+
+def test_the_newest_of_the_wakes_during_a_count_is_taken_with_its_reason() -> None:
+    """Of another boot whatever its number; of one boot the highest, and of equal ones the last."""
+    other = "c" * 32
+    rules = scaled()
+    (first,) = only(rules.wake(0.0, BOOT, 5, "due"), StartReceive)
+    assert first.source == "due"
+    rules.wake(0.1, BOOT, 7, "trigger")
+    rules.wake(0.1, BOOT, 6, "trigger")
+    rules.wake(0.1, other, 1, "trigger")
+    rules.wake(0.1, other, 1, "lease", 40)
+    steps = rules.counted(0.2, first.rid, Count(0))
+    (second,) = only(steps, StartReceive)
+    assert only(steps, SendStarted) == [SendStarted(other, 1)]
+    assert second.source == "lease"
+    assert rules.controller.depth == 40
+
+
+def processes(**given_: Any) -> Processes:
+    """Make the rules with chance in the middle."""
+    return Processes(Limits(**given_), lambda: 0.5)
+
+
+def begin(each: Processes, now: float, *names: str, ready: bool = True) -> None:
+    """Have processes started, and be ready at once."""
+    each.ask(now, len(names))
+    assert each.launch(now) == len(names)
+    each.began(now, list(names))
+    for name in names if ready else ():
+        each.became_ready(now, name)
+        each.busy_changed(now, name, busy=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"maximum": 0}, "max"),
+        ({"minimum": 3, "maximum": 2}, "min"),
+        ({"minimum": -1}, "min"),
+        ({"per_process": 0}, "per_process"),
+        ({"start_rate": 0}, "start_rate"),
+        ({"idle_s": -1.0}, "idle"),
+        ({"start_timeout_s": 0.0}, "start_timeout"),
+        ({"start_s": -1.0}, "start"),
+    ],
+)
+def test_limits_that_cannot_work_are_refused(wrong: dict[str, Any], what: str) -> None:
+    """And the word that a person wrote is in the message."""
+    with pytest.raises(BadInput, match=what):
+        Limits(**wrong)
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["ask", "launch", "refused", "ready", "busy", "idle", "end", "ended", "time"]),
+        st.integers(0, 9),
+    ),
+    max_size=80,
+)
+
+
+@given(EVENTS, st.integers(1, 5), st.integers(1, 4))
+def test_whatever_happens_the_bounds_hold(events: list[tuple[str, int]], maximum: int, rate: int) -> None:
+    """Never more than the maximum, never more starts a second than the rate, nobody busy is spared, free is no lie."""
+    each, now, names, launches = processes(maximum=maximum, start_rate=rate), 0.0, 0, []
+    for what, number in events:
+        ids = each.ids
+        name = ids[number % len(ids)] if ids else "nobody"
+        if what == "ask":
+            each.ask(now, number)
+        elif what in ("launch", "refused"):
+            count = each.launch(now)
+            launches += [now] * count
+            if what == "refused" and count:
+                each.refused(now, count, "no")
+                assert each.ask(now, 1) == 0
+            else:
+                each.began(now, [str(names + step) for step in range(count)])
+                names += count
+        elif what == "ready":
+            each.became_ready(now, name)
+        elif what in ("busy", "idle"):
+            each.busy_changed(now, name, busy=what == "busy")
+            if what == "busy" and ids:
+                assert name not in each.spare(now + 1e6, 0, quiet=True)
+        elif what == "end":
+            each.end(each.spare(now, 0, quiet=True))
+        elif what == "ended":
+            each.ended(now, name, number % 2, "over")
+        else:
+            now += number / 4
+        assert len(each) + each.asked + each.launching <= maximum
+        assert sum(now - 1.0 < at for at in launches) <= rate
+        assert 0 <= each.free(now) <= maximum - len(each)
+        deadline = each.deadline(now)
+        assert deadline is None or deadline > now
+
+
+def test_a_welcome_says_from_when_a_generation_is_known() -> None:
+    """Its moment counts, not that of a wake which says the same (C4)."""
+    rules = scaled(welcomed=False)
+    rules.welcomed(0.0, BOOT, 5)
+    assert rules.controller.boot == BOOT
+    assert [cover.after_s for cover in only(woken(rules, 2.0, 5, Count(0)), SendEmptyReceive)] == [2.0]
+
+
+def test_a_silent_bridge_does_not_keep_it_from_looking() -> None:
+    """The dead-man's timer of a listener is a scaler's too (L10); and an own queue is told as such (O0)."""
+    rules = ScaledQueue(0.0, Limits(), lambda: 0.5, own=True)
+    rules.start(0.0)
+    rules.welcomed(0.0, BOOT, 0)
+    at = rules.deadline(0.0)
+    assert at is not None and 96.0 <= at <= 106.0
+    (count,) = only(rules.tick(at), StartReceive)
+    assert count.source == "deadman"
+    assert rules.controller.own is True

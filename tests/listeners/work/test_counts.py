@@ -1,0 +1,74 @@
+"""What heartbeats report of receives."""
+
+from __future__ import annotations
+
+from listeners.work.counts import ReceiveCounts
+
+BOOT, OTHER = "b" * 32, "c" * 32
+
+
+def told(*receives: tuple[str, bool]) -> ReceiveCounts:
+    found = ReceiveCounts()
+    found.greeted(BOOT)
+    for source, work in receives:
+        found.received(source, work, known=False)
+    return found
+
+
+def test_a_lost_heartbeat_heals() -> None:
+    """The same levels go out again until a heartbeat that carried them was echoed."""
+    found = told(("trigger", True), ("sweep", False))
+    assert found.report(7) == {"trigger": (1, 0), "sweep": (0, 1)}
+    found.received("trigger", False, known=False)
+    assert found.report(8) == {"trigger": (1, 1), "sweep": (0, 1)}
+    found.echoed(7)
+    assert found.changed, "an echo of an older heartbeat says nothing of the newer one"
+    found.echoed(8)
+    assert not found.changed
+
+
+def test_what_the_bridge_has_counted_itself_is_not_told_again() -> None:
+    """Receives of its own queue service, and messages that its wakes carried."""
+    found = ReceiveCounts()
+    found.received("trigger", True, known=True)
+    found.carried("trigger")
+    assert not found.changed
+    assert dict(found.found) == {"trigger": 2}
+
+
+def test_a_look_that_nobody_asked_for_and_that_met_a_new_message_is_told_of() -> None:
+    """Not one by a trigger, of messages that were handed out before, or of a queue that the bridge counts."""
+    found = told()
+    for source, fresh in (("sweep", True), ("deadman", True), ("sweep", False), ("trigger", True), ("resync", True)):
+        found.received(source, True, known=False, fresh=fresh)
+    found.received("deadman", True, known=True, fresh=True)
+    assert found.report(7)["unannounced"] == (2, 0)
+
+
+def test_a_warning_at_most_every_ten_minutes() -> None:
+    """Only for looks that nobody asked for."""
+    found = told(("sweep", True), ("deadman", True), ("trigger", True), ("sweep", False))
+    assert found.unasked == 2
+    assert not found.suspicious("trigger", 0.0)
+    assert found.suspicious("sweep", 1.0)
+    assert not found.suspicious("deadman", 600.9)
+    assert found.suspicious("deadman", 601.0)
+
+
+def test_receives_before_any_bridge_are_told_to_the_first() -> None:
+    """A listener that polled before it was greeted."""
+    found = ReceiveCounts()
+    found.received("poll", True, known=False)
+    assert found.report(7) == {"poll": (1, 0)}
+    found.greeted(BOOT)
+    assert found.report(8) == {"poll": (1, 0)}
+
+
+def test_what_came_after_the_report_is_owed_still() -> None:
+    """An echo acknowledges the levels of its own heartbeat, not those of now."""
+    found = told(("trigger", True))
+    found.report(7)
+    found.received("trigger", True, known=False)
+    found.echoed(7)
+    assert found.changed
+    assert found.report(8) == {"trigger": (2, 0)}

@@ -1,0 +1,121 @@
+"""When leases are renewed, and how they are reported."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.contract.bounds import STORE_CALL_S
+from listeners.work.lease import (
+    BUCKETS_MAX,
+    Renewals,
+    Visibility,
+    lease_report,
+    visible_again,
+)
+
+
+def test_what_is_done_is_forgotten() -> None:
+    """No timer and no memory is left of it."""
+    renewals = Renewals()
+    renewals.leased(1, 100.0, 30.0)
+    renewals.carried(2, 100.0)
+    renewals.forget(1)
+    renewals.forget(2)
+    renewals.forget(3)
+    assert len(renewals) == 0
+    assert renewals.deadline() is None
+
+
+def test_a_call_that_answers_after_a_later_one_is_renewed_before_it() -> None:
+    """Leases count from when their calls began: one that took its whole time holds the most urgent of them."""
+    renewals = Renewals()
+    renewals.leased(1, 5.0, 20.0)
+    renewals.leased(2, 9.8, 20.0)
+    renewals.leased(3, 9.9, 20.0)
+    renewals.leased(4, 0.0, 20.0)
+    renewals.leased(5, 9.8, 20.0)
+    assert renewals.deadline() == 10.0
+    assert renewals.due(10.0) == [4]
+    assert renewals.deadline() == 15.0
+    assert renewals.due(100.0) == [1, 2, 5, 3]
+
+
+def test_a_lease_that_began_anew_is_due_after_those_renewed_before_it() -> None:
+    """Whether it was renewed or accepted: the older time of each is forgotten."""
+    renewals = Renewals()
+    renewals.leased(1, 100.0, 30.0)
+    renewals.leased(2, 101.0, 30.0)
+    renewals.carried(3, 101.0)
+    assert (len(renewals), renewals.deadline()) == (3, 101.1)
+    renewals.leased(3, 101.05, 30.0)
+    renewals.leased(1, 110.0, 30.0)
+    assert (len(renewals), renewals.deadline()) == (3, 116.0)
+    assert renewals.due(200.0) == [2, 3, 1]
+
+
+def test_one_pause_lengthens_the_visibility_once() -> None:
+    """Thirty-two leases lost together were all of the old length; one lost after the new length has passed was not."""
+    visibility = Visibility(30.0)
+    for message in range(32):
+        visibility.proved_short(1000.0 + message / 100)
+    assert (visibility.seconds, visibility.too_short) == (45.0, 32)
+    visibility.proved_short(1044.9)
+    assert visibility.seconds == 45.0
+    visibility.proved_short(1045.0)
+    assert visibility.seconds == 67.5
+
+
+def test_a_long_report_thins_out_upwards() -> None:
+    """What ended counts as ending now; of too many every other one stays, counted from the longest."""
+    assert lease_report([99.0, 100.0, 100.2, 101.0], 100.0) == [0, 1000]
+    assert lease_report([100.0 + end for end in (1, 2, 3, 4)], 100.0, 4) == [1000, 2000, 3000, 4000]
+    assert lease_report([100.0 + end for end in (1, 2, 3, 4, 5)], 100.0, 4) == [1000, 3000, 5000]
+    assert lease_report([100.0 + end for end in range(1, 9)], 100.0, 3) == [4000, 8000]
+
+
+def test_a_look_for_a_release_is_never_a_tick_early() -> None:
+    """B2: rounded up by the store's resolution and 1e-4 of the delay."""
+    assert visible_again(100.0, 40.0, 1) > 140.004
+    assert visible_again(100.0, 40.0, 1000) == pytest.approx(141.004)
+    assert visible_again(100.0, 0.0, 500) == pytest.approx(100.5, abs=1e-6)
+
+
+def test_a_visibility_that_proved_too_short_grows_and_stays() -> None:
+    """By half each time, tenfold at most."""
+    visibility = Visibility(30.0)
+    visibility.proved_short(1000.0)
+    assert (visibility.seconds, visibility.too_short) == (45.0, 1)
+    for turn in range(20):
+        visibility.proved_short(2000.0 + turn * 300.0)
+    assert visibility.seconds == 300.0
+
+
+@given(st.lists(st.floats(-10, 10_000), max_size=300))
+def test_a_report_names_no_lease_earlier_than_it_ends(ends: list[float]) -> None:
+    """At most 32 ends, each lease rounded up to one that is named, the longest within a second."""
+    report = lease_report([100.0 + end for end in ends], 100.0)
+    assert len(report) <= BUCKETS_MAX
+    assert report == sorted(set(report))
+    for end in ends:
+        assert any(named >= end * 1000 - 1e-3 for named in report)
+    if ends:
+        assert report[-1] <= max(0.0, max(ends)) * 1000 + 1000
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, STORE_CALL_S), st.booleans()), max_size=50))
+def test_nothing_is_due_late(steps: list[tuple[float, float, bool]]) -> None:
+    """Whatever comes and goes, and however long its call took, each lease comes up exactly at its half time."""
+    renewals, now, expected = Renewals(), 0.0, {}
+    for number, (pause, took, gone) in enumerate(steps):
+        now += pause
+        for due in renewals.due(now):
+            assert expected.pop(due) <= now
+        renewals.leased(number, now - took, 30.0)
+        expected[number] = now - took + 15.0
+        if gone:
+            renewals.forget(number)
+            del expected[number]
+        assert all(at > now for at in expected.values())
+        assert renewals.deadline() == (min(expected.values()) if expected else None)

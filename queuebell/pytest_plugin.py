@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def rehearsal() -> Iterator[Rehearsal]:
-    """A bridge, its queue and listeners in process, with a time that the test moves (`queuebell.testing`)."""
+    """A bridge, its queue and listeners in one process, with a clock that the test moves (`queuebell.testing`)."""
     from queuebell.testing import Rehearsal
 
     with Rehearsal() as made:

@@ -52,7 +52,7 @@ from queuebell.settings import Settings
 
 QUEUES_ASKED: Final = 1000
 DEADLINE_S: Final = 30.0
-"""Within which a bridge must have answered everything."""
+"""Seconds for all answers of a bridge."""
 NO_KEYS_ADVICE: Final = (
     "no token of this issuer is accepted until then: check its address (jwks), and that it is reached from here; the"
     " bridge asks again with the next token"
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         refused = next((why.code for why in whys if isinstance(why, NotAllowed)), "")
         raise whys[0] if len(whys) == 1 else BusUnavailable("; ".join(map(str, whys)), refused)
     problems = [*(problem for told in answers for problem in told.problems), *amiss]
-    # What several bridges of a cluster say alike is said once, with who says it.
+    # A warning of several bridges is shown once, with their addresses.
     said: dict[Problem, list[str]] = {}
     for told in answers:
         for warning in told.warnings:
@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _reach(settings: Settings) -> list[Reached]:
-    """Connect to all that the configuration names."""
+    """Connect to each broker and store of the configuration."""
     with contextlib.closing(Progress.on(sys.stderr)) as progress:
 
         def done(number: int, of: int) -> None:
@@ -162,14 +162,14 @@ def _entry(told: _Told) -> dict[str, Any]:
 
 
 def _check_configuration(settings: Settings) -> None:
-    """Put together what `serve` would start; raises `ConfigurationError` that names the key."""
+    """Build what `serve` would start; raises `ConfigurationError` that names the key."""
     from bridge.brokers.embedded.server import EmbeddedNats, find_server
     from queuebell.assembly import assemble, check_data
 
     embedded = EmbeddedNats.from_urls(settings.nats)
     if embedded is not None:
         find_server()
-        # Which free port it gets is known once it runs.
+        # Its port is known only once it runs.
         embedded.port = embedded.port or _PORT_UNKNOWN
         settings = msgspec.structs.replace(settings, nats=embedded.resolve(settings.nats))
     check_data(settings)
@@ -187,7 +187,7 @@ def _all_queues(answers: list[_Told]) -> list[str] | None:
 
 
 def _doubtful_grants(settings: Settings, queues: list[str] | None) -> list[Problem]:
-    """Judge the access file, where one is here and can be read, and all queues are known."""
+    """Judge the access file, if it can be read here and all queues are known."""
     if queues is None:
         return []
     from bridge.access import access_file
@@ -196,13 +196,13 @@ def _doubtful_grants(settings: Settings, queues: list[str] | None) -> list[Probl
     try:
         principals = access_file.read(settings.access_file()).principals
     except ConfigurationError:
-        # Where auth is configured here, it was refused before.
+        # With auth in this configuration it was refused before.
         return []
     return doubtful_grants(principals, queues, similar_names)
 
 
 def _open_data(settings: Settings) -> list[Problem]:
-    """Judge who can read the data folder."""
+    """Warn if other users can read the data directory."""
     from bridge.queues.embedded.file import CLOSE, open_to_others
 
     exposed = open_to_others(pathlib.Path(settings.data))
@@ -211,7 +211,7 @@ def _open_data(settings: Settings) -> list[Problem]:
 
 
 def _keyless_issuers(settings: Settings) -> list[Problem]:
-    """Ask the issuers with an address for their keys; those in files were read with the configuration."""
+    """Fetch the keys of issuers with an address; those in files were read with the configuration."""
     if not settings.issuer:
         return []
     from bridge.access.tokens import Tokens
@@ -227,7 +227,7 @@ def _notices_suspend() -> bool:
 
 
 class _Told(msgspec.Struct):
-    """What the bridge at one address told."""
+    """The answers of the bridge at one address."""
 
     url: str
     problems: list[Problem] = []
@@ -236,21 +236,21 @@ class _Told(msgspec.Struct):
     """The names of all queues; None where some may be missing."""
     numbers: list[RuleNumbers] | None = None
     unreachable: BusUnavailable | NotAllowed | None = None
-    """Why it told nothing."""
+    """Why it did not answer."""
     boot: str | None = None
-    """Its boot, where it holds queues of its own."""
+    """Its boot, if it has its own queues."""
     checks: list[str] = []
     listened: list[str] = []
-    """Queues that it has sessions of."""
+    """Queues of its sessions."""
     on_engine: bool = False
-    """Whether its queues are in an engine, which the others may serve too."""
+    """Whether its queues are in a shared store."""
     cluster: Cluster = Cluster()
     rough: list[RoughCounts] = []
-    """What scalers cost that cannot count exactly."""
+    """The cost of scalers that cannot count exactly."""
 
 
 def _ask(url: str) -> _Told:
-    """Ask everything there is to judge, or return that no bridge answers, or not as one would."""
+    """Ask the bridge everything to judge; the result holds the error if none answers."""
     try:
         with BridgeClient(url, DEADLINE_S) as client:
             return _questions(client)
@@ -293,12 +293,12 @@ def _questions(client: BridgeClient) -> _Told:
                 # Deleted since it was named.
                 del errors[path]
     problems = judge(readiness, findings or Findings(), states)
-    # An older bridge does not know the question.
+    # An older bridge does not have this route.
     cluster = client.read("/v1/cluster", Cluster)[1] or Cluster()
     turns = in_turns(cluster)
     nats = readiness.checks.get("nats")
     if nats is not None and not nats.ok:
-        # With NATS away nobody hears anybody, and that is said already.
+        # Without NATS no member hears another, which is reported already.
         turns = [problem for problem in turns if problem.code not in {"alone", "unheard"}]
     problems += (problem for problem in turns if problem.code == "alone")
     problems += (untold(path, status) for path, status in errors.items())

@@ -1,6 +1,6 @@
-"""A whole screen of a terminal, with the keys that are pressed there; the terminal is given back as it was.
+"""The full screen and the keys of a terminal, which is restored at the end.
 
-Of systems with termios only; elsewhere the import fails.
+Needs termios; on other systems the import fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _key = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O[A-Za-z])?|[^\x1b]", re.DOTALL)
 
 
 class FullScreen:
-    """The terminal of standard input and output; a context manager, which leaves it as it was however it ends."""
+    """The terminal of standard input and output; a context manager that restores it."""
 
     def __init__(self) -> None:
         self._in, self._out = sys.stdin.fileno(), sys.stdout
@@ -44,26 +44,26 @@ class FullScreen:
         self.leave()
 
     def enter(self) -> None:
-        """Take the screen and each key as it is pressed; does nothing where that is so."""
+        """Switch to the full screen and single keys; idempotent."""
         if not self._entered:
             self._entered, self._drawn = True, None
             tty.setcbreak(self._in, termios.TCSANOW)
             self._write(_ENTER)
 
     def leave(self) -> None:
-        """Give all back; may be called twice."""
+        """Restore the terminal; idempotent."""
         if self._entered:
             self._entered = False
             self._write(_LEAVE)
             termios.tcsetattr(self._in, termios.TCSANOW, self._before)
 
     def stop(self) -> None:
-        """Give all back and stop, as Ctrl-Z has it; whoever goes on enters again."""
+        """Restore the terminal and suspend the process, as Ctrl-Z does; after it continues, call `enter` again."""
         self.leave()
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def size(self) -> tuple[int, int]:
-        """Return how many columns and rows there are."""
+        """Return the numbers of columns and rows."""
         return shutil.get_terminal_size()
 
     def draw(self, lines: Sequence[str]) -> None:
@@ -74,7 +74,7 @@ class FullScreen:
             self._write(clear + "\x1b[H" + "\x1b[K\r\n".join(lines) + "\x1b[K")
 
     def keys(self) -> list[str] | None:
-        """Return what was pressed, special keys by their names; None where nobody is there any more."""
+        """Return the pressed keys, special ones by name; None if the terminal is gone."""
         try:
             read = os.read(self._in, 4096)
         except OSError:

@@ -1,4 +1,4 @@
-"""What a command that takes a while says meanwhile: one live line on a terminal, only finished lines anywhere else."""
+"""Progress of long commands: one live line on a terminal, only finished lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
 
 LABEL_WIDTH: Final = 10
 LINE_EVERY_S: Final = 10.0
-"""Where no line can be written over, a line of progress this often, if any."""
+"""Seconds between lines of progress if a line cannot be overwritten."""
 _REFRESH_S: Final = 0.05
 _BAR_FROM: Final = 60
-"""Columns from which on there is room for a bar."""
+"""The least width for a bar."""
 _CLEAR: Final = "\r\x1b[2K"
 
 
 def terminal(stream: TextIO) -> bool:
-    """Say whether a line may be written over there: it is a terminal, and one that can move its cursor."""
+    """Return whether lines can be overwritten: on a terminal that can move its cursor."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def coloured(stream: TextIO) -> bool:
-    """Say whether colours may be written there: never with ``NO_COLOR``, always with ``FORCE_COLOR``."""
+    """Return whether to use colours: never with ``NO_COLOR``, always with ``FORCE_COLOR``."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or terminal(stream)
 
 
 class Progress:
-    """Writes finished lines to one stream, and to ``bars`` the line that is written over; ``live`` says whether it may.
+    """Writes finished lines to one stream, and the live line to ``bars`` if that can be overwritten (``live``).
 
-    Without, and with ``plainly``, what is under way is a line of its own, every 10 s.
+    If not, ``plainly`` writes a line of progress every 10 s.
     """
 
     def __init__(self, stream: TextIO, bars: TextIO, *, plainly: bool = False) -> None:
@@ -49,11 +49,11 @@ class Progress:
 
     @classmethod
     def on(cls, stream: TextIO, *, plainly: bool = False) -> Progress:
-        """Write lines there, and what is under way to standard error."""
+        """Write lines to ``stream``, and the live line to standard error."""
         return cls(stream, sys.stderr, plainly=plainly)
 
     def line(self, text: str = "") -> None:
-        """Write a line as it is."""
+        """Write a line unchanged."""
         self.close()
         self._stream.write(f"{text}\n")
         self._stream.flush()
@@ -63,12 +63,12 @@ class Progress:
         self.line(f"\x1b[1m{text}\x1b[0m" if coloured(self._stream) else text)
 
     def done(self, label: str, text: str) -> None:
-        """Write a finished line; what was live gives way to it."""
+        """Write a finished line in place of the live one."""
         shown = f"{label:<{LABEL_WIDTH}}"
         self.line(f"  \x1b[36m{shown}\x1b[0m{text}" if coloured(self._stream) else f"  {shown}{text}")
 
     def now(self, label: str, text: str, *, share: float | None = None, at_once: bool = False) -> None:
-        """Show what is under way, not more often than an eye can follow; with its ``share`` of 1 the time left, too."""
+        """Show progress, at a limited rate; with its ``share`` of 1 also a bar and the time left."""
         moment = time.monotonic()
         if moment < self._next_refresh and not (at_once and self.live):
             return
@@ -82,14 +82,14 @@ class Progress:
             self.done(label, text)
 
     def close(self) -> None:
-        """Take the live line away."""
+        """Remove the live line."""
         if self._shown:
             self._bars.write(_CLEAR)
             self._bars.flush()
             self._shown = False
 
     def _drawn(self, label: str, text: str, share: float | None) -> str:
-        # Only where somebody looks: loading it takes longer than many a command.
+        # Imported only on a terminal: it takes longer than many a command.
         from rich.cells import cell_len, set_cell_size
         from rich.console import Console
         from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -99,7 +99,7 @@ class Progress:
         if self._bar is None or self._label != label:
             console = Console(file=self._bars, force_terminal=True, no_color=not coloured(self._bars))
             left: list[ProgressColumn] = [TimeRemainingColumn(compact=True), TextColumn("left", markup=False)]
-            # What is left is reckoned anew for each thing that is done.
+            # The time left is estimated separately for each label.
             self._bar, self._label = Bar(BarColumn(24), TaskProgressColumn(), *left, console=console), label
             self._bar.add_task(label, total=1.0)
         bar = self._bar

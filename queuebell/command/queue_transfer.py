@@ -46,17 +46,17 @@ from queuebell.command.client import bus_address, print_json, tamed, tamed_json
 from queuebell.command.progress import Progress
 
 EXPORT_LEASE_S: Final = 60.0
-"""Of a page: what an export that is killed keeps from others, and for how long at most."""
+"""Lease of each page in seconds; a killed export keeps its page from workers no longer than this."""
 _LINE_BYTES_MAX = 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
 ONCE_AT_ONCE: Final = 32
-"""Puts under keys that an import has under way where a store carries out each by itself."""
+"""Concurrent puts of an import with keys, if the store takes one per request."""
 EACH_ONCE: Final = 256
-"""The same where a store takes many in one request."""
+"""Puts in one request, if the store takes many."""
 
 
 class Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """One message of an export; an import ignores the id, the dates of the put and the facts of a burial."""
+    """One message of an export; an import ignores the id, the put's dates and the record of a burial."""
 
     body: str | None = None
     body_base64: str | None = None
@@ -72,9 +72,9 @@ class Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 async def put(store: QueueStore, args: argparse.Namespace) -> int:
-    """Put what is given; from standard input line by line, as it comes in."""
+    """Put the given bodies, or lines of standard input as they arrive."""
     count = 0
-    # An argument's bytes as the shell gave them, even where they are no UTF-8.
+    # An argument's bytes as the shell gave them, even if they are not UTF-8.
     bodies = [body.encode("utf-8", "surrogateescape") for body in args.bodies]
     bodies += [_read(name) for name in args.file]
     if args.id is not None:
@@ -99,7 +99,7 @@ def _given(body: bytes, args: argparse.Namespace) -> NewMessage:
 
 
 async def _put_once(store: QueueStore, bodies: list[bytes], args: argparse.Namespace) -> int:
-    """Put the one message under its id; doing it again changes nothing."""
+    """Put one message under its id; a repetition changes nothing."""
     if len(bodies) != 1:
         raise BadInput("bad_parameter", "--id names one message: give one BODY, or one --file")
     if args.partitions is not None and args.key is None:
@@ -131,16 +131,16 @@ async def peek(store: QueueStore, args: argparse.Namespace) -> int:
 
 
 async def export(store: QueueStore, args: argparse.Namespace) -> int:
-    """Write all visible messages; they stay as they are, or are deleted once they are written.
+    """Write all visible messages; they stay in the queue, or are deleted once they are written.
 
-    Taken page by page. Where a store counts, keeps an order and can take a hand-out back, each page is given back
-    before it is written: once round, and all is in its order again. Elsewhere what was given back would come again and
-    again, so that all is held until the end, in leases that are renewed.
+    It receives them page by page. If the store counts exactly, keeps an order and can release without counting, each
+    page is released before it is written, so that the order is as before. In other stores released messages would
+    come again, so all are held until the end, with renewed leases.
 
-    What is going to be deleted is on the disk before, behind what an interrupted export left in the file.
+    Messages to be deleted are on the disk before, appended to what an interrupted export left in the file.
     """
     there = await store.depth(args.queue)
-    # What a bridge on an engine can do is known after its first answer.
+    # The capabilities of a bridge on a shared store are known after its first answer.
     able = store.capabilities
     passing = able.exact_depth and able.ordered and able.uncounted_release and not args.delete
     left = sys.maxsize if there is None or not passing else there.visible
@@ -156,8 +156,8 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
                 left -= len(fresh)
                 seen.update(message.id for message in fresh)
                 if passing and len(fresh) < len(page):
-                    # What was given back within the clock's tick in which the rest was put is not behind it, and comes
-                    # again: from now on all is held.
+                    # A message released in the same tick of the clock as others were put is not behind them and comes
+                    # again: hold all from now on.
                     passing, lapped = False, True
                 if passing:
                     await leases.release_all()
@@ -170,7 +170,7 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
                         os.fsync(out.fileno())
                     claims = [Claim(message.id, leases.receipt(message.id)) for message in page]
                     await _delete(store, args.queue, claims)
-                    # Only then: where an interruption cut that off, what is left goes back at once.
+                    # Only after the delete: an interrupted one leaves messages to release.
                     for claim in claims:
                         leases.pop(claim.id)
                 if not page or not (fresh or lapped):
@@ -179,7 +179,7 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
     finally:
         progress.close()
         await leases.release_all()
-    # By the count before it: some stores count what an export has given back as leased for a while.
+    # By the count before the export: some stores count released messages as leased for a while.
     hidden = 0 if there is None else min(there.invisible, max(0, there.visible + there.invisible - len(seen)))
     more = f"; {hidden} leased or delayed messages were left out" if hidden else ""
     if seen and not args.delete and not able.uncounted_release:
@@ -190,7 +190,7 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
 
 def _export(messages: list[StoredMessage], out: IO[bytes]) -> None:
     for message in messages:
-        # Without the hand-out to this export, which is no attempt.
+        # Without the delivery to this export, which is not an attempt.
         handed_out = max(0, message.dequeue_count - 1)
         line = msgspec.json.encode(_line(msgspec.structs.replace(message, dequeue_count=handed_out)))
         out.write((tamed_json(line.decode()).encode() if out.isatty() else line) + b"\n")
@@ -198,9 +198,9 @@ def _export(messages: list[StoredMessage], out: IO[bytes]) -> None:
 
 
 async def import_(store: QueueStore, args: argparse.Namespace) -> int:
-    """Put the messages of an export; those that have expired meanwhile are left out.
+    """Put the messages of an export, except those that have expired.
 
-    With ``--once`` each is put under a key of its own, and doing it again changes nothing.
+    With ``--once`` each is put under its own key, and a repetition changes nothing.
     """
     if args.once and args.partitions is not None:
         raise BadInput("bad_parameter", "--once: an id belongs to one partition, and an export does not say which")
@@ -261,7 +261,7 @@ class _Sender:
         return await once(self._target).put_once(self._queue, id_, message, **self._more) is not None
 
     async def each_once(self, messages: list[tuple[str, NewMessage]]) -> int:
-        """Put messages under their keys, some at once, in order as far as that goes; return how many are new."""
+        """Put messages under their keys, some concurrently and roughly in order; return how many are new."""
         new = 0
         if isinstance(self._target, EachOnceStore):
             for start in range(0, len(messages), EACH_ONCE):
@@ -269,7 +269,7 @@ class _Sender:
             return new
         rest = messages
         while rest:
-            # The first alone: until its answer a store over HTTP asks for each of them whether it carries headers.
+            # The first alone: before its answer a store over HTTP would ask for each whether it supports headers.
             size, self._answered = ONCE_AT_ONCE if self._answered else 1, True
             some, rest = rest[:size], rest[size:]
             new += sum(await side_by_side("import", (self.once(key, message) for key, message in some)))
@@ -288,7 +288,7 @@ class _Sender:
 
 
 def _must_tell(store: QueueStore, bridge: str | None) -> bool:
-    """Say whether there is a bridge to tell: its own queue service tells it of each put by itself."""
+    """Return whether to publish puts to the bridge; its own queue service notifies it by itself."""
     if bridge is None or not is_http(bridge):
         return bridge is not None
     from bridge.queues.http.store import normalised
@@ -300,7 +300,7 @@ def _must_tell(store: QueueStore, bridge: str | None) -> bool:
 async def putting(
     store: QueueStore, args: argparse.Namespace, *, tell: bool
 ) -> AsyncIterator[QueueStore | PublishingQueue]:
-    """Give what to put to: the store, or what tells the bridge that was named as well."""
+    """Yield the store, or a queue that also publishes its puts to the named bridge."""
     if not tell:
         yield store
         return
@@ -319,7 +319,7 @@ async def putting(
 
 
 async def triggers(store: QueueStore) -> bool:
-    """Return whether a put in this store is a trigger by itself, as with the NOTIFY of `queue init --notify`."""
+    """Return whether the store itself triggers on a put, as after `queue init --notify`."""
     asks = getattr(store, "triggers_puts", None)
     return asks is not None and bool(await asks())
 
@@ -365,7 +365,7 @@ async def _peek(store: QueueStore, queue: str, limit: int, args: argparse.Namesp
 
 
 async def _keep_leased(store: QueueStore, queue: str, messages: list[StoredMessage], lease_s: float) -> None:
-    """Have messages that were only looked at come back when their leases end, without having cost an attempt."""
+    """Let messages come back when their leases end without counting the attempt, if the store can."""
     if store.capabilities.uncounted_release:
         after_ms = math.ceil(lease_s * 1000)
         release = [Release(message.id, message.pop_receipt, after_ms, uncounted=True) for message in messages]
@@ -381,9 +381,9 @@ async def _delete(store: QueueStore, queue: str, claims: list[Claim]) -> None:
 
 
 def _write(message: StoredMessage, args: argparse.Namespace) -> None:
-    """Show a message with the body that was put at first; an export keeps the facts of its burial before it.
+    """Write a message with its original body; an export keeps the record of its burial before it.
 
-    The bytes are those of the body, but for a terminal, which a stranger's could drive.
+    The body is written byte by byte, except on a terminal, where control characters are escaped.
     """
     burial, body = opened(message.body)
     if args.json:
@@ -412,7 +412,7 @@ def _line(message: StoredMessage, burial: Burial | None = None) -> Line:
 
 
 def _message(raw: bytes, number: int, queue: str) -> tuple[str, NewMessage] | None:
-    """Read a line: the message, and the key that it is put under once. None where it has expired."""
+    """Read a line: the key to put under, and the message; None if it has expired."""
     try:
         line = msgspec.json.decode(raw, type=Line)
         if (line.body is None) == (line.body_base64 is None):
@@ -430,8 +430,8 @@ def _message(raw: bytes, number: int, queue: str) -> tuple[str, NewMessage] | No
         if ttl < 1:
             return None
         if ttl > TTL_S_MAX:
-            ttl = NEVER  # how some stores write that a message never expires
-    # One that an export wrote twice is one; of lines that were written by hand each is for itself.
+            ttl = NEVER  # some stores express "never" so
+    # Two lines of one exported message have the same key; hand-written lines without ids each have their own.
     named = "\n".join((line.id or f"line {number}", str(line.inserted_at))).encode() + b"\n" + body
     key = line.key or f"import:{hashlib.sha256(named).hexdigest()[:32]}"
     try:
@@ -443,7 +443,7 @@ def _message(raw: bytes, number: int, queue: str) -> tuple[str, NewMessage] | No
 
 
 async def _arriving_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
-    """Give the lines that have arrived, without waiting for more of them to fill a batch."""
+    """Yield the lines that have arrived, without waiting for a full batch."""
     rest = b""
     while chunk := await _chunk(descriptor):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -456,10 +456,10 @@ async def _arriving_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
 
 
 async def _chunk(descriptor: int) -> bytes:
-    """Wait for input while the loop goes on.
+    """Wait for input without blocking the loop.
 
-    In a daemon thread and without Python's buffer: an executor's thread, or one that holds the buffer's lock, would
-    keep an interrupted command from ending until more input comes.
+    It reads in a daemon thread, without Python's buffer: an executor's thread, or one that holds the buffer's lock,
+    would keep an interrupted command running until more input arrives.
     """
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[bytes] = loop.create_future()
@@ -478,7 +478,7 @@ async def _chunk(descriptor: int) -> bytes:
             data = os.read(descriptor, _CHUNK_BYTES)
         except OSError as caught:
             error = caught
-        # The loop is closed where the command was interrupted meanwhile: nobody waits any more.
+        # The loop is closed if the command was interrupted meanwhile.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(deliver, data, error)
 
@@ -492,7 +492,7 @@ def _read(name: str) -> bytes:
 
 @contextlib.contextmanager
 def _output(name: str | None, *, behind: bool) -> Iterator[IO[bytes]]:
-    """Give what to write to; ``behind`` what stands in the file, but for a line that was cut off."""
+    """Yield the output; ``behind`` appends to the file, after removing an incomplete last line."""
     if name is None:
         yield sys.stdout.buffer
     elif behind:
@@ -505,7 +505,7 @@ def _output(name: str | None, *, behind: bool) -> Iterator[IO[bytes]]:
 
 
 def _whole_lines(file: IO[bytes]) -> int:
-    """Return where the last whole line of a file ends."""
+    """Return the offset after the last complete line of a file."""
     end = file.seek(0, os.SEEK_END)
     while end > 0:
         begin = max(0, end - _CHUNK_BYTES)

@@ -268,13 +268,13 @@ class _Fleet:
     def __init__(self, made: list[tuple[ScaleSettings, Scaler]], read: Callable[[], list[ScaleSettings]]) -> None:
         self._scalers = {settings.queue: (settings, scaler) for settings, scaler in made}
         self._read = read
-        # With those that still end although the file names them no more.
+        # Including scalers that still stop although the file no longer names them.
         self._tasks: dict[asyncio.Task[None], tuple[str, Scaler]] = {}
         self._changed = asyncio.Event()
         self._count = 0
 
     async def run(self) -> None:
-        """Run until all have stopped; where one breaks the others stop, and its error is raised."""
+        """Run until all have stopped; if one fails, stop the others and raise its error."""
         loop = asyncio.get_running_loop()
         for queue in self._scalers:
             self._begin(queue)
@@ -305,7 +305,7 @@ class _Fleet:
 
     def _begin(self, queue: str) -> None:
         settings, scaler = self._scalers[queue]
-        # A command has one number: it hears the next scaler's after the 0 of the one before.
+        # One command serves both scalers: the next one waits for the 0 of the one before.
         before = [task for task, (of, _) in self._tasks.items() if of == queue and settings.actuator == "exec"]
         self._tasks[asyncio.create_task(_after(before, scaler), name=f"scaler[{queue}]")] = (queue, scaler)
         self._changed.set()
@@ -316,7 +316,7 @@ class _Fleet:
             scaler.signalled(count)
 
     def _reread(self) -> None:
-        """Go by what the file says now; where it cannot be read, all goes on as it was."""
+        """Apply the file as it is now; if it cannot be read, change nothing."""
         if self._count:
             return
         try:

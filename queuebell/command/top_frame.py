@@ -39,7 +39,7 @@ KEYS: Final = "q quit  jk move  enter open a queue  / filter  p pause  s sort, o
 BACK: Final = "q quit  esc back  p pause"
 LINES_ABOVE: Final = 3
 LINES_BELOW: Final = 2
-"""For the whole state of the chosen queue, where its column cuts it off and the screen is `HIGH`."""
+"""Lines for the full state of the chosen queue, if its column is too narrow and the screen is `HIGH`."""
 HIGH: Final = 16
 BOLD, RED, REVERSED = "1", "31", "7"
 
@@ -50,11 +50,11 @@ class Looking(msgspec.Struct):
     filter: str = ""
     sort: Sort = "trouble"
     at: int = 0
-    """The number of the chosen row, of all that there are with this filter."""
+    """The number of the chosen row among all with this filter."""
     top: int = 0
-    """That of the first row on the screen."""
+    """The number of the first row on the screen."""
     first: int = 0
-    """That of the first row that the bridge is asked for; it tells `ROWS` at most."""
+    """The number of the first row that the bridge sends; it sends at most `ROWS`."""
     queue: str | None = None
     typing: str | None = None
     """A filter that is being typed."""
@@ -99,7 +99,7 @@ class Told(msgspec.Struct):
     lost: str | None = None
     """Why the connection was lost; None while it is live."""
     at: str = ""
-    """The time of the view, for people."""
+    """The local time of the view."""
 
 
 def rates(before: Queues | OneQueue | None, view: Queues, seconds: float) -> Told:
@@ -186,7 +186,7 @@ def _queues(told: Told, view: Queues, looking: Looking, width: int, height: int,
 
 
 def rows_of(height: int) -> int:
-    """Return how many queues there is room for."""
+    """Return the number of queues that fit."""
     return max(1, min(ROWS, height - LINES_ABOVE - 2 - (LINES_BELOW if height >= HIGH else 0)))
 
 

@@ -1,4 +1,4 @@
-"""A view that a bridge tells once a second, as its page hears it: over restarts, and from one bridge to the next."""
+"""Follows a view that the bridge sends once a second, across restarts and failover to another bridge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queuebell.command.client import plain
 
 CONNECT_S: Final = 10.0
 SILENT_S: Final = 60.0
-"""A bridge says something at least this often; after it the connection is given up."""
+"""A bridge sends something at least this often; after it the connection counts as lost."""
 AGAIN_S: Final = 0.25
 AGAIN_CAP_S: Final = 5.0
 _NOT_ALLOWED: Final = frozenset({401, 403})
@@ -31,7 +31,7 @@ View = TypeVar("View")
 
 
 class Views:
-    """Hears one view after the other from the first of equal bridges that answers; an async context manager.
+    """Receives one view at a time from the first bridge that answers; an async context manager.
 
     Nobody is asked by it: a bridge tells what it knows anyway, and an idle queue costs nothing.
     """
@@ -56,7 +56,7 @@ class Views:
     async def follow(
         self, path: str, kind: type[View], told: Callable[[str, View], None], lost: Callable[[str], None]
     ) -> None:
-        """Tell each view with the address of its bridge, and why there is none just now, until this is cancelled.
+        """Call back with each view and its bridge's address, or with the reason of an interruption, until cancelled.
 
         Raises `NotAllowed` where it is not granted, or not any more, and `BusUnavailable` where no bridge was ever
         heard.

@@ -25,7 +25,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What one run measured. Times are in seconds, latencies in milliseconds."""
+    """The measurements of one run. Times are in seconds, latencies in milliseconds."""
 
     files: int
     put: int
@@ -38,7 +38,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     totals: Facts
     workers: int
     processes: list[int]
-    """How many worker processes there were, one number after the other."""
+    """The number of worker processes over time."""
     killed: int | None
     """The process that was killed with -9."""
     seconds: float

@@ -59,7 +59,7 @@ NOT_THE_LIBRARY: Final = frozenset({"site-packages", "dist-packages", "__pycache
 
 
 class DemoFailed(Exception):
-    """The demo could not be played to its end; one line says why."""
+    """The demo could not finish; the text is one line."""
 
 
 def sources(count: int | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""An outbox in a database that SQLAlchemy 2 leads to: rows within your transaction, messages right after its commit."""
+"""An outbox in a SQLAlchemy 2 database: rows in your transaction, messages right after its commit."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ Awaited = AsyncSession | async_scoped_session[Any] | AsyncConnection
 
 
 class Outbox:
-    """The table ``queuebell_outbox`` in your ``metadata``, so that `create_all` or Alembic makes it; puts and a relay.
+    """The table ``queuebell_outbox`` in your ``metadata``, with puts and a relay; `create_all` or Alembic creates it.
 
-    ``schema`` is that of the table, if it is not the metadata's.
+    ``schema`` is the table's schema, by default the metadata's.
     """
 
     def __init__(self, metadata: MetaData, *, name: str = table.TABLE, schema: str | None = None) -> None:
@@ -74,7 +74,7 @@ class Outbox:
             Column("refused", Text),
             schema=schema,
         )
-        """Its rows are what waits; ``refused`` says why a store will never take one."""
+        """Its rows are the waiting messages; ``refused`` is why the store rejected one permanently."""
 
     def put(
         self,
@@ -86,13 +86,13 @@ class Outbox:
         visible_after_ms: int = 0,
         ttl_s: int = NEVER,
     ) -> list[str]:
-        """Put 1 to 10,000 messages within the transaction of a session or connection; return the key of each.
+        """Put 1 to 10,000 messages in the transaction of a session or connection; return the key of each.
 
-        Nothing is there before the transaction commits, and nothing after a rollback, also one to a savepoint. The
-        delay counts from now, the time to live from the put to the store. ``key`` chooses the partition of a
-        partitioned queue, as ``billing/orders:8``. Objects of the session are not flushed by it.
+        They are sent after the transaction commits, and never after a rollback, also to a savepoint. The delay counts
+        from now, the time to live from the put to the store. ``key`` chooses the partition of a partitioned queue,
+        such as ``billing/orders:8``. It does not flush the session's objects.
 
-        Raises `BadInput` where nothing was put and the transaction is as it was: ``no_transaction``,
+        Raises `BadInput`, with nothing put and the transaction unchanged: ``no_transaction``,
         ``wrong_database``, ``transaction_failed``, ``connection_unusable``, ``unknown_connection``, and what any put
         raises. After `StoreUnavailable` the transaction can only be rolled back.
         """
@@ -119,7 +119,7 @@ class Outbox:
             place = self._place(connection.dialect)
             table.insert(_executor(connection), place, written, _in_transaction(connection))
             if place.dialect == "sqlite" and not event.contains(connection, "commit", notify_relays):
-                # It is called when the commit begins; the relay's look waits for its end.
+                # It is called when the commit begins; the relay's read waits for its end.
                 event.listen(connection, "commit", notify_relays)
         return [row.put_key for row in written]
 
@@ -148,16 +148,16 @@ class Outbox:
         return keys
 
     def relay(self, engine: Engine | AsyncEngine, to: QueueStore | PublishingQueue, **options: Any) -> Relay:
-        """Return what brings committed rows to a store, as an async context manager; ``options`` are those of `Relay`.
+        """Return the relay that puts committed rows to a store, an async context manager with the options of `Relay`.
 
-        It takes a connection of the engine's pool for each look, and on PostgreSQL one of its own beside the pool to
-        listen on. Raises `BadInput` (``wrong_database``) where the engine leads to anything but PostgreSQL or SQLite,
-        and `ConfigurationError` for a SQLite database in memory, whose one connection is the application's.
+        It takes a connection of the engine's pool for each read, and on PostgreSQL one outside the pool to listen on.
+        Raises `BadInput` (``wrong_database``) for a database other than PostgreSQL and SQLite, and
+        `ConfigurationError` for SQLite in memory, whose one connection is the application's.
         """
         return Relay(self.database(engine), to, **options)
 
     def database(self, engine: Engine | AsyncEngine) -> OutboxDatabase:
-        """Return what a relay reads from; raises as `relay` does."""
+        """Return the database that a relay reads; raises as `relay` does."""
         place = self._place(engine.dialect)
         if isinstance(engine.pool, StaticPool | SingletonThreadPool):
             raise ConfigurationError("an outbox is relayed from a file: a SQLite database in memory is one connection")
@@ -179,7 +179,7 @@ def _executor(connection: Connection) -> Execute:
 
 
 def _in_transaction(connection: Connection) -> bool:
-    """Say whether a statement that writes is part of a transaction, as far as the driver of SQLite knows it."""
+    """Return whether a write is part of a transaction; for SQLite, as far as its driver knows."""
     if connection.dialect.name != "sqlite":
         return True  # the server is asked
     driver: Any = connection.connection.driver_connection
@@ -197,7 +197,7 @@ class _BlockingLink:
 
 
 def _listen(connection: Connection) -> Any:
-    driver = connection.connection.driver_connection  # which a detached one does not tell
+    driver = connection.connection.driver_connection  # a detached one has none
     connection.detach()
     connection.execute(text(LISTEN))
     connection.commit()
@@ -231,4 +231,4 @@ class _AsyncDatabase:
                 yield lost
 
     async def close(self) -> None:
-        """The engine is the caller's."""
+        """Do nothing: the engine is the caller's."""

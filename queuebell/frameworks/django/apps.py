@@ -1,4 +1,4 @@
-"""What Django asks of an application: its name, and the label that its tables begin with."""
+"""The Django application: its name, and the label of its tables."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ class QueuebellConfig(AppConfig):
     verbose_name = "Queuebell"
 
     def ready(self) -> None:
-        """Have ``manage.py check`` look at ``TASKS``: Django 6.1 does so only once somebody has imported its tasks."""
+        """Make ``manage.py check`` check ``TASKS``; Django 6.1 does so only after its tasks were imported."""
         if hasattr(settings, "TASKS"):
             import_module("queuebell.frameworks.django.interface")

@@ -1,4 +1,4 @@
-"""Carrying out tasks: what a worker's listener calls with each message."""
+"""Runs tasks: the handler of a worker's listener."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TaskHandler:
             found = import_string(asked.task)
         except ImportError as error:
             raise Bury(f"this program has no task {asked.task}: {error}") from error
-        # Nothing but a task is called, whoever wrote the message.
+        # A message can name any importable object; only tasks may be called.
         if not isinstance(found, base.Task):
             raise Bury(f"{asked.task} is no task in this program: it has no @task")
         try:
@@ -111,7 +111,7 @@ class TaskHandler:
         return attempt
 
     def _is_last(self, attempt: Attempt, error: Exception) -> bool:
-        """Say whether the listener buries the message for this."""
+        """Return whether the listener dead-letters the message after this error."""
         outcome: Outcome
         if isinstance(error, Retry):
             outcome = WantsRetry(error.after)
@@ -124,25 +124,25 @@ class TaskHandler:
 
 
 class Attempt(NamedTuple):
-    """One attempt to carry out a task."""
+    """One attempt to run a task."""
 
     result: Any
 
     @property
     def args(self) -> list[Any]:
-        """What the function is called with, besides keywords."""
+        """The positional arguments of the function."""
         context = [base.TaskContext(task_result=self.result)] if self.result.task.takes_context else []
         return [*context, *self.result.args]
 
     def succeeded(self, value: Any) -> Any:
-        """Return the result of a task that returned this."""
+        """Return the result for a returned value."""
         result = self._finished(base.TaskResultStatus.SUCCESSFUL)
-        # Backends set it so, Django's own too: the field is in no `__init__`.
+        # As Django's own backends do: `__init__` does not have the field.
         object.__setattr__(result, "_return_value", value)
         return result
 
     def failed(self, error: Exception) -> Any:
-        """Return the result of a task that raised this, and is given up."""
+        """Return the result for a final error."""
         kind, trace = type(error), "".join(traceback.format_exception(error))
         told = base.TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=trace)
         return self._finished(base.TaskResultStatus.FAILED, [told])

@@ -31,13 +31,13 @@ def put(
     ttl_s: int = NEVER,
     using: str | None = None,
 ) -> list[str]:
-    """Put 1 to 10,000 messages within the `atomic` block that is open; return the key of each.
+    """Put 1 to 10,000 messages in the open `atomic` block; return the key of each.
 
-    Nothing is there before the outermost block commits, and nothing after a rollback, also one of an inner block. The
-    delay counts from now, the time to live from the put to the store. ``key`` chooses the partition of a partitioned
-    queue, as ``billing/orders:8``. ``using`` is the name of a database, by default that of your routers.
+    They are sent after the outermost block commits, and never after a rollback, also of an inner block. The delay
+    counts from now, the time to live from the put to the store. ``key`` chooses the partition of a partitioned queue,
+    such as ``billing/orders:8``. ``using`` is the name of a database, by default that of your routers.
 
-    Raises `BadInput` where nothing was put and the transaction is as it was: ``no_transaction``, ``wrong_database``,
+    Raises `BadInput`, with nothing put and the transaction unchanged: ``no_transaction``, ``wrong_database``,
     ``transaction_failed``, and what any put raises. After `StoreUnavailable` it can only be rolled back.
     """
     written = table.new_rows(
@@ -62,15 +62,15 @@ def put(
 
 
 def relay(to: QueueStore | PublishingQueue, *, using: str | None = None, **options: Any) -> Relay:
-    """Return what brings committed rows to a store, as an async context manager; ``options`` are those of `Relay`.
+    """Return the relay that puts committed rows to a store, an async context manager with the options of `Relay`.
 
-    It has a thread of its own with Django's connection there, and on PostgreSQL a second connection to listen on.
+    It uses its own thread with a Django connection, and on PostgreSQL a second connection to listen on.
     """
     return Relay(database(using), to, **options)
 
 
 def database(using: str | None = None) -> OutboxDatabase:
-    """Return what a relay reads from."""
+    """Return the database that a relay reads."""
     alias = _alias(using)
     kept: list[_KeptLink] = []
 
@@ -108,7 +108,7 @@ def _executor(connection: Any) -> Execute:
 
 
 class _DjangoLink:
-    """A connection of Django's own kind, made in the thread that it is used in, and nobody else's there."""
+    """A Django connection for the relay alone, made in the thread that uses it."""
 
     def __init__(self, alias: str) -> None:
         self._connection: Any = connections[alias].copy()
@@ -116,7 +116,7 @@ class _DjangoLink:
         self.commit = self._connection.commit
 
     def begin(self) -> Self:
-        """Be ready for a transaction; it begins with the first statement."""
+        """Turn off autocommit; the first statement begins a transaction."""
         self._connection.set_autocommit(False)
         return self
 
@@ -130,13 +130,13 @@ class _DjangoLink:
 
 
 class _KeptLink(_DjangoLink):
-    """One that stays connected from look to look."""
+    """A connection that stays open between reads."""
 
     def close(self) -> None:
         try:
             self._connection.rollback()
         except DatabaseError:
-            self._connection.close()  # the next look connects anew
+            self._connection.close()  # the next read connects again
 
     def end(self) -> None:
         self._connection.close()

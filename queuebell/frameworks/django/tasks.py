@@ -1,4 +1,4 @@
-"""The backend for Django's tasks: a task that is enqueued is a message, and a worker starts within milliseconds."""
+"""The backend for Django's tasks: each enqueued task is a message that wakes a worker within milliseconds."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     store: str | list[str]
     """Where tasks wait: the URL of a store that several processes can open."""
     bridge: str | list[str] | None = None
-    """Which bridge wakes the workers; it need not be named where the store is the bridge's own."""
+    """The bridge that wakes the workers; not needed if the store is the bridge's own."""
     account: str = "django"
-    """Django's queue ``mail`` is the queue ``django/mail``."""
+    """The first part of queue names: Django's queue ``mail`` is ``django/mail``."""
     database: str | None = None
-    """The alias of Django's database whose transactions puts are part of; the store is in that database too."""
+    """The alias of the Django database whose transactions include the puts; the store must be in that database."""
     timeout: float = 30.0
-    """How many seconds a put may take; without ``database``, where the database's own time-outs count."""
+    """Seconds that a put may take; with ``database``, the database's own time-outs count instead."""
 
 
 class QueuebellBackend(BaseTaskBackend):
-    """Puts tasks to a store, for ``manage.py queuebell_worker``; one message each, handled at least once.
+    """Puts each task to a store as one message, for ``manage.py queuebell_worker``; tasks run at least once.
 
-    Threads share one connection, and a process that is forked opens its own. Wrong settings are told by
-    ``manage.py check``, and raise `ImproperlyConfigured` where they are used.
+    Threads share one connection, and a forked process opens its own. ``manage.py check`` reports wrong settings, and
+    their first use raises `ImproperlyConfigured`.
     """
 
     supports_async_task = True
@@ -68,11 +68,11 @@ class QueuebellBackend(BaseTaskBackend):
         try:
             return self.capabilities.delayed_put
         except ImproperlyConfigured:
-            return False  # the modules of tasks are imported before the check that tells
+            return False  # modules with tasks are imported before the check that reports it
 
     @functools.cached_property
     def settings(self) -> TaskOptions:
-        """``OPTIONS``, read; what is wrong is raised as `ImproperlyConfigured`."""
+        """``OPTIONS`` as a struct; raises `ImproperlyConfigured`."""
         try:
             if "store" not in self.options:
                 raise ConfigurationError("OPTIONS: store: where do tasks wait? For example 'http://127.0.0.1:8470'")
@@ -84,21 +84,21 @@ class QueuebellBackend(BaseTaskBackend):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the store can do, as far as it is known before it is asked."""
+        """The store's capabilities, as far as they are known without a connection."""
         found: Any = getattr(class_of(str(one_text(self.settings.store))), "capabilities", None)
         return found if isinstance(found, Capabilities) else Capabilities()
 
     def reference(self, queue_name: str) -> str:
-        """Return the queue of ours that one of Django's is. Raises `BadQueueReference` for a name that cannot be."""
+        """Return the queue reference of a Django queue. Raises `BadQueueReference` for an invalid name."""
         return reference(self.settings.account, queue_name)
 
     @async_unsafe("enqueue() would block this event loop: use `await task.aenqueue(...)`")  # type: ignore[untyped-decorator]
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Put a task to its queue, and return its result, which is never refreshed.
 
-        With ``database`` it is part of the transaction that is open there, or of one of its own. Raises what Django
-        does for a task that cannot be (``InvalidTask``), `TypeError` or `ValueError` for arguments that JSON has no
-        words for, and what a store's put raises: nothing is enqueued then, but that `UnknownOutcome` leaves it open.
+        With ``database`` it joins the open transaction there, or has its own. Raises Django's ``InvalidTask``,
+        `TypeError` or `ValueError` for arguments that are not JSON, and what a store's put raises: nothing is enqueued
+        then, except that after `UnknownOutcome` it may be.
         """
         self.validate_task(task)
         _findable(task)
@@ -125,18 +125,18 @@ class QueuebellBackend(BaseTaskBackend):
             run_after=task.run_after,
         )
         self._put(self.reference(task.queue_name), asked.encode(), _delay_ms(task.run_after))
-        # A receiver that raises would have the caller enqueue anew what is enqueued.
+        # If a receiver's error reached the caller, it would enqueue the task again.
         signals.task_enqueued.send_robust(type(self), task_result=result)
         return result
 
     def validate_task(self, task: Any) -> None:
-        """Refuse a task that the backend cannot carry out, as Django's own do, or one whose queue cannot be."""
+        """Refuse a task that the backend cannot run, or with an invalid queue name."""
         super().validate_task(task)
-        if not is_token(task.queue_name):  # with no QUEUES any other will do
+        if not is_token(task.queue_name):  # without QUEUES any valid name will do
             raise InvalidTask(f"Queue '{task.queue_name}' is not valid for backend: {TOKENS}.")
 
     def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:
-        """Tell ``manage.py check`` what is wrong."""
+        """Report errors to ``manage.py check``."""
         if not apps.is_installed(APPLICATION):
             yield checks.Error(
                 f"TASKS['{self.alias}']: the application {APPLICATION} is not installed, which brings the worker",
@@ -164,7 +164,7 @@ _lock = threading.Lock()
 
 
 def _store(store: Any, bridge: Any, timeout: float) -> BlockingStore:
-    """Return the one store of a process: Django makes a backend for each thread."""
+    """Return the process's one store; Django makes a backend for each thread."""
     with _lock:
         return _made(store, bridge, timeout)
 
@@ -175,7 +175,7 @@ def _made(store: str, bridge: str | None, timeout: float) -> BlockingStore:
 
 
 def _check(options: TaskOptions, queues: set[str]) -> None:
-    """Raise `ConfigurationError` or `BadInput` for what cannot work; asks nobody."""
+    """Raise `ConfigurationError` or `BadInput` for invalid options; opens no connection."""
     store = str(one_text(options.store))
     scheme = store.partition(":")[0].lower()
     if scheme in _OF_ONE_PROCESS:

@@ -1,6 +1,6 @@
-"""A broker for taskiq: its tasks wait in a queue of ours, and its workers are woken instead of polling.
+"""A taskiq broker: tasks wait in a Queuebell queue, and workers are woken instead of polling.
 
-Decorators, typed arguments, results, schedules and middlewares are taskiq's; what is here puts and hands over.
+Decorators, typed arguments, results, schedules and middlewares are taskiq's own.
 """
 
 from queuebell.frameworks.taskiq.broker import QueuebellBroker

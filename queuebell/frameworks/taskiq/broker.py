@@ -1,4 +1,4 @@
-"""The broker: puts what taskiq kicks, and opens a feed for each of its receivers."""
+"""The broker: puts each task that taskiq sends, and opens a feed for each of its receivers."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from queuebell.frameworks.taskiq.formatter import CheckedFormatter
 log = logging.getLogger("queuebell.taskiq")
 
 GRACE_S: Final = 604_800.0
-"""Longer than any task: how long those that run are waited for at a stop, taskiq says (``--wait-tasks-timeout``)."""
+"""Longer than any task: at a stop taskiq decides how long to wait (``--wait-tasks-timeout``)."""
 
 
 class QueuebellBroker(AsyncBroker):
-    """A taskiq broker on any store of ours: ``broker = QueuebellBroker("http://127.0.0.1:8470")``.
+    """A taskiq broker on any store: ``broker = QueuebellBroker("http://127.0.0.1:8470")``.
 
-    A task is done at least once: its message is deleted when taskiq acknowledges it, and comes again where its worker
-    dies before. Within one worker tasks begin in the order of their receipt. Raises as `Listener` does, for what cannot
-    work; all times are seconds.
+    Each task runs at least once: its message is deleted when taskiq acknowledges it, and comes again if the worker
+    dies before. One worker starts tasks in the order of their receipt. Raises as `Listener` does for invalid settings.
+    All times are in seconds.
 
-    - ``store``: where tasks wait: a store's URL, a `QueueStore`, or a `Bridge` of this process.
+    - ``store``: where tasks wait: a store's URL, a `QueueStore`, or a `Bridge` in this process.
     - ``queue``: a queue reference; not a partitioned queue.
-    - ``bridge``: who wakes the workers, as for `Listener`; puts are published there, unless the store is its own.
-    - ``concurrency``: how many messages one worker process has at once: as many as its ``--max-async-tasks``. Were it
-      more, the rest would wait in that process, while other workers may have nothing to do.
-    - ``visibility_timeout``: the lease of a message, renewed at half of its time until taskiq acknowledges. After so
-      long a task comes again whose worker was killed.
-    - ``retry``: attempts and pauses for tasks that taskiq does not acknowledge, unknown ones, and those that kill their
-      worker; not for tasks that raise, which taskiq acknowledges: those are for its retry middlewares.
-    - ``poison_queue``: where a message goes after the last attempt, and at once what is no task, or has arguments that
-      do not fit its function; the queue's name and ``-poison`` unless given.
+    - ``bridge``: wakes the workers, as for `Listener`; puts are published to it, unless it has the store.
+    - ``concurrency``: the most messages of one worker process; give the same number as its ``--max-async-tasks``. With
+      more, messages would wait in this process while other workers are idle.
+    - ``visibility_timeout``: the lease of a message, renewed at half of its time until taskiq acknowledges. A task of a
+      killed worker comes again after this time.
+    - ``retry``: attempts and pauses for tasks that taskiq does not acknowledge, unknown tasks, and tasks that
+      kill their worker. Not for tasks that raise: taskiq acknowledges them, and its retry middlewares repeat them.
+    - ``poison_queue``: where a message goes after its last attempt, or at once if it is not a task or its arguments do
+      not fit the function; default the queue's name and ``-poison``.
     """
 
     def __init__(
@@ -89,25 +89,25 @@ class QueuebellBroker(AsyncBroker):
                 handle_signals=False,
             )
 
-        listener(lambda message: None, self._given)  # what cannot work is refused here, and nothing is opened for it
+        listener(lambda message: None, self._given)  # refuses invalid settings; opens nothing
         self._listener = listener
 
     def with_formatter(self, formatter: TaskiqFormatter) -> Self:
-        """Have tasks written and read by a formatter of taskiq's or your own."""
+        """Write and read tasks with this formatter."""
         self.formatter = CheckedFormatter(formatter, self)
         return self
 
     async def kick(self, message: BrokerMessage) -> None:
-        """Put a task; with a label ``delay`` it is visible after so many seconds (0 to 604800).
+        """Put a task; a label ``delay`` is the seconds until it becomes visible (0 to 604800).
 
-        Where the store puts once, a message of the same task id and the same content is put only once, for as long as
-        it waits and at least for the store's window; only a schedule's messages are put each time. Raises what the
-        store's `put` raises, `BadInput` for a delay that is none, and `Unsupported` where the store has none: nothing
-        was put then. After an `UnknownOutcome` it may have been.
+        If the store can put once, a message with the same task id and content is put only once, as long as it waits
+        and at least for the store's window; a schedule's messages are put each time. Raises what the store's `put`
+        raises, `BadInput` for an invalid delay, and `Unsupported` if the store has no delays: nothing was put. After an
+        `UnknownOutcome` it may have been.
         """
         new = NewMessage(message.message, _delay_ms(message.labels.get("delay")))
         store, publishing = self._open()
-        # A schedule sends the same message again and again, under the same id where it was given one.
+        # A schedule sends the same message repeatedly, with the same id if it has one.
         if not store.capabilities.put_once or "schedule_id" in message.labels:
             await (publishing or store).put(self._queue, [new])
             return
@@ -120,10 +120,10 @@ class QueuebellBroker(AsyncBroker):
             log.info("%s: task %s was put before, and is not put again", self._queue, message.task_id)
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
-        """Hand tasks over as they come, each to one of all who listen; raises what `Listener.run` raises.
+        """Yield tasks as they arrive, each to one of all receivers; raises what `Listener.run` raises.
 
-        At the end of the generator those that were not handed over are given back at once, as if nobody had had them.
-        Those that were are kept until they are acknowledged, or until `shutdown`.
+        When the generator ends, received tasks that it did not yield are released uncounted. Yielded ones are kept
+        until they are acknowledged, or until `shutdown`.
         """
         store, _ = self._open()
         feed = Feed(self._queue, self._concurrency, functools.partial(self._listener, store=store))
@@ -136,9 +136,9 @@ class QueuebellBroker(AsyncBroker):
             feed.close()
 
     async def shutdown(self) -> None:
-        """Let go of everything: tasks not acknowledged are given back at once, at the cost of no attempt.
+        """Stop: release unacknowledged tasks without counting the attempt, and close the store.
 
-        Cancelled, it hurries: what a store that is away has not heard then costs an attempt, and comes again.
+        If it is cancelled, it does not wait for a store that is away: those tasks come again, and the attempt counts.
         """
         async with self._closing.pop_all() as closing:
             self._opened = None
@@ -146,7 +146,7 @@ class QueuebellBroker(AsyncBroker):
             await asyncio.gather(*(feed.end() for feed in self._feeds))
 
     def _open(self) -> tuple[QueueStore, PublishingQueue | None]:
-        """Return the store, and what publishes its puts where it does not ring the bridge by itself."""
+        """Return the store, and the queue that publishes its puts unless the store notifies the bridge itself."""
         if self._opened is None:
             store, ours = open_store(self._given)
             if ours:

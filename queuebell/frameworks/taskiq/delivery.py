@@ -14,14 +14,14 @@ log = logging.getLogger("queuebell.taskiq")
 
 
 class NotAcknowledged(Exception):
-    """A task came to its end and nobody acknowledged it."""
+    """A task ended without an acknowledgement."""
 
     def __init__(self) -> None:
         super().__init__("the task ended and was not acknowledged (ack_type manual: call `await context.ack()`)")
 
 
 class Delivery:
-    """One message: held by the task of its handler, which waits for ``settled``: what it is to raise, or None."""
+    """One message; its handler waits for ``settled``, the exception to raise or None."""
 
     def __init__(self, message: Message, handler: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
         self._message = message
@@ -30,22 +30,22 @@ class Delivery:
         self.settled: asyncio.Future[Exception | None] = loop.create_future()
         self.handed = False
         self.refused: Exception | None = None
-        """Why taskiq will not run it, although it acknowledges."""
+        """Why taskiq will not run it, although it acknowledges it."""
 
     def hand_over(self) -> AckableMessage:
-        """Return it as taskiq takes it."""
+        """Return the message in taskiq's form."""
         self.handed = True
         body = Body(self._message.body)
         body.delivery = self
         return AckableMessage.model_construct(data=body, ack=self._ack)
 
     def give_back(self) -> None:
-        """Have it released at once: a handler that is cancelled costs no attempt."""
+        """Release the message without counting the attempt, by cancelling its handler."""
         if not self.settled.done():
             self._handler.cancel()
 
     def begins(self) -> None:
-        """Hear that the task of taskiq's that runs now works on it: that one's end is the last chance of an `ack`."""
+        """Note that the current asyncio task handles the message; when it ends, no `ack` can follow."""
         working = asyncio.current_task()
         if working is not None:
             working.add_done_callback(self._ended)
@@ -72,6 +72,6 @@ class Delivery:
 
 
 class Body(bytes):
-    """The body of a message, which leads from taskiq's formatter back to its delivery."""
+    """The body of a message with its delivery, for taskiq's formatter."""
 
     delivery: Delivery

@@ -1,4 +1,4 @@
-"""A feed: a listener whose handler gives its message to taskiq and waits for what becomes of it."""
+"""A feed: a listener whose handler passes its message to taskiq and waits for the outcome."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from queuebell.frameworks.taskiq.delivery import Delivery
 log = logging.getLogger("queuebell.taskiq")
 
 IDLE_S: Final = 1.0
-"""After so long that a message waits for taskiq to ask, somebody is told."""
+"""A warning is logged if a message waits longer than this for taskiq."""
 
 
 class Feed:
-    """One `listen`: a listener, and its messages from their receipt until taskiq is done with them."""
+    """One `listen`: a listener, and its messages from their receipt until taskiq has finished them."""
 
     def __init__(self, queue: str, concurrency: int, make: Callable[[Callable[[Message], object]], Listener]) -> None:
         self._queue = queue
@@ -36,7 +36,7 @@ class Feed:
         self.running.add_done_callback(lambda _: self._arrived.put_nowait(None))
 
     async def next(self) -> AckableMessage | None:
-        """Wait for the next message; None once the listener has ended. Raises by what it broke."""
+        """Wait for the next message; None once the listener has ended. Raises the listener's error."""
         asked = self._loop.time()
         while (delivery := await self._arrived.get()) is not None:
             if not delivery.settled.done():  # its lease was not lost meanwhile
@@ -47,14 +47,14 @@ class Feed:
         return None
 
     def close(self) -> None:
-        """Receive no more, and give back what was not handed over."""
+        """Receive no more, and release the messages that taskiq has not taken."""
         if not self._closed:
             self._closed = True
             self._stopping = self._loop.create_task(self._listener.stop(), name=f"taskiq-listener-stop[{self._queue}]")
             self._give_back(delivery for delivery in self._deliveries if not delivery.handed)
 
     async def end(self) -> None:
-        """Give back all that is not acknowledged, and wait until the listener has settled; cancelled, it hurries."""
+        """Release all unacknowledged messages, and wait until the listener has settled; if cancelled, do not wait."""
         self.close()
         self._give_back(self._deliveries)
         ending = [task for task in (self.running, self._stopping) if task is not None]

@@ -1,4 +1,4 @@
-"""Reading tasks: what taskiq would acknowledge although it cannot run it is found out here, and kept."""
+"""Reads tasks, and keeps those that taskiq would acknowledge although it cannot run them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from queuebell.frameworks.taskiq.delivery import Body
 
 
 class UnknownTask(LookupError):
-    """A worker was handed a task whose function it has not imported: another worker, or its next version, may have."""
+    """A worker received a task whose function it has not imported; another worker or version may have it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -28,7 +28,7 @@ class UnknownTask(LookupError):
 
 
 class CheckedFormatter(TaskiqFormatter):
-    """Reads tasks, and finds out which of them taskiq is about to acknowledge without having run them."""
+    """Reads tasks, and detects those that taskiq would acknowledge without running them."""
 
     def __init__(self, formatter: TaskiqFormatter, broker: AsyncBroker) -> None:
         self._formatter = formatter
@@ -39,7 +39,7 @@ class CheckedFormatter(TaskiqFormatter):
         return self._formatter.dumps(message)
 
     def loads(self, message: bytes) -> TaskiqMessage:
-        """Read a task; raises where it is none, or where its arguments do not fit its function."""
+        """Read a task; raises if it is not one, or if its arguments do not fit its function."""
         if not isinstance(message, Body):
             return self._formatter.loads(message)
         delivery = message.delivery
@@ -62,7 +62,7 @@ class CheckedFormatter(TaskiqFormatter):
 
 
 def _check_arguments(function: Callable[..., Any], task: TaskiqMessage) -> None:
-    """Raise `ValueError` where taskiq would call the function with what is not of its types, after a warning only."""
+    """Raise `ValueError` for arguments of wrong types, with which taskiq would call the function after a warning."""
     signature, hints = _shape(function)
     try:
         given = signature.bind_partial(*task.args, **task.kwargs).arguments
@@ -74,12 +74,12 @@ def _check_arguments(function: Callable[..., Any], task: TaskiqMessage) -> None:
             continue
         for one in value if kind is inspect.Parameter.VAR_POSITIONAL else (value,):
             try:
-                if one is not None:  # which taskiq lets pass everywhere
+                if one is not None:  # taskiq accepts None everywhere
                     parse_obj_as(hints[name], one)
             except ValueError as error:
                 raise ValueError(f"{task.task_name}: argument {name}: {_without_input(error)}") from None
             except RuntimeError:
-                pass  # pydantic knows no rule for this type, and taskiq leaves such values alone
+                pass  # pydantic has no rule for this type, and taskiq does not convert such values
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""``manage.py queuebell_relay``: brings what is committed to the outbox to a store, until it is told to stop."""
+"""``manage.py queuebell_relay``: puts committed rows of the outbox to a store until it is stopped."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from queuebell.frameworks.django.outbox import relay
 
 
 class Command(BaseCommand):
-    """The command; SIGTERM and Ctrl-C have it bring out what is committed, and end."""
+    """The command; SIGTERM and Ctrl-C send the committed rows and end it."""
 
     help = "Puts the messages of the outbox to a store, each right after its commit."
 
     def add_arguments(self, parser: Any) -> None:
-        """Say what can be given."""
+        """Declare the options."""
         parser.add_argument("--store", required=True, help="where to put: http://host:8470, sqs://region, ...")
         parser.add_argument("--bridge", help="the bridge to tell of each put, for a store that is not its own")
         parser.add_argument("--database", help="which of DATABASES has the outbox; by default that of your routers")

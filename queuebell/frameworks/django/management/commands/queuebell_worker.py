@@ -1,4 +1,4 @@
-"""Carry out the tasks that were enqueued with `QueuebellBackend`."""
+"""``manage.py queuebell_worker``: run the tasks that were enqueued with `QueuebellBackend`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from queuebell.frameworks.django.interface import tasks
 from queuebell.frameworks.django.tasks import QueuebellBackend
 
 CONFIGURATION = 78
-"""The exit code that says not to start it again: the settings are wrong."""
+"""The exit code for wrong settings: a supervisor should not restart it."""
 
 
 class Command(BaseCommand):
@@ -34,7 +34,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare which tasks, and all that can be set about a listener."""
+        """Declare the options for tasks, and those of a listener."""
         parser.add_argument("--backend", metavar="ALIAS", default="default", help="a key of TASKS (default)")
         parser.add_argument(
             "--queue", metavar="NAME", action="append", default=[], help="one of its QUEUES (all); may come again"
@@ -68,7 +68,7 @@ class Command(BaseCommand):
             bridge=settings.bridge or one_text(backend.settings.bridge),
             name=settings.name or f"{socket.gethostname()}:{os.getpid()}",
         )
-        if not logging.getLogger("queuebell").hasHandlers():  # LOGGING has nothing to say of it
+        if not logging.getLogger("queuebell").hasHandlers():  # LOGGING does not configure it
             configure(settings.log_format, settings.log_level)
         handler = TaskHandler(backend, retry_of(settings), str(settings.name))
         queues = [backend.reference(name) for name in names]

@@ -224,7 +224,9 @@ class QueueScaler:
             return
         paused = self.rules.processes.retry_at != before
         hint = (
-            "; it took no message" if was_ready and paused else "; a worker stays in the foreground and runs a Listener"
+            "; it took no message"
+            if was_ready and paused
+            else "; a worker must stay in the foreground and run a Listener"
         )
         hint = "" if code or (was_ready and not paused) else hint
         log.warning("%s: worker %s ended by itself%s: %s%s", self.queue, number, lived, why, hint)
@@ -296,7 +298,7 @@ class QueueScaler:
         try:
             self._perform(event(self._loop.time(), *given, **named))
         except Exception as error:
-            log.exception("%s: internal error in the scaling rules", self.queue)
+            log.exception("%s: internal error in the scaling rules; this scaler stops", self.queue)
             self._broke(error)
 
     def _perform(self, steps: Iterable[Step]) -> None:
@@ -373,7 +375,11 @@ class QueueScaler:
             await unless_cancelled(self._actuator.look())
         except NotSeen as unseen:
             if self._unseen.failed(self._loop.time()):
-                log.warning("%s: it cannot be seen which workers run: %s. None is ended for it", self.queue, unseen)
+                log.warning(
+                    "%s: cannot list the running workers: %s. No worker is stopped because of it; retrying",
+                    self.queue,
+                    unseen,
+                )
             return False
         except Exception as error:  # noqa: BLE001 - an actuator may be the program's own
             swallow(ACTUATOR, error)
@@ -453,7 +459,7 @@ class QueueScaler:
     def _log_pause(self) -> None:
         retry_at = self.rules.processes.retry_at
         if retry_at is not None and not self._stopping:
-            log.warning("%s: nothing is started for %.1f s", self.queue, max(0.0, retry_at - self._loop.time()))
+            log.warning("%s: next worker start in %.1f s", self.queue, max(0.0, retry_at - self._loop.time()))
 
 
 def shortened(text: str) -> str:

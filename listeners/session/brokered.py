@@ -299,14 +299,16 @@ class BrokeredChannel:
             async with asyncio.timeout(CONNECT_WITHIN_S):
                 await broker.connect(will=(up, will))
                 if self._credential is not None and not broker.private:
-                    raise BusUnavailable("this server of the cluster would hear the key in the clear; use tls://")
+                    raise BusUnavailable(
+                        "the connection to this broker server is not encrypted, so the key was not sent; use tls://"
+                    )
                 await broker.subscribe((self._prefix, "session", self._instance, "down"), link.hear)
         except BaseException as error:
             await _close(broker)
             if isinstance(error, ConfigurationError) and not self._stood:
                 raise
             if isinstance(error, BusUnavailable | ConfigurationError | OSError):
-                raise ChannelLost(f"no way through the broker: {str(error) or 'time-out'}") from error
+                raise ChannelLost(f"cannot connect to the broker: {str(error) or 'time-out'}") from error
             raise
         self._stood = True
         link.watch()

@@ -252,8 +252,8 @@ class Session:
             # Over a broker the link of a rejected session stays open, because another bridge may accept it.
             elif not (self._refused or stood):
                 self._refusing = False
-                self._why = "it sent no welcome"
-                log.info("%s: the bridge sent no welcome", self._label)
+                self._why = "it did not answer the hello"
+                log.info("%s: the bridge did not answer the hello", self._label)
         finally:
             self._link = self._patience = None
             self._liveness.lost(self._loop.time())
@@ -272,7 +272,7 @@ class Session:
             return
         remedy = "" if frame.code != STORE_MISMATCH else _MISMATCH.format(self._store)
         log.error(
-            "%s: the bridge rejects this worker: %s (%s)%s. The worker asks again at most %g s apart; messages stay in "
+            "%s: the bridge rejects this worker: %s (%s)%s. It retries at least every %g s; messages stay in "
             "their queues%s",
             self._label,
             frame.message,
@@ -324,7 +324,7 @@ class Session:
             try:
                 port.wake(frame)
             except ValueError as error:  # a malformed body or date in what it carried
-                log.error("%s: the bridge sent a wake that cannot be read: %s", frame.queue, error)
+                log.error("%s: invalid wake from the bridge, which will send it again: %s", frame.queue, error)
             except Exception as error:  # noqa: BLE001 - the bridge repeats a wake that is not answered
                 swallow(QUEUE, error)
 
@@ -395,7 +395,7 @@ class Session:
                 )
             else:
                 log.warning(
-                    "%s: no living bridge at %s: %s. Every queue is polled until it is there, and nothing is lost",
+                    "%s: no bridge answers at %s: %s. Every queue is polled until one does; nothing is lost",
                     self._label,
                     self.where,
                     self._why,

@@ -46,7 +46,7 @@ class Claims:
     async def fetch(self, body: bytes, wanted: Callable[[], bool]) -> bytes:
         """Return the whole body, however long the blob store is away.
 
-        Raises `BodyLost` where no attempt will help, `NoLongerWanted` as `insist` does.
+        Raises `BodyLost` where no attempt will help, `NoLongerWanted` as `retry_until` does.
         """
         if not is_claim(body):
             return body

@@ -334,7 +334,7 @@ class Dequeue:
                 controller = self.controller
                 self._pool.update(self._place, controller.reserved, controller.wants(), waits=controller.waits_in_turn)
         except Exception as error:
-            log.exception("%s: internal error in the wake machine", self.queue)
+            log.exception("%s: internal error in the wake rules; this worker stops", self.queue)
             self._events.broke(error)
 
     def _perform(self, commands: Sequence[Command]) -> None:

@@ -309,7 +309,9 @@ class Holding:
             self.give_back([held for held in left if not held.moved])
             raise
         except Exception:
-            log.exception("%s: a message could not be concluded; it comes back when its lease ends", self._queue)
+            log.exception(
+                "%s: unexpected error after handling; the message comes again when its lease ends", self._queue
+            )
             for held in helds:
                 if not held.concluded and self._held.pop(held.number, None) is not None:
                     self._jobs.concluded("lost")
@@ -514,7 +516,7 @@ class Holding:
         self._jobs.lost()
         self.visibility.proved_short(self._loop.time())
         log.warning(
-            "%s: the lease of message %s is lost (%s); what follows is leased for %g s",
+            "%s: the lease of message %s is lost (%s), another worker may handle it again; new leases last %g s",
             self._queue,
             held.stored.id,
             code,
@@ -553,8 +555,8 @@ class Holding:
                 log.error("%s: %s does not end", self._queue, task.get_name())
         if self._overdue:
             log.error(
-                "%s: the handler %s does not end; calls that are left: %d. What they still do, they do "
-                "beside whoever gets their messages next",
+                "%s: %s is still running: %d calls are abandoned. Their messages may be handled a "
+                "second time meanwhile",
                 self._queue,
                 self._invoker.name,
                 len(self._overdue),
@@ -582,7 +584,11 @@ class Holding:
                 # A store that answers needs no more; one that is away must not hold up a second signal.
                 await asyncio.wait([settling], timeout=SETTLE_LAST_S)
             if not settling.done() and self._held:
-                log.error("%s: %d messages are left to their leases", self._queue, len(self._held))
+                log.error(
+                    "%s: %d messages could not be settled in time; they come again when their leases end",
+                    self._queue,
+                    len(self._held),
+                )
         finally:
             settling.cancel()
             hurried.cancel()

@@ -317,7 +317,7 @@ def _class_of(error: BaseException, failures: Classify) -> Failure:
     try:
         failure: object = failures(error)
     except Exception:
-        log.exception("the failures rule raised; the failure counts as unclear")
+        log.exception("the `failures` function raised; the error counts as unclear and is retried")
         return Failure.UNCLEAR
     return failure if isinstance(failure, Failure) else Failure.UNCLEAR
 

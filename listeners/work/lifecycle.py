@@ -180,7 +180,7 @@ class _Owner:
                 self._give_back(number)
         if self._count and not self._awaited:
             # No caller waits for their end, so the program still has to get the signal.
-            log.info("the listeners have stopped; the rest of the program gets the signal now")
+            log.info("the listeners have stopped; the program gets the signal now")
             asyncio.get_running_loop().call_soon(signal.raise_signal, self._last)
 
     def _take(self, number: int) -> None:

@@ -140,7 +140,8 @@ class Settlements:
                     raise
                 except Exception:
                     log.exception(
-                        "%s: unexpected error while settling; the messages come back when their leases end", self._queue
+                        "%s: unexpected error while settling; the messages come again when their leases end",
+                        self._queue,
                     )
                     self._give_up(items, "internal")
                     failed = []
@@ -187,10 +188,12 @@ class Settlements:
             self._give_up(items, GONE)
             return []
         except (StoreUnavailable, StoreError) as error:
-            log.info("%s: settling failed, trying again: %s", self._queue, error)
+            log.info("%s: deleting or releasing messages failed, trying again: %s", self._queue, error)
             return items
         except QueuebellError as error:
-            log.error("%s: the store rejects settlements: %s", self._queue, error)
+            log.error(
+                "%s: the store refused to delete or release messages, they are handled again: %s", self._queue, error
+            )
             self._give_up(items, error.code)
             return []
         failed: list[tuple[Item, Settled]] = []

@@ -247,7 +247,7 @@ def _made(settings: ScaleSettings) -> Scaler:
         bridge = with_prefix(bridge, settings.prefix)
     elif bridge is None and not is_http(settings.store):
         raise ConfigurationError(
-            "bridge: there is none at this store; name one with --bridge URL, or say --pull-only to count without one"
+            "bridge: this store has none; name one with --bridge URL, or give --pull-only to count without one"
         )
     return Scaler(
         settings.store,

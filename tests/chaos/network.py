@@ -159,7 +159,7 @@ async def half_open(site: Site) -> None:
     await site.bridge.has_listeners(0)
     site.figures["bridge found out after"] = f"{time.monotonic() - began:.1f} s"
     await site.wakes(bodies)
-    await worker.complains("no living bridge")
+    await worker.complains("no bridge answers at")
     proxy.heal()
     proxy.cut()
     await site.bridge.has_listeners(1)

@@ -112,7 +112,7 @@ async def bridge_stopped(site: Site) -> None:
     site.bridge.signal(signal.SIGSTOP)
     bodies = await site.put(2, tell=False)
     await site.wakes(bodies)
-    await worker.complains("no living bridge")
+    await worker.complains("no bridge answers at")
     site.bridge.signal(signal.SIGCONT)
     resumed = time.monotonic()
     await site.bridge.has_listeners(1)

@@ -300,7 +300,7 @@ async def test_systemctl_that_may_not_or_hangs_is_a_failed_start(
         units.systemctl.be(denied=True)
         stopping = asyncio.create_task(actuator.stop(ids), name="stop")
         async with asyncio.timeout(PATIENCE_S):
-            while "workers are not ended" not in caplog.text:
+            while "workers could not be stopped" not in caplog.text:
                 await asyncio.sleep(0.01)
         assert actuator.running() == ids
         stopping.cancel()

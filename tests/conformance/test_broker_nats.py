@@ -280,8 +280,11 @@ async def test_durable_without_stream_or_consumer(server: NatsServer, bare: Clie
         await broker.subscribe(("t", ANY), Recorder(), at_least_once=True)
     await bare.jetstream().add_stream(name="triggers", subjects=["t.>"])
     await broker.subscribe(("t", ANY), Recorder(), at_least_once=True)
-    await bare.jsm().delete_consumer("triggers", "mine")
     async with asyncio.timeout(20):
+        # Deleted before the first request arrives, it would be a deletion that the server does not report.
+        while not (await bare.jsm().consumer_info("triggers", "mine")).num_waiting:
+            pass
+        await bare.jsm().delete_consumer("triggers", "mine")
         assert "mine" in await broker.broken()
 
 

@@ -173,7 +173,7 @@ async def test_not_even_one_that_hangs_before_its_listener_runs(processes: Proce
     [
         (("./no-such-program",), ("no worker could be started: there is no program ./no-such-program here",)),
         ((sys.executable, "-c", "import sys; sys.exit('no database')"), ("exit code 1: no database",)),
-        (("/bin/sh", "-c", "sleep 600 &"), ("a worker stays in the foreground",)),
+        (("/bin/sh", "-c", "sleep 600 &"), ("a worker must stay in the foreground",)),
         ((sys.executable, "-c", "import time; time.sleep(600)"), ("(not ready within 1 s)", "ended by SIGTERM")),
     ],
     ids=["not there", "ends at once", "forks away", "says no hello"],
@@ -185,7 +185,7 @@ async def test_a_command_that_is_no_worker(
     scaled = await scale(processes, "--start-timeout", "1", command=command)
     await scaled.bridge.put(QUEUE, "patient")
     await scaled.scaler.complains(*words)
-    await scaled.scaler.complains("nothing is started for")
+    await scaled.scaler.complains("next worker start in")
     state = await scaled.bridge.queue(QUEUE)
     assert state["depth"] == {"visible": 1, "invisible": 0}
     if "no database" in words[0]:

@@ -130,7 +130,7 @@ class AzureServer(HttpServer):
         if len(target) > self.settings.uri_bytes:
             raise AzureError("InvalidUri", "The address is too long.", status=414, close=True)
         if "content-encoding" in headers:
-            # Never inflated (S7): the server's parser is error_answer so too, see connection.py.
+            # Never inflated (S7): connection.py configures the server's parser so too.
             raise AzureError("UnsupportedHeader", details={"HeaderName": "Content-Encoding"}, close=True)
         if "transfer-encoding" in headers and is_coded(headers):
             raise AzureError("UnsupportedHeader", details={"HeaderName": "Transfer-Encoding"}, close=True)

@@ -120,7 +120,7 @@ class Watch:
                 await self._look()
             except NotSeen as unseen:
                 if self._unseen.failed(asyncio.get_running_loop().time()):
-                    log.warning("%s: it cannot be seen which workers run: %s; it is repeated", self._name, unseen)
+                    log.warning("%s: cannot list the running workers: %s; retrying", self._name, unseen)
             except Exception:
                 # Nothing else would check again.
                 if self._unseen.failed(asyncio.get_running_loop().time()):

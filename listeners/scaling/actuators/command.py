@@ -92,7 +92,7 @@ class CommandActuator:
             try:
                 await self._call(len(self._ids))
             except StartFailed as failed:
-                log.error("workers are not ended: %s; retried after %g s", failed, self._again_s)
+                log.error("workers could not be stopped: %s; retrying in %g s", failed, self._again_s)
                 self._repeat()
 
     async def look(self) -> None:
@@ -118,7 +118,7 @@ class CommandActuator:
             try:
                 await self._call(0)
             except StartFailed as failed:
-                log.error("%d workers may run on: %s", len(ids), failed)
+                log.error("could not confirm that %d workers stopped, check them by hand: %s", len(ids), failed)
             self._ended(ids)
 
     def _repeat(self) -> None:

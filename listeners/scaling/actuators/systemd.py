@@ -105,7 +105,7 @@ class SystemdActuator:
         try:
             self._adopt(await self._show())
         except NotSeen as unseen:
-            log.warning("%s: it cannot be seen which workers run: %s", self, unseen)
+            log.warning("%s: cannot list the running workers: %s", self, unseen)
         self._watch.begin()
 
     async def start(self, count: int) -> list[str]:
@@ -150,7 +150,7 @@ class SystemdActuator:
                     return
                 except StartFailed as failed:
                     if failures.failed(asyncio.get_running_loop().time()):
-                        log.error("workers are not ended: %s; it is repeated", failed)
+                        log.error("workers could not be stopped: %s; retrying", failed)
             await asyncio.sleep(AGAIN_S)
 
     async def look(self) -> None:

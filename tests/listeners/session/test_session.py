@@ -277,7 +277,7 @@ async def test_the_log_says_that_a_bridge_is_gone_why_and_that_it_is_back(caplog
         bridge.cut()
         await elapse(60.0)
         (gone,) = said()
-        assert "nobody is there" in gone and "worker: no living bridge" in gone
+        assert "nobody is there" in gone and "worker: no bridge answers at" in gone
         assert port.of("lost") == [()] and session.degraded
         bridge.away = False
         await elapse(10.0)
@@ -285,7 +285,7 @@ async def test_the_log_says_that_a_bridge_is_gone_why_and_that_it_is_back(caplog
         bridge.silent = True
         await elapse(60.0)
         (gone,) = said()
-        assert "it is silent" in gone or "sent no welcome" in gone
+        assert "it is silent" in gone or "did not answer the hello" in gone
 
 
 @simulated

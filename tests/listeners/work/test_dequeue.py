@@ -172,4 +172,4 @@ def test_a_rule_that_fails_buries_nothing_early(answer: Any, caplog: pytest.LogC
 
     pauses, _ = simulate(attempts(ValueError("x"), failures=rule))
     assert len(pauses) == 4
-    assert ("the failures rule raised" in caplog.text) == isinstance(answer, Exception)
+    assert ("the `failures` function raised" in caplog.text) == isinstance(answer, Exception)

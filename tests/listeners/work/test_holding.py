@@ -423,8 +423,7 @@ async def test_calls_left_in_their_threads_are_told_at_the_end(caplog: pytest.Lo
     await pass_time(0)
     assert [at for (at,) in site.told("room")] == [0.0, 7.0, 10.0]
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith(f"{QUEUE}: the handler {__name__}:done does not end; ")
-    assert "left: 2." in line
+    assert line.startswith(f"{QUEUE}: {__name__}:done is still running: 2 calls are abandoned. ")
 
 
 @pytest.mark.parametrize(("lease_s", "after_ms"), [(6.5, 500), (7.5, 1500)])
@@ -493,7 +492,8 @@ async def test_a_lost_lease_ends_its_handler_and_lengthens_the_next(
     assert site.counts == {"lost": 2}
     lines = [record.getMessage() for record in caplog.records]
     assert lines[0] == (
-        f"{QUEUE}: the lease of message m1 is lost (pop_receipt_mismatch); what follows is leased for 90 s"
+        f"{QUEUE}: the lease of message m1 is lost (pop_receipt_mismatch), another worker may handle it again; "
+        "new leases last 90 s"
     )
     assert len(lines) == 2
 
@@ -514,7 +514,7 @@ async def test_a_message_that_cannot_be_concluded_comes_back_with_its_lease(
     assert site.told("room") == [(100.0,)]
     assert (site.store.calls, site.counts) == ([], {})
     (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert line.getMessage().startswith(f"{QUEUE}: a message could not be concluded")
+    assert line.getMessage().startswith(f"{QUEUE}: unexpected error after handling")
     assert line.exc_info
 
 
@@ -596,7 +596,7 @@ async def test_a_store_that_is_away_holds_up_no_stop(
     await pass_time(LEASE_S)
     assert (len(site.store.calls), site.store.busy) == (calls, 0), "nothing goes on behind it"
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert lines == [f"{QUEUE}: 3 messages are left to their leases"]
+    assert lines == [f"{QUEUE}: 3 messages could not be settled in time; they come again when their leases end"]
 
 
 @simulated

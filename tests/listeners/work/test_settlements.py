@@ -209,10 +209,28 @@ async def test_lanes_are_opened_by_what_waits(act: Act) -> None:
     ("error", "again", "doubtful", "code", "said"),
     [
         (UnknownOutcome("lost"), True, True, None, None),
-        (StoreUnavailable("away"), True, False, None, f"{QUEUE}: settling failed, trying again: away"),
-        (StoreError("broken"), True, False, None, f"{QUEUE}: settling failed, trying again: broken"),
+        (
+            StoreUnavailable("away"),
+            True,
+            False,
+            None,
+            f"{QUEUE}: deleting or releasing messages failed, trying again: away",
+        ),
+        (
+            StoreError("broken"),
+            True,
+            False,
+            None,
+            f"{QUEUE}: deleting or releasing messages failed, trying again: broken",
+        ),
         (QueueNotFound("gone"), False, False, "message_not_found", None),
-        (BadInput("too_large", "no"), False, False, "too_large", f"{QUEUE}: the store rejects settlements: no"),
+        (
+            BadInput("too_large", "no"),
+            False,
+            False,
+            "too_large",
+            f"{QUEUE}: the store refused to delete or release messages, they are handled again: no",
+        ),
         (ZeroDivisionError("defect"), False, False, "internal", f"{QUEUE}: unexpected error while settling"),
     ],
 )

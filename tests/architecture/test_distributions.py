@@ -245,7 +245,7 @@ def test_ci_fails_on_failures_and_skips(tmp_path: pathlib.Path, check: int, case
         "[ $1 = .venv/site.stamp ] && exit 0\n"
         f'[ "$1 $2" = "check site" ] && exit {check}\n'
         '[ "$CI" = true ] || exit 9\n'
-        f"echo '{case}' > \"${{2#ARGS=--junitxml=}}\"\n"
+        f"report=${{2#ARGS=--junitxml=}}; echo '{case}' > \"${{report%% *}}\"\n"
     )
     pretend.chmod(0o755)
     done = subprocess.run(

@@ -49,7 +49,7 @@ ROOMS: Final = (
     _room(
         "contract",
         "bridge/contract/*.py",
-        "bridge/contract bridge/core bridge/service/channels bridge/producer/test_publication.py listeners/core",
+        "bridge/contract bridge/core bridge/service/channels bridge/producer/test_publication.py listeners/wake",
         marks=AT_LENGTH,
     ),
     _room(

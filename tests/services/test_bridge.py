@@ -154,7 +154,8 @@ async def test_worker_told_twice_to_stop_without_its_bridge(processes: Processes
     await worker.complains("stopping")
     worker.signal(signal.SIGTERM)
     assert await worker.ended(within_s=50) == 0
-    assert "1 messages could not be settled in time" in worker.errors
+    # On a busy machine the lease may have ended before.
+    assert "1 messages could not be settled in time" in worker.errors or "(lease_ended)" in worker.errors
     again = await processes.serve(port=bridge.port)
     await register.worker(again)
     await register.all_have("done")

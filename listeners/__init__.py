@@ -14,7 +14,7 @@ from listeners.running import collector, lifespan, run
 from listeners.scaling.scaler import Scaler
 from listeners.session.opening import PULL_ONLY
 from listeners.wake.pool import Share
-from listeners.wake.scaling import DepthScaling, StepScaling
+from listeners.wake.receive_scaling import DepthScaling, StepScaling
 from listeners.work.ledger import Ledger
 from listeners.work.retry import Failure, RetryPolicy, classify
 

@@ -46,7 +46,7 @@ from listeners.session.opening import (
 from listeners.session.session import Session, Sessions
 from listeners.wake.controller import Controller
 from listeners.wake.pool import Place
-from listeners.wake.scaling import DepthScaling, Scaling
+from listeners.wake.receive_scaling import DepthScaling, Scaling
 from listeners.wake.table import Mode
 from listeners.wake.timers import DeadMan
 from listeners.work.claims import Claims
@@ -83,54 +83,94 @@ RETRY_MAX_S: Final = 30.0
 class Listener(Generic[Payload]):
     """Runs a handler on the messages of one or several queues, woken by a bridge; each is handled at least once.
 
-    All times are seconds. Raises `ConfigurationError`, `BadInput` or `TypeError` for what cannot work. Nothing is
-    printed and no logging configured.
+    ::
 
-    - ``store``: where the messages wait: a store's URL, a `QueueStore`, or a `Bridge` of this process.
+        import asyncio
+
+        from queuebell import Bridge, Listener, Message, RetryPolicy
+
+        async def charge(message: Message) -> None:
+            print("charging", message.text())
+
+        async def main() -> None:
+            async with Bridge() as bridge:
+                await bridge.store.put("billing/orders", ["order 20"])
+                listener = Listener(
+                    bridge,
+                    "billing/orders",
+                    charge,
+                    concurrency=8,
+                    retry=RetryPolicy(attempts=3),
+                    poison_queue="billing/orders-failed",
+                    handler_timeout=20.0,
+                    on_queue_empty=lambda queue: listener.stop(),
+                )
+                await listener.run()
+
+        asyncio.run(main())
+
+    All times are seconds. Raises `ConfigurationError`, `BadInput` or `TypeError` for invalid arguments. It prints
+    nothing and configures no logging.
+
+    Where messages come from:
+
+    - ``store``: a store's URL, a `QueueStore`, or a `Bridge` of this process.
     - ``queue``: a queue reference, a partitioned queue (`Partitions`, or text as ``billing/orders:8``), or a list of
-      them, of any number: each session with the bridge serves about 200.
-    - ``handler``: what is called with a message. One whose parameter is annotated as a list, or that is decorated with
-      `batch`, gets whole batches (`listeners.handler`).
-    - ``bridge``: the bridge that wakes it: its URL, a `Bridge` of this process, or `PULL_ONLY` to poll alone. A list of
-      ``http://`` addresses names equal bridges, of which it uses one at a time; one of ``nats://`` the servers of
-      one cluster. It need not be named where the store is the bridge's own: an http(s) URL, an open store of one, or a
-      `Bridge`.
-    - ``name``: a label for people; the host and the process unless given.
+      any number of them; each session with the bridge serves about 200.
+    - ``bridge``: the bridge that wakes it: its URL, a `Bridge` of this process, or `PULL_ONLY` to poll without one. A
+      list of ``http://`` addresses names equal bridges, of which it uses one at a time; a list of ``nats://``
+      addresses names the servers of one cluster. Leave it out if the store is the bridge's own: an http(s) URL, an
+      open store of one, or a `Bridge`.
+    - ``api_key``: the key for the bridge, or a function that returns it. Defaults to ``QUEUEBELL_API_KEY``, or the
+      file that ``QUEUEBELL_API_KEY_FILE`` names.
+
+    What handles them:
+
+    - ``handler``: called with each message. If its parameter is annotated as a list, or it is decorated with `batch`,
+      it gets whole batches (`listeners.handler`).
+    - ``payload``: a type that JSON bodies are decoded to, as ``value`` of a ``Message[Order]``.
+    - ``claim_check``: a `ClaimCheck` or the URL of a blob store; fetches large bodies that producers stored there.
+    - ``ledger``: a `Ledger` or the URL of a table store; handles a message once although it is delivered twice.
+    - ``handler_timeout``: cancels a handler after this time, and its attempt fails; None is no limit. The thread of a
+      plain function cannot be cancelled, and a coroutine may swallow its cancellation: its attempt fails a second
+      later. Either keeps its slot until it ends.
+    - ``end_when_stuck``: ends `run` with `HandlersStuck` when such calls hold every slot of a queue, so that a
+      supervisor restarts the process. False logs it and waits for one to end.
+
+    How many at a time:
+
+    - ``concurrency``: the messages of each queue that are handled at once; defaults to 32.
+    - ``pool``: a `Pool` of handler slots shared by all its queues, and by other listeners with the same pool, instead
+      of ``concurrency``.
     - ``batch``: the most messages of one receive, 1 to 32, to 256 on PostgreSQL.
-    - ``concurrency``: how many messages of each queue are handled at once (32 unless given).
-    - ``visibility_timeout``: the lease of a message, above 0, renewed at half of its time while a handler runs; a store
-      may round it up to whole seconds.
-    - ``max_attempts``: after so many failed attempts a message moves to the poison queue; 0 is never. Beside
-      ``retry`` leave it out.
-    - ``retry``: a `RetryPolicy`, which has that number too, and the pauses between attempts: 0.5 s unless given,
-      each six times the one before, up to 120 s.
-    - ``poison_queue``: where such messages go; the queue's name and ``-poison`` unless given (of all partitions of a
-      queue the logical one's).
-    - ``payload``: a type that bodies are decoded to as JSON, into the ``value`` of a ``Message[Order]``, as type
-      checkers call it.
-    - ``handler_timeout``: cancels a handler after so long, and its attempt has failed; None is no limit. The thread of
-      a plain function cannot be cancelled, and a coroutine may swallow its cancellation: a second later its attempt has
-      failed too. Either keeps its slot until it ends.
-    - ``end_when_stuck``: ends `run` with `HandlersStuck` once such calls hold every slot of a queue, for a supervisor
-      to restart the process; False logs it and waits for one to end.
-    - ``scaling``: a rule how many receives a depth is worth (default `DepthScaling`).
-    - ``backoff``: the pauses between polls, while there is no bridge (default `RandomExponential`).
-    - ``grace``: what handlers get when it stops.
+    - ``scaling``: the number of receives for a depth (default `DepthScaling`).
+    - ``visibility_timeout``: the lease of a message, above 0. It is renewed at half its time while a handler runs; a
+      store may round it up to whole seconds.
+
+    When a handler fails:
+
+    - ``retry``: a `RetryPolicy` with the number of attempts and the pauses between them: 0.5 s by default, each six
+      times the one before, up to 120 s.
+    - ``max_attempts``: the number of attempts alone; 0 is unlimited. Leave it out with ``retry``.
+    - ``poison_queue``: the queue for messages that failed every attempt; defaults to the queue's name and ``-poison``
+      (of partitions, the logical queue's).
+    - ``failures``: returns the class of an exception (default `listeners.work.retry.classify`).
+
+    The rest:
+
+    - ``name``: a label for people; defaults to host and process. ``handler_name`` is the handler's name in metrics and
+      defaults to ``module:function``.
+    - ``backoff``: the pauses between polls while no bridge is connected (default `RandomExponential`).
+    - ``grace``: the time that running handlers get at a stop.
+    - ``handle_signals``: True handles SIGTERM and SIGINT in place of any other handler, False never. None handles them
+      if nothing else does: not within a web server or a notebook, nor in another thread.
     - ``on_queue_empty``, ``on_work_detected``: hooks, plain or async, that may take the queue reference.
-    - ``handle_signals``: True handles SIGTERM and SIGINT in place of any other handler, False never, None only if there
-      is no other: not within a web server or a notebook, nor in another thread.
-    - ``failures``: returns the class of what a handler raises (default `listeners.work.retry.classify`).
-    - ``claim_check``: a `ClaimCheck` or the URL of a blob store; has bodies fetched that producers put aside.
-    - ``ledger``: a `Ledger` or the URL of a table store; has a message handled to its end once, although it comes
-      twice.
-    - ``pool``: a `Pool`, whose handler slots all its queues share, and those of other listeners with the same pool,
-      instead of ``concurrency`` for each.
-    - ``api_key``: the key that a bridge asks for, or what returns one; default that of the environment
-      (``QUEUEBELL_API_KEY``, or the file that ``QUEUEBELL_API_KEY_FILE`` names).
-    - ``handler_name``: what the handler is called in metrics; ``module:function`` unless given.
-    - ``instance`` (32 hex digits, never used twice), ``draw`` (chance) and ``now`` (the wall clock for ``buried_at``):
-    its own unless a simulation gives them.
     """
+
+    # The simulation and the chaos tests override these in a subclass.
+    _draw: Draw = staticmethod(random.random)
+    _now: Callable[[], datetime.datetime] = staticmethod(functools.partial(datetime.datetime.now, datetime.UTC))
+    _new_instance: Callable[[], str] = staticmethod(functools.partial(secrets.token_hex, 16))
 
     def __init__(
         self,
@@ -139,31 +179,28 @@ class Listener(Generic[Payload]):
         handler: Callable[[Message[Payload]], object] | Callable[[list[Message[Payload]]], object],
         *,
         bridge: str | Sequence[str] | Any | None = None,
-        name: str | None = None,
-        batch: int = 32,
-        concurrency: int | None = None,
-        visibility_timeout: float = 30.0,
-        max_attempts: int = ATTEMPTS,
-        retry: RetryPolicy | None = None,
-        poison_queue: str | None = None,
+        api_key: ApiKey = None,
         payload: type[Payload] | Any | None = None,
-        handler_timeout: float | None = None,
-        end_when_stuck: bool = False,
-        scaling: Scaling | None = None,
-        backoff: Backoff | None = None,
-        grace: float = 20.0,
-        on_queue_empty: Callable[..., object] | None = None,
-        on_work_detected: Callable[..., object] | None = None,
-        handle_signals: bool | None = None,
-        failures: Classify = classify,
         claim_check: ClaimCheck | str | None = None,
         ledger: Ledger | str | None = None,
+        handler_timeout: float | None = None,
+        end_when_stuck: bool = False,
+        concurrency: int | None = None,
         pool: Pool | None = None,
-        api_key: ApiKey = None,
+        batch: int = 32,
+        scaling: Scaling | None = None,
+        visibility_timeout: float = 30.0,
+        retry: RetryPolicy | None = None,
+        max_attempts: int = ATTEMPTS,
+        poison_queue: str | None = None,
+        failures: Classify = classify,
+        name: str | None = None,
         handler_name: str | None = None,
-        instance: str | None = None,
-        draw: Draw = random.random,
-        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        backoff: Backoff | None = None,
+        grace: float = 20.0,
+        handle_signals: bool | None = None,
+        on_queue_empty: Callable[..., object] | None = None,
+        on_work_detected: Callable[..., object] | None = None,
     ) -> None:
         store = one_text(store)
         check_store(store)
@@ -188,7 +225,7 @@ class Listener(Generic[Payload]):
             called_with(getattr(backoff, "miss", None), 1, "backoff: its miss", "as in RandomExponential()")
             called_with(getattr(backoff, "hit", None), 0, "backoff: its hit", "as in RandomExponential()")
         called_with(failures, 1, "failures", "it is given what a handler raised")
-        self.instance = instance or secrets.token_hex(16)
+        self.instance = self._new_instance()
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         _check(len(self.name) <= 256 and self.name.isprintable(), "name is printable text of at most 256 characters")
         _check(
@@ -230,16 +267,14 @@ class Listener(Generic[Payload]):
             on_empty=on_queue_empty,
             on_work=on_work_detected,
             send=lambda frame: None if self._sessions is None else self._sessions.send(frame),
-            answered=self._on_boot,
-            broke=self._broke,
+            store_answered=self._on_boot,
+            failed=self._failed,
             publisher=None if bridge is None else functools.partial(open_publisher, bridge, api_key),
             ready=lambda: None if self._starter is None else self._starter.ready(),
             took=lambda: None if self._starter is None else self._starter.took(),
         )
         self._starter: WorkerStatus | None = None
         self.handle_signals = handle_signals
-        self._draw = draw
-        self._now = now
         self._store: QueueStore | None = None
         self._reach = StoreReached()
         self._sessions: Sessions | None = None
@@ -380,7 +415,7 @@ class Listener(Generic[Payload]):
             dequeue.stop()
         if self._sessions is not None:
             self._sessions.hello()  # capacity 0 (L12)
-        await self._life.unless_at_once(self._drain(), "drain", "stopping at once")
+        await self._life.await_unless_aborted(self._drain(), "drain", "stopping at once")
 
     async def _drain(self) -> None:
         await asyncio.gather(*(dequeue.drain(self._grace) for dequeue in self._dequeues.values()))
@@ -549,9 +584,9 @@ class Listener(Generic[Payload]):
                 self._dequeues[ref].controller.own = True
             session.hello()
 
-    def _broke(self, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
         """Stop with this error: a worker that ends is restarted, one that misses wakes is not."""
-        self._life.broke(error)
+        self._life.fail(error)
 
 
 async def _ended(task: asyncio.Task[None] | None) -> None:

@@ -78,11 +78,14 @@ class Rehearsal:
         """
         fixed: dict[str, Any] = {
             "handle_signals": False,
-            "draw": self._chance.random,
-            "now": self._date,
             "bridge": self.bridge,
         }
-        listener: Listener[Any] = Listener(self.store if store is None else store, queue, handler, **fixed | options)
+
+        class Rehearsed(Listener[Any]):
+            _draw = staticmethod(self._chance.random)
+            _now = staticmethod(self._date)
+
+        listener = Rehearsed(self.store if store is None else store, queue, handler, **fixed | options)
 
         async def begin() -> None:
             task = asyncio.create_task(listener.run(), name=f"listener[{listener.name}]")

@@ -20,7 +20,7 @@ from bench.cost.spread import Spread
 from bench.cost.store import Store
 from bridge.contract.backoff import Draw, RandomExponential
 from listeners.wake.controller import Controller
-from listeners.wake.scaling import DepthScaling
+from listeners.wake.receive_scaling import DepthScaling
 from listeners.wake.table import Command, StartReceive
 from listeners.wake.timers import DeadMan
 

@@ -79,7 +79,7 @@ class Hello(_Frame, frozen=True, tag="hello"):
     Any other value is a listener.
     """
     store: str = ""
-    """The kind of store of these queues, in lower case (`bridge.contract.untold`); empty if unknown."""
+    """The kind of store of these queues, in lower case (`bridge.contract.missing_counts`); empty if unknown."""
 
 
 class Started(_Frame, frozen=True, tag="started"):

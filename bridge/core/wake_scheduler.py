@@ -81,7 +81,7 @@ class WakeScheduler:
         self.boot = boot
         self._engine = engine
         self.engine_kind = ""
-        """Kind of that store (`bridge.contract.untold`)."""
+        """Kind of that store (`bridge.contract.missing_counts`)."""
         self.periods = periods
         self.dispatch = Dispatch(boot, periods, draw)
         self.coordinator: Coordinator | None = None

@@ -112,7 +112,7 @@ class Wires:
         `Refusal` (``draining``) while the bridge stops.
         """
         refuse_while_draining(self.bridge)
-        if (waits := self._authorizer.admit(request, None, "")) is not None:
+        if (waits := self._authorizer.authorize(request, None, "")) is not None:
             await waits
         offered = [part.strip() for part in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
         ws = Socket(
@@ -246,7 +246,7 @@ class Wire:
         """Whether no more calls are carried out."""
         return self._ended_at is not None
 
-    async def hold(self, seconds: float) -> None:
+    async def delay_refusal(self, seconds: float) -> None:
         """Wait before a refusal is sent. It has no place in the window, so good calls do not wait for it."""
         if len(self._held) >= HELD_MAX or self._gone:
             return
@@ -375,11 +375,11 @@ class Wire:
         transport = self._transport
         if transport.is_closing():
             return
-        framed = answer.framed(call.n, cast("Peer", self.connection))
-        transport.write(ws_frame(framed, _BINARY))
+        message = answer.encode_for_call(call.n, cast("Peer", self.connection))
+        transport.write(ws_frame(message, _BINARY))
         if unsent := transport.get_write_buffer_size():
-            if len(framed) > SMALL_BYTES:
-                self._answers_unsent += len(framed)
+            if len(message) > SMALL_BYTES:
+                self._answers_unsent += len(message)
             self._cut_off(unsent)
 
     def _drained(self) -> None:
@@ -444,7 +444,7 @@ class Wire:
 
     def _count(self) -> None:
         if self.permit is not None and (wait := self.permit.request_more()):
-            self.connection.rest(wait)
+            self.connection.stop_reading_for(wait)
 
     # Writing
 

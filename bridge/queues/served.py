@@ -68,7 +68,7 @@ class ReadRoom(Protocol):
         """Reserve so many bytes instead of those reserved before; if refused, the call has none."""
         ...
 
-    def keep(self, size: int) -> None:
+    def shrink(self, size: int) -> None:
         """Release all but so many bytes."""
         ...
 

@@ -121,7 +121,7 @@ class SharedStore(ServedStore):
 
     @property
     def kind(self) -> str:
-        """The kind of the store (`bridge.contract.untold`)."""
+        """The kind of the store (`bridge.contract.missing_counts`)."""
         return self._engine.kind if isinstance(self._engine, CheckedStore) else ""
 
     @property

@@ -134,7 +134,7 @@ class QueueScaler:
         """Record that the queue was covered at ``at`` (L10)."""
         self._feed(self.rules.on_empty_receive, at)
 
-    def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
+    def apply_periods(self, periods: Periods, sessions: int, latency_s: float) -> None:
         """Apply the bridge's numbers for this queue."""
         self._store_call_s = periods.store_call_s
         self.rules.controller.tune(self._loop.time(), periods, sessions, latency_s)

@@ -21,7 +21,7 @@ import msgspec
 from bridge.contract.backoff import Draw, RandomExponential
 from listeners.scaling.processes import Limits, Processes
 from listeners.wake.controller import Controller
-from listeners.wake.scaling import DepthScaling, Scaling
+from listeners.wake.receive_scaling import DepthScaling, Scaling
 from listeners.wake.table import Command, Mode, SendEmptyReceive
 from listeners.wake.timers import DeadMan
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import random
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bridge.brokers.credential import ApiKey
@@ -39,7 +40,7 @@ from listeners.session.opening import (
     owns,
 )
 from listeners.session.session import Session
-from listeners.wake.scaling import Scaling
+from listeners.wake.receive_scaling import Scaling
 from listeners.work.lifecycle import OneRun, StopSignals, refuse_in_import
 from listeners.work.starter import STARTED_FOR
 
@@ -47,25 +48,33 @@ log = logging.getLogger("queuebell.scaler")
 
 
 class Scaler:
-    """Starts and ends the workers of one queue, from none to ``max`` and back; it handles nothing itself.
+    """Starts and ends the workers of one queue, from none to ``max`` and back; it handles no messages itself.
 
-    All times are seconds. Raises `ConfigurationError`, `BadInput` or `TypeError` for what cannot work.
+    ::
+
+        await Scaler("http://127.0.0.1:8470", "billing/orders", ["python", "worker.py"], max=4).run()
+
+    All times are seconds. Raises `ConfigurationError`, `BadInput` or `TypeError` for invalid arguments.
 
     - ``store``, ``bridge``, ``name``, ``api_key``, ``handle_signals``: as of a `Listener`.
     - ``queue``: a queue reference.
-    - ``command``: what one worker is: a program and its arguments, as in ``["python", "worker.py"]``. It runs a
+    - ``command``: one worker: a program and its arguments, as in ``["python", "worker.py"]``. It runs a
       `Listener` of this queue, with the same bridge, and stays in the foreground. Or an `Actuator` that starts it.
-    - ``min``, ``max``: how many run at least, and at most.
-    - ``idle``: for how long a worker has had nothing before it ends.
-    - ``per_process``: how many messages one worker is worth; as many as it handles at once (32, as a `Listener` does).
-    - ``scaling``: a rule how many workers an amount of work is worth, instead (`DepthScaling`, `StepScaling`).
-    - ``start_rate``: how many are started in any one second at most.
+    - ``min``, ``max``: the fewest and the most workers.
+    - ``idle``: how long a worker has no messages before it ends.
+    - ``per_process``: how many messages one worker handles at once (32, as a `Listener` does).
+    - ``scaling``: the number of workers for a number of messages, instead (`DepthScaling`, `StepScaling`).
+    - ``start_rate``: the most workers started in any one second.
     - ``start_timeout``: how long a worker may take until its listener has a session.
-    - ``grace``: what a worker gets between SIGTERM and SIGKILL; more than the ``grace`` of its listener.
-    - ``trust_count``: believe a store whose counts are rough (Azure, SQS) that 0 is 0. Otherwise one worker is started
-      for every sweep.
-    - ``environment``: what is added to the workers' environment.
+    - ``grace``: the time between SIGTERM and SIGKILL of a worker; more than the ``grace`` of its listener.
+    - ``trust_count``: trusts a count of 0 of a store with approximate counts (Azure, SQS). Otherwise every sweep starts
+      one worker.
+    - ``environment``: variables added to the workers' environment.
     """
+
+    # The simulation overrides these in a subclass.
+    _draw: Draw = staticmethod(random.random)
+    _new_instance: Callable[[], str] = staticmethod(functools.partial(secrets.token_hex, 16))
 
     def __init__(
         self,
@@ -87,8 +96,6 @@ class Scaler:
         environment: Mapping[str, str] | None = None,
         handle_signals: bool | None = None,
         api_key: ApiKey = None,
-        instance: str | None = None,
-        draw: Draw = random.random,
     ) -> None:
         store = one_text(store)
         check_store(store)
@@ -113,14 +120,13 @@ class Scaler:
             if isinstance(command, Sequence)
             else command
         )
-        self.instance = instance or secrets.token_hex(16)
+        self.instance = self._new_instance()
         self.name = name or f"scaler {socket.gethostname()}:{os.getpid()}"
         self.handle_signals = handle_signals
         self._store_given = store
         self._api_key: ApiKey = getattr(store, "api_key", None) if api_key is None else api_key
         self._scaling = scaling
         self._trust = trust_count
-        self._draw = draw
         self._session: Session | None = None
         self._queue_scaler: QueueScaler | None = None
         self._life = OneRun("scaler", self.name, log)
@@ -205,7 +211,9 @@ class Scaler:
                 self.limits.minimum,
                 self.limits.maximum,
                 name_of(store),
-                "no bridge: it counts by a back-off" if self._session is None else f"bridge {self._session.where}",
+                "no bridge: it counts the queue by a timer"
+                if self._session is None
+                else f"bridge {self._session.where}",
                 self._actuator,
             )
             await self._life.until_asked(holding)
@@ -230,7 +238,7 @@ class Scaler:
             trust=self._trust,
             send=lambda frame: None if self._session is None else self._session.send(frame),
             answered=lambda boot: self._answered(store, boot),
-            broke=self._life.broke,
+            broke=self._life.fail,
         )
 
     def _answered(self, store: QueueStore, boot: str | None) -> None:
@@ -263,7 +271,7 @@ class Scaler:
         if self._session is not None:
             self._session.hello()  # capacity 0
         says = "not waiting any longer" if self._actuator.outlives else "killing its workers"
-        await self._life.unless_at_once(self._actuator.close(), f"end workers[{self.name}]", says)
+        await self._life.await_unless_aborted(self._actuator.close(), f"end workers[{self.name}]", says)
         if self._session is not None:
             await self._session.end()
 

@@ -9,9 +9,9 @@ from bridge.brokers import SCHEMES as BROKERS
 from bridge.brokers.credential import ApiKey, key_option
 from bridge.contract.address import http_addresses, is_http, one_text
 from bridge.contract.errors import ConfigurationError
+from bridge.contract.missing_counts import UNTOLD
 from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
 from bridge.contract.partitioning import Partitions
-from bridge.contract.untold import UNTOLD
 from bridge.queues.base import BATCH_MAX, Capabilities, QueueStore
 from listeners.session.channel import Channel
 from listeners.work.events import Announces
@@ -80,7 +80,7 @@ def bridge_of(given: object, store: object) -> Any | None:
     return None if given is PULL_ONLY else given
 
 
-def rings(bridge: Any, store: QueueStore) -> bool:
+def puts_wake_listeners(bridge: Any, store: QueueStore) -> bool:
     """Return whether puts to a store wake by themselves: it is the bridge's own object, or behind the same web servers.
 
     A broker that carries both the session and the store is not the bridge's.
@@ -96,7 +96,7 @@ def owns(bridge: Any, store: QueueStore) -> bool:
 
     Equal bridges share a store that belongs to none: each needs reports of what another one leased.
     """
-    return rings(bridge, store) and (hasattr(bridge, "local_channel") or len(_places(bridge)) == 1)
+    return puts_wake_listeners(bridge, store) and (hasattr(bridge, "local_channel") or len(_places(bridge)) == 1)
 
 
 def _places(url: str) -> set[tuple[str, int]]:
@@ -135,7 +135,7 @@ def name_of(given: QueueStore | Channel) -> str:
 
 
 def kind_of(store: QueueStore) -> str:
-    """Return the kind of a store that cannot report all of a queue (`bridge.contract.untold`), else an empty text."""
+    """Return the kind of a store that lacks some counts (`bridge.contract.missing_counts`), else an empty text."""
     kind = getattr(store, "kind", "")
     return kind if kind in UNTOLD else ""
 

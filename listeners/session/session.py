@@ -311,7 +311,7 @@ class Session:
                 continue
             periods = self._periods[state.queue] = periods_of(state, frame.sweep_ms)
             with swallowing(QUEUE):
-                port.fleet(periods, frame.sessions, self._liveness.latency_s)
+                port.apply_periods(periods, frame.sessions, self._liveness.latency_s)
                 if state.queue in covered:
                     port.on_empty_receive(covered[state.queue])
             with swallowing(QUEUE):
@@ -357,7 +357,7 @@ class Session:
 
     def _on_heartbeat(self, frame: BridgeHeartbeat) -> None:
         self.sessions = frame.sessions
-        self._liveness.fleet(self._loop.time(), frame.sessions)
+        self._liveness.set_session_count(self._loop.time(), frame.sessions)
         if frame.echo is None:
             return
         sent = self._liveness.echoed(self._loop.time(), frame.echo, frame.since_ms)
@@ -369,7 +369,7 @@ class Session:
             if port is None:
                 continue
             with swallowing(QUEUE):
-                port.fleet(self._periods.get(queue, _DEFAULT), frame.sessions, self._liveness.latency_s)
+                port.apply_periods(self._periods.get(queue, _DEFAULT), frame.sessions, self._liveness.latency_s)
                 port.echoed(frame.echo, told)
                 if queue in covered:
                     port.on_empty_receive(covered[queue])
@@ -597,7 +597,7 @@ class Port(Protocol):
         """Record that the queue was covered at ``at`` (L10)."""
         ...
 
-    def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
+    def apply_periods(self, periods: Periods, sessions: int, latency_s: float) -> None:
         """Apply the bridge's numbers for this queue, and the number of its sessions."""
         ...
 
@@ -663,7 +663,7 @@ class Liveness:
         self._looking_since = None
         self._welcomed_at = self._alive_at = self._beat_at = now
 
-    def fleet(self, now: float, sessions: int) -> None:
+    def set_session_count(self, now: float, sessions: int) -> None:
         """Record how many sessions the bridge has: H grows and shrinks with them, also after the welcome."""
         self.beat_s = max(self._told_s, SECONDS_PER_SESSION * sessions)
         # The bridge waits as long as its last number asks: a beat that was due later comes earlier now.

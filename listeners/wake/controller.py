@@ -28,7 +28,7 @@ import msgspec
 
 from bridge.contract.backoff import Backoff, Draw
 from listeners.wake.pool import Place
-from listeners.wake.scaling import Scaling
+from listeners.wake.receive_scaling import Scaling
 from listeners.wake.table import (
     HEARD_WHILE_STOPPING,
     LEADS_TO,
@@ -290,7 +290,7 @@ class Controller:
             # Even while another is in flight: two that are blocked in turn would start each other for ever.
             if self.pending and receive.epoch == self.epoch:
                 self._pause(now)
-        elif not n and receive.epoch == self.epoch and not self._evidence.half(self.epoch):
+        elif not n and receive.epoch == self.epoch and not self._evidence.is_half_sure(self.epoch):
             # Empty, and yet the store counts messages: check again, but not in a hot loop.
             self._pause(now)
         if not self.pending and self.mode in (Mode.PULL, Mode.DEGRADED):
@@ -468,7 +468,7 @@ class Controller:
     def _start_receive(self, now: float) -> None:
         limit = min(self.batch, self.available)
         self._rid += 1
-        confirms = self._evidence.half(self.epoch)
+        confirms = self._evidence.is_half_sure(self.epoch)
         self.receives[self._rid] = Receive(
             self.epoch, self.boot, self.gen, now, limit, self._reason, confirms, now - self._learned_at
         )
@@ -582,20 +582,20 @@ class AdvertisedRoom:
     ``free`` is what `room`, a hello or a heartbeat reported, less what wakes have carried since (O7).
     """
 
-    __slots__ = ("_looked", "_more_stands", "barred", "free")
+    __slots__ = ("_more_stands", "_started_sent", "barred", "free")
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity
         self.barred = False
         """`more` was sent and no room since: the bridge wakes others."""
         self._more_stands = False
-        self._looked = False
+        self._started_sent = False
         """`started` was sent and no count since: the bridge carries no messages to a worker that may be receiving."""
 
     def greeted(self, capacity: int) -> None:
         """Reset for a new session: its hello reported the capacity."""
         self.free = capacity
-        self.barred = self._more_stands = self._looked = False
+        self.barred = self._more_stands = self._started_sent = False
 
     def carried(self, count: int) -> None:
         """Record that a wake brought ``count`` messages, which the bridge counted itself."""
@@ -604,13 +604,13 @@ class AdvertisedRoom:
     def started(self) -> None:
         """Record a sent `started`, which may make this worker the owner again: the next `more` is news."""
         self._more_stands = False
-        self._looked = True
+        self._started_sent = True
 
     def beaten(self, free: int) -> None:
         """Record a heartbeat, which reports room like `room` and none like `more` (S2)."""
         self.free = free
         self.barred = free <= 0
-        self._looked = False
+        self._started_sent = False
 
     def more(self, again: bool) -> bool:
         """Return whether to send `more` now; ``again`` even if it was sent, because a wake crossed it."""
@@ -622,11 +622,11 @@ class AdvertisedRoom:
 
     def room(self, available: int, exact: bool) -> bool:
         """Return whether to send `room` now: while barred, and with ``exact`` whenever the bridge's count is wrong."""
-        wrong = self.free != available or self._looked
+        wrong = self.free != available or self._started_sent
         if available <= 0 or not (self.barred or (exact and wrong)):
             return False
         self.free = available
-        self.barred = self._more_stands = self._looked = False
+        self.barred = self._more_stands = self._started_sent = False
         return True
 
 
@@ -653,7 +653,7 @@ class Evidence:
     def __init__(self) -> None:
         self._empty_epoch: int | None = None
 
-    def half(self, epoch: int) -> bool:
+    def is_half_sure(self, epoch: int) -> bool:
         """Return whether one empty answer of this epoch came from a store that needs two."""
         return self._empty_epoch == epoch
 

@@ -128,7 +128,10 @@ class Claims:
             async with asyncio.timeout(STORE_CALL_S):
                 await self._check.drop(body)
         except (QueuebellError, TimeoutError) as error:
-            log.info("a blob of a message that is done stays until it is swept: %s", str(error) or "time-out")
+            log.info(
+                "the blob of a handled message could not be deleted; the next sweep deletes it: %s",
+                str(error) or "time-out",
+            )
 
     async def _sweep(self, store: QueueStore, queues: Mapping[str, str | None]) -> None:
         await asyncio.sleep(SWEEP_S * 0.1 * self._draw())
@@ -137,7 +140,9 @@ class Claims:
                 try:
                     await self._check.sweep(store, queue, also=[] if poison is None else [poison])
                 except QueuebellError as error:
-                    log.info("%s: orphaned blobs could not be searched for now: %s", queue, error)
+                    log.info(
+                        "%s: searching for orphaned blobs failed and is repeated at the next sweep: %s", queue, error
+                    )
                 except Exception:
                     log.exception("%s: unexpected error while searching for orphaned blobs", queue)
             await asyncio.sleep(SWEEP_S * (0.8 + 0.4 * self._draw()))

@@ -49,7 +49,7 @@ class StoreCounts:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def beside(self, answer: Received, source: str, *, own: bool, sessions: int, call_s: float) -> None:
+    def on_received(self, answer: Received, source: str, *, own: bool, sessions: int, call_s: float) -> None:
         """Record what a receive reported, and count if it is worth it; the bridge counts its ``own`` queues itself."""
         now = self._loop.time()
         if not own:

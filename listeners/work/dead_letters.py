@@ -134,7 +134,7 @@ class DeadLettering:
         try:
             if self._claims is not None:
                 claim, body = body, await self._claims.copy(body, poison, self._store, wanted)
-                held.shares = body is claim and is_claim(body)
+                held.blob_moved = body is claim and is_claim(body)
             travels = await self._travelling(burial, body, poison, wanted)
             try:
                 message = NewMessage(travels, headers=held.stored.headers)
@@ -215,7 +215,7 @@ class DeadLettering:
             travels = await self._claims.put_aside(poison, burial, body, self._store, wanted)
         travels = travels or write_burial(burial, body, limit)
         if travels is None:
-            self._bare(burial, f"they and the body do not fit into {limit} bytes")
+            self._bare(burial, f"body and failure exceed {limit} bytes")
             return body
         return travels
 
@@ -223,7 +223,13 @@ class DeadLettering:
         """Log the facts that do not fit beside the message."""
         self._counts["burials_bare"] += 1
         facts = msgspec.json.encode(burial).decode("utf-8", "replace")
-        log.error("message %s of %s is dead-lettered without its facts (%s): %s", burial.id, self._queue, why, facts)
+        log.error(
+            "message %s of %s is dead-lettered with its body only; its failure is recorded in this line alone (%s): %s",
+            burial.id,
+            self._queue,
+            why,
+            facts,
+        )
 
     async def _copied(self, body: bytes, target: str, wanted: Wanted) -> bytes:
         """Return the body to replay, which owns its blob if it was put aside. Raises `BadInput` if it cannot."""
@@ -239,7 +245,7 @@ class DeadLettering:
         limit = self._store.capabilities.body_bytes_max
         travels = write_burial(burial, claim, limit)
         if travels is None:
-            self._bare(burial, f"they and the body do not fit into {limit} bytes")
+            self._bare(burial, f"body and failure exceed {limit} bytes")
         return travels or claim
 
     async def _put(

@@ -160,12 +160,12 @@ class Dequeue:
         """Record that the queue was covered at ``at`` (L10). The timer stays: it only comes too early."""
         self.controller.on_empty_receive(at)
 
-    def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
+    def apply_periods(self, periods: Periods, sessions: int, latency_s: float) -> None:
         """Apply the bridge's numbers for this queue, and the number of its sessions, to the timers."""
         self._sessions = sessions
         if periods.store_call_s != self._store_call_s:
             self._store_call_s = periods.store_call_s
-            self._holding.allow(periods.store_call_s)
+            self._holding.set_store_call_timeout(periods.store_call_s)
         self._check_visibility()
         self.controller.tune(self._loop.time(), periods, sessions, latency_s)
 
@@ -301,7 +301,7 @@ class Dequeue:
             stuck = HandlersStuck(self.queue, own + "does not return" if starved is None else starved.describe())
             log.error("%s", stuck)
             if self._rules.end_when_stuck:
-                self._events.broke(stuck)
+                self._events.failed(stuck)
         elif self._slots_gone and not gone:
             log.warning("%s: handler slots are free again: this worker handles its messages again", self.queue)
         self._slots_gone = gone
@@ -335,7 +335,7 @@ class Dequeue:
                 self._pool.update(self._place, controller.reserved, controller.wants(), waits=controller.waits_in_turn)
         except Exception as error:
             log.exception("%s: internal error in the wake rules; this worker stops", self.queue)
-            self._events.broke(error)
+            self._events.failed(error)
 
     def _perform(self, commands: Sequence[Command]) -> None:
         events, queue = self._events, self.queue
@@ -381,7 +381,7 @@ class Dequeue:
             return
         except QueuebellError as error:
             if self._failures.ends(error):
-                self._events.broke(error)
+                self._events.failed(error)
             else:
                 self._warn_of_failure(error)
             self._failed(rid, unknown=False)
@@ -445,9 +445,9 @@ class Dequeue:
             if held:
                 self._events.took()
             if answer.boot is not None:
-                self._events.answered(self.queue, answer.boot)
+                self._events.store_answered(self.queue, answer.boot)
             elif self._greeted and self._sent_store != named(self._store, self.queue):
-                self._events.answered(self.queue, None)
+                self._events.store_answered(self.queue, None)
         if self._failures.answered():
             log.warning("%s: receives from %s work again", self.queue, self._store_name)
         fresh = any(message.dequeue_count <= 1 for message in answer.messages)
@@ -461,7 +461,7 @@ class Dequeue:
         depth, capable = answer.depth, self._store.capabilities
         if self.controller.mode is Mode.PUSH:
             with swallowing("counting a store"):
-                self._store_counts.beside(
+                self._store_counts.on_received(
                     answer, source, own=self.controller.own, sessions=self._sessions, call_s=self._store_call_s
                 )
         exact = capable.exact_depth
@@ -491,9 +491,9 @@ class Dequeue:
 
     def _warn_of_unasked(self, source: str) -> None:
         log.warning(
-            "%s: a receive that no trigger asked for (%s) found work, %d so far. Nothing is lost, but it waited for a "
-            "timer. Check that every producer publishes after its put, that the bridge receives from their bus "
-            "(`queuebell status`), and that producer and listener name the same queue",
+            "%s: a message arrived without a trigger and waited for a timer (%s, %d such so far). "
+            "Nothing is lost. Check that every producer publishes after its put, that the bridge receives from their "
+            "bus (`queuebell status`), and that producer and listener use the same queue name",
             self.queue,
             source,
             self._receive_counts.unasked,

@@ -48,8 +48,8 @@ class ListenerEvents:
         on_empty: Hook | None,
         on_work: Hook | None,
         send: Callable[[Report], None],
-        answered: Callable[[str, str | None], None],
-        broke: Callable[[Exception], None],
+        store_answered: Callable[[str, str | None], None],
+        failed: Callable[[Exception], None],
         publisher: Callable[[], Announces] | None,
         ready: Callable[[], None] = lambda: None,
         took: Callable[[], None] = lambda: None,
@@ -57,8 +57,8 @@ class ListenerEvents:
         self.ready = ready
         self.took = took
         self.send = send
-        self.broke = broke
-        self.answered = answered
+        self.failed = failed
+        self.store_answered = store_answered
         self._on_empty = _fitted(on_empty)
         self._on_work = _fitted(on_work)
         self._make_publisher = publisher
@@ -85,7 +85,11 @@ class ListenerEvents:
             if self._publisher is None:
                 self._publisher = self._make_publisher()
         except (QueuebellError, TypeError) as error:
-            log.warning("%s: cannot be announced: %s", queue, error)
+            log.warning(
+                "%s: a message moved to this queue, but its trigger cannot be sent; a timer finds the message: %s",
+                queue,
+                error,
+            )
             return
         except Exception as error:  # noqa: BLE001 - a sweep finds the message
             swallow(PUBLISHER, error)

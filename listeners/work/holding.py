@@ -56,7 +56,7 @@ HURRY_S: Final = 1.0
 """What receives in flight get to answer, and handlers to end, when the listener stops at once."""
 SETTLE_LAST_S: Final = 3.0
 """What the last settlements get then: a busy store answers in that time, and what it does not hear costs an attempt."""
-IN_VAIN: Final = "the call of an earlier attempt ran past handler_timeout and still runs in this worker"
+STILL_RUNNING: Final = "the call of an earlier attempt ran past handler_timeout and still runs in this worker"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,11 +164,11 @@ class Holding:
             ended=lambda held, left: self._settle(held, Act.RELEASE, left),
         )
         self._room_due = False
-        self._tailing = False
+        self._backlog_counts = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._store_call_s = STORE_CALL_S
 
-    def allow(self, store_call_s: float) -> None:
+    def set_store_call_timeout(self, store_call_s: float) -> None:
         """Set how long each store call may take from now on (R), in seconds."""
         self._store_call_s = self._settlements.store_call_s = self._dead_letters.store_call_s = store_call_s
 
@@ -181,15 +181,15 @@ class Holding:
         return len(self._held)
 
     def free(self) -> int:
-        """Return the handler slots free; a long tail of unsettled messages counts against them."""
-        return max(0, self._rules.concurrency - self.busy - self._tail())
+        """Return the handler slots free; many unsettled messages count against them."""
+        return max(0, self._rules.concurrency - self.busy - self._settlement_backlog())
 
     def count_free(self) -> int:
-        """Return the same for the wake machine; if a tail counts, the end of settlements reports room."""
-        self._tailing = self._tail() > 0
+        """Return the same for the wake controller; the end of a settlement reports room if unsettled ones count."""
+        self._backlog_counts = self._settlement_backlog() > 0
         return self.free()
 
-    def _tail(self) -> int:
+    def _settlement_backlog(self) -> int:
         return max(0, len(self._settlements) - 4 * self._rules.concurrency)
 
     @property
@@ -279,7 +279,7 @@ class Holding:
         busy = 0 if decided_before else len(helds)
         try:
             if decided_before is not None:
-                await self._conclude(helds[0], decided_before)
+                await self._carry_out(helds[0], decided_before)
                 return
             ready = [pair for held in helds if (pair := await self._open(held)) is not None]
             while ready:
@@ -293,7 +293,7 @@ class Holding:
                     if outcome is not None
                 ]
                 for held, one in sorted(decided, key=lambda pair: isinstance(pair[1], DeadLetter | ReplayTo)):
-                    await self._conclude(held, one)
+                    await self._carry_out(held, one)
                 # Messages whose keys are in use wait here: released, they would come again and again meanwhile.
                 ready = [pair for pair, outcome in zip(ready, outcomes, strict=True) if outcome is None]
                 ready = [(held, message) for held, message in ready if held.number in self._held]
@@ -333,7 +333,7 @@ class Holding:
 
     def _decide(self, held: Held, message: Message, outcome: Outcome) -> Verdict:
         rules = self._rules
-        held.answered = True
+        held.handler_ended = True
         decided = verdict(outcome, message.attempt, rules.retry, rules.poison is not None, self._draw)
         if isinstance(outcome, WantsRetry):
             held.again = "retried"
@@ -378,7 +378,7 @@ class Holding:
         if dead is not None:
             outcome = dead
         elif held.stored.id in self._overdue:
-            await self._conclude(held, self._in_vain(held))
+            await self._carry_out(held, self._fail_still_running(held))
             return None
         else:
             try:
@@ -400,12 +400,12 @@ class Holding:
                 self._dead_letters.failed(held, outcome.reason)
         self._jobs.failed(failure or failure_name(outcome) or "")
         decided = verdict(outcome, attempt, rules.retry, can_bury, self._draw)
-        await self._conclude(held, decided)
+        await self._carry_out(held, decided)
         return None
 
-    async def _conclude(self, held: Held, decided: Verdict) -> None:
+    async def _carry_out(self, held: Held, decided: Verdict) -> None:
         if held.number not in self._held:
-            return  # the lease was lost: what the handler did may be done again, but nothing of it is ours to settle
+            return  # the lease was lost: another worker settles the message now
         settle: Verdict | None = decided
         if isinstance(decided, DeadLetter):
             held.fate = "buried"
@@ -446,18 +446,22 @@ class Holding:
             self._settle(held, Act.RELEASE)
             return
         held.stored = msgspec.structs.replace(held.stored, dequeue_count=held.stored.dequeue_count + 1)
-        self._spawn(self._handle([held], self._in_vain(held)), f"in-vain[{self._queue}]#{held.number}", [held])
+        self._spawn(
+            self._handle([held], self._fail_still_running(held)), f"still-running[{self._queue}]#{held.number}", [held]
+        )
 
-    def _in_vain(self, held: Held) -> Verdict:
+    def _fail_still_running(self, held: Held) -> Verdict:
         """Fail an attempt without a call of the handler: a second one would only take a second slot."""
         rules, attempt = self._rules, held.stored.dequeue_count
-        failed = Failed(IN_VAIN, Failure.TRANSIENT, error=HandlerTimeout.__name__)
+        failed = Failed(STILL_RUNNING, Failure.TRANSIENT, error=HandlerTimeout.__name__)
         can_bury = rules.poison is not None
-        held.answered = True
+        held.handler_ended = True
         self._jobs.failed(failure_name(failed) or "")
         self._dead_letters.failed(held, failed.reason)
         follows = describe_retry(failed, attempt, rules.retry, can_bury)
-        log.warning("message %s of %s, attempt %d: %s; %s", held.stored.id, self._queue, attempt, IN_VAIN, follows)
+        log.warning(
+            "message %s of %s, attempt %d: %s; %s", held.stored.id, self._queue, attempt, STILL_RUNNING, follows
+        )
         return verdict(failed, attempt, rules.retry, can_bury, self._draw)
 
     def _room_later(self) -> None:
@@ -485,7 +489,7 @@ class Holding:
     def _settled(self, item: Item, code: str | None) -> None:
         held = item.held
         if code is not None:
-            self._lose(held, code)
+            self._lease_lost(held, code)
         elif item.act is Act.EXTEND:
             if held.number in self._held and not held.concluded:
                 self._renewals.leased(held.number, held.lease_ends - item.seconds, item.seconds)
@@ -497,16 +501,16 @@ class Holding:
                 self._counts[held.fate] += 1
                 self._jobs.concluded(DELETED[held.fate])
                 self._dead_letters.ended(held)
-                if self._rules.claims is not None and held.doubted is None and not held.shares:
+                if self._rules.claims is not None and held.doubted is None and not held.blob_moved:
                     self._rules.claims.drop(held.stored.body)  # in doubt another worker may have it
             else:
                 self._counts["given_back"] += held.given_back
                 self._jobs.concluded("given_back" if held.given_back else held.again)
                 self._events.came_back(item.seconds)
-        if self._tailing:
-            self._room_later()  # the tail counted against the slots, and no handler may be left to report room
+        if self._backlog_counts:
+            self._room_later()  # unsettled messages counted against the slots; maybe no handler is left
 
-    def _lose(self, held: Held, code: str) -> None:
+    def _lease_lost(self, held: Held, code: str) -> None:
         """Drop a message that another worker may have: no renewal, no delete, no handler any more."""
         if self._held.pop(held.number, None) is None:
             return
@@ -550,9 +554,14 @@ class Holding:
             open_ = [held for held in self._held.values() if not (held.concluded or held.given_back)]
             self.give_back([held for held in open_ if held.task in ended])  # cancelled before their first step
             left -= self._moving()
-            self._leave([held for held in open_ if held.task in left])
+            self._release_after_lease([held for held in open_ if held.task in left])
             for task in left:
-                log.error("%s: %s does not end", self._queue, task.get_name())
+                log.error(
+                    "%s: a handler ignores its cancellation and is abandoned; another worker may handle its message "
+                    "meanwhile (%s)",
+                    self._queue,
+                    task.get_name(),
+                )
         if self._overdue:
             log.error(
                 "%s: %s is still running: %d calls are abandoned. Their messages may be handled a "
@@ -566,7 +575,7 @@ class Holding:
         """Return the tasks whose message is being put on another queue: the answer ends them, see `finish`."""
         return {held.task for held in self._held.values() if held.moving and held.task is not None}
 
-    def _leave(self, helds: list[Held]) -> None:
+    def _release_after_lease(self, helds: list[Held]) -> None:
         """Release, uncounted, the messages of handlers that do not end: visible no sooner than their leases end."""
         now = self._loop.time()
         for held in helds if self._counts_starts() else ():

@@ -46,7 +46,7 @@ class Held:
     receipt: str = dataclasses.field(init=False)
     """Always the newest: read when a settlement leaves, never when it was asked for."""
     task: asyncio.Task[None] | None = None
-    answered: bool = False
+    handler_ended: bool = False
     """Its handler has ended: released all the same, because the listener stops, it keeps its attempt."""
     concluded: bool = False
     """Its delete or release is on its way."""
@@ -61,7 +61,7 @@ class Held:
     given_back: bool = False
     doubted: Act | None = None
     """The delete or release of it whose outcome is unknown: a refusal of the next try may show that it was done."""
-    shares: bool = False
+    blob_moved: bool = False
     """It was dead-lettered with its own claim: the blob belongs to the dead letter now."""
     burial: Burial | None = None
     """The facts it came with, once it was opened."""

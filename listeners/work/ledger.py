@@ -384,21 +384,26 @@ class Once:
                 task.cancel()  # not waited for: a stop just then would take the outcome along
 
     async def _renew(self, entry: Entry, handler: asyncio.Task[Any] | None) -> None:
-        """Keep an entry young; once it is lost, end the handler that works in vain."""
+        """Keep an entry young; once it is lost, cancel the handler."""
         while True:
             await asyncio.sleep(self._ledger.lease / 2)
             try:
                 await entry.write(Standing.BEGUN)
             except Conflict:
-                log.warning("another attempt has taken over %r; this one ends", entry.key)
+                log.warning(
+                    "another worker has taken over key %r after this attempt's lease ended; this attempt is cancelled",
+                    entry.key,
+                )
                 if handler is not None:
                     handler.cancel()
                 return
             except QueuebellError as error:
-                log.warning("the entry of %r could not be renewed: %s", entry.key, error)
+                log.warning(
+                    "the ledger entry of key %r could not be renewed and will be tried again: %s", entry.key, error
+                )
 
     async def _end_all(self, entries: list[Entry], results: Sequence[Outcome]) -> list[Outcome]:
-        """Write what became of the handler, and return what counts; the handler has had its say, whatever comes now.
+        """Write the handler's outcome, and return the outcome that counts.
 
         If it is cancelled meanwhile it has `LET_GO_S` left, and the cancellation comes with the next wait.
         """
@@ -445,7 +450,8 @@ async def _let_go(entries: list[Entry]) -> None:
                     await entry.let_go()
     except (QueuebellError, TimeoutError) as error:
         log.warning(
-            "the ledger did not confirm the release of %d keys; the next attempts wait for their leases: %s",
+            "the ledger did not confirm the release of %d keys. Nothing is lost: their next attempts wait until the "
+            "entries expire: %s",
             len(entries),
             str(error) or "no answer in time",
         )

@@ -64,7 +64,7 @@ class OneRun:
         if count > 1 and self._ended is not None:
             self.at_once.set()
 
-    def broke(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """Stop, and raise this error in the end: a worker that ends is restarted, one that misses wakes is not."""
         self._defect = self._defect or error
         self.asked.set()
@@ -80,7 +80,7 @@ class OneRun:
         if holding is not None and holding in done:
             holding.result()
 
-    async def unless_at_once(self, work: Coroutine[Any, Any, None], name: str, says: str) -> None:
+    async def await_unless_aborted(self, work: Coroutine[Any, Any, None], name: str, says: str) -> None:
         """Await ``work``; if the run is to end at once, cancel it and log ``says``."""
         working = asyncio.create_task(work, name=name)
         aborting = asyncio.create_task(self.at_once.wait(), name="abort-asked")

@@ -45,7 +45,7 @@ async def retry_until(
         except (QueuebellError, TimeoutError) as error:
             if isinstance(error, QueuebellError) and not (error.retryable or type(error) in _OF_NO_MESSAGE):
                 raise
-            log.warning("cannot %s yet, trying again: %s", what, str(error) or "time-out")
+            log.warning("failed to %s, trying again: %s", what, str(error) or "time-out")
             pause = patience.miss(draw, timed_out=isinstance(error, TimeoutError))
         await asyncio.sleep(pause)
     raise NoLongerWanted

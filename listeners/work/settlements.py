@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from bridge.contract.backoff import Draw, RandomExponential
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
+from bridge.contract.throttle import Throttle
 from bridge.observe import tracing
 from bridge.observe.swallowed import swallowing, unless_cancelled
 from bridge.queues.base import MAYBE_DONE, Claim, Extend, QueueStore, Release, Settled, Settlement, Settling
@@ -19,9 +20,10 @@ from listeners.work.lease import Act, Held
 
 log = logging.getLogger("queuebell.listener")
 
-LANES: Final = 4
-"""Calls of a line in flight at most: one at a time would settle one batch a round trip, whatever the store can do."""
+CALLS_MAX: Final = 4
+"""Calls in flight of a queue of calls: with one at a time, each batch would wait for the round trip of the last."""
 GONE: Final = "message_not_found"
+WARN_EVERY_S: Final = 60.0
 
 
 class Item(NamedTuple):
@@ -32,11 +34,11 @@ class Item(NamedTuple):
     seconds: float
 
 
-class Line:
-    """What waits for its call, and the lanes that take from it: one line settles, the other renews.
+class CallQueue:
+    """Items waiting for a call to the store, and the tasks that make the calls; one queue settles, one renews leases.
 
-    A lane that hangs holds up what comes after it. Of what settles that is a delay; a lease that is not renewed is a
-    handler cancelled. So renewals wait for nothing that is in flight, theirs or another's, while a lane is free.
+    A hanging call delays the items behind it. A late settlement is only late, but a late renewal loses a lease and
+    cancels a handler. So renewals have their own tasks, and start another one rather than wait for a call in flight.
     """
 
     __slots__ = ("backoff", "fresh", "name", "renews", "tasks", "waiting")
@@ -47,13 +49,15 @@ class Line:
         self.waiting: dict[int, Item] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.fresh = 0
-        """Lanes that have not taken their first batch yet."""
+        """Tasks that have not taken their first batch yet."""
         self.backoff = RandomExponential(0.05, 5.0, 0.05)
 
-    def wants_lane(self, most: int) -> bool:
-        """Return whether what waits should have a lane more, where a call takes ``most``."""
-        lanes = self.fresh if self.renews else len(self.tasks)
-        return bool(self.waiting) and len(self.tasks) < LANES and (not lanes or len(self.waiting) >= most * lanes)
+    def needs_caller(self, most: int) -> bool:
+        """Return whether the items waiting need another task, if a call takes ``most`` items."""
+        callers = self.fresh if self.renews else len(self.tasks)
+        return (
+            bool(self.waiting) and len(self.tasks) < CALLS_MAX and (not callers or len(self.waiting) >= most * callers)
+        )
 
 
 class Settlements:
@@ -80,8 +84,9 @@ class Settlements:
         self._most = store.capabilities.call_max
         self._clock = clock
         self._draw = draw
-        self._settling = Line("settle", renews=False)
-        self._renewing = Line("renew", renews=True)
+        self._failures = Throttle(WARN_EVERY_S)
+        self._settling = CallQueue("settle", renews=False)
+        self._renewing = CallQueue("renew", renews=True)
         # A message in flight waits for its answer, for that may bring the receipt its next settlement needs.
         self._busy: set[int] = set()
 
@@ -91,7 +96,7 @@ class Settlements:
     @property
     def idling(self) -> bool:
         """Whether nothing waits and nothing is in flight."""
-        return not any(line.waiting or line.tasks for line in (self._settling, self._renewing))
+        return not any(calls.waiting or calls.tasks for calls in (self._settling, self._renewing))
 
     def add(self, act: Act, held: Held, seconds: float = 0.0) -> None:
         """Settle a message with the next call. A delete or release replaces an extension that has not left yet."""
@@ -103,14 +108,14 @@ class Settlements:
             self._renewing.waiting[held.number] = Item(act, held, seconds)
             self._open(self._renewing)
 
-    def _open(self, line: Line) -> None:
-        if not line.wants_lane(self._most):
+    def _open(self, calls: CallQueue) -> None:
+        if not calls.needs_caller(self._most):
             return
         # Its first step comes after this tick, so that what ends in one tick is settled in one call.
-        task = asyncio.create_task(self._run(line), name=f"{line.name}[{self._queue}]#{len(line.tasks) + 1}")
-        line.fresh += 1
-        line.tasks.add(task)
-        task.add_done_callback(line.tasks.discard)
+        task = asyncio.create_task(self._run(calls), name=f"{calls.name}[{self._queue}]#{len(calls.tasks) + 1}")
+        calls.fresh += 1
+        calls.tasks.add(task)
+        task.add_done_callback(calls.tasks.discard)
 
     async def idle(self) -> None:
         """Wait until everything that was added is settled or given up."""
@@ -126,16 +131,16 @@ class Settlements:
         self._settling.waiting.clear()
         self._renewing.waiting.clear()
 
-    async def _run(self, line: Line) -> None:
+    async def _run(self, calls: CallQueue) -> None:
         me = asyncio.current_task()
-        line.fresh -= 1
+        calls.fresh -= 1
         try:
-            while numbers := list(islice((n for n in line.waiting if n not in self._busy), self._most)):
-                items = [line.waiting.pop(number) for number in numbers]
+            while numbers := list(islice((n for n in calls.waiting if n not in self._busy), self._most)):
+                items = [calls.waiting.pop(number) for number in numbers]
                 self._busy.update(numbers)
                 try:
                     failed = await self._settle(items)
-                    self._keep(line, failed)
+                    self._keep(calls, failed)
                 except asyncio.CancelledError:
                     raise
                 except Exception:
@@ -147,17 +152,17 @@ class Settlements:
                     failed = []
                 finally:
                     self._busy.difference_update(numbers)
-                # What waits in the other line for these very messages, and the receipts that came or did not.
-                self._open(self._settling if line.renews else self._renewing)
+                # Items in the other queue may have waited for these messages' new receipts.
+                self._open(self._settling if calls.renews else self._renewing)
                 if failed:
-                    await asyncio.sleep(line.backoff.miss(self._draw))
+                    await asyncio.sleep(calls.backoff.miss(self._draw))
                 else:
-                    line.backoff.hit()
+                    calls.backoff.hit()
         finally:
             # In the same tick as the last check of what waits: an `add` after this makes a new task. What waits for a
-            # message in flight is taken by that message's lane, which checks both lines after its answer.
+            # message in flight is taken by that call's task, which checks both queues after its answer.
             if me is not None:
-                line.tasks.discard(me)
+                calls.tasks.discard(me)
 
     async def _settle(self, items: list[Item]) -> list[Item]:
         """Carry out one call; return what should be tried again."""
@@ -172,7 +177,9 @@ class Settlements:
                     i.held.stored.id,
                     i.held.receipt,
                     max(0, min(longest_ms, round(i.seconds * 1000))),
-                    uncounted=i.held.given_back and not i.held.answered and self._store.capabilities.uncounted_release,
+                    uncounted=i.held.given_back
+                    and not i.held.handler_ended
+                    and self._store.capabilities.uncounted_release,
                 )
                 for i in by[Act.RELEASE]
             ],
@@ -188,7 +195,7 @@ class Settlements:
             self._give_up(items, GONE)
             return []
         except (StoreUnavailable, StoreError) as error:
-            log.info("%s: deleting or releasing messages failed, trying again: %s", self._queue, error)
+            self._warn_of_failure(len(items), error)
             return items
         except QueuebellError as error:
             log.error(
@@ -202,10 +209,9 @@ class Settlements:
                 if result.open:
                     failed.append((item, result))
                 else:
-                    self._conclude(item, result, began)
+                    self._on_result(item, result, began)
         if failed:
-            what = "%s: settling %d of %d messages failed, trying them again: %s"
-            log.info(what, self._queue, len(failed), len(items), failed[0][1].code)
+            self._warn_of_failure(len(failed), failed[0][1].code)
             self._doubt(item for item, result in failed if result.code == MAYBE_DONE)
         return [item for item, _ in failed]
 
@@ -228,13 +234,25 @@ class Settlements:
         with swallowing("what follows a settlement"):
             self._on_settled(item, code)
 
+    def _warn_of_failure(self, messages: int, reason: object) -> None:
+        more = self._failures.passes(self._clock())
+        if more is not None:
+            log.warning(
+                "%s: deleting, releasing or renewing %d messages failed (%d more failures since the last report). "
+                "It is tried again until their leases end, then they are handled again: %s",
+                self._queue,
+                messages,
+                more,
+                reason,
+            )
+
     def _doubt(self, items: Iterable[Item]) -> None:
         """Remember what may have been done. A renewal's new receipt is lost with its answer for good."""
         for item in items:
             if item.act is not Act.EXTEND:
                 item.held.doubted = item.act
 
-    def _conclude(self, item: Item, result: Settled, began: float) -> None:
+    def _on_result(self, item: Item, result: Settled, began: float) -> None:
         held = item.held
         if result.ok:
             if item.act is Act.EXTEND:
@@ -248,7 +266,7 @@ class Settlements:
         else:
             self._give_up([item], result.code or "internal")
 
-    def _keep(self, line: Line, items: list[Item]) -> None:
+    def _keep(self, calls: CallQueue, items: list[Item]) -> None:
         """Queue again what a failed call could not do, unless its lease has ended or something newer was asked for."""
         now = self._clock()
         again: dict[int, Item] = {}
@@ -260,7 +278,7 @@ class Settlements:
                 self._settled(newer or item, "lease_ended")
             elif newer is None:
                 again[number] = item
-        line.waiting = {**again, **line.waiting}
+        calls.waiting = {**again, **calls.waiting}
 
     def _give_up(self, items: list[Item], code: str) -> None:
         """Report rejected items; if a newer settlement of a message waits, that one reports instead."""

@@ -87,7 +87,7 @@ class ScalerLink:
         """What was reported: `READY`, and the newest of the other two."""
         self.grace = math.inf
         """Seconds from the scaler's SIGTERM to its SIGKILL."""
-        self._spells = 0
+        self._times_busy = 0
         """How often it has been busy."""
         self._systemd = False
 
@@ -153,7 +153,7 @@ class ScalerLink:
 
     def _report(self, word: bytes) -> None:
         self._reported = [READY, word]
-        self._spells += word == BUSY
+        self._times_busy += word == BUSY
         self.send(word)
 
     def send(self, word: bytes) -> None:
@@ -161,7 +161,7 @@ class ScalerLink:
         assert self._socket is not None
         text = word + b"\n"
         if self._systemd:
-            text = b"READY=1\n" if word == READY else b"STATUS=%b %d\n" % (word, self._spells)
+            text = b"READY=1\n" if word == READY else b"STATUS=%b %d\n" % (word, self._times_busy)
         try:
             # Never waits for a scaler that does not read.
             self._socket.send(text, 0 if self._systemd else socket.MSG_DONTWAIT)

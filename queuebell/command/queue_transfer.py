@@ -21,8 +21,8 @@ import msgspec
 
 from bridge.contract.address import is_http
 from bridge.contract.burial import Burial, Moment, opened
+from bridge.contract.decode_errors import in_plain_words
 from bridge.contract.errors import BadInput, QueueNotFound
-from bridge.contract.unknown import in_plain_words
 from bridge.producer.held_leases import HeldLeases
 from bridge.producer.partitions import PartitionedQueue
 from bridge.producer.publishing_queue import PublishingQueue

@@ -140,8 +140,12 @@ async def run(options: Options) -> None:
     """Run the listeners until SIGTERM."""
     work = Work(options)
     stores = [open_store(options.store, timeout=options.store_call) for _ in range(options.listeners)]
+
+    class Lucky(Listener[bytes]):
+        _draw = staticmethod(lambda: options.luck * random.random())
+
     listeners = [
-        Listener(
+        Lucky(
             store,
             options.queue,
             work.handler(f"{options.name}.{number}"),
@@ -151,7 +155,6 @@ async def run(options: Options) -> None:
             visibility_timeout=options.visibility,
             max_attempts=options.max_attempts,
             backoff=RandomExponential(0.1, options.poll_cap, 0.1),
-            draw=lambda: options.luck * random.random(),
             # One of them hears the signals, and takes the others along.
             handle_signals=number == 0,
         )

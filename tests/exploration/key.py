@@ -155,7 +155,7 @@ class Keys:
         if isinstance(thing, Controller):
             # Only differences of epochs matter.
             self._out.append(thing.epoch - thing.covered)
-            self._out.append(thing._evidence.half(thing.epoch))
+            self._out.append(thing._evidence.is_half_sure(thing.epoch))
             self._out.extend(max(-1, receive.epoch - thing.covered) for receive in thing.receives.values())
         for name, how in self._learned_fields(thing):
             value = getattr(thing, name)

@@ -18,7 +18,7 @@ from bridge.contract.wire import (
 from listeners.session.session import DEAD_AFTER_BEATS, Liveness
 from listeners.wake.controller import Controller
 from listeners.wake.frames import beat_of, frame_of, last_empty_receives, subscription_of
-from listeners.wake.scaling import DepthScaling
+from listeners.wake.receive_scaling import DepthScaling
 from listeners.wake.table import Command, Mode, StartReceive, State
 from listeners.work.lease import lease_report
 from tests.exploration.plan import ACCEPT_S, BEAT_S, BEGINNING_S, Plan, Violation

@@ -16,7 +16,7 @@ from bridge.contract.backoff import RandomExponential
 from bridge.core.wake_scheduler import WakeScheduler
 from listeners.wake.controller import Controller
 from listeners.wake.pool import Place, Share, Sharing
-from listeners.wake.scaling import DepthScaling
+from listeners.wake.receive_scaling import DepthScaling
 from listeners.wake.table import Command, SendMore, SendRoom, StartReceive
 from tests.exploration import mutants
 from tests.exploration.configurations import small

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import subprocess
 import sys
+import textwrap
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from bridge.queues.embedded.store import MemoryStore
 from listeners import PULL_ONLY, Listener, Message
 from tests.listeners.rig import QUEUE, Store, listening, settled
 from tests.support.fake_bridge import FakeBridge
+from tests.support.processes import environment
 from tests.support.sim_loop import pass_time, simulated
 
 
@@ -315,3 +318,12 @@ async def test_a_cancelled_run_gives_back_and_leaves() -> None:
     assert await store.bodies(QUEUE) == [b"x"]
     assert bridge.of(Bye)
     await listener.stop()
+
+
+def test_the_example_of_its_docstring_runs() -> None:
+    text = inspect.getdoc(Listener) or ""
+    example = textwrap.dedent(text.split("::\n", 1)[1].split("\nAll times", 1)[0])
+    done = subprocess.run(
+        [sys.executable, "-c", example], env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("charging order 20\n", "", 0)

@@ -318,7 +318,12 @@ class ScalerHost:
         exceptions.spoil(self.actuator, "start", before=True)
         exceptions.spoil(self.actuator, "stop", "look")
         instance = f"{process.chance.getrandbits(128):032x}"
-        self.scaler = Scaler(
+
+        class Chanced(Scaler):
+            _draw = staticmethod(process.chance.random)
+            _new_instance = staticmethod(lambda: instance)
+
+        self.scaler = Chanced(
             store,
             self.queue,
             self.actuator,
@@ -332,8 +337,6 @@ class ScalerHost:
             start_timeout=plan.start_timeout_s,
             grace=plan.grace_s,
             handle_signals=False,
-            instance=instance,
-            draw=process.chance.random,
         )
 
     async def run(self) -> None:

@@ -87,7 +87,13 @@ class Worker:
             RemoteStore(world, process, where, capabilities_of(world)), "receive", "settle", "depth"
         )
         instance = f"{process.chance.getrandbits(128):032x}"
-        self.listener = WitnessedListener(
+
+        class Chanced(WitnessedListener):
+            _draw = staticmethod(process.chance.random)
+            _new_instance = staticmethod(lambda: instance)
+            _now = staticmethod(lambda: datetime.datetime.fromtimestamp(EPOCH + world.kernel.now, datetime.UTC))
+
+        self.listener = Chanced(
             self.store,
             list(queues),
             self.handling.handle,
@@ -102,9 +108,6 @@ class Worker:
             max_attempts=0,
             grace=plan.grace_s,
             handle_signals=False,
-            instance=instance,
-            draw=process.chance.random,
-            now=lambda: datetime.datetime.fromtimestamp(EPOCH + world.kernel.now, datetime.UTC),
         )
         self.listener.deadman = plan.deadman
         self.listener.link = link

@@ -16,17 +16,17 @@ import msgspec
 from bridge.access.grants import Verb
 from bridge.access.quota_guard import QuotaGuard, Row, listed
 from bridge.contract.calls import ABLE_HEADER, STORE_HEADER
+from bridge.contract.decode_errors import in_plain_words
 from bridge.contract.errors import BadInput, StoreError, Unsupported
 from bridge.contract.event import well_formed
 from bridge.contract.times import rfc3339
-from bridge.contract.unknown import in_plain_words
 from bridge.http.api.routes import Route, Routes, Unread, key_of, number, only_query_of, query_of
 from bridge.http.api.triggers import refuse_while_draining
 from bridge.http.server.answer import Answer, Refusal
 from bridge.http.server.authorizer import Authorizer
 from bridge.http.server.body import admitted_body, announced, is_json, media_type, read_body, require_json
 from bridge.http.server.guard import Guard
-from bridge.http.server.room import AnswerRoom, Share
+from bridge.http.server.memory_bounds import AnswerMemory, AnswerReservation
 from bridge.queues.base import (
     BATCH_MAX,
     BODY_BYTES_MAX,
@@ -92,7 +92,7 @@ _OK = Outcome(True)
 class QueueRoutes:
     """The routes of docs/http.md."""
 
-    def __init__(self, bridge: Bridge, guard: Guard, authorizer: Authorizer, room: AnswerRoom) -> None:
+    def __init__(self, bridge: Bridge, guard: Guard, authorizer: Authorizer, room: AnswerMemory) -> None:
         self._bridge = bridge
         self._guard = guard
         self._authorizer = authorizer
@@ -355,7 +355,7 @@ def creates(query: Mapping[str, str]) -> bool:
     return text == "true"
 
 
-async def _read(share: Share, ask: Callable[[], Awaitable[T]]) -> T:
+async def _read(share: AnswerReservation, ask: Callable[[], Awaitable[T]]) -> T:
     try:
         return await share.reading(ask)
     except NoRoom:

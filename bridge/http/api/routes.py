@@ -59,7 +59,7 @@ class Routes:
     def __init__(self, guard: Guard, authorizer: Authorizer) -> None:
         self._guard = guard
         self._authorizer = authorizer
-        self._ask_all = authorizer.asks
+        self._ask_all = authorizer.requires_key
         self._fixed: dict[str, Methods] = {}
         # (what stands before the reference, what stands after it) -> methods
         self._of_queues: dict[tuple[str, str], Methods] = {}
@@ -102,7 +102,7 @@ class Routes:
         route, verb, _ = found
         if verb is None or not self._ask_all:
             return await route(request, queue)
-        waits = self._authorizer.admit(request, verb, queue)
+        waits = self._authorizer.authorize(request, verb, queue)
         if waits is not None:
             await waits
         return await self._authorizer.carry_out(request, verb, queue, route(request, queue))

@@ -70,7 +70,7 @@ class TriggerRoutes:
 
     def _accept(self, request: Caller, events: Sequence[CloudQueueWorkDetected]) -> Answer:
         # All or nothing, as with everything else that is wrong with one of them.
-        if self._authorizer.asks:
+        if self._authorizer.requires_key:
             self._authorizer.require(request, Verb.RING, (event.queue for event in events))
         wait = self._guard.seconds_to_wait(request)
         if wait or self._authorizer.past_rate(request):

@@ -403,7 +403,7 @@ class AccountPrincipals:
                     f"put={account}/*"
                 )
 
-    def admit(self, call: Request, operation: Operation) -> None:
+    def authorize(self, call: Request, operation: Operation) -> None:
         """Raise `AzureError` unless the account's principal may do this, within its rates.
 
         It is ``AuthorizationFailure`` or ``ServerBusy``. If the body has not arrived, the permission is checked again

@@ -25,7 +25,7 @@ from bridge.http.azure.messages import DOCUMENT_BYTES_MAX, MessageOperations
 from bridge.http.azure.queues import QueueOperations
 from bridge.http.azure.records import JsonRecords
 from bridge.http.server.guard import from_foreign_page
-from bridge.http.server.room import AnswerRoom
+from bridge.http.server.memory_bounds import AnswerMemory
 from bridge.queues.served import ServedStore
 
 TIMEOUT_S_MAX = 30
@@ -119,7 +119,7 @@ class AzureFront:
             Operation.CLEAR_MESSAGES: messages.clear,
         }
 
-    def limit_answers(self, room: AnswerRoom) -> None:
+    def limit_answers(self, room: AnswerMemory) -> None:
         """Bound large answers by ``room``; a receive without room is undone."""
         self._messages.room = room
 
@@ -216,7 +216,7 @@ class AzureFront:
                 principals.refused("forbidden" if known else "unauthenticated", error, request, operation)
             raise
         if principals is not None:
-            principals.admit(request, operation)
+            principals.authorize(request, operation)
         return operation
 
 

@@ -7,7 +7,7 @@ import time
 from bridge.http.azure import xml
 from bridge.http.azure.errors import UNREAD, AzureError, busy
 from bridge.http.azure.exchange import LONG_LIVES, PUT_ANSWERS, Reply, Request, message_id, stored_id
-from bridge.http.server.room import AnswerRoom
+from bridge.http.server.memory_bounds import AnswerMemory
 from bridge.queues.base import NEVER, TTL_S_MAX, VISIBILITY_S_MAX, Claim, NewMessage, Settled, Settlement
 from bridge.queues.served import ServedStore
 
@@ -31,7 +31,7 @@ class MessageOperations:
 
     def __init__(self, store: ServedStore) -> None:
         self._store = store
-        self.room = AnswerRoom(time.monotonic)
+        self.room = AnswerMemory(time.monotonic)
         """Bounds answers; the server replaces it by its own."""
 
     async def put(self, call: Request) -> Reply:

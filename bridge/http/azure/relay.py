@@ -133,7 +133,7 @@ class RelayServer(HttpServer):
         put = put_of(method, target, host)
         if put is not None and self._bridge.draining:
             raise _stopping()
-        used = None if self._limits is None else await self._limits.admit(request, target, host)
+        used = None if self._limits is None else await self._limits.check_rate(request, target, host)
         upload = _Upload(request)
         try:
             answer = await self._ask(request, method, target, upload)
@@ -342,7 +342,7 @@ class AccountLimits:
         self._names = dict(names)
         self._emit = emit
 
-    async def admit(self, request: BaseRequest, target: str, host: str) -> Callable[[], None] | None:
+    async def check_rate(self, request: BaseRequest, target: str, host: str) -> Callable[[], None] | None:
         """Return a function that counts the request after its success, None if it does not count.
 
         Raises `AzureError` (``ServerBusy``) past the rate of its account's principal, with a delay if there were too
@@ -370,7 +370,7 @@ class AccountLimits:
             # The account is not proven: refusals count by address.
             held = access.refusals.hold_s("/" + sender_of(address), now)
             if held:
-                await cast("Connection", request.protocol).hold(held)
+                await cast("Connection", request.protocol).delay_refusal(held)
             raise busy(_PAST_RATE, wait, close=unread(request))
 
         def used() -> None:

@@ -104,7 +104,7 @@ class AzureServer(HttpServer):
             reply = await self._front.handle(self._checked(request))
         except AzureError as error:
             if error.held_s:
-                await cast("Connection", request.protocol).hold(error.held_s)
+                await cast("Connection", request.protocol).delay_refusal(error.held_s)
             raise
         lines = self._lines(request)
         for name, value in reply.headers.items():

@@ -79,7 +79,7 @@ class HttpProtocol(web.RequestHandler):
 
     # Changes
 
-    def spoil(self, place: int, fault: _ErrInfo, *, body: bool = True) -> None:
+    def replace_by_fault(self, place: int, fault: _ErrInfo, *, body: bool = True) -> None:
         """Replace a request by a fault; with ``body`` its body is still read to its end."""
         self._messages[place] = (fault, self._messages[place][1] if body else EMPTY_PAYLOAD)
 

@@ -102,7 +102,7 @@ class Answer:
         self._protocol = protocol
         headless = request.method == "HEAD"
         if not headless:
-            self._find_room(protocol)
+            self._check_memory(protocol)
         keep_alive = self.keep_alive = request.keep_alive and not (self._close or protocol.ending)
         extra = protocol.fixed_headers
         if not keep_alive:
@@ -114,7 +114,7 @@ class Answer:
         # The transport has a copy; this object lives until the peer has read that.
         self._body = b""
 
-    def _find_room(self, protocol: Peer) -> None:
+    def _check_memory(self, protocol: Peer) -> None:
         """Become a refusal if too much is unread; large answers have no effect, or one that was undone."""
         if protocol.fits(len(self._body)):
             return
@@ -122,8 +122,8 @@ class Answer:
         self.status, self._head, self._body, self._close = other.status, other._head, other._body, other._close
         self._added = other._added
 
-    def whole(self, extra: bytes) -> bytes:
-        """Return the whole answer, for a request other than HEAD."""
+    def encode(self, extra: bytes) -> bytes:
+        """Return the answer as bytes, for a request other than HEAD."""
         return self.render(extra, self._body)
 
     def render(self, extra: bytes, body: bytes) -> bytes:
@@ -132,9 +132,9 @@ class Answer:
         length = b"" if self.status == 204 else b"Content-Length: %d\r\n" % len(self._body)
         return b"%b%b%b%b%b\r\n%b" % (self._head, self._added, _date(), length, extra, body)
 
-    def framed(self, n: int, protocol: Peer) -> bytes:
+    def encode_for_call(self, n: int, protocol: Peer) -> bytes:
         """Return the answer to call ``n`` as a message of a WebSocket."""
-        self._find_room(protocol)
+        self._check_memory(protocol)
         return encode_answer(n, self.status, self._added.replace(b"\r", b""), self._body)
 
     async def write_eof(self) -> None:

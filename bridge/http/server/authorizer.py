@@ -47,12 +47,12 @@ class Authorizer:
     """Admits requests by the access file; without one everything is permitted."""
 
     def __init__(self, access: AccessWatch | None, emit: Callable[[Fact], None]) -> None:
-        self.asks: Final = access is not None
+        self.requires_key: Final = access is not None
         """Whether requests need a key."""
         self.access: Final = access
         self._emit = emit
 
-    def admit(self, request: Caller, verb: Verb | None, queue: str) -> Awaitable[None] | None:
+    def authorize(self, request: Caller, verb: Verb | None, queue: str) -> Awaitable[None] | None:
         """Raise `Refusal` unless the sender may ``verb`` the queue (for "" any queue) within its limits.
 
         For the verb None any known sender is admitted. If the decision takes time, an awaitable is returned that does
@@ -260,5 +260,5 @@ def _unauthenticated(request: Caller, why: str = "", *, close: bool) -> Refusal:
 
 
 async def _refuse_later(request: Caller, refusal: Refusal, held: float) -> None:
-    await cast("Connection", request.protocol).hold(held)
+    await cast("Connection", request.protocol).delay_refusal(held)
     raise refusal

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import msgspec
 from aiohttp import hdrs
 
+from bridge.contract.decode_errors import in_plain_words
 from bridge.contract.errors import Overloaded
-from bridge.contract.unknown import in_plain_words
 from bridge.http.server.answer import Refusal
 from bridge.http.server.call import Call
-from bridge.http.server.room import SMALL_BYTES
+from bridge.http.server.memory_bounds import SMALL_BYTES
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-REST_S = 1.0
+READING_PAUSE_S = 1.0
 """How long the connection of a refused put is not read: less than the shortest `Retry-After`, which is 1 s."""
 # The rest of a refused body up to this is read and thrown away; above it the connection costs less than the bytes.
 _UNREAD_MAX = 64 * 1024
@@ -81,7 +81,7 @@ async def admitted_body(request: Caller, limit: int, gate: PutGate) -> tuple[byt
         wait = math.ceil(error.retry_after or 1)
         if not isinstance(request, Call):
             # A client that repeats the put at once costs nothing until then.
-            connection.rest(REST_S)
+            connection.stop_reading_for(READING_PAUSE_S)
         raise Refusal("too_many_requests", str(error), retry_after=wait, close=unread) from None
     try:
         raw = await read_body(request, limit, ticket)

@@ -20,7 +20,7 @@ from bridge.access.access_watch import certificate_of
 from bridge.contract.address import is_loopback, sender_of
 from bridge.http.server.aiohttp_private import Fault, HttpProtocol, Overlong
 from bridge.http.server.answer import CLOSE, Answer, Refusal, refuse
-from bridge.http.server.room import AnswerRoom, BodyRoom
+from bridge.http.server.memory_bounds import AnswerMemory, BodyMemory
 from bridge.http.server.settings import WebSettings
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Connection(HttpProtocol):
         "_half_closed",
         "_head",
         "_held",
+        "_reading_pause",
         "_refused",
-        "_rest",
         "_room_taken",
         "_served_at",
         "_stall",
@@ -116,7 +116,7 @@ class Connection(HttpProtocol):
         # Reasons to read nothing: too many pipelined requests, a delayed refusal, a pause after a refused put.
         self._crowded = False
         self._held = False
-        self._rest: asyncio.TimerHandle | None = None
+        self._reading_pause: asyncio.TimerHandle | None = None
 
     # Coming and going
 
@@ -125,7 +125,7 @@ class Connection(HttpProtocol):
         wire = self._wire = cast(asyncio.Transport, transport)
         peer = wire.get_extra_info("peername")
         self._address = peer[0] if isinstance(peer, tuple) else ""
-        if not self.server.admit(self._address):
+        if not self.server.accepts(self._address):
             self._turn_away(wire)
             return
         self.server.opened(self, self._address)
@@ -143,9 +143,9 @@ class Connection(HttpProtocol):
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
-        if self._rest is not None:
-            self._rest.cancel()
-            self._rest = None
+        if self._reading_pause is not None:
+            self._reading_pause.cancel()
+            self._reading_pause = None
         self._wire = self._below = None
         self.server.unread.release(self)
         if self._refused:
@@ -224,7 +224,7 @@ class Connection(HttpProtocol):
             self._cancel_deadline()
         message, payload = self.newest
         if isinstance(message, Fault):
-            self.spoil(-1, self._explain(message, data), body=False)
+            self.replace_by_fault(-1, self._explain(message, data), body=False)
             # The C parser drops a body with malformed chunks without failing its reader.
             self._break_body()
         else:
@@ -258,7 +258,7 @@ class Connection(HttpProtocol):
             taken, self._room_taken = self._room_taken, 0
             self.server.room.give_back(taken)
 
-    async def hold(self, seconds: float) -> None:
+    async def delay_refusal(self, seconds: float) -> None:
         """Wait before a refusal is sent, and read nothing meanwhile: this slows down a flood."""
         self._held = True
         self._stop_reading()
@@ -268,18 +268,18 @@ class Connection(HttpProtocol):
             self._held = False
             self._continue_reading()
 
-    def rest(self, seconds: float) -> None:
-        """Read nothing for so many seconds, or until an earlier rest ends, whichever is later."""
+    def stop_reading_for(self, seconds: float) -> None:
+        """Read nothing for so many seconds, or until an earlier pause ends, whichever is later."""
         ends = self._loop.time() + seconds
-        if self._rest is not None:
-            if self._rest.when() >= ends:
+        if self._reading_pause is not None:
+            if self._reading_pause.when() >= ends:
                 return
-            self._rest.cancel()
-        self._rest = self._loop.call_at(ends, self._rest_ended)
+            self._reading_pause.cancel()
+        self._reading_pause = self._loop.call_at(ends, self._reading_pause_ended)
         self._stop_reading()
 
-    def _rest_ended(self) -> None:
-        self._rest = None
+    def _reading_pause_ended(self) -> None:
+        self._reading_pause = None
         self._continue_reading()
 
     def _stop_reading(self) -> None:
@@ -288,7 +288,7 @@ class Connection(HttpProtocol):
             self._wire.pause_reading()
 
     def _continue_reading(self) -> None:
-        if self._wire is not None and not (self._held or self._rest or self._crowded or self.reading_paused):
+        if self._wire is not None and not (self._held or self._reading_pause or self._crowded or self.reading_paused):
             self._wire.resume_reading()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
@@ -331,7 +331,7 @@ class Connection(HttpProtocol):
         for place, head in self.heads():
             if sum(len(name) + len(value) + 4 for name, value in head.raw_headers) > limit:
                 refusal = Refusal("headers_too_large", "the headers of the request are too large")
-                self.spoil(place, Fault(refusal.status, refusal, ""))
+                self.replace_by_fault(place, Fault(refusal.status, refusal, ""))
 
     def _explain(self, fault: Fault, data: bytes) -> Fault:
         """Return 414 or 431 for what aiohttp reports as 400; it ends the connection after any of them."""
@@ -401,7 +401,7 @@ class Connection(HttpProtocol):
 
     def refuse_bare(self, refusal: Refusal) -> bytes:
         """Return the bytes of a refusal for an incomplete request."""
-        return self.refuse(refusal).whole(self.fixed_headers + CLOSE)
+        return self.refuse(refusal).encode(self.fixed_headers + CLOSE)
 
     def handle_error(
         self,
@@ -452,8 +452,8 @@ class ConnectionServer(Server):
         self.settings = settings
         self.quiet = quiet
         self.fixed_headers = b"" if boot is None else f"Queuebell-Boot: {boot}\r\n".encode("ascii")
-        self.room = BodyRoom()
-        self.unread = AnswerRoom(loop.time)
+        self.room = BodyMemory()
+        self.unread = AnswerMemory(loop.time)
         self.open: set[Connection] = set()
         self.turned_away = 0
         self._connection = connection
@@ -469,7 +469,7 @@ class ConnectionServer(Server):
         """Return the protocol of a new connection."""
         return self._connection(self, loop=self._loop)
 
-    def admit(self, address: str) -> bool:
+    def accepts(self, address: str) -> bool:
         """Return whether one more connection from ``address`` is within the limits (S12)."""
         if len(self.open) >= self._limit:
             self.quiet.warn("a connection was rejected: too many are open")

@@ -95,7 +95,7 @@ class _Carried:
     def take(self, size: int) -> bool:
         return size <= _CARRIED_BYTES
 
-    def keep(self, size: int) -> None:
+    def shrink(self, size: int) -> None:
         pass
 
 
@@ -530,7 +530,7 @@ class Engine:
                 raise NoRoom(size)
         rows = state.execute(_SELECT_VISIBLE, where).fetchall()
         if room is not None:
-            room.keep(sum(len(row[4]) + len(row[5] or b"") for row in rows))
+            room.shrink(sum(len(row[4]) + len(row[5] or b"") for row in rows))
         return rows
 
     def _take(self, queue: Queue, count: int, until: int, room: ReadRoom | None = None) -> list[StoredMessage]:

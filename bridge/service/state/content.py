@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from bridge.contract.missing_counts import UNTOLD
 from bridge.contract.names import POISON_SUFFIX
-from bridge.contract.untold import UNTOLD
 from bridge.core.pending_work import Counted, PendingWork
 from bridge.core.wake_scheduler import WakeScheduler
 from bridge.observe.families import QueueCounts

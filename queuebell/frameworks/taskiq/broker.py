@@ -22,7 +22,7 @@ from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import DELAY_MS_MAX, NewMessage, QueueStore, once
 from listeners.handler import Message
 from listeners.listener import Listener
-from listeners.session.opening import PULL_ONLY, bridge_of, open_store, rings
+from listeners.session.opening import PULL_ONLY, bridge_of, open_store, puts_wake_listeners
 from listeners.work.retry import RetryPolicy
 from queuebell.frameworks.taskiq.feed import Feed
 from queuebell.frameworks.taskiq.formatter import CheckedFormatter
@@ -152,7 +152,7 @@ class QueuebellBroker(AsyncBroker):
             if ours:
                 self._closing.push_async_callback(store.close)
             publishing = None
-            if self._bridge is not None and not rings(self._bridge, store):
+            if self._bridge is not None and not puts_wake_listeners(self._bridge, store):
                 publisher = Publisher(self._bridge)
                 self._closing.push_async_callback(publisher.close)
                 publishing = PublishingQueue(store, publisher)

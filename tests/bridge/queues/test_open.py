@@ -157,7 +157,7 @@ class Room:
     def take(self, size: int) -> bool:
         return size <= self.size
 
-    def keep(self, size: int) -> None:
+    def shrink(self, size: int) -> None:
         self.kept = size
 
 

@@ -70,11 +70,11 @@ def test_heartbeats_follow_the_size_of_the_fleet() -> None:
     liveness = Liveness(100.0)
     liveness.welcome(101.0, 5.0)
     assert liveness.beat(101.0) == 101_000
-    liveness.fleet(101.1, 10_000)
+    liveness.set_session_count(101.1, 10_000)
     assert liveness.beat(106.0) == 106_000
     assert liveness.beat(111.0) is None
     liveness.echoed(106.1, 106_000, 0)
-    liveness.fleet(106.1, 100)
+    liveness.set_session_count(106.1, 100)
     assert liveness.deadline() == pytest.approx(111.1)
     assert liveness.beat(111.1) == 111_100
 
@@ -94,7 +94,7 @@ def test_before_a_welcome_it_stands_at_the_defaults() -> None:
     """Nothing is degraded as yet, H is 5 s however few sessions there are, and no latency is known."""
     liveness = Liveness(100.0)
     assert (liveness.beat_s, liveness.latency_s, liveness.degraded) == (5.0, 0.0, False)
-    liveness.fleet(100.0, 1)
+    liveness.set_session_count(100.0, 1)
     assert liveness.beat_s == 5.0
-    liveness.fleet(100.0, 10_000)
+    liveness.set_session_count(100.0, 10_000)
     assert liveness.beat_s == 25.0

@@ -76,8 +76,8 @@ class Port:
     def on_empty_receive(self, at: float) -> None:
         self.told.append(("covered", at))
 
-    def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
-        self.told.append(("fleet", periods, sessions, latency_s))
+    def apply_periods(self, periods: Periods, sessions: int, latency_s: float) -> None:
+        self.told.append(("apply_periods", periods, sessions, latency_s))
 
     def beat(self, now: float) -> QueueBeat:
         return QueueBeat()
@@ -248,9 +248,9 @@ async def test_every_heartbeat_tells_each_queue_of_its_periods_and_of_the_fleet(
         await elapse(6.0)
         wanted = Periods(sweep_s=20.0, slack_s=4.0)
         for port in ports:
-            assert port.of("fleet")[0] == (wanted, 1, 0.0)
+            assert port.of("apply_periods")[0] == (wanted, 1, 0.0)
             assert port.of("welcomed") == [(bridge.boot, 7)]
-            periods, sessions, latency_s = port.of("fleet")[-1]
+            periods, sessions, latency_s = port.of("apply_periods")[-1]
             assert (periods, sessions) == (wanted, 40)
             assert latency_s == pytest.approx(0.25, abs=0.002)
             assert port.of("echoed")[-1] == (LastEmptyReceive(7, 1000),)

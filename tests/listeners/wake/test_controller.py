@@ -11,7 +11,7 @@ import pytest
 
 from bridge.contract.backoff import FullJitter, RandomExponential
 from listeners.wake.controller import AdvertisedRoom, Controller, Evidence, Receive
-from listeners.wake.scaling import DepthScaling, Scaling, StepScaling
+from listeners.wake.receive_scaling import DepthScaling, Scaling, StepScaling
 from listeners.wake.table import (
     Command,
     Mode,
@@ -492,12 +492,12 @@ def test_two_empty_answers_of_one_epoch_are_proof_enough() -> None:
     """The second must have begun after the first, and nothing have happened in between."""
     evidence = Evidence()
     assert not evidence.proves_empty(receive(), 0, None, False, 1)
-    assert evidence.half(1)
-    assert not evidence.half(2)
+    assert evidence.is_half_sure(1)
+    assert not evidence.is_half_sure(2)
     assert evidence.proves_empty(receive(confirms=True), 0, None, False, 1)
     stale = Evidence()
     assert not stale.proves_empty(receive(1), 0, None, False, 2)
-    assert not stale.half(1)
+    assert not stale.is_half_sure(1)
 
 
 @pytest.mark.parametrize("complete", [True, False])
@@ -508,7 +508,7 @@ def test_a_blocked_answer_proves_nothing(complete: bool, n: int, visible: int | 
     """Whatever it shows, and it is no first half of a proof either."""
     evidence = Evidence()
     assert not evidence.proves_empty(receive(confirms=confirms), n, visible, complete, 1, blocked=True)
-    assert not evidence.half(1)
+    assert not evidence.is_half_sure(1)
 
 
 def recheck(covered_at: float | None = None, sweep_s: float = 600.0) -> Recheck:

@@ -38,7 +38,7 @@ from bridge.core.sessions import QueueSessions
 from bridge.core.settings import Periods, Tuning
 from listeners.wake.controller import Controller
 from listeners.wake.frames import beat_of, frame_of, subscription_of
-from listeners.wake.scaling import DepthScaling
+from listeners.wake.receive_scaling import DepthScaling
 from listeners.wake.table import (
     Command,
     NotifyEmpty,

@@ -12,7 +12,7 @@ from bridge.contract.errors import BadInput
 from bridge.contract.wire import Starved
 from listeners.wake.controller import Controller
 from listeners.wake.pool import Place, Share, Sharing
-from listeners.wake.scaling import DepthScaling, Scaling, StepScaling
+from listeners.wake.receive_scaling import DepthScaling, Scaling, StepScaling
 from listeners.wake.table import Command, SendMore, SendRoom, SendStarted, StartReceive, State
 from listeners.wake.timers import DeadMan
 from tests.listeners.wake.world import BOOT

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bridge.contract.backoff import RandomExponential
 from listeners.wake.controller import Controller
-from listeners.wake.scaling import DepthScaling, StepScaling
+from listeners.wake.receive_scaling import DepthScaling, StepScaling
 from listeners.wake.table import LEADS_TO, Event, ImpossibleEvent, State
 from listeners.wake.timers import CheckTimers, DeadMan
 

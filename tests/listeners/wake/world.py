@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from bridge.contract.backoff import Draw
 from listeners.wake.controller import Controller
-from listeners.wake.scaling import DepthScaling
+from listeners.wake.receive_scaling import DepthScaling
 from listeners.wake.table import Mode, SendEmptyReceive, SendMore, SendRoom, SendStarted, StartReceive, State
 
 # Private: `_evidence`, `_more_stands`, `_out`, `_returns`, `_started_pending`, `_reported_empty`: two states are equal
@@ -146,7 +146,7 @@ class World:
                 m._started_pending,
                 m._reported_empty,
             ),
-            (m._evidence.half(m.epoch), m.blocked),
+            (m._evidence.is_half_sure(m.epoch), m.blocked),
             (m.advertised_room.free, m.advertised_room.barred, m.advertised_room._more_stands),
             tuple(None if at is None else round(at - self.now, 3) for at in (m.timers.retry, m.timers.poll)),
             tuple(sorted(round(at - self.now, 3) for at in m.timers.returns())),

@@ -27,7 +27,7 @@ from tests.listeners.work.test_ledger import Table
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulated
 
-# Private: `_overdue`, `_lose`: a thread that outlives its message, without a real stuck thread.
+# Private: `_overdue`, `_lease_lost`: a thread that outlives its message, without a real stuck thread.
 
 WHOLE = Partitions("billing/orders", 2)
 ROUNDS = 3
@@ -365,7 +365,7 @@ async def test_what_is_parked_goes_back_when_the_listener_stops() -> None:
     site.holding._overdue.add(thread, ["m1", "m2"])
     lost, _ = site.work(message(1), message(2))
     await pass_time(0.1)
-    site.holding._lose(lost, "lease_ended")
+    site.holding._lease_lost(lost, "lease_ended")
     await site.end()
     ((_, settlement),) = site.store.calls
     assert [(each.id, each.uncounted) for each in settlement.release] == [("m2", False)]

@@ -347,7 +347,7 @@ async def test_a_sweep_that_fails_is_tried_again(caplog: pytest.LogCaptureFixtur
         await pass_time(10 * SWEEP_S)
         assert listings > 5
         assert f"{QUEUE}: unexpected error while searching for orphaned blobs" in caplog.text
-        assert f"{QUEUE}: orphaned blobs could not be searched for now: away" in caplog.text
+        assert f"{QUEUE}: searching for orphaned blobs failed and is repeated at the next sweep: away" in caplog.text
         await site.store.fill(b"small")
         await settled(listener, 1)
 

@@ -352,7 +352,7 @@ def test_where_no_message_is_left_none_is_told_of(caplog: pytest.LogCaptureFixtu
     async def story() -> None:
         site = Site(done, visibility=8.0)
         site.store.script = [StoreUnavailable("away")] * 1000
-        site.holding.allow(0.1)
+        site.holding.set_store_call_timeout(0.1)
         site.work(message())
         while len(site.holding) or not site.counts["lost"]:
             await pass_time(0.01)
@@ -378,7 +378,8 @@ async def test_what_was_given_back_may_still_be_handled(caplog: pytest.LogCaptur
     await site.holding.finish(asyncio.Event())
     assert site.store.named() == [([], ["m1"], []), (["m1"], [], [])]
     assert (len(site.holding), len(site.told("acknowledged"))) == (0, 2)
-    assert [record.getMessage() for record in caplog.records] == [f"{QUEUE}: handle[{QUEUE}]#1 does not end"]
+    told = "a handler ignores its cancellation and is abandoned; another worker may handle its message meanwhile"
+    assert [record.getMessage() for record in caplog.records] == [f"{QUEUE}: {told} (handle[{QUEUE}]#1)"]
 
 
 @simulated
@@ -506,7 +507,7 @@ async def test_a_message_that_cannot_be_concluded_comes_back_with_its_lease(
     """A poison queue that breaks: it is held no longer, looked for when its lease ends, and its slot is free."""
     site = Site(bury, visibility=lease_s)
     site.store.breaks = 100, ZeroDivisionError()
-    site.holding.allow(1000)
+    site.holding.set_store_call_timeout(1000)
     site.work(message())
     await pass_time(101)
     assert (len(site.holding), site.holding.running, site.holding.deadline()) == (0, 0, None)
@@ -582,7 +583,7 @@ async def test_a_store_that_is_away_holds_up_no_stop(
     else:
         site.store.script = [StoreUnavailable("away")] * 10_000
     if allowed is not None:
-        site.holding.allow(allowed)
+        site.holding.set_store_call_timeout(allowed)
     site.work(*several(3))
     await site.holding.drain(60)
     began = now()

@@ -362,7 +362,9 @@ async def test_a_key_taken_over_ends_the_handler_of_one_message(count: int, capl
         assert (running.result(), now()) == ([taken, Succeeded()], 100.0)
     assert (await site.record()).holder == "other"
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert told == ["another attempt has taken over 'order-7'; this one ends"]
+    assert told == [
+        "another worker has taken over key 'order-7' after this attempt's lease ended; this attempt is cancelled"
+    ]
 
 
 @pytest.mark.parametrize("outcome", [Succeeded(), Failed("no")])

@@ -205,6 +205,12 @@ async def test_lanes_are_opened_by_what_waits(act: Act) -> None:
         await site.settlements.idle()
 
 
+CALL_FAILED = (
+    "deleting, releasing or renewing 2 messages failed (0 more failures since the last report). It is tried again "
+    "until their leases end, then they are handled again"
+)
+
+
 @pytest.mark.parametrize(
     ("error", "again", "doubtful", "code", "said"),
     [
@@ -214,14 +220,14 @@ async def test_lanes_are_opened_by_what_waits(act: Act) -> None:
             True,
             False,
             None,
-            f"{QUEUE}: deleting or releasing messages failed, trying again: away",
+            f"{QUEUE}: {CALL_FAILED}: away",
         ),
         (
             StoreError("broken"),
             True,
             False,
             None,
-            f"{QUEUE}: deleting or releasing messages failed, trying again: broken",
+            f"{QUEUE}: {CALL_FAILED}: broken",
         ),
         (QueueNotFound("gone"), False, False, "message_not_found", None),
         (

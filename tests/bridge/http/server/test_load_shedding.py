@@ -23,7 +23,7 @@ from tests.support.azure import ACCOUNT, Front, fault, message, serving_azure, s
 from tests.support.web import Client, Reply, Served, request
 from tests.support.writers import standing
 
-# Private: `_rest`, `_rest_ended`: which connections are not read, and an end to that before its time.
+# Private: `_reading_pause`, `_reading_pause_ended`: which connections are not read, and an end to that before its time.
 
 QUEUE = "/v1/queues/billing/orders"
 BODY = b"x" * 1000
@@ -134,7 +134,7 @@ async def told(paused: Paused, *, waiting: int) -> None:
 
 async def test_whoever_was_refused_is_not_read_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a flood would be answered instead of carried out; other connections are served, and this one later."""
-    monkeypatch.setattr(body, "REST_S", 1000.0)
+    monkeypatch.setattr(body, "READING_PAUSE_S", 1000.0)
     async with pausing(tmp_path, put_wait_ms=400) as paused, paused.served.client() as client:
         paused.pause()
         waiting = asyncio.create_task(paused.put(1), name="put")
@@ -143,10 +143,10 @@ async def test_whoever_was_refused_is_not_read_for_a_while(tmp_path: Path, monke
         await client.send(request("PUT", QUEUE + "/messages/a", BODY))
         assert (await client.reply()).status == 429
         await client.send(request("GET", "/livez"))
-        resting = [each for each in paused.served.server.connections.open if each._rest is not None]
+        resting = [each for each in paused.served.server.connections.open if each._reading_pause is not None]
         assert len(resting) == 1 and (await paused.served.ask("GET", "/livez")).status == 200
         for each in resting:
-            each._rest_ended()
+            each._reading_pause_ended()
         assert (await client.reply()).status == 200
         paused.resume()
         assert (await waiting).status == 201

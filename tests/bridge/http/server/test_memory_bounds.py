@@ -10,14 +10,14 @@ import pytest
 
 from bridge.http.api.queues import PEEK_BYTES_MAX
 from bridge.http.azure.messages import PEEK_CHARS_MAX
-from bridge.http.server import room as rooms
+from bridge.http.server import memory_bounds as rooms
 from bridge.http.server.connection import ConnectionServer
-from bridge.http.server.room import (
+from bridge.http.server.memory_bounds import (
     ROOM_BYTES,
     SMALL_BYTES,
-    AnswerRoom,
-    BodyRoom,
-    Share,
+    AnswerMemory,
+    AnswerReservation,
+    BodyMemory,
 )
 from bridge.queues.base import NewMessage
 from bridge.queues.served import NoRoom
@@ -44,7 +44,7 @@ class Peer:
         self.gone = True
 
 
-def full(server: ConnectionServer, patch: pytest.MonkeyPatch) -> tuple[AnswerRoom, Peer]:
+def full(server: ConnectionServer, patch: pytest.MonkeyPatch) -> tuple[AnswerMemory, Peer]:
     """Have all the room of a server taken by one that could not be told to be slow yet; the size is as documented."""
     room, peer = server.unread, Peer(ROOM_BYTES)
     patch.setattr(rooms, "SLOW_AFTER_S", 600.0)
@@ -146,9 +146,9 @@ def signed(front: Front, path: str) -> bytes:
     return request("GET", target, **headers)
 
 
-def room_of(size: int) -> AnswerRoom:
+def room_of(size: int) -> AnswerMemory:
     """A room at a time that stands still."""
-    return AnswerRoom(lambda: 5.0, size)
+    return AnswerMemory(lambda: 5.0, size)
 
 
 class Store:
@@ -158,7 +158,7 @@ class Store:
         self.size = size
         self.asked = 0
 
-    async def read(self, share: Share) -> int:
+    async def read(self, share: AnswerReservation) -> int:
         """Read."""
         self.asked += 1
         if not share.take(self.size):
@@ -172,7 +172,7 @@ def test_what_is_kept_after_leaving_is_not_counted() -> None:
     share = room.share()
     assert share.take(3 * LARGE)
     share.leave()
-    share.keep(LARGE)
+    share.shrink(LARGE)
     assert (share.held, room.making) == (0, 0)
 
 
@@ -203,7 +203,7 @@ SETTLE = "/v1/queues/a/q/settle"
 LARGE_BODY_ROOM = 2 * SMALL_BYTES
 
 
-def room_of_body_room(served: Served) -> BodyRoom:
+def room_of_body_room(served: Served) -> BodyMemory:
     return served.server.connections.room
 
 
@@ -237,7 +237,7 @@ async def test_no_wait_for_room_is_endless() -> None:
 
 async def test_room_is_given_in_order_and_never_twice() -> None:
     """First come, first served, also where a later one would fit; whoever stops waiting has taken nothing."""
-    room = BodyRoom(10)
+    room = BodyMemory(10)
     assert await room.take(50) == 10, "what is larger than all there is takes all"
     order: list[str] = []
 

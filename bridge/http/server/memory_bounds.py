@@ -1,6 +1,6 @@
 """Bounds on memory: bodies that are being read, and answers that clients have not read.
 
-Each server has one `BodyRoom` and one `AnswerRoom`, and all its connections share them. docs/ingestion.md lists every
+Each server has one `BodyMemory` and one `AnswerMemory`, which all its connections share. docs/ingestion.md lists every
 guard against a flood.
 """
 
@@ -39,7 +39,7 @@ class Reader(Protocol):
         ...
 
 
-class Share:
+class AnswerReservation:
     """Room that one answer holds while it is made; a context manager.
 
     The store takes from it in its own thread. After `leave` it gives nothing.
@@ -47,7 +47,7 @@ class Share:
 
     __slots__ = ("_room", "held", "left")
 
-    def __init__(self, room: AnswerRoom) -> None:
+    def __init__(self, room: AnswerMemory) -> None:
         self._room = room
         self.held = 0
         self.left = False
@@ -66,9 +66,9 @@ class Share:
         """Hold ``size`` bytes instead; False and nothing held if there is no room."""
         return self._room._take(self, size)
 
-    def keep(self, size: int) -> None:
+    def shrink(self, size: int) -> None:
         """Release all but ``size`` bytes."""
-        self._room._keep(self, size)
+        self._room._shrink(self, size)
 
     async def reading(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Return the result of ``ask``; if it finds no room, call it again when there is some.
@@ -88,7 +88,7 @@ class Share:
                 raise NoRoom(size) from None
 
 
-class AnswerRoom:
+class AnswerMemory:
     """Bounds the bytes of answers: unread ones of all connections of a server, and those being made.
 
     Past the bound large answers are refused, and readers that were too slow are cut off. Small answers always go.
@@ -106,7 +106,7 @@ class AnswerRoom:
         self._clock = clock
         # Guards `making`, which the store's thread changes too.
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[Share, int, asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[AnswerReservation, int, asyncio.Future[None]]] = deque()
         # Unread bytes of each reader at its last check, and when that was; the oldest check first.
         self._held: dict[Reader, tuple[int, float]] = {}
 
@@ -134,11 +134,11 @@ class AnswerRoom:
         self._make_room(size)
         return self.taken + size <= self.size or not self.taken
 
-    def share(self) -> Share:
+    def share(self) -> AnswerReservation:
         """Return a share for one answer."""
-        return Share(self)
+        return AnswerReservation(self)
 
-    def _take(self, share: Share, size: int) -> bool:
+    def _take(self, share: AnswerReservation, size: int) -> bool:
         with self._lock:
             self.making -= share.held
             share.held = 0
@@ -149,7 +149,7 @@ class AnswerRoom:
             share.held = size
             return True
 
-    def _keep(self, share: Share, size: int) -> None:
+    def _shrink(self, share: AnswerReservation, size: int) -> None:
         with self._lock:
             if share.left:
                 # It was released between `take` and `keep`.
@@ -157,14 +157,14 @@ class AnswerRoom:
             self.making -= share.held - size
             share.held = size
 
-    def _leave(self, share: Share) -> None:
+    def _leave(self, share: AnswerReservation) -> None:
         with self._lock:
             self.making -= share.held
             share.held = 0
             share.left = True
         self._give_out()
 
-    async def _turn(self, share: Share, size: int) -> None:
+    async def _turn(self, share: AnswerReservation, size: int) -> None:
         """Wait until so many bytes are held; raises `NoRoom` if too much is unread."""
         if not self.fits(size):
             raise NoRoom(size)
@@ -205,7 +205,7 @@ class AnswerRoom:
                 self.hold(reader, left)
 
 
-class BodyRoom:
+class BodyMemory:
     """Bounds the bytes of large bodies without a put's ticket: settlements, triggers, and bodies to any other route.
 
     A body takes its announced size before it is read. It waits for that in order of arrival, and its bytes stay in the

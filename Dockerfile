@@ -4,7 +4,7 @@
 #   docker run --rm -p 127.0.0.1:8470:8470 -v queuebell-data:/data queuebell:local
 #
 # Within its own network the container listens on every address, for what -p publishes is not its loopback, hence
-# --insecure-public: nobody is asked who they are, so publish the port on loopback only, as above (docs/security.md).
+# --insecure-public: nobody is asked who they are, so publish the port on loopback only, as above (docs/how-to/secure.md).
 FROM python:3.14-slim
 LABEL org.opencontainers.image.licenses=Apache-2.0
 

@@ -63,7 +63,7 @@ test-all: test test-rest test-long
 test-fresh:
 	@.ci/fresh "$(SUITE)"
 
-# An hour or two for all rooms, minutes for one (docs/mutants.md).
+# An hour or two for all rooms, minutes for one (docs/explanation/verification.md#mutants).
 mutants: $(VENV)/mutants.stamp
 	@$(BIN)/python -m tests.mutants $(ARGS)
 

@@ -32,7 +32,7 @@ MAX: Final = 4
 LOOK_S: Final = 0.02
 WITHIN_S: Final = 120.0
 COUNTS_MAX: Final = 67
-"""Sweeps an hour of a queue in another store at most (docs/guarantees.md)."""
+"""Sweeps an hour of a queue in another store at most (docs/explanation/guarantees.md)."""
 
 
 class Fleet:

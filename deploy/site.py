@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+DECISIONS = "decisions"
+"""They stay in the checkout (mkdocs.yml excludes them)."""
 LINK = re.compile(r"\[([^\]]+)\]\((?![a-z]+:)([^)\s#]+)[^)\s]*\)")
 
 
@@ -19,7 +21,9 @@ def on_config(config: Any) -> Any:
     docs = Path(config.docs_dir)
     config.nav = list(_there(config.nav, docs))
     named = set(_pages(config.nav))
-    if rest := sorted({str(path.relative_to(docs)) for path in docs.rglob("*.md")} - named):
+    if rest := sorted(
+        {str(path.relative_to(docs)) for path in docs.rglob("*.md") if path.parent.name != DECISIONS} - named
+    ):
         config.nav.append({"More": rest})
     return config
 
@@ -31,7 +35,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
     def within(link: re.Match[str]) -> str:
         target = (here / link[2]).resolve()
-        if target.is_relative_to(docs) and target.suffix in {".md", ".svg", ".png", ".yaml", ".json"}:
+        shown = target.is_relative_to(docs) and target.parent.name != DECISIONS
+        if shown and target.suffix in {".md", ".svg", ".png", ".yaml", ".json"}:
             return link[0]
         name = str(target.relative_to(ROOT))
         return f"`{name}`" if link[1].strip("`") == name else f"{link[1]} (`{name}`)"

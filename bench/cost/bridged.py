@@ -226,7 +226,7 @@ class BridgedFleet(Fleet):
 
     def beaten(self, at: float, talk: Conversation, machine: Controller, frame: BridgeHeartbeat) -> list[float]:
         """Take the bridge's heartbeat; return what `covered` does."""
-        talk.liveness.fleet(at, frame.sessions)
+        talk.liveness.set_session_count(at, frame.sessions)
         sent = None if frame.echo is None else talk.liveness.echoed(at, frame.echo, frame.since_ms)
         return [] if sent is None else self.covered(at, talk, machine, frame, sent)
 

@@ -1,4 +1,4 @@
-"""The client's half of the connections to bridges (docs/channels.md): calls up, answers down, frames of a session.
+"""The client's half of connections to bridges (docs/reference/clients.md): calls, answers, frames of a session.
 
 A `WireUser` is one store's, publisher's or listener's use of them. A `Wire` is one connection: there is one to each
 bridge for each event loop, key and TLS context. WebSocket itself (RFC 6455) is the `websockets` library's part without

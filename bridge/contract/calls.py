@@ -1,4 +1,4 @@
-"""The binary frames of a wire: calls to the bridge, and their answers (docs/channels.md).
+"""The binary frames of a wire: calls to the bridge, and their answers (docs/reference/clients.md).
 
 A call is ``n METHOD path``, optional header lines, of which only the content type counts, an empty line, and the body
 as in HTTP. Its answer is ``n status``, the headers that matter to a client, an empty line, and the body. ``n`` rises

@@ -35,7 +35,7 @@ from typing import ClassVar, Final
 GIVEN_SHOWN: Final = 60
 """Characters of an invalid text that are shown."""
 
-# The codes of docs/http.md, with the HTTP status that goes with each.
+# The codes of docs/reference/http.md, with the HTTP status that goes with each.
 STATUS_BY_CODE: Final[dict[str, int]] = {
     "bad_json": 400,
     "bad_trigger": 400,

@@ -6,8 +6,8 @@ quotes in shells, URLs and TOML files.
 
 The partition of a key is ``jump(first 8 bytes of SHA-256(key), count)``: the bytes as an unsigned number, the highest
 first, and the jump consistent hash of Lamping and Veach ("A Fast, Minimal Memory, Consistent Hash Algorithm", 2014).
-Going from n to n + 1 partitions moves one key in n + 1, and all of those to the new partition. docs/partitions.md has
-test vectors for other languages.
+Going from n to n + 1 partitions moves one key in n + 1, and all of those to the new partition. Test vectors for
+other languages are in docs/how-to/partitions.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The frames of a session in both directions, and their codec.
 
 Frames are JSON objects tagged by ``type``; unknown types and fields are ignored, so either side may be newer
-(docs/channels.md). Durations are relative milliseconds. Over brokers every frame also has ``instance`` and ``seq``
-(S1).
+(docs/reference/clients.md). Durations are relative milliseconds. Over brokers every frame also has ``instance`` and
+``seq`` (S1).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Define the bridge's numbers of the wake protocol; docs/guarantees.md gives the reason for each."""
+"""Define the bridge's numbers of the wake protocol; docs/explanation/guarantees.md gives the reason for each."""
 
 from __future__ import annotations
 

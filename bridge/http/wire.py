@@ -1,4 +1,4 @@
-"""WebSockets of clients (``GET /v1/sessions``), each with calls and at most one session (docs/channels.md).
+"""WebSockets of clients (``GET /v1/sessions``), each with calls and at most one session (docs/reference/clients.md).
 
 Calls are binary frames, frames of the session are text. Neither ends the other: a refused session leaves the calls
 alone, a refused call leaves the session alone. Frames are written directly to the transport, whole and unmasked (RFC

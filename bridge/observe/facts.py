@@ -106,7 +106,7 @@ class SessionClosed(Fact, frozen=True):
 
 
 class SessionRefused(Fact, frozen=True):
-    """A listener was rejected; ``code`` as in docs/http.md. Emitted for each attempt."""
+    """A listener was rejected; ``code`` as in docs/reference/http.md. Emitted for each attempt."""
 
     listener: str
     code: str
@@ -159,7 +159,7 @@ class BusDown(Fact, frozen=True):
 
 
 class TriggerRefused(Fact, frozen=True):
-    """An invalid trigger was rejected; ``code`` as in docs/http.md."""
+    """An invalid trigger was rejected; ``code`` as in docs/reference/http.md."""
 
     bus: str
     code: str

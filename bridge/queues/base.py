@@ -442,7 +442,7 @@ def refuse_headers(messages: Sequence[NewMessage], capabilities: Capabilities) -
     if not capabilities.headers and any(message.headers for message in messages):
         raise Unsupported(
             "messages of this store carry no headers; nothing was put. Put the data into the body, or use a store with "
-            "headers (docs/stores/README.md)"
+            "headers (docs/reference/stores/README.md)"
         )
 
 
@@ -451,7 +451,7 @@ def refuse_connection(connection: object) -> None:
     if connection is not None:
         raise Unsupported(
             "only a PostgreSQL store can put within your transaction, on a connection to its own database; nothing was "
-            "put. Put to an outbox in your database (docs/outbox.md), or after your commit and without connection="
+            "put. Use an outbox (docs/how-to/outbox.md), or put after your commit and without connection="
         )
 
 

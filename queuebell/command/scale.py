@@ -64,7 +64,7 @@ _WANTING: Final[Mapping[str, str]] = {
 }
 _REMOVED: Final = (
     "kubernetes was removed, and no worker was started or ended: use KEDA, or the actuator exec with kubectl scale "
-    "(docs/kubernetes.md)"
+    "(docs/how-to/kubernetes.md)"
 )
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from tests.support.command import ROOT
 
 PACKAGES: Final = ("bridge", "listeners", "queuebell")
-PAGE: Final = ROOT / "docs" / "architecture.md"
+PAGE: Final = ROOT / "docs" / "explanation" / "architecture.md"
 BEGIN: Final = "```mermaid\nflowchart TD\n"
 END: Final = "```\n"
 

@@ -153,7 +153,7 @@ def used() -> set[tuple[str, str]]:
 
 
 def told(root: pathlib.Path) -> set[tuple[str, str]]:
-    text = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (root / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     section = text.partition("## Privates of libraries")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
     return {

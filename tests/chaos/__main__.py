@@ -112,7 +112,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, help="draws kinds, moments and victims of faults")
     parser.add_argument("--cluster", action="store_true", help="a long run of three bridges, see cluster_run.py")
     parser.add_argument("--rows", action="store_true", help="run the rows of the fault catalogue instead")
-    parser.add_argument("--markdown", action="store_true", help="with --rows: write the table for docs/guarantees.md")
+    parser.add_argument(
+        "--markdown", action="store_true", help="with --rows: write the table for docs/explanation/guarantees.md"
+    )
     parser.add_argument("--auth", action="store_true", help="have all bridges ask for keys, and give everybody one")
     options = parser.parse_args(arguments)
     try:

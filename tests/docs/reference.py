@@ -96,7 +96,7 @@ def metrics() -> str:
         "What `GET /metrics` of a bridge tells, in Prometheus' text format. Some are there only with what they are",
         "about: a cluster, KEDA, queues of its own. At most 2,000 queues are named by a metric; the others add up as",
         "`other`.",
-        "What to watch, and what to do about it: [metrics, dashboard and alerts](../observe.md).",
+        "What to watch, and what to do about it: [metrics, dashboard and alerts](../how-to/watch.md).",
         "",
         "| metric | kind | what it tells |",
         "|---|---|---|",

@@ -31,14 +31,36 @@ OUTPUT = "what a program says, or a line of a format: it is read by nobody"
 # Blocks without a language that are no commands, by page and first word.
 NO_COMMANDS = {
     ("cost.md", "200"): OUTPUT,
-    ("failures.md", "message"): OUTPUT,
-    ("supervisor.md", "queuebell-burial:1"): OUTPUT,
+    ("handle-failures.md", "message"): OUTPUT,
+    ("dead-letters.md", "queuebell-burial:1"): OUTPUT,
     (
-        "azure-relay.md",
+        "azure-endpoint.md",
         "DefaultEndpointsProtocol=https;AccountName=acme;AccountKey=...;QueueEndpoint=http://127.0.0.1:10002",
     ): OUTPUT,
     ("jetstream.md", "jetstream"): OUTPUT,
 }
+FOLLOWED_PAGES = {
+    "tutorials/first-worker",
+    "tutorials/postgres",
+    *(
+        f"how-to/{name}"
+        for name in (
+            *(
+                "tour",
+                "brokers",
+                "testing",
+                "two-hosts",
+                "several-queues",
+                "from-zero",
+                "large-messages",
+                "sqs",
+                "azure",
+            ),
+            *("backup", "upgrade", "several-bridges", "cluster", "redis"),
+        )
+    ),
+}
+"""Pages that tests/docs/test_followed.py and tests/readme follow word for word."""
 COMMANDS = {"queuebell", "python", "pip", "make", "curl", "export", "redis-cli"}
 BY_LANGUAGE = {
     "python": TYPED, "toml": TOML, "sql": SQL, "c": C, "json": DATA, "yaml": DATA, "mermaid": DRAWN, "text": OUTPUT,
@@ -87,7 +109,7 @@ def kind(snippet: Snippet) -> str:
     """Return what is done with a block; raises `LookupError` for one of no known kind."""
     page, language = snippet.page, snippet.language
     first = snippet.text.split()[0]
-    if page.parent.name in {"tutorials", "how-to"} and language in {"sh", "text", "python"}:
+    if f"{page.parent.name}/{page.stem}" in FOLLOWED_PAGES and language in {"sh", "text", "python"}:
         return FOLLOWED
     if page.parent == ROOT:
         return README

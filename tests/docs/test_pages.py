@@ -42,7 +42,10 @@ def cited() -> dict[str, str]:
 
 def test_each_row_of_bad_input_is_described() -> None:
     """S1 to S3 are rules of the protocol; every other one that is cited is a row of the page."""
-    rows = {int(number) for number in re.findall(r"^\| S(\d+) \|", (DOCS / "bad-input.md").read_text(), re.MULTILINE)}
+    rows = {
+        int(number)
+        for number in re.findall(r"^\| S(\d+) \|", (DOCS / "explanation" / "verification.md").read_text(), re.MULTILINE)
+    }
     unknown = {
         f"{name}: S{number}"
         for name, text in cited().items()
@@ -53,7 +56,7 @@ def test_each_row_of_bad_input_is_described() -> None:
 
 
 def test_each_row_of_bad_input_is_shown_by_a_test() -> None:
-    rows = re.findall(r"^\| (S\d+) \|", (DOCS / "bad-input.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (S\d+) \|", (DOCS / "explanation" / "verification.md").read_text(), re.MULTILINE)
     tests = "\n".join(text for name, text in cited().items() if name.startswith(("tests/bridge", "tests/services")))
     shown = {f"S{number}" for number in re.findall(r"(?:\bS|_s)(\d+)(?![0-9a-z])", tests)}
     assert len(rows) > 30 and set(rows) - shown == set()
@@ -63,7 +66,7 @@ _code = re.compile(r"`([^`\n]+)`")
 _path = re.compile(r"(?:bridge|listeners|queuebell|tests|docs)/[\w./-]*")
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["docs/explanation/architecture.md", "CONTRIBUTING.md"])
 def test_every_place_that_a_developer_is_sent_to_exists(page: str) -> None:
     """A function as ``path: Name.method``, a file or folder by its path from the root."""
     named = _code.findall((ROOT / page).read_text(encoding="utf-8"))
@@ -74,7 +77,7 @@ def test_every_place_that_a_developer_is_sent_to_exists(page: str) -> None:
     assert [text for text in paths if not (ROOT / text).exists()] == []
 
 
-PAGE_KEDA = ROOT / "docs" / "scaling.md"
+PAGE_KEDA = ROOT / "docs" / "how-to" / "kubernetes.md"
 
 
 def scaled_objects() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -112,7 +115,7 @@ def test_each_key_is_in_the_table(key: str) -> None:
 
 
 OBSERVE: Final = ROOT / "deploy" / "observe"
-PAGE_OBSERVE: Final = (ROOT / "docs" / "observe.md").read_text("utf-8")
+PAGE_OBSERVE: Final = (ROOT / "docs" / "how-to" / "watch.md").read_text("utf-8")
 RULES: Final[list[dict[str, Any]]] = yaml.safe_load((OBSERVE / "alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
 PANELS: Final[list[dict[str, Any]]] = json.loads((OBSERVE / "grafana.json").read_text("utf-8"))["panels"]
 EXPRESSIONS: Final = {
@@ -161,16 +164,16 @@ def test_the_rules_for_prometheus_operator_are_the_same() -> None:
 
 def test_the_configuration_shows_the_defaults() -> None:
     """But for transient failures, of which it says that there is none."""
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     shown = re.search(r"```toml\n(\[listener\]\nmax_attempts.*?)```", page, re.DOTALL)
     assert shown is not None
-    table = parse_toml(shown[1], "configuration.md")["listener"]
+    table = parse_toml(shown[1], "settings.md")["listener"]
     assert table.pop("retry_transient") == ["attempts=20", "ceiling=900"]
     assert table == {name: getattr(ListenSettings(), name) for name in table}
     assert len(table) == 5
 
 
-PAGE_SCALING_PAGE = ROOT / "docs" / "scaling.md"
+PAGE_SCALING_PAGE = ROOT / "docs" / "how-to" / "scaling.md"
 UNITS = ROOT / "deploy" / "systemd"
 WORKER_GRACE_S = 20
 """What a worker takes to end in order, unless it is told otherwise."""
@@ -235,7 +238,7 @@ def test_the_reference_has_every_public_name_once() -> None:
         assert page.count(f"::: {of_package(name)}") == 1, name
 
 
-PROTOCOL = ROOT / "docs" / "protocol.md"
+PROTOCOL = ROOT / "docs" / "reference" / "protocol.md"
 PROTOCOL_RULES = [
     *(f"P{number}" for number in range(1, 6)),
     *(f"B{number}" for number in range(1, 17)),
@@ -319,7 +322,7 @@ def test_the_wrong_turns_are_those_of_the_register() -> None:
     assert all(_code.findall(planted) for _, planted in rows)
 
 
-STORE_PAGES = ROOT / "docs" / "stores"
+STORE_PAGES = ROOT / "docs" / "reference" / "stores"
 ADDRESSES = {
     "embedded": "http://127.0.0.1:8470",
     "PostgreSQL": "postgres://user@host/database",
@@ -329,34 +332,34 @@ ADDRESSES = {
     "Redis": "redis://host:6379",
 }
 MEANING = {
-    "complete_receive": "an empty receive proves that nothing is due (L8)",
-    "exact_depth": "the depth is exact",
-    "zero_depth": "a depth of 0 and 0 that is not exact is none all the same",
-    "next_visible": "a receive tells when the next message is due",
-    "delayed_put": "puts may be delayed",
+    "complete_receive": "an empty receive proves that nothing is due",
+    "exact_depth": "exact depth",
+    "zero_depth": "an approximate depth of 0 proves that the queue is empty",
+    "next_visible": "a receive returns when the next message is due",
+    "delayed_put": "delayed puts",
     "update_body": "an extension may change the body",
     "peek": "peek",
-    "time_to_live": "messages may expire",
+    "time_to_live": "messages can expire",
     "metadata": "metadata of a queue",
     "pause": "pause and resume",
-    "batch_max": "messages a receive, at most",
-    "body_bytes_max": "bytes of a body, at most",
-    "resolution_ms": "leases and delays are rounded up to, ms (B2)",
-    "receive_s": "a receive may wait, s (L3)",
-    "short_batch_ends": "a short batch proves that nothing is left (L8)",
-    "ordered": "longest visible first, and not roughly",
+    "batch_max": "most messages of a receive",
+    "body_bytes_max": "most bytes of a body",
+    "resolution_ms": "leases and delays are rounded up to, ms",
+    "receive_s": "a receive may wait, s",
+    "short_batch_ends": "a short batch proves that nothing is left",
+    "ordered": "longest visible first",
     "fenced": "only the newest receipt settles",
-    "put_receipts": "a put's receipt may delete it",
-    "atomic_put": "several messages go in together or not at all",
-    "delay_ms_max": "delay of a put, s at most",
-    "own_leases": "each lease lasts as long as it was asked for, and no longer",
-    "put_once": "a put with a key of its own is carried out once",
-    "oldest_age": "it tells how long the oldest message has waited",
-    "counts_leased": "it tells the leased apart from the delayed",
-    "joins_transaction": "a put can be part of a transaction of yours",
-    "uncounted_release": "a message may be given back uncounted",
-    "visibility_s_max": "lease, s at most",
-    "headers": "messages carry headers",
+    "put_receipts": "a put's receipt can delete its message",
+    "atomic_put": "several messages are put together or not at all",
+    "delay_ms_max": "longest delay of a put, s",
+    "own_leases": "each lease lasts as long as requested",
+    "put_once": "puts under a key (`put_once`)",
+    "oldest_age": "age of the oldest message",
+    "counts_leased": "counts leased and delayed messages separately",
+    "joins_transaction": "a put can join your transaction",
+    "uncounted_release": "a release can undo the attempt",
+    "visibility_s_max": "longest lease, s",
+    "headers": "headers",
 }
 
 
@@ -383,11 +386,11 @@ def test_the_table_is_what_the_stores_say(monkeypatch: pytest.MonkeyPatch) -> No
     """Every capability of every store stands in it, as the code has it."""
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
     page = (STORE_PAGES / "README.md").read_text("utf-8")
-    assert table() in page, "docs/stores/README.md: the table of capabilities is to be\n\n" + table()
+    assert table() in page, "docs/reference/stores/README.md: the table of capabilities is to be\n\n" + table()
 
 
 def test_every_scheme_has_a_page_that_says_its_cost_and_its_bound() -> None:
-    """Each page is linked, names its schemes, and has the three answers."""
+    """Each page is linked, names its schemes, and answers three questions."""
     front = (STORE_PAGES / "README.md").read_text("utf-8")
     linked = re.findall(r"^\| \[[^\]]+\]\((\w+\.md)\) \|", front, re.MULTILINE)
     assert sorted(linked) == sorted(path.name for path in STORE_PAGES.glob("*.md") if path.name != "README.md")

@@ -17,7 +17,7 @@ PAGES = [
 ]
 WORDS_ON_AVERAGE = 20
 WORDS_AT_MOST = 45
-# Words of the protocol's inside (docs/glossary.md), which no page for users has.
+# Words of the protocol's inside (docs/reference/glossary.md), which no page for users has.
 INNER = ("dirty", "dead-man", "generation", "eventcount", "capacity 0", "cover", "look of", "rumour", "doorbell")
 
 

@@ -24,7 +24,7 @@ from tests.support.processes import READY, ROOT, Processes, Service
 
 # Sketches whose functions have no types, as a page for people of other languages may.
 UNTYPED = {
-    ("configuration.md", "async def mine(app)"),
+    ("web-application.md", "async def mine(app)"),
     ("postgres.md", "async def order(pool, number)"),
     ("django.md", "@task"),  # Django has no types
 }
@@ -58,7 +58,7 @@ def test_every_block_is_of_a_known_kind() -> None:
     for snippet in ALL:
         kind(snippet)
     with pytest.raises(LookupError, match="no known kind"):
-        kind(Snippet(ROOT / "docs" / "pools.md", 1, "haskell", "main = id", ""))
+        kind(Snippet(ROOT / "docs" / "page.md", 1, "haskell", "main = id", ""))
 
 
 @pytest.mark.parametrize("snippet", of_kind(SHELL, REQUEST), ids=lambda snippet: snippet.name)

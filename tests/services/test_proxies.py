@@ -1,4 +1,4 @@
-"""Calls and sessions through the reverse proxies of docs/security.md, as set up there, with TLS and keys."""
+"""Calls and sessions through the reverse proxies of docs/how-to/secure.md, as set up there, with TLS and keys."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ ALL = {"put": ["*"], "take": ["*"], "look": ["*"]}
 
 def set_up(proxy: str, folder: pathlib.Path, bridge: int) -> tuple[list[str], int]:
     """Write what the page shows, with this test's ports, names and certificate; return the command and its port."""
-    text = (ROOT / "docs" / "security.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "secure.md").read_text()
     found = re.search(rf"^```{proxy}\n(.*?)^```", text, re.M | re.S)
-    assert found, f"docs/security.md shows no {proxy}"
+    assert found, f"docs/how-to/secure.md shows no {proxy}"
     cert, key = write_self_signed(folder)
     (folder / "both.pem").write_bytes(cert.read_bytes() + key.read_bytes())
     port = free_port()

@@ -1,4 +1,4 @@
-"""Traces of real processes at a collector, by the exporter that people use: what docs/tracing.md says, done."""
+"""Traces of real processes at a collector, by the exporter that people use, as docs/how-to/trace-messages.md says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.docs.snippets import snippets
 from tests.support.processes import ROOT, Processes, Program, Service, environment, free_port
 
 QUEUE = "billing/orders"
-PAGE = ROOT / "docs" / "tracing.md"
+PAGE = ROOT / "docs" / "how-to" / "trace-messages.md"
 PATIENCE_S = 100.0
 # What opentelemetry-instrument does before a program begins: a provider of the SDK, and an exporter to OTLP.
 INSTRUMENTED = """

@@ -1,4 +1,4 @@
-"""The queue service as JSON (docs/http.md): each route decodes a request, calls the store and encodes the answer.
+"""The queue service as JSON (docs/reference/http.md): each route decodes, calls the store and encodes.
 
 The store checks the values of a request (`bridge.queues.limits`) before it looks for the queue: a faulty request to a
 missing queue reports its fault first. Errors never repeat the input.
@@ -90,7 +90,7 @@ _OK = Outcome(True)
 
 
 class QueueRoutes:
-    """The routes of docs/http.md."""
+    """The routes of docs/reference/http.md."""
 
     def __init__(self, bridge: Bridge, guard: Guard, authorizer: Authorizer, room: AnswerMemory) -> None:
         self._bridge = bridge

@@ -1,7 +1,7 @@
 """Bounds on memory: bodies that are being read, and answers that clients have not read.
 
-Each server has one `BodyMemory` and one `AnswerMemory`, which all its connections share. docs/ingestion.md lists every
-guard against a flood.
+Each server has one `BodyMemory` and one `AnswerMemory`, which all its connections share. All limits are listed in
+docs/how-to/take-work-in.md.
 """
 
 from __future__ import annotations

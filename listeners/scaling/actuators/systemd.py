@@ -257,5 +257,5 @@ class SystemdActuator:
 
 def _advice(text: str) -> str:
     if "authentication required" in text or "Access denied" in text:
-        return "; the scaler's user needs a rule of polkit for these units (docs/scaling.md)"
+        return "; the scaler's user needs a rule of polkit for these units (docs/how-to/scaling.md)"
     return ""

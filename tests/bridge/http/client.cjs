@@ -1,4 +1,4 @@
-// A client of the wire, written from docs/channels.md alone: puts, receives and settles with a plain WebSocket library.
+// A client of the wire, written from docs/reference/clients.md alone: puts, receives and settles with a plain WebSocket library.
 // node client.cjs http://HOST:PORT account/queue [KEY]
 const WebSocket = require("ws");
 

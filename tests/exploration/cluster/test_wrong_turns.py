@@ -107,7 +107,7 @@ def test_w23_whoever_comes_first_may_be_able_and_not_look() -> None:
 
 
 def test_no_wrong_turn_is_left_out() -> None:
-    """All of the list in docs/verification.md, and every planting that is written stands in the register."""
+    """All of docs/explanation/verification.md, and every planting that is written stands in the register."""
     assert [turn.name for turn in WRONG_TURNS] == [f"W{number}" for number in range(1, 22) if number != BY_COUNT]
     planted = {thing for turn in WRONG_TURNS for thing in turn.caught.planted.values() if inspect.isclass(thing)}
     planted |= {

@@ -1,6 +1,6 @@
 """The register of the wrong turns of several bridges: each is planted in the real rules, and each is caught.
 
-The numbers are those of docs/verification.md. There is neither sweep nor dead-man timer in any of these worlds.
+The numbers are those of docs/explanation/verification.md. There is neither sweep nor dead-man timer in these worlds.
 """
 
 from __future__ import annotations

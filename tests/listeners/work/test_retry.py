@@ -328,7 +328,7 @@ ATTEMPTS = st.integers(1, 60) | st.integers(1, 10**400)
 
 
 def test_the_default_lasts_minutes() -> None:
-    """Five attempts within two minutes and some seconds, as README.md and docs/failures.md say."""
+    """Five attempts within two minutes and some seconds, as README.md and docs/how-to/handle-failures.md say."""
     policy = RetryPolicy()
     assert (policy.attempts, policy.lasts_s()) == (5, pytest.approx(129.5))
     assert [policy.middle(attempt) for attempt in range(1, 7)] == [0.5, 3, 18, 108, 120, 120]

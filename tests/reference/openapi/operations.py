@@ -684,7 +684,7 @@ _CHANNELS: Final = (
         description=(
             f"A WebSocket handshake (RFC 6455) that offers the subprotocol {SUBPROTOCOL}; any other "
             "request is refused. Binary messages are calls, with the paths and bodies of this document "
-            "(docs/channels.md). Text messages are the frames of a worker's session, JSON of at most "
+            "(docs/reference/clients.md). Text messages are the frames of a worker's session, JSON of at most "
             f"{FRAME_BYTES_MAX} bytes, described in asyncapi.yaml. With `--auth` it requires a key; each "
             "call and each session needs its own permission."
         ),

@@ -142,7 +142,7 @@ class Listener(Generic[Payload]):
     - ``concurrency``: the messages of each queue that are handled at once; defaults to 32.
     - ``pool``: a `Pool` of handler slots shared by all its queues, and by other listeners with the same pool, instead
       of ``concurrency``.
-    - ``batch``: the most messages of one receive, 1 to 32, to 256 on PostgreSQL.
+    - ``batch``: the most messages of one receive and of one call of a batch handler, 1 to 32, to 256 on PostgreSQL.
     - ``scaling``: the number of receives for a depth (default `DepthScaling`).
     - ``visibility_timeout``: the lease of a message, above 0. It is renewed at half its time while a handler runs; a
       store may round it up to whole seconds.
@@ -510,6 +510,7 @@ class Listener(Generic[Payload]):
             controller,
             self._invoker,
             Rules(
+                batch=self._batch,
                 concurrency=capacity,
                 visibility=self._visibility,
                 retry=self._retry,

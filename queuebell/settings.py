@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -193,12 +194,16 @@ def load(
     return settings
 
 
+_PASSWORD: Final = re.compile(r"//[^/@\s]*:[^/@\s]+@|(?:nats|tls)://[^/@:\s]+@")
+"""A password in an address; for NATS a user alone is a token."""
+
+
 def _holds_secrets(tables: Mapping[str, Any]) -> bool:
     """Return whether a file holds an account's key, a webhook's secret, or an address with a password."""
     addresses = str([tables.get(name) for name in ("nats", "mqtt", "postgres", "store", "bridge", "keda_store")])
     return (
         bool(tables.get("webhook"))
-        or "@" in addresses
+        or _PASSWORD.search(addresses) is not None
         or any("key" in each for each in tables.get("azure_account", ()))
     )
 

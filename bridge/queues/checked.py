@@ -242,8 +242,8 @@ def missing(queue: str, names: Iterable[str]) -> QueueNotFound:
     found = similar_names(queue, names)
     meant = f" Did you mean {' or '.join(found)}?" if found else ""
     return QueueNotFound(
-        f"there is no queue {queue}; nothing was put.{meant} Create it (queuebell queue create), or let the put create "
-        "it: leave out create=False, or --existing on the command line"
+        f"there is no queue {queue}; nothing was put.{meant} Create it with `queuebell queue create {queue}`, or put "
+        "without `--existing` (in Python without create=False)"
     )
 
 

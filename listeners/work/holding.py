@@ -17,7 +17,7 @@ import msgspec
 from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.observe import instruments
-from bridge.queues.base import QueueStore, StoredMessage
+from bridge.queues.base import BATCH_MAX, QueueStore, StoredMessage
 from listeners.handler import Message, PayloadBroke, Undecodable, message_of
 from listeners.work.claims import BodyLost, Claims
 from listeners.work.counts import JobCounts
@@ -74,6 +74,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     listener: str
     now: Callable[[], datetime.datetime]
     handler: str
+    batch: int = BATCH_MAX
+    """The most messages of one call of a batch handler; a wake may carry more."""
     claims: Claims | None = None
     once: Once | None = None
     end_when_stuck: bool = False
@@ -240,13 +242,10 @@ class Holding:
 
     def start_handlers(self, taken: list[Held]) -> None:
         """Start handlers on messages that have their slots."""
-        if not taken:
-            return
-        if self._invoker.batch:
-            self._spawn(self._handle(taken), f"handle[{self._queue}]#{taken[0].number}+", taken)
-            return
-        for held in taken:
-            self._spawn(self._handle([held]), f"handle[{self._queue}]#{held.number}", [held])
+        most, more = (self._rules.batch, "+") if self._invoker.batch else (1, "")
+        for at in range(0, len(taken), most):
+            part = taken[at : at + most]
+            self._spawn(self._handle(part), f"handle[{self._queue}]#{part[0].number}{more}", part)
 
     def give_back(self, taken: list[Held]) -> None:
         """Release messages for other workers: no handler has ended on them, so it costs no attempt."""

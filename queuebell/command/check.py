@@ -41,6 +41,7 @@ from bridge.service.state.check import (
     in_turns,
     judge,
     looked_after,
+    paused,
     rough,
     split,
     untold,
@@ -305,7 +306,7 @@ def _questions(client: BridgeClient) -> _Told:
     return _Told(
         client.url,
         problems,
-        [*(problem for problem in turns if problem.code != "alone"), *clocks_apart(*client.clocks)],
+        [*(problem for problem in turns if problem.code != "alone"), *clocks_apart(*client.clocks), *paused(states)],
         list(names) if whole else None,
         None if findings is None else findings.numbers,
         boot=client.boot if page.queues else None,
@@ -355,7 +356,7 @@ def _show_bridge(rules: list[tuple[str, Numbers]], told: _Told) -> None:
     elif [_numbers(match, numbers) for match, numbers in rules] == [
         _numbers(each.match, each) for each in told.numbers
     ]:
-        print("  it has the same settings")
+        print("  its settings of the wake protocol are the same")
     else:
         print("  its settings differ from this command's configuration:")
         _show_rules([(plain(each.match), each) for each in told.numbers], on_engine=told.on_engine)

@@ -175,8 +175,8 @@ def _take_address(args: argparse.Namespace) -> None:
         elif first is not None:
             raise BadInput(
                 "bad_parameter",
-                f"{args.action} takes one queue, and before it the address of a store, as in http://HOST:PORT (given: "
-                f"{first})",
+                f"{args.action} takes one queue; a text before the queue is the address of a store, "
+                f"as in http://HOST:PORT (given: {first})",
             )
         return
     if args.store is not None:

@@ -140,6 +140,13 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
     Messages to be deleted are on the disk before, appended to what an interrupted export left in the file.
     """
     there = await store.depth(args.queue)
+    if store.capabilities.pause and await store.paused(args.queue):
+        print(
+            f"{args.queue} is paused, and a paused queue returns no messages: nothing was exported. Stop its workers, "
+            f"run `queuebell queue resume {args.queue}`, and export again",
+            file=sys.stderr,
+        )
+        return 1
     # The capabilities of a bridge on a shared store are known after its first answer.
     able = store.capabilities
     passing = able.exact_depth and able.ordered and able.uncounted_release and not args.delete
@@ -345,6 +352,10 @@ async def _get(store: QueueStore, queue: str, limit: int, args: argparse.Namespa
     while left > 0:
         received = await store.receive(queue, min(left, BATCH_MAX), args.visibility_s)
         if not received.messages:
+            if left == limit and store.capabilities.pause and await store.paused(queue):
+                print(
+                    f"{queue} is paused: it returns no messages until `queuebell queue resume {queue}`", file=sys.stderr
+                )
             break
         for message in received.messages:
             _write(message, args)

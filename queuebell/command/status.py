@@ -146,10 +146,12 @@ def _show(bridge: str, wanted: list[str], *, as_json: bool) -> int:
         if readiness is None:
             raise client.stranger()
         listeners = (client.read("/v1/listeners", Listeners)[1] or Listeners()).listeners
-        names = wanted or _names(client, listeners)
+        lonely, graves, troubled, rejected = _findings(client, [])
+        names = wanted or _names(client, listeners, [row.queue for row in [*lonely, *graves]])
         beside = [poison for name in names for poison in _poison_of(name) if poison not in names]
         queues = [state for name in [*names, *beside] if (state := _queue(client, name)) is not None]
-        lonely, graves, troubled, rejected = _findings(client, [*wanted, *beside] if wanted else [])
+        if wanted:
+            lonely, graves, troubled, rejected = _findings(client, [*wanted, *beside])
         cluster = client.read("/v1/cluster", Cluster)[1] or Cluster()
     if as_json:
         about = {"url": client.url, **msgspec.structs.asdict(readiness), "gone": client.gone}
@@ -170,7 +172,10 @@ def _show(bridge: str, wanted: list[str], *, as_json: bool) -> int:
         trouble(f"  {row.queue}: {row.detail}")
     for row in graves:
         way = row.queue if row.here else f"{row.queue} --store URL"
-        print(f"  {row.queue}: {row.detail}; `queuebell queue replay --dry-run {way}` says why")
+        other = (
+            "" if row.here else " (on NATS and SQS: `queuebell queue get --json --keep`, which counts as an attempt)"
+        )
+        print(f"  {row.queue}: {row.detail}; `queuebell queue replay --dry-run {way}` says why{other}")
     for each in troubled:
         where = f" on {each.queue}" if each.queue else ""
         trouble(f"  {each.listener} {_short(each)}{where}: {each.detail}")
@@ -184,12 +189,13 @@ def _show(bridge: str, wanted: list[str], *, as_json: bool) -> int:
     return 0 if readiness.ready else 1
 
 
-def _names(client: BridgeClient, listeners: list[ListenerState]) -> list[str]:
-    """Name the queues of the service, then those that only have listeners."""
+def _names(client: BridgeClient, listeners: list[ListenerState], found: list[str]) -> list[str]:
+    """Name the queues of the service, then those that only have listeners or findings."""
     page = client.read(f"/v1/queues?limit={QUEUES_SHOWN}", QueueNames)[1]
     names = [] if page is None else page.queues
     for row in listeners:
         names += [each.queue for each in row.queues if each.queue not in names]
+    names += [name for name in found if name not in names]
     return names[:QUEUES_SHOWN]
 
 

@@ -753,13 +753,12 @@ CHANNELS: Final[dict[str, tuple[str, str, str, tuple[str, ...]]]] = {
     "sessionUp": (
         "websocket", "/v1/sessions",
         (f"A WebSocket that offers the subprotocol {SUBPROTOCOL}. Text messages are the frames of one session, each "
-        "one JSON object; binary messages are calls and their answers (docs/reference/clients.md). A session that ends "
-        "is told so in a frame with the codes 1008 and 1009 after an error, 4403 once less is granted than it takes, 1013 "
-        "to "
-        "come again later, and 1012 when the bridge stops; the WebSocket goes on. It is closed with 1007 for text that "
-        "is not UTF-8, 1008 for a call without a readable head or too many at once, 1009 for what is too large, 4401 "
-        "once its key is revoked or has expired, 1000 after 90 s in which nothing came, and 1012 when the bridge "
-        "stops. From a worker."), _UP_MESSAGES,
+        "one JSON object; binary messages are calls and their answers (docs/reference/clients.md). A session that "
+        "ends is told so in a frame with the codes 1008 and 1009 after an error, 4403 once less is granted than it "
+        "takes, 1013 to come again later, and 1012 when the bridge stops; the WebSocket goes on. It is closed with "
+        "1007 for text that is not UTF-8, 1008 for a call without a readable head or too many at once, 1009 for what "
+        "is too large, 4401 once its key is revoked or has expired, 1000 after 90 s in which nothing came, and 1012 "
+        "when the bridge stops. From a worker."), _UP_MESSAGES,
     ),
     "sessionDown": ("websocket", "/v1/sessions", "The same WebSocket, to a worker.", _WIRE_MESSAGES),
     "eventStream": (

@@ -40,8 +40,8 @@ class Problem(msgspec.Struct, frozen=True):
 
     code: str
     """``not_ready untold crowded unattended stranded buried session rejected audit unasked``, among several bridges
-    ``gone apart disconnected``, of a cluster ``alone``; of warnings ``grant clock issuer data``, and of a cluster
-    ``unheard split refused versions flapping``."""
+    ``gone apart disconnected``, of a cluster ``alone``; of warnings ``paused grant clock issuer data``, and of a
+    cluster ``unheard split refused versions flapping``."""
     subject: str
     """The check, queue, listener or principal concerned."""
     what: str
@@ -122,6 +122,20 @@ def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]
             )
         )
     return found
+
+
+def paused(queues: Iterable[QueueState]) -> list[Problem]:
+    """Return a warning for each paused queue with messages: they wait until it is resumed."""
+    return [
+        Problem(
+            "paused",
+            state.queue,
+            f"it is paused, and {state.depth.visible + state.depth.invisible} messages wait",
+            f"no worker receives them until `queuebell queue resume {state.queue}`",
+        )
+        for state in queues
+        if state.paused and state.depth is not None and state.depth.visible + state.depth.invisible
+    ]
 
 
 def rough(listeners: Iterable[ListenerState], numbers: Sequence[RuleNumbers]) -> list[RoughCounts]:

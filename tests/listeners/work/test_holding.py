@@ -119,6 +119,7 @@ class Site:
         decode: Callable[[bytes], object] | None = None,
         timeout: float | None = None,
         once: Any = None,
+        batch: int = 32,
         **capabilities: Any,
     ) -> None:
         self.store = HoldingStore(**capabilities)
@@ -126,6 +127,7 @@ class Site:
         self.elsewhere = False
         self.counts: Counter[str] = Counter()
         rules = Rules(
+            batch=batch,
             concurrency=concurrency,
             visibility=visibility,
             retry=RetryPolicy(attempts=max_attempts),
@@ -240,6 +242,22 @@ class Keys:
 @batch
 async def never(_: list[Message]) -> None:
     raise AssertionError("the ledger of the test calls no handler")
+
+
+@simulated
+async def test_a_batch_handler_never_gets_more_than_its_batch() -> None:
+    """A wake carries as many messages as there are slots; a call of the handler gets what `Listener(batch=)` says."""
+    calls: list[list[str]] = []
+
+    @batch
+    async def note(messages: list[Message]) -> None:
+        calls.append([each.id for each in messages])
+
+    site = Site(note, concurrency=8, batch=3)
+    site.work(*several(8))
+    await pass_time(1)
+    assert calls == [["m1", "m2", "m3"], ["m4", "m5", "m6"], ["m7", "m8"]]
+    assert (site.counts["handled"], len(site.holding), site.holding.running) == (8, 0, 0)
 
 
 @simulated

@@ -406,7 +406,7 @@ def test_the_numbers_of_the_bridge_are_told_as_its_own(strange: Strange, capsys:
     }  # fmt: skip
     strange.answers["/v1/findings"] = (200, {"numbers": [numbers]})
     assert main(["check", "--bridge", strange.url]) == 0
-    assert "it has the same settings" in capsys.readouterr().out
+    assert "its settings of the wake protocol are the same" in capsys.readouterr().out
     strange.answers["/v1/findings"] = (200, {"numbers": [{**numbers, "sweep_s": 10.0}]})
     assert main(["check", "--bridge", strange.url]) == 0
     said = capsys.readouterr().out

@@ -96,6 +96,8 @@ def test_a_queue_is_paused_and_resumed(bridge: Serving) -> None:
     assert bridge.client("queue", "pause", "pause/q") == "pause/q: paused\n"
     bridge.client("queue", "put", "pause/q", "x")
     assert bridge.client("queue", "get", "pause/q") == ""
+    assert bridge.client("queue", "export", "pause/q", code=1) == "", "0 messages are no backup of a queue that has one"
+    assert "pause/q: it is paused, and 1 messages wait" in bridge.client("check", code=None)
     assert bridge.client("queue", "depth", "pause/q") == "pause/q: 0 visible, 1 invisible\n"
     assert bridge.client("status", "pause/q").splitlines()[-1].split()[:7] == [
         "pause/q",

@@ -9,8 +9,8 @@ A handler is one of four kinds, recognized by its definition:
 
 A handler that returns has succeeded and its message is deleted. It raises `Retry` to have the message again later,
 `Bury` to move it to the poison queue, `Replay` to move a dead letter back where it failed; any other exception
-is a failed attempt. A batch handler returns None (all succeeded) or one outcome per message in the order given: None or
-`Done`, `Retry`, `Bury`, `Replay`.
+is a failed attempt. A batch handler returns None (all succeeded) or one outcome per message, in the order of its list:
+None or `Done`, `Retry`, `Bury`, `Replay`. If it sorts the list, outcomes are in the new order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 import msgspec
 
 from bridge.contract.burial import POISONED, UNDECODABLE, Burial
-from bridge.contract.errors import ConfigurationError, named, said
+from bridge.contract.errors import ENDS_THE_PROCESS, ConfigurationError, named, said
 from bridge.queues.base import DELAY_MS_MAX, StoredMessage
 
 if TYPE_CHECKING:
@@ -265,7 +265,9 @@ def message_of(
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if must_decode:
                 raise Undecodable(f"undecodable payload: {said(error)}") from error
-        except Exception as error:
+        except ENDS_THE_PROCESS:
+            raise
+        except BaseException as error:
             if must_decode:
                 raise PayloadBroke(f"the payload type raised: {named(error)}") from error
     return Message(

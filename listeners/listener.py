@@ -29,7 +29,7 @@ from bridge.queues.base import BATCH_MAX, VISIBILITY_S_MAX, QueueStore
 from bridge.storage.claim_check import ClaimCheck
 from listeners.figures import ListenerFigures
 from listeners.handler import Message, Payload, called_with
-from listeners.pool import Pool
+from listeners.pool import Pool, is_number, is_whole
 from listeners.session.opening import (
     batch_max,
     bridge_of,
@@ -74,6 +74,8 @@ from listeners.work.starter import WorkerStatus
 log = logging.getLogger("queuebell.listener")
 
 NAMED_MAX: Final = 8
+TIMEOUT_S_MAX: Final = 31_536_000
+"""The longest time of a handler, and the longest grace: a year."""
 WORSE: Final = (Mode.PUSH, Mode.CONNECTING, Mode.DEGRADED)
 """Where its sessions differ, a listener has the last of these modes."""
 RETRY_MIN_S: Final = 0.1
@@ -208,17 +210,29 @@ class Listener(Generic[Payload]):
         served = expand([queue] if isinstance(queue, str | Partitions) else queue)
         self.queues = list(served)
         self._served = served
-        if not 1 <= batch <= BATCH_MAX:
-            most = batch_max(store)
-            _check(1 <= batch <= most, f"batch is from 1 to {most} on this store")
+        most = batch_max(store) if is_whole(batch) and batch > BATCH_MAX else BATCH_MAX
+        _check(is_whole(batch) and 1 <= batch <= most, f"batch is a whole number from 1 to {most} on this store")
         if pool is not None and not isinstance(pool, Pool):
             raise TypeError("pool: is a Pool of handler slots, as in Pool(32), or None")
         _check(pool is None or concurrency is None, "concurrency: a pool has its size, and Share(limit) for each queue")
         concurrency = (32 if pool is None else pool.size) if concurrency is None else concurrency
-        _check(1 <= concurrency <= 1_000_000, "concurrency is from 1 to 1000000")
-        _check(0 < visibility_timeout <= VISIBILITY_S_MAX, f"visibility_timeout is up to {VISIBILITY_S_MAX} seconds")
-        _check(handler_timeout is None or handler_timeout > 0, "handler_timeout is a number of seconds above 0")
-        _check(grace >= 0, "grace is a number of seconds, 0 or more")
+        _check(
+            is_whole(concurrency) and 1 <= concurrency <= 1_000_000, "concurrency is a whole number from 1 to 1000000"
+        )
+        _check(
+            is_number(visibility_timeout) and 0 < visibility_timeout <= VISIBILITY_S_MAX,
+            f"visibility_timeout is a number of seconds up to {VISIBILITY_S_MAX}",
+        )
+        _check(
+            handler_timeout is None or (is_number(handler_timeout) and 0 < handler_timeout <= TIMEOUT_S_MAX),
+            f"handler_timeout is a number of seconds above 0, up to {TIMEOUT_S_MAX}",
+        )
+        _check(is_number(grace) and 0 <= grace <= TIMEOUT_S_MAX, f"grace is a number of seconds up to {TIMEOUT_S_MAX}")
+        _check(ledger is None or isinstance(ledger, str | Ledger), "ledger is a Ledger, or the URL of a table store")
+        _check(
+            claim_check is None or isinstance(claim_check, str | ClaimCheck),
+            "claim_check is a ClaimCheck, or the URL of a blob store",
+        )
         if scaling is not None:
             called_with(getattr(scaling, "tasks", None), 1, "scaling: its tasks", "as in DepthScaling()")
         if backoff is not None:

@@ -14,6 +14,16 @@ from listeners.wake.pool import SIZE_MAX, Place, Share, Sharing
 _EQUAL: Final = Share()
 
 
+def is_whole(given: object) -> bool:
+    """Return whether a value is a whole number; True and False are none."""
+    return isinstance(given, int) and not isinstance(given, bool)
+
+
+def is_number(given: object) -> bool:
+    """Return whether a value is a number, and not a truth value."""
+    return isinstance(given, int | float) and not isinstance(given, bool)
+
+
 class Pool:
     """Shares ``size`` handler slots (1 to 1000000) among all queues of the listeners that are given this pool.
 
@@ -36,8 +46,8 @@ class Pool:
     """
 
     def __init__(self, size: int = 32, shares: Mapping[str, Share] | None = None) -> None:
-        if not 1 <= size <= SIZE_MAX:
-            raise BadInput("bad_parameter", f"pool: size is from 1 to {SIZE_MAX}")
+        if not (is_whole(size) and 1 <= size <= SIZE_MAX):
+            raise BadInput("bad_parameter", f"pool: size is a whole number from 1 to {SIZE_MAX}")
         self.size = size
         self.shares = {parse_reference(queue): share for queue, share in (shares or {}).items()}
         if sum(share.reserved for share in self.shares.values()) > size:

@@ -72,11 +72,17 @@ STATUS_BY_CODE: Final[dict[str, int]] = {
 }
 
 
+ENDS_THE_PROCESS: Final = (GeneratorExit, KeyboardInterrupt, SystemExit)
+"""Exceptions that end the event loop; any other one that foreign code raises ends one call only."""
+
+
 def said(error: object) -> str:
     """Return the text of an exception, "" without one; survives exceptions whose text cannot be made."""
     try:
         return str(error)
-    except Exception as broken:  # noqa: BLE001 - foreign code; the original error matters more
+    except ENDS_THE_PROCESS:
+        raise
+    except BaseException as broken:  # noqa: BLE001 - foreign code; the original error matters more
         return f"(no error text: {type(broken).__name__})"
 
 

@@ -37,7 +37,7 @@ counts: Counter[str] = Counter()
 _lines: defaultdict[str, Throttle] = defaultdict(lambda: Throttle(EVERY_S))
 
 
-def swallow(what: str, error: Exception) -> None:
+def swallow(what: str, error: BaseException) -> None:
     """Count and log an exception with its traceback; ``what`` is one of a few constant texts."""
     counts[what] += 1
     more = _lines[what].passes(time.monotonic())

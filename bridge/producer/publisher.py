@@ -21,7 +21,7 @@ import msgspec
 from bridge.brokers.credential import ApiKey
 from bridge.contract.address import one_text
 from bridge.contract.backoff import Draw
-from bridge.contract.errors import BadInput, BusUnavailable, QueuebellError, WrongThread
+from bridge.contract.errors import BadInput, BusUnavailable, ConfigurationError, QueuebellError, WrongThread
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.contract.names import parse_reference, split_reference
 from bridge.observe import tracing
@@ -354,4 +354,9 @@ def _open(given: str | Sequence[str] | Triggerable | Bus, api_key: ApiKey) -> Bu
         return open_bus(target, api_key)
     if hasattr(target, "trigger"):
         return MemoryBus(cast(Triggerable, target))
+    if not hasattr(target, "publish"):
+        raise ConfigurationError(
+            f"a publisher's target is a bridge's or a broker's URL, a list of URLs, or a Bridge of this process, not "
+            f"{type(target).__name__}"
+        )
     return target

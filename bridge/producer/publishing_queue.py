@@ -66,6 +66,8 @@ class PublishingQueue:
         server_timeout: float = SERVER_TIMEOUT_S,
         claim_check: ClaimCheck | None = None,
     ) -> None:
+        if not (hasattr(store, "capabilities") and hasattr(publisher, "publish")):
+            raise TypeError("a PublishingQueue is given a store and a publisher: PublishingQueue(store, publisher)")
         if not 0 <= server_timeout * 1000 <= NOT_BEFORE_MS_MAX:
             raise BadInput("bad_parameter", f"server_timeout must be from 0 to {NOT_BEFORE_MS_MAX // 1000} seconds")
         self.store: Final = store

@@ -77,6 +77,12 @@ def bridge_of(given: object, store: object) -> Any | None:
         raise ConfigurationError("bridge: no bridge is named. Pass bridge=..., or bridge=PULL_ONLY to poll without one")
     if is_http(given):
         http_addresses(given, "bridge")
+    if not (
+        given is PULL_ONLY or isinstance(given, str) or hasattr(given, "local_channel") or hasattr(given, "connect")
+    ):
+        raise ConfigurationError(
+            f"bridge: is its URL, a list of URLs, a Bridge of this process, or PULL_ONLY, not {type(given).__name__}"
+        )
     return None if given is PULL_ONLY else given
 
 

@@ -464,7 +464,7 @@ class Durations:
         self._total_s = 0.0
 
     def add(self, seconds: float, count: int = 1) -> None:
-        """Count a duration so many times."""
+        """Count a duration so many times, at least once."""
         if self._counts is None:
             self._counts = [0] * (len(BOUNDS_S) + 1)
         self._counts[bucket(seconds)] += count

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from bridge.contract.errors import QueuebellError
+from bridge.contract.errors import ENDS_THE_PROCESS, QueuebellError
 from bridge.contract.names import split_reference
 from bridge.contract.wire import Report
 from bridge.observe.swallowed import swallow
@@ -112,7 +112,9 @@ class ListenerEvents:
             return
         try:
             result = hook(queue)
-        except Exception as error:  # noqa: BLE001 - a hook must not fail the queue
+        except ENDS_THE_PROCESS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a hook must not fail the queue
             swallow(HOOK, error)
             return
         if inspect.iscoroutine(result):

@@ -16,6 +16,7 @@ import msgspec
 
 from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
+from bridge.contract.errors import ENDS_THE_PROCESS
 from bridge.observe import instruments
 from bridge.queues.base import BATCH_MAX, QueueStore, StoredMessage
 from listeners.handler import Message, PayloadBroke, Undecodable, message_of
@@ -44,7 +45,7 @@ from listeners.work.retry import (
     verdict,
 )
 from listeners.work.retry_until import NoLongerWanted
-from listeners.work.settlements import Item, Settlements
+from listeners.work.settlements import GONE, Item, Settlements
 
 log = logging.getLogger("queuebell.listener")
 
@@ -307,7 +308,9 @@ class Holding:
                     self._settle(held, Act.DELETE)
             self.give_back([held for held in left if not held.moved])
             raise
-        except Exception:
+        except ENDS_THE_PROCESS:
+            raise
+        except BaseException:
             log.exception(
                 "%s: unexpected error after handling; the message comes again when its lease ends", self._queue
             )
@@ -517,7 +520,13 @@ class Holding:
         self._overdue.forget(held)
         self._counts["lost"] += 1
         self._jobs.lost()
-        self.visibility.proved_short(self._loop.time())
+        now = self._loop.time()
+        if code == GONE and now < held.lease_ends:
+            # Nobody else can have it: it was deleted, with the queue or by `queue clear`.
+            log.info("%s: message %s was deleted while it was handled", self._queue, held.stored.id)
+            self._cancel_handler(held)
+            return
+        self.visibility.proved_short(now)
         log.warning(
             "%s: the lease of message %s is lost (%s), another worker may handle it again; new leases last %g s",
             self._queue,
@@ -525,10 +534,13 @@ class Holding:
             code,
             self.visibility.seconds,
         )
+        self._cancel_handler(held)
+        self._events.came_back(0.0)
+
+    def _cancel_handler(self, held: Held) -> None:
         if held.task is not None and not held.task.done() and not self._invoker.batch:
             held.task.add_done_callback(self._tasks.discard)  # it may not have begun, and then it never runs
             held.task.cancel()
-        self._events.came_back(0.0)
 
     # The end --------------------------------------------------------------------------------------------------------
 

@@ -14,15 +14,16 @@ import logging
 import queue
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from bridge.contract.burial import TRACE_MAX, newest
-from bridge.contract.errors import named
+from bridge.contract.errors import ENDS_THE_PROCESS, named
 from bridge.observe import tracing
 from bridge.observe.tracing import OUTCOME, Tracing, causes
+from bridge.queues.base import DELAY_MS_MAX, VISIBILITY_S_MAX
 from listeners.handler import Bury, Done, Kind, Message, Replay, Retry, kind_of, outcomes_of
 from listeners.work.command import CommandFailed
 from listeners.work.retry import (
@@ -45,9 +46,6 @@ OnOverdue = Callable[["concurrent.futures.Future[Any] | asyncio.Task[Any]"], Non
 
 log = logging.getLogger("queuebell.listener")
 
-# These end the event loop. Any other exception, even one that is not an `Exception`, fails its attempt: a task that
-# ended with it would leave the message held, and its lease renewed, for ever.
-_ENDS_THE_PROCESS = (GeneratorExit, KeyboardInterrupt, SystemExit)
 ENDS_S: Final = 1.0
 """How long a coroutine that was cancelled at its time-out may take to end before its attempt goes on without it."""
 _FRAMES: Final = 20
@@ -118,27 +116,30 @@ class Invoker:
             if _cancelled_from_outside():
                 raise
             return Failed("the handler was cancelled from within")
-        except _ENDS_THE_PROCESS:
+        except ENDS_THE_PROCESS:
             raise
-        except BaseException as error:  # noqa: BLE001 - it is the user's, and the outcome reports it
+        except BaseException as error:  # noqa: BLE001 - it is the user's; a task that ended with it would hold the message
             _record(span, error)
             return self._outcome(error, message)
         return Succeeded()
 
     async def _many(self, messages: list[Message], on_overdue: OnOverdue, span: Span | None) -> list[Outcome]:
+        # A list of the handler's own, which it may sort, or take messages from.
+        given = list(messages)
         try:
-            result = await self._in_time(messages, on_overdue)
+            result = await self._in_time(given, on_overdue)
             read = outcomes_of(result, len(messages))
+            places = {id(message): place for place, message in enumerate(given)}
+            if len(places) == len(given) == len(messages) and all(id(message) in places for message in messages):
+                # Outcomes are in the order that the list has now.
+                read = [read[places[id(message)]] for message in messages]
             # The handler has done the other messages, whatever it said of one.
-            return [
-                self._outcome(outcome, message) if isinstance(outcome, TypeError) else _read(outcome)
-                for outcome, message in zip(read, messages, strict=True)
-            ]
+            return [self._outcome(outcome, message) for outcome, message in zip(read, messages, strict=True)]
         except asyncio.CancelledError:
             if _cancelled_from_outside():
                 raise
             return [Failed("the handler was cancelled from within")] * len(messages)
-        except _ENDS_THE_PROCESS:
+        except ENDS_THE_PROCESS:
             raise
         except BaseException as error:  # noqa: BLE001 - as above
             _record(span, error)
@@ -169,9 +170,23 @@ class Invoker:
             words = {self._ends(message, outcome) for message, outcome in zip(messages, outcomes, strict=True)}
             tracing.note(span, OUTCOME, words.pop() if len(words) == 1 else "mixed")
 
-    def _outcome(self, error: BaseException, message: Message) -> Outcome:
-        if isinstance(error, Retry | Bury | Replay):
-            return _read(error)
+    def _outcome(self, given: BaseException | Done, message: Message) -> Outcome:
+        """Return the outcome of what a handler raised or returned; never raises, whatever the user's exception does."""
+        try:
+            if isinstance(given, Done | Retry | Bury | Replay):
+                try:
+                    return _read(given)
+                except TypeError as invalid:
+                    return self._failed(invalid, message)
+            return self._failed(given, message)
+        except ENDS_THE_PROCESS:
+            raise
+        except BaseException as broken:  # noqa: BLE001 - of the user's exception: its text, cause, class or attributes
+            reason = "the handler failed with an exception that cannot be read"
+            log.warning("message %s of %s, attempt %d: %s", message.id, message.queue, message.attempt, reason)
+            return Failed(reason, Failure.UNCLEAR, None, type(broken).__name__)
+
+    def _failed(self, error: BaseException, message: Message) -> Failed:
         # A traceback of these shows no line of the user's.
         bare = isinstance(error, HandlerTimeout | CommandFailed)
         trace = None if bare else _trace(error)
@@ -201,7 +216,7 @@ class Invoker:
 
     def _on_loop(self, argument: object, on_overdue: OnOverdue) -> Awaitable[object]:
         call: Any = self._handler(argument)
-        return call if self._timeout is None else self._in_task(call, self._timeout + ENDS_S, on_overdue)
+        return _Watched(call) if self._timeout is None else self._in_task(call, self._timeout + ENDS_S, on_overdue)
 
     async def _in_task(self, awaited: Awaitable[object], most: float, on_overdue: OnOverdue) -> object:
         """Await a call that has a time-out, ``most`` seconds long: it may swallow its cancellation and never end."""
@@ -244,6 +259,43 @@ class Invoker:
         if not inspect.isawaitable(result):
             return result
         return await (result if self._timeout is None else self._in_task(result, self._timeout + ENDS_S, on_overdue))
+
+
+class _Watched:
+    """Awaits a handler, and turns a cancellation that it asked of its own task into an exception.
+
+    A stop cancels the same task and must not count as an attempt; a handler that cancels itself must, or its message
+    would come again at once and without end.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Awaitable[object]) -> None:
+        self._call = call
+
+    def __await__(self) -> Generator[Any, Any, object]:
+        task = asyncio.current_task()
+        assert task is not None
+        steps: Any = self._call.__await__()
+        by_itself, error = False, None
+        while True:
+            before = task.cancelling()
+            try:
+                waits = steps.send(None) if error is None else steps.throw(error)
+            except StopIteration as done:
+                return done.value
+            except asyncio.CancelledError:
+                if by_itself or task.cancelling() > before:
+                    while task.cancelling():
+                        task.uncancel()
+                    raise RuntimeError("the handler cancelled itself") from None
+                raise
+            by_itself = by_itself or task.cancelling() > before
+            try:
+                yield waits
+                error = None
+            except BaseException as thrown:  # noqa: BLE001 - it goes to the handler
+                error = thrown
 
 
 class _Over(asyncio.Future[None]):
@@ -296,17 +348,31 @@ def _plain(handler: Callable[[Any], object], argument: object) -> tuple[object]:
 
 
 def _read(outcome: Done | Retry | Bury | Replay) -> Outcome:
+    """Read an outcome. Raises `TypeError` for one whose attributes were set to what its class would refuse."""
     if isinstance(outcome, Retry):
-        return WantsRetry(outcome.after)
+        return WantsRetry(_seconds(outcome, VISIBILITY_S_MAX))
     if isinstance(outcome, Replay):
-        return ReplayTo(outcome.after or 0.0, outcome.queue)
+        queue: object = outcome.queue
+        if not (queue is None or isinstance(queue, str)):
+            raise TypeError("Replay(queue) is the name of a queue, or None")
+        return ReplayTo(_seconds(outcome, DELAY_MS_MAX // 1000) or 0.0, queue)
     if isinstance(outcome, Bury):
+        texts: tuple[object, ...] = (outcome.reason, outcome.failure)
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("Bury(reason) is text, or an exception")
         # Raised while another exception was handled: that one is the cause that people want to see.
         cause = outcome.__cause__ or (None if outcome.__suppress_context__ else outcome.__context__)
         if cause is not None:
             return DeadLetter(outcome.reason, outcome.failure, type(cause).__name__, _trace(cause))
         return DeadLetter(outcome.reason, outcome.failure)
     return Succeeded()
+
+
+def _seconds(outcome: Retry | Replay, most: int) -> float | None:
+    after: object = outcome.after
+    if after is not None and not (isinstance(after, int | float) and 0 <= after <= most):
+        raise TypeError(f"{type(outcome).__name__}(after) is from 0 to {most} seconds")
+    return cast("float | None", after)
 
 
 def _trace(error: BaseException) -> str:
@@ -316,7 +382,9 @@ def _trace(error: BaseException) -> str:
 def _class_of(error: BaseException, failures: Classify) -> Failure:
     try:
         failure: object = failures(error)
-    except Exception:
+    except ENDS_THE_PROCESS:
+        raise
+    except BaseException:
         log.exception("the `failures` function raised; the error counts as unclear and is retried")
         return Failure.UNCLEAR
     return failure if isinstance(failure, Failure) else Failure.UNCLEAR

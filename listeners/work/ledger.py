@@ -19,7 +19,15 @@ from typing import Any, Final
 import msgspec
 
 from bridge.contract.backoff import Draw
-from bridge.contract.errors import BadInput, Closed, ConfigurationError, Conflict, QueuebellError, named
+from bridge.contract.errors import (
+    ENDS_THE_PROCESS,
+    BadInput,
+    Closed,
+    ConfigurationError,
+    Conflict,
+    QueuebellError,
+    named,
+)
 from bridge.contract.names import is_token
 from bridge.storage.tables.base import Entity, TableStore
 from listeners.handler import Message
@@ -282,7 +290,9 @@ class Once:
             for index, message in enumerate(messages):
                 try:
                     mine = self._ledger.wanted(message)
-                except Exception as error:
+                except ENDS_THE_PROCESS:
+                    raise
+                except BaseException as error:
                     log.exception("message %s of %s: its ledger key failed", message.id, message.queue)
                     outcomes[index] = Failed(f"the ledger's key: {named(error)}")
                     continue

@@ -23,7 +23,7 @@ import msgspec
 
 from bridge.contract.backoff import Draw
 from bridge.contract.burial import EXHAUSTED, NO_OUTCOME, PERMANENT, POISONED
-from bridge.contract.errors import BadInput, BlobNotFound, QueuebellError, Unsupported, said
+from bridge.contract.errors import ENDS_THE_PROCESS, BadInput, BlobNotFound, QueuebellError, Unsupported, said
 
 STAYS_S: Final = 30.0
 """Seconds until a message on a poison queue is tried again if it can be neither dead-lettered nor replayed."""
@@ -360,7 +360,7 @@ def retry_after(error: BaseException) -> float | None:
     for link in _chain(error):
         seconds = _attribute(link, "retry_after")
         if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds >= 0:
-            return min(RETRY_AFTER_MAX_S, float(seconds))
+            return float(min(RETRY_AFTER_MAX_S, seconds))
     return None
 
 
@@ -395,7 +395,9 @@ def _attribute(bearer: object, name: str) -> object:
     """Return an attribute of a foreign object, None where there is none or reading it fails."""
     try:
         return getattr(bearer, name)
-    except Exception:  # noqa: BLE001 - it is not there, or a property that raises what it likes
+    except ENDS_THE_PROCESS:
+        raise
+    except BaseException:  # noqa: BLE001 - it is not there, or a property that raises what it likes
         return None
 
 

@@ -10,7 +10,14 @@ from typing import Final, NamedTuple
 
 from bridge.contract.backoff import Draw, RandomExponential
 from bridge.contract.bounds import STORE_CALL_S
-from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
+from bridge.contract.errors import (
+    QueuebellError,
+    QueueNotFound,
+    StoreError,
+    StoreUnavailable,
+    UnknownOutcome,
+    named,
+)
 from bridge.contract.throttle import Throttle
 from bridge.observe import tracing
 from bridge.observe.swallowed import swallowing, unless_cancelled
@@ -145,11 +152,12 @@ class Settlements:
                     raise
                 except Exception:
                     log.exception(
-                        "%s: unexpected error while settling; the messages come again when their leases end",
+                        "%s: unexpected error while settling; each message is tried alone, and those that fail come "
+                        "again when their leases end",
                         self._queue,
                     )
-                    self._give_up(items, "internal")
-                    failed = []
+                    failed = await self._settle_each(items)
+                    self._keep(calls, failed)
                 finally:
                     self._busy.difference_update(numbers)
                 # Items in the other queue may have waited for these messages' new receipts.
@@ -163,6 +171,17 @@ class Settlements:
             # message in flight is taken by that call's task, which checks both queues after its answer.
             if me is not None:
                 calls.tasks.discard(me)
+
+    async def _settle_each(self, items: list[Item]) -> list[Item]:
+        """Settle one by one, so that an item which cannot be settled costs no other."""
+        again: list[Item] = []
+        for item in items:
+            try:
+                again += await self._settle([item])
+            except Exception as error:  # noqa: BLE001 - logged with the whole call
+                log.error("%s: message %s cannot be settled: %s", self._queue, item.held.stored.id, named(error))
+                self._give_up([item], "internal")
+        return again
 
     async def _settle(self, items: list[Item]) -> list[Item]:
         """Carry out one call; return what should be tried again."""

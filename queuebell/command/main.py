@@ -122,7 +122,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         meant = f"; did you mean '{near[0]}'?" if near else ""
         print(f"queuebell: no such command{meant}\n\n{_overview()}", file=sys.stderr)
         return USAGE
-    return _run(name, subcommand, rest)
+    try:
+        return _run(name, subcommand, rest)
+    except KeyboardInterrupt:
+        # While modules are still loading; a command that runs has its own way to stop.
+        return 128 + signal.SIGINT
 
 
 def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:

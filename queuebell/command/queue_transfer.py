@@ -84,8 +84,9 @@ async def put(store: QueueStore, args: argparse.Namespace) -> int:
         if bodies:
             count = await send.all([_given(body, args) for body in bodies])
         else:
-            async for lines in _arriving_lines(sys.stdin.fileno()):
-                count += await send.all([_given(line, args) for line in lines])
+            with _telling(send, "put", args):
+                async for lines in _arriving_lines(sys.stdin.fileno()):
+                    count += await send.all([_given(line, args) for line in lines])
     args.nothing = not count
     if args.json:
         print_json({"queue": args.queue, "put": count})
@@ -215,7 +216,7 @@ async def import_(store: QueueStore, args: argparse.Namespace) -> int:
     progress = Progress.on(sys.stderr, plainly=True)
     async with putting(store, args, tell=_must_tell(store, args.bridge)) as target:
         send = _Sender(target, args)
-        with _input(args.file) as source, contextlib.closing(progress):
+        with _telling(send, "imported", args), _input(args.file) as source, contextlib.closing(progress):
             size = os.fstat(source).st_size
             async for lines in _arriving_lines(source):
                 read_bytes += sum(map(len, lines)) + len(lines)
@@ -252,6 +253,8 @@ class _Sender:
     """Puts to a queue or its partitions, and publishes too where ``target`` does."""
 
     def __init__(self, target: QueueStore | PublishingQueue, args: argparse.Namespace) -> None:
+        self.done = 0
+        """Messages put so far."""
         self._target = target
         self._queue = args.queue
         self._key = getattr(args, "key", None)
@@ -272,14 +275,16 @@ class _Sender:
         new = 0
         if isinstance(self._target, EachOnceStore):
             for start in range(0, len(messages), EACH_ONCE):
-                new += await self._target.put_each_once(self._queue, messages[start : start + EACH_ONCE])
+                new += (some_new := await self._target.put_each_once(self._queue, messages[start : start + EACH_ONCE]))
+                self.done += some_new
             return new
         rest = messages
         while rest:
             # The first alone: before its answer a store over HTTP would ask for each whether it supports headers.
             size, self._answered = ONCE_AT_ONCE if self._answered else 1, True
             some, rest = rest[:size], rest[size:]
-            new += sum(await side_by_side("import", (self.once(key, message) for key, message in some)))
+            new += (some_new := sum(await side_by_side("import", (self.once(key, message) for key, message in some))))
+            self.done += some_new
         return new
 
     async def all(self, messages: list[NewMessage]) -> int:
@@ -291,7 +296,24 @@ class _Sender:
             else:
                 put = await self._target.put(self._queue, batch, **self._more)
             assert len(put) == len(batch)
+            self.done += len(batch)
         return len(messages)
+
+
+@contextlib.contextmanager
+def _telling(send: _Sender, what: str, args: argparse.Namespace) -> Iterator[None]:
+    """Say what was done if the block fails or is interrupted."""
+    try:
+        yield
+    except BaseException:
+        again = "; a repetition puts them again" if what == "put" else "; a repetition needs --once, or doubles them"
+        if getattr(args, "once", False):
+            again = "; repeat it to put the others"
+        print(
+            f"{args.queue}: {what} {send.done}, then failed or was interrupted{again if send.done else ''}",
+            file=sys.stderr,
+        )
+        raise
 
 
 def _must_tell(store: QueueStore, bridge: str | None) -> bool:

@@ -94,7 +94,7 @@ def test_what_cannot_be_is_refused() -> None:
     """Two numbers of slots, more reserved than there are, another event loop; each leaves the pool as it was."""
     with pytest.raises(BadInput, match="concurrency: a pool has its size"):
         Listener("memory:x", BULK, Work(), bridge=PULL_ONLY, pool=Pool(), concurrency=4)
-    with pytest.raises(BadInput, match="size is from 1"):
+    with pytest.raises(BadInput, match="size is a whole number from 1"):
         Pool(0)
     with pytest.raises(BadInput, match="more slots are reserved"):
         Pool(1, {BULK: Share(reserved=2)})

@@ -14,7 +14,7 @@ RUNS = (("own-wire", 3, False), ("own-queues", 5, False), ("elsewhere-broker", 7
 HASHES = (
     "22b36813bc715f071ce70562c2eac1824518169cd35944412ee6477f384d9a5a",
     "6021082b3bd91e98958f24b927d696bd4f2eb7cdf33d7ec6fc95dd092ceaa10e",
-    "5a62c08170353148d7278e656e7e0fad2174282928729cb4afe3ae1c362bd10e",
+    "1d09851d67aeddb8fa47e9ae99aca98356c41de65ff258ab941e253822cb409c",
     "dec22f87eb2ae7663cbe3037e107feeda5bc1e58548d7bbfa7fa3f9ddca9a48a",
 )
 

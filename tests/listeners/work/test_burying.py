@@ -374,8 +374,12 @@ def test_what_ends_the_process_goes_on(error: type[BaseException], kind: str) ->
     """To whoever runs the event loop; the messages come back when their leases end."""
     invoker = Invoker(raising_invoke(error, kind), threads=1, timeout=None)
     calling: Any = invoker.many([MESSAGE], lambda _: None) if invoker.batch else invoker.one(MESSAGE, lambda _: None)
-    with pytest.raises(error):
+
+    async def step() -> None:
         calling.send(None)
+
+    with pytest.raises(error):
+        asyncio.run(step())
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread", "batch"])

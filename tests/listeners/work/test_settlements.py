@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -161,7 +162,7 @@ async def test_what_failed_beside_others_is_not_tried_beyond_its_lease() -> None
 
 @simulated
 async def test_a_defect_holds_up_nobody_behind_it() -> None:
-    """What is behind it in its line goes at once, by the same lane."""
+    """The message is settled alone, and then what is behind it, by the same task."""
     site = Site()
     site.store.seconds = 1.0
     site.store.script = [ZeroDivisionError()]
@@ -169,7 +170,7 @@ async def test_a_defect_holds_up_nobody_behind_it() -> None:
     await pass_time(0.5)
     site.add(Act.DELETE, held(2))
     await site.settlements.idle()
-    assert site.told == [(1.0, "m1", Act.DELETE, "internal"), (2.0, "m2", Act.DELETE, None)]
+    assert site.told == [(2.0, "m1", Act.DELETE, None), (3.0, "m2", Act.DELETE, None)]
 
 
 @simulated
@@ -237,7 +238,6 @@ CALL_FAILED = (
             "too_large",
             f"{QUEUE}: the store refused to delete or release messages, they are handled again: no",
         ),
-        (ZeroDivisionError("defect"), False, False, "internal", f"{QUEUE}: unexpected error while settling"),
     ],
 )
 @simulated
@@ -261,7 +261,17 @@ async def test_what_becomes_of_a_failed_call(
     assert site.codes() == [code, code, None]
     heard = [record.getMessage() for record in caplog.records]
     assert [line[: len(said or "")] for line in heard] == ([] if said is None else [said])
-    assert [bool(record.exc_info) for record in caplog.records] == [code == "internal"] * len(heard)
+
+
+@simulated
+async def test_an_item_that_cannot_be_settled_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """A pause that is no number breaks the call of all; alone, each of the others is settled."""
+    site = Site()
+    site.add(Act.DELETE, *several(2))
+    site.add(Act.RELEASE, held(3), seconds=math.nan)
+    await site.settlements.idle()
+    assert sorted((id_, said) for _, id_, _, said in site.told) == [("m1", None), ("m2", None), ("m3", "internal")]
+    assert [bool(record.exc_info) for record in caplog.records] == [True, False]
 
 
 @pytest.mark.parametrize(

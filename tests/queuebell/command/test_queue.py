@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -296,3 +297,13 @@ def test_a_refused_key_is_1_for_every_command(words: list[str], env: dict[str, s
     done = perform(*words, env=env, code=1)
     said = done.stderr.decode()
     assert len(said.splitlines()) == 1 and ("key" in said or "is not granted" in said)
+
+
+def test_a_put_of_lines_says_how_far_it_came(bridge: Serving) -> None:
+    """The lines before the one that is refused are on the queue; a repetition would double them."""
+    lines = b"".join(b"line %d\n" % number for number in range(40)) + b"x" * 70_000 + b"\n"
+    env = {"QUEUEBELL_STORE": bridge.url}
+    done = perform("queue", "put", "lines/q", stdin=lines, env=env, code=2)
+    put = int(re.search(rb"lines/q: put (\d+), then failed or was interrupted", done.stderr)[1])  # type: ignore[index]
+    assert bridge.client("queue", "depth", "lines/q") == f"lines/q: {put} visible, 0 invisible\n"
+    assert put and b"; a repetition puts them again" in done.stderr

@@ -15,6 +15,12 @@ def for_an_index(readme: str) -> str:
     return LINK.sub(lambda link: f"`{link[2]}`" if link[1] == link[2] else f"{link[1]}: `{link[2]}`", readme)
 
 
+# bridge/ and listeners/ are packages of queuebell by links, which git writes as text where links are switched off.
+if not all((HERE / "queuebell" / name / "__init__.py").is_file() for name in ("bridge", "listeners")):
+    raise SystemExit(
+        "queuebell/bridge and queuebell/listeners are no links: git config core.symlinks true, then git checkout ."
+    )
+
 # A wheel is packed from this folder, with modules in it that are gone since the last build.
 shutil.rmtree(HERE / "build" / "lib", ignore_errors=True)
 

@@ -18,8 +18,8 @@ from bench.figures import Report, median_ratio
 from bench.machine import cpu_seconds
 from bench.sizes import Scale
 from bench.stage import Child, Stage
-from bridge.access import access_file
-from bridge.access.keys import AccessList, new_key, with_terms
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.keys import AccessList, new_key, with_terms
 
 CONNECTIONS: Final = 16
 FLOOD_CONNECTIONS: Final = 64

@@ -24,7 +24,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from bench.role import Deed, obey
-from bridge.http.azure.accounts import EMULATOR_ACCOUNT, EMULATOR_KEY
+from queuebell.bridge.http.azure.accounts import EMULATOR_ACCOUNT, EMULATOR_KEY
 
 VERSION: Final = "2024-08-04"
 QUEUE: Final = "bench"

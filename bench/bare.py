@@ -13,7 +13,7 @@ from aiohttp import WSMsgType, web
 
 from bench.machine import raise_file_limit
 from bench.role import obey
-from bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
 
 _decode = msgspec.json.Decoder(CloudQueueWorkDetected).decode
 _beat = msgspec.json.Decoder(dict[str, object]).decode

@@ -13,16 +13,16 @@ from typing import Any
 
 from bench.ours import Fleet
 from bench.role import obey
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.names import split_reference
-from bridge.contract.wire import DownFrame, UpFrame, Wake
-from bridge.producer.buses import open_bus
-from bridge.queues import open_store
-from bridge.queues.base import NewMessage
-from listeners.handler import Message
-from listeners.listener import Listener
-from listeners.session.brokered import BrokeredChannel
-from listeners.session.channel import Link
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.names import split_reference
+from queuebell.bridge.contract.wire import DownFrame, UpFrame, Wake
+from queuebell.bridge.producer.buses import open_bus
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.listeners.handler import Message
+from queuebell.listeners.listener import Listener
+from queuebell.listeners.session.brokered import BrokeredChannel
+from queuebell.listeners.session.channel import Link
 
 QUEUE = "bench/hop"
 WITHIN_S = 20.0

@@ -16,7 +16,7 @@ from bench.figures import Report, median_ratio, percentile
 from bench.servers import postgres
 from bench.sizes import Scale
 from bench.stage import Stage
-from bridge.queues.http.store import HttpStore
+from queuebell.bridge.queues.http.store import HttpStore
 
 BRIDGES: Final = 3
 PACE_S: Final = 0.1

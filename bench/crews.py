@@ -16,10 +16,10 @@ from nats.aio.client import Client
 
 from bench.servers import database
 from bench.stage import Child, Stage, free_port
-from bridge.core.cluster.members import rank
-from bridge.queues.postgres.schema import init
-from bridge.queues.postgres.store import PostgresStore
-from listeners import Listener, Message
+from queuebell.bridge.core.cluster.members import rank
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.bridge.queues.postgres.store import PostgresStore
+from queuebell.listeners import Listener, Message
 
 WITHIN_S: Final = 90.0
 LOOK_S: Final = 0.02

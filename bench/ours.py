@@ -16,15 +16,15 @@ import msgspec
 
 from bench.hop import Stamps, put_in_turn
 from bench.role import obey
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.names import split_reference
-from bridge.contract.wire import DownFrame, Hello, UpFrame, Wake
-from bridge.producer.buses import Bus
-from bridge.queues import open_store
-from bridge.queues.base import NewMessage, QueueStore, Received
-from listeners.handler import Message
-from listeners.listener import Listener
-from listeners.session.channel import Channel, Link
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.names import split_reference
+from queuebell.bridge.contract.wire import DownFrame, Hello, UpFrame, Wake
+from queuebell.bridge.producer.buses import Bus
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import NewMessage, QueueStore, Received
+from queuebell.listeners.handler import Message
+from queuebell.listeners.listener import Listener
+from queuebell.listeners.session.channel import Channel, Link
 
 HOP_QUEUE = "bench/hop"
 BULK_QUEUE = "bench/bulk"
@@ -107,7 +107,7 @@ async def work(url: str, plain: str = "") -> None:
     stamps = Stamps()
     bridge: Any = url
     if plain:
-        from listeners.session.websocket import WebSocketChannel
+        from queuebell.listeners.session.websocket import WebSocketChannel
 
         bridge = PlainChannel(WebSocketChannel(url))
     fleet = Fleet([Listener(url, HOP_QUEUE, stamp_handler(stamps), bridge=bridge, handle_signals=False)])
@@ -133,7 +133,7 @@ async def put(url: str) -> None:
 
 async def within(folder: str) -> None:
     """Bridge, listener and producer in one process, on a file."""
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.service.bridge import Bridge
 
     stamps = Stamps()
     async with Bridge(folder) as bridge:
@@ -169,7 +169,7 @@ class Counted:
 
 async def idle(url: str, count: str, elsewhere: str = "") -> None:
     """Idle listeners on one queue: the bridge's own, or (``elsewhere``) one in a store that the bridge never sees."""
-    from bridge.producer.buses import open_bus
+    from queuebell.bridge.producer.buses import open_bus
 
     counted = Counted(open_store("memory:bench")) if elsewhere else None
     store: Any = counted if counted is not None else url
@@ -304,7 +304,7 @@ async def bulk_work(url: str, concurrency: str) -> None:
 
 async def fill(folder: str, messages: str) -> None:
     """Put a backlog into the file of a bridge that is not running."""
-    from bridge.queues.embedded.sqlite import SqliteStore
+    from queuebell.bridge.queues.embedded.sqlite import SqliteStore
 
     store = SqliteStore(f"{folder}/queue.db")
     await store.open()

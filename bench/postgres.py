@@ -111,7 +111,7 @@ async def database(server: str) -> tuple[str, str]:
     import procrastinate
 
     from bench.postgres_roles import ALONE, UNNOTIFIED
-    from bridge.queues.postgres.schema import init
+    from queuebell.bridge.queues.postgres.schema import init
 
     connection = await asyncpg.connect(server)
     await connection.execute(f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")

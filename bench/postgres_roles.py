@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import asyncpg  # type: ignore[import-untyped]
 
 from bench.role import obey
-from bridge import Bridge, NewMessage, Publisher, open_store
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.triggers.attachment import Attachments, BusSettings
-from listeners import Listener, Message
+from queuebell.bridge import Bridge, NewMessage, Publisher, open_store
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.triggers.attachment import Attachments, BusSettings
+from queuebell.listeners import Listener, Message
 
 QUEUE = "bench/jobs"
 CHUNK = 1000

@@ -17,11 +17,11 @@ from typing import Any, Final
 from bench.figures import Report, median_ratio, percentile
 from bench.sizes import Scale
 from bench.stage import ROOT, Child, Stage
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.names import split_reference
-from bridge.producer.buses import open_bus
-from bridge.queues import open_store
-from bridge.queues.base import QueueStore
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.names import split_reference
+from queuebell.bridge.producer.buses import open_bus
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import QueueStore
 
 WORKER: Final = ROOT / "bench" / "programs" / "from_zero.py"
 ZERO, BARE, BURST, ELSEWHERE = "bench/zero", "bench/bare", "bench/burst", "bench/elsewhere"

@@ -12,8 +12,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 from bench.role import obey
-from bridge.queues.base import Claim, NewMessage, Settlement
-from bridge.queues.embedded.sqlite import SqliteStore
+from queuebell.bridge.queues.base import Claim, NewMessage, Settlement
+from queuebell.bridge.queues.embedded.sqlite import SqliteStore
 
 QUEUE = "bench/store"
 BODY = b"%0100d" % 1

@@ -38,13 +38,13 @@ def wrap(owner: Any, name: str, marks: Marks, mark: str, *, after: bool = False,
 
 def service(marks: Marks) -> None:
     """The bridge's process: from a request's bytes to a wake's."""
-    from bridge.contract.wire import Wake
-    from bridge.http.api import queues
-    from bridge.http.server.connection import Connection
-    from bridge.http.wire import Wire
-    from bridge.queues.embedded.committer import Committer
-    from bridge.queues.embedded.sqlite import SqliteStore
-    from bridge.queues.embedded.state import State
+    from queuebell.bridge.contract.wire import Wake
+    from queuebell.bridge.http.api import queues
+    from queuebell.bridge.http.server.connection import Connection
+    from queuebell.bridge.http.wire import Wire
+    from queuebell.bridge.queues.embedded.committer import Committer
+    from queuebell.bridge.queues.embedded.sqlite import SqliteStore
+    from queuebell.bridge.queues.embedded.state import State
 
     wrap(Connection, "data_received", marks, "bytes")
     wrap(queues, "messages_of", marks, "parsed", after=True)
@@ -58,7 +58,7 @@ def service(marks: Marks) -> None:
 def worker(marks: Marks) -> None:
     """The listener's process: from a wake's bytes to the handler."""
     import bench.programs.sample
-    from bridge.brokers import wire
+    from queuebell.bridge.brokers import wire
 
     wrap(wire, "decode_wire", marks, "wake heard")
     wrap(bench.programs.sample, "sample", marks, "handler")
@@ -66,7 +66,7 @@ def worker(marks: Marks) -> None:
 
 def producer(marks: Marks) -> None:
     """The producer's process: from the call to the request's bytes."""
-    from bridge.queues.http.store import HttpStore
+    from queuebell.bridge.queues.http.store import HttpStore
 
     wrap(HttpStore, "put", marks, "called")
     wrap(asyncio.selector_events._SelectorSocketTransport, "write", marks, "sent")  # type: ignore[attr-defined]

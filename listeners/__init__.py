@@ -4,19 +4,22 @@ Rooms: `session` talks to the bridge, `wake` decides when to receive, `work` rec
 starts and ends workers. No SDK and no web library is loaded until a store or a bridge needs it.
 """
 
-from bridge.contract.backoff import CappedExponential, FullJitter, RandomExponential
-from bridge.contract.burial import Burial
-from listeners.figures import ListenerFigures, PlaceFigures, PoolFigures, QueueFigures, ScalerFigures
-from listeners.handler import Bury, Done, Message, Outcome, Replay, Retry, batch
-from listeners.listener import Listener
-from listeners.pool import Pool
-from listeners.running import collector, lifespan, run
-from listeners.scaling.scaler import Scaler
-from listeners.session.opening import PULL_ONLY
-from listeners.wake.pool import Share
-from listeners.wake.receive_scaling import DepthScaling, StepScaling
-from listeners.work.ledger import Ledger
-from listeners.work.retry import Failure, RetryPolicy, classify
+if __name__ == "listeners":
+    raise ImportError("this folder is the package queuebell.listeners: import that, or the public names from queuebell")
+
+from queuebell.bridge.contract.backoff import CappedExponential, FullJitter, RandomExponential
+from queuebell.bridge.contract.burial import Burial
+from queuebell.listeners.figures import ListenerFigures, PlaceFigures, PoolFigures, QueueFigures, ScalerFigures
+from queuebell.listeners.handler import Bury, Done, Message, Outcome, Replay, Retry, batch
+from queuebell.listeners.listener import Listener
+from queuebell.listeners.pool import Pool
+from queuebell.listeners.running import collector, lifespan, run
+from queuebell.listeners.scaling.scaler import Scaler
+from queuebell.listeners.session.opening import PULL_ONLY
+from queuebell.listeners.wake.pool import Share
+from queuebell.listeners.wake.receive_scaling import DepthScaling, StepScaling
+from queuebell.listeners.work.ledger import Ledger
+from queuebell.listeners.work.retry import Failure, RetryPolicy, classify
 
 __all__ = [
     "PULL_ONLY",

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 
-from bridge.contract.burial import POISONED, UNDECODABLE, Burial
-from bridge.contract.errors import ENDS_THE_PROCESS, ConfigurationError, named, said
-from bridge.queues.base import DELAY_MS_MAX, StoredMessage
+from queuebell.bridge.contract.burial import POISONED, UNDECODABLE, Burial
+from queuebell.bridge.contract.errors import ENDS_THE_PROCESS, ConfigurationError, named, said
+from queuebell.bridge.queues.base import DELAY_MS_MAX, StoredMessage
 
 if TYPE_CHECKING:
     import typing_extensions

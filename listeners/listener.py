@@ -19,18 +19,18 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic
 
-from bridge.brokers.credential import ApiKey
-from bridge.contract.address import is_http, one_text
-from bridge.contract.backoff import Backoff, Draw, RandomExponential
-from bridge.contract.errors import BadInput
-from bridge.contract.jobs import Jobs
-from bridge.contract.partitioning import Partitions, expand
-from bridge.queues.base import BATCH_MAX, VISIBILITY_S_MAX, QueueStore
-from bridge.storage.claim_check import ClaimCheck
-from listeners.figures import ListenerFigures
-from listeners.handler import Message, Payload, called_with
-from listeners.pool import Pool, is_number, is_whole
-from listeners.session.opening import (
+from queuebell.bridge.brokers.credential import ApiKey
+from queuebell.bridge.contract.address import is_http, one_text
+from queuebell.bridge.contract.backoff import Backoff, Draw, RandomExponential
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.jobs import Jobs
+from queuebell.bridge.contract.partitioning import Partitions, expand
+from queuebell.bridge.queues.base import BATCH_MAX, VISIBILITY_S_MAX, QueueStore
+from queuebell.bridge.storage.claim_check import ClaimCheck
+from queuebell.listeners.figures import ListenerFigures
+from queuebell.listeners.handler import Message, Payload, called_with
+from queuebell.listeners.pool import Pool, is_number, is_whole
+from queuebell.listeners.session.opening import (
     batch_max,
     bridge_of,
     check_client,
@@ -43,22 +43,22 @@ from listeners.session.opening import (
     owns,
     poison_of,
 )
-from listeners.session.session import Session, Sessions
-from listeners.wake.controller import Controller
-from listeners.wake.pool import Place
-from listeners.wake.receive_scaling import DepthScaling, Scaling
-from listeners.wake.table import Mode
-from listeners.wake.timers import DeadMan
-from listeners.work.claims import Claims
-from listeners.work.dequeue import Dequeue
-from listeners.work.events import ListenerEvents
-from listeners.work.failures import ReceiveFailures, StoreReached
-from listeners.work.holding import Rules
-from listeners.work.invoke import Invoker
-from listeners.work.ledger import Ledger, Once, purge_all
-from listeners.work.lifecycle import OneRun, StopSignals, refuse_in_import
-from listeners.work.payload import decoder
-from listeners.work.retry import (
+from queuebell.listeners.session.session import Session, Sessions
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.pool import Place
+from queuebell.listeners.wake.receive_scaling import DepthScaling, Scaling
+from queuebell.listeners.wake.table import Mode
+from queuebell.listeners.wake.timers import DeadMan
+from queuebell.listeners.work.claims import Claims
+from queuebell.listeners.work.dequeue import Dequeue
+from queuebell.listeners.work.events import ListenerEvents
+from queuebell.listeners.work.failures import ReceiveFailures, StoreReached
+from queuebell.listeners.work.holding import Rules
+from queuebell.listeners.work.invoke import Invoker
+from queuebell.listeners.work.ledger import Ledger, Once, purge_all
+from queuebell.listeners.work.lifecycle import OneRun, StopSignals, refuse_in_import
+from queuebell.listeners.work.payload import decoder
+from queuebell.listeners.work.retry import (
     ATTEMPTS,
     Classify,
     Failed,
@@ -69,7 +69,7 @@ from listeners.work.retry import (
     outcome_word,
     policy_of,
 )
-from listeners.work.starter import WorkerStatus
+from queuebell.listeners.work.starter import WorkerStatus
 
 log = logging.getLogger("queuebell.listener")
 
@@ -129,7 +129,7 @@ class Listener(Generic[Payload]):
     What handles them:
 
     - ``handler``: called with each message. If its parameter is annotated as a list, or it is decorated with `batch`,
-      it gets whole batches (`listeners.handler`).
+      it gets whole batches (`queuebell.listeners.handler`).
     - ``payload``: a type that JSON bodies are decoded to, as ``value`` of a ``Message[Order]``.
     - ``claim_check``: a `ClaimCheck` or the URL of a blob store; fetches large bodies that producers stored there.
     - ``ledger``: a `Ledger` or the URL of a table store; handles a message once although it is delivered twice.
@@ -156,7 +156,7 @@ class Listener(Generic[Payload]):
     - ``max_attempts``: the number of attempts alone; 0 is unlimited. Leave it out with ``retry``.
     - ``poison_queue``: the queue for messages that failed every attempt; defaults to the queue's name and ``-poison``
       (of partitions, the logical queue's).
-    - ``failures``: returns the class of an exception (default `listeners.work.retry.classify`).
+    - ``failures``: returns the class of an exception (default `queuebell.listeners.work.retry.classify`).
 
     The rest:
 

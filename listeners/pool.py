@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bridge.contract.errors import BadInput, ConfigurationError
-from bridge.contract.names import parse_reference
-from listeners.figures import PlaceFigures, PoolFigures
-from listeners.wake.pool import SIZE_MAX, Place, Share, Sharing
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError
+from queuebell.bridge.contract.names import parse_reference
+from queuebell.listeners.figures import PlaceFigures, PoolFigures
+from queuebell.listeners.wake.pool import SIZE_MAX, Place, Share, Sharing
 
 _EQUAL: Final = Share()
 

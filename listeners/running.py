@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from bridge.contract.errors import BadInput
-from bridge.observe.logs import configure
-from listeners.listener import Listener
-from listeners.work.lifecycle import StopSignals, refuse_in_import, tell_server
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.observe.logs import configure
+from queuebell.listeners.listener import Listener
+from queuebell.listeners.work.lifecycle import StopSignals, refuse_in_import, tell_server
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-    from listeners.work.metrics_port import MetricsPort
+    from queuebell.listeners.work.metrics_port import MetricsPort
 
 log = logging.getLogger("queuebell.listener")
 
@@ -31,7 +31,7 @@ def collector(*listeners: Listener) -> Collector:
     A program with its own ``/metrics`` registers it there, once for all its listeners, and collects on the
     listeners' loop. The names begin with ``queuebell_listener_`` and counters with the start of each listener.
     """
-    from bridge.observe.families import JobFamilies
+    from queuebell.bridge.observe.families import JobFamilies
 
     return JobFamilies("queuebell_listener", lambda: (row for each in listeners for row in each.jobs()))
 
@@ -63,7 +63,7 @@ def run(listener: Listener, *others: Listener, metrics: str | None = None, insec
     listeners = (listener, *others)
     port: MetricsPort | None = None
     if metrics is not None:
-        from listeners.work.metrics_port import MetricsPort
+        from queuebell.listeners.work.metrics_port import MetricsPort
 
         port = MetricsPort(metrics, collector(*listeners), insecure_public=insecure_public)
     asyncio.run(_signalled(listeners, port))

@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-from bridge.contract.burial import Burial, replay_target
-from bridge.contract.errors import BadInput
-from bridge.contract.headers import checked_headers
-from bridge.contract.names import POISON_SUFFIX
-from bridge.queues.base import StoredMessage
-from listeners.handler import Bury, Done, Outcome, Replay, Retry, message_of
-from listeners.work.invoke import Invoker
-from listeners.work.ledger import check_progress
-from listeners.work.payload import decoder
-from listeners.work.retry import (
+from queuebell.bridge.contract.burial import Burial, replay_target
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.headers import checked_headers
+from queuebell.bridge.contract.names import POISON_SUFFIX
+from queuebell.bridge.queues.base import StoredMessage
+from queuebell.listeners.handler import Bury, Done, Outcome, Replay, Retry, message_of
+from queuebell.listeners.work.invoke import Invoker
+from queuebell.listeners.work.ledger import check_progress
+from queuebell.listeners.work.payload import decoder
+from queuebell.listeners.work.retry import (
     ATTEMPTS,
     STAYS_S,
     Classify,

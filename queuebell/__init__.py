@@ -6,13 +6,12 @@ Each is loaded when it is first used, so that `import queuebell` loads no SDK an
 from __future__ import annotations
 
 import importlib
-import pathlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bridge import *  # noqa: F403
-    from bridge import __version__ as __version__
-    from listeners import *  # noqa: F403
+    from queuebell.bridge import *  # noqa: F403
+    from queuebell.bridge import __version__ as __version__
+    from queuebell.listeners import *  # noqa: F403
 
 _PACKAGES = ("bridge", "listeners")
 
@@ -34,12 +33,4 @@ def __dir__() -> list[str]:
 
 
 def _package(name: str) -> Any:
-    """Import one of our packages, whose names are words that others use as well."""
-    package = importlib.import_module(name)
-    if not (pathlib.Path(package.__file__ or "").parent / "py.typed").exists() or not hasattr(package, "__all__"):
-        raise ImportError(
-            f"`import {name}` finds {package.__file__ or list(package.__path__)}, which is not Queuebell's: a file or"
-            f" folder called {name} comes first on sys.path. Rename it, or start the program from another folder.",
-            name=name,
-        )
-    return package
+    return importlib.import_module(f"queuebell.{name}")

@@ -18,39 +18,39 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from bridge.access.access_file import FileWatch
-from bridge.access.access_watch import AccessWatch
-from bridge.brokers.address import take_prefix
-from bridge.brokers.extras import install
-from bridge.brokers.postgres.access import SCHEMES, PostgresAccess
-from bridge.contract.address import is_http, is_loopback
-from bridge.contract.errors import ConfigurationError
-from bridge.http.api.app import WebServer
-from bridge.http.azure.accounts import principals_of, read_accounts
-from bridge.http.azure.auth import AccountPrincipals, SignatureAuthorizer
-from bridge.http.azure.front import AzureFront
-from bridge.http.azure.records import JsonRecords, NoRecords
-from bridge.http.azure.relay import AccountLimits, RelayServer, read_endpoint, relay_settings
-from bridge.http.azure.server import AzureServer, front_settings
-from bridge.http.server.http_server import HttpServer
-from bridge.http.server.settings import WebSettings
-from bridge.http.server.sockets import listen
-from bridge.http.server.tls import Certificates
-from bridge.http.webhooks.settings import name_of_all
-from bridge.http.webhooks.shell import Webhooks
-from bridge.queues import open_store
-from bridge.queues.base import QueueStore
-from bridge.queues.embedded.file import CLOSE, messages_in, open_to_others
-from bridge.queues.postgres.store import PostgresStore
-from bridge.queues.served import Described
-from bridge.service.bridge import Bridge, BridgeSettings
-from bridge.service.shared_store import NoStore
-from bridge.triggers.attachment import Attachments, BusSettings
+from queuebell.bridge.access.access_file import FileWatch
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.brokers.address import take_prefix
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.brokers.postgres.access import SCHEMES, PostgresAccess
+from queuebell.bridge.contract.address import is_http, is_loopback
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.azure.accounts import principals_of, read_accounts
+from queuebell.bridge.http.azure.auth import AccountPrincipals, SignatureAuthorizer
+from queuebell.bridge.http.azure.front import AzureFront
+from queuebell.bridge.http.azure.records import JsonRecords, NoRecords
+from queuebell.bridge.http.azure.relay import AccountLimits, RelayServer, read_endpoint, relay_settings
+from queuebell.bridge.http.azure.server import AzureServer, front_settings
+from queuebell.bridge.http.server.http_server import HttpServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.http.server.sockets import listen
+from queuebell.bridge.http.server.tls import Certificates
+from queuebell.bridge.http.webhooks.settings import name_of_all
+from queuebell.bridge.http.webhooks.shell import Webhooks
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import QueueStore
+from queuebell.bridge.queues.embedded.file import CLOSE, messages_in, open_to_others
+from queuebell.bridge.queues.postgres.store import PostgresStore
+from queuebell.bridge.queues.served import Described
+from queuebell.bridge.service.bridge import Bridge, BridgeSettings
+from queuebell.bridge.service.shared_store import NoStore
+from queuebell.bridge.triggers.attachment import Attachments, BusSettings
 from queuebell.settings import Settings, parse_listen
 
 if TYPE_CHECKING:
-    from bridge.brokers.embedded.server import EmbeddedNats
-    from bridge.keda.server import KedaServer
+    from queuebell.bridge.brokers.embedded.server import EmbeddedNats
+    from queuebell.bridge.keda.server import KedaServer
 
 log = logging.getLogger("queuebell.store")
 
@@ -353,7 +353,7 @@ def _keda(
         return None, None
     host, port = parse_listen(settings.keda, "keda")
     try:
-        from bridge.keda.server import KedaServer
+        from queuebell.bridge.keda.server import KedaServer
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("grpc", "google"):
             raise

@@ -12,16 +12,16 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from bridge.access.issuer import IssuerSettings
-from bridge.access.limits import BYTES_MIN
-from bridge.access.put_gate import BYTES_MAX, WAIT_MS
-from bridge.brokers.credential import open_to_all
-from bridge.contract.address import EMBEDDED, http_addresses, is_http
-from bridge.contract.bounds import HEARTBEAT_S, SLACK_S
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.names import DEFAULT_PREFIX
-from bridge.contract.settings import LISTENER_TABLE, SCALE_TABLE, doubtful, parse_toml, resolve
-from bridge.core.settings import (
+from queuebell.bridge.access.issuer import IssuerSettings
+from queuebell.bridge.access.limits import BYTES_MIN
+from queuebell.bridge.access.put_gate import BYTES_MAX, WAIT_MS
+from queuebell.bridge.brokers.credential import open_to_all
+from queuebell.bridge.contract.address import EMBEDDED, http_addresses, is_http
+from queuebell.bridge.contract.bounds import HEARTBEAT_S, SLACK_S
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.names import DEFAULT_PREFIX
+from queuebell.bridge.contract.settings import LISTENER_TABLE, SCALE_TABLE, doubtful, parse_toml, resolve
+from queuebell.bridge.core.settings import (
     SLACK_BEATS,
     AckSeconds,
     CallSeconds,
@@ -35,10 +35,10 @@ from bridge.core.settings import (
     check_slack,
     check_sweep,
 )
-from bridge.http.azure.accounts import AccountSettings
-from bridge.http.webhooks.settings import WebhookSettings
-from bridge.keda.scaled_object import KedaStore
-from bridge.queues.base import PUT_WINDOW_S
+from queuebell.bridge.http.azure.accounts import AccountSettings
+from queuebell.bridge.http.webhooks.settings import WebhookSettings
+from queuebell.bridge.keda.scaled_object import KedaStore
+from queuebell.bridge.queues.base import PUT_WINDOW_S
 
 log = logging.getLogger("queuebell.config")
 

@@ -13,15 +13,15 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from bridge.contract.burial import Burial, opened
-from bridge.contract.errors import BadInput, QueueNotFound
-from bridge.contract.names import POISON_SUFFIX
-from bridge.queues.base import Body, Depth, StoredMessage, new_messages
-from bridge.queues.embedded.store import MemoryStore
-from bridge.service.bridge import Bridge
-from listeners.handler import Kind, kind_of
-from listeners.listener import Listener
-from listeners.testing import run_once
+from queuebell.bridge.contract.burial import Burial, opened
+from queuebell.bridge.contract.errors import BadInput, QueueNotFound
+from queuebell.bridge.contract.names import POISON_SUFFIX
+from queuebell.bridge.queues.base import Body, Depth, StoredMessage, new_messages
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.listeners.handler import Kind, kind_of
+from queuebell.listeners.listener import Listener
+from queuebell.listeners.testing import run_once
 
 __all__ = ["Rehearsal", "run_once"]
 

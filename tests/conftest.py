@@ -21,7 +21,7 @@ import hypothesis
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import STATUS_BY_CODE, BadInput, QueuebellError
+from queuebell.bridge.contract.errors import STATUS_BY_CODE, BadInput, QueuebellError
 
 HERE = Path(__file__).parent
 REST = (

@@ -13,9 +13,9 @@ from bench.cost.day import Day
 from bench.cost.fleet import NEVER, Fleet, Worker
 from bench.cost.outcome import Outcome
 from bench.cost.policy import Policy
-from bridge.contract.backoff import Draw
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import (
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.wire import (
     BridgeHeartbeat,
     DownFrame,
     Hello,
@@ -24,14 +24,14 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
 )
-from bridge.core.commands import End, Flush, Refresh, Send
-from bridge.core.settings import Periods
-from bridge.core.wake_scheduler import WakeScheduler
-from listeners.session.session import Liveness
-from listeners.wake.controller import Controller
-from listeners.wake.frames import beat_of, frame_of, last_empty_receives, subscription_of
-from listeners.wake.table import Command
-from listeners.work.lease import lease_report
+from queuebell.bridge.core.commands import End, Flush, Refresh, Send
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.listeners.session.session import Liveness
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.frames import beat_of, frame_of, last_empty_receives, subscription_of
+from queuebell.listeners.wake.table import Command
+from queuebell.listeners.work.lease import lease_report
 
 QUEUE: Final = "billing/orders"
 BOOT: Final = f"{1:032x}"

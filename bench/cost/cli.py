@@ -28,7 +28,7 @@ from bench.cost.picture import draw_picture
 from bench.cost.policy import POLICIES
 from bench.cost.report import tell
 from bench.cost.tariff import PROCESS_HOUR, Tariff
-from bridge.contract.errors import BadInput
+from queuebell.bridge.contract.errors import BadInput
 from queuebell.command.options import number, seconds
 from queuebell.command.progress import Progress
 

@@ -19,8 +19,8 @@ from bench.cost.fleet import Fleet
 from bench.cost.outcome import Outcome
 from bench.cost.policy import POLICIES, Policy
 from bench.cost.scaled import ScaledFleet
-from bridge.contract.backoff import Draw
-from bridge.contract.errors import QueuebellError
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.errors import QueuebellError
 
 Told = Callable[[str, float], None]
 """ProcessEvents the name of a policy and the share of its day that is over, 0 to 1."""

@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from bench.cost.clockwork import CALL_S, START_S
-from bridge.contract.backoff import Draw
-from bridge.contract.errors import BadInput
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.errors import BadInput
 
 PUTS_PER_S: Final = 1000
 """How fast the items of a burst are put; each second's worth becomes visible, and is announced, together."""

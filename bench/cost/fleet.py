@@ -18,11 +18,11 @@ from bench.cost.outcome import Outcome
 from bench.cost.policy import Policy
 from bench.cost.spread import Spread
 from bench.cost.store import Store
-from bridge.contract.backoff import Draw, RandomExponential
-from listeners.wake.controller import Controller
-from listeners.wake.receive_scaling import DepthScaling
-from listeners.wake.table import Command, StartReceive
-from listeners.wake.timers import DeadMan
+from queuebell.bridge.contract.backoff import Draw, RandomExponential
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.receive_scaling import DepthScaling
+from queuebell.listeners.wake.table import Command, StartReceive
+from queuebell.listeners.wake.timers import DeadMan
 
 VISIBILITY_MIN_S: Final = 30.0
 HANDLER_SPREAD: Final = 0.5

@@ -8,8 +8,8 @@ from typing import Final, Literal
 import msgspec
 
 from bench.cost.clockwork import CALL_S
-from bridge.contract.backoff import Backoff, CappedExponential, RandomExponential
-from listeners.scaling.scaled_queue import Proof
+from queuebell.bridge.contract.backoff import Backoff, CappedExponential, RandomExponential
+from queuebell.listeners.scaling.scaled_queue import Proof
 
 
 class Policy(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """A fleet from zero: a real scaler starts the listeners' processes when work comes, and ends those that are idle.
 
 What a process is here: it takes the day's ``start_s`` until its listener says hello, tells its scaler of being ready,
-busy and idle as `listeners.work.starter` does, and stops as a listener does (L12) when it is asked to.
+busy and idle as `queuebell.listeners.work.starter` does, and stops as a listener does (L12) when it is asked to.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bench.cost.day import Day
 from bench.cost.fleet import NEVER, Worker
 from bench.cost.outcome import Outcome
 from bench.cost.policy import Policy
-from bridge.contract.backoff import Draw
-from bridge.contract.wire import (
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.wire import (
     SCALER,
     BridgeHeartbeat,
     Bye,
@@ -31,17 +31,17 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
 )
-from listeners.scaling.processes import Limits
-from listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, ScaledQueue, Step
-from listeners.wake.frames import beat_of, frame_of, subscription_of
-from listeners.wake.table import Command, StartReceive, State
+from queuebell.listeners.scaling.processes import Limits
+from queuebell.listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, ScaledQueue, Step
+from queuebell.listeners.wake.frames import beat_of, frame_of, subscription_of
+from queuebell.listeners.wake.table import Command, StartReceive, State
 
 SCALERS: Final = -2
 """The scaler's index among the timers."""
 CHECKS_PER_PERIOD: Final = -3
 """From here downwards: a busy process sees whether it still is; process 0 by this, process 1 by the one below."""
 LOOK_S: Final = 1.0
-"""As `listeners.work.starter.LOOK_S`."""
+"""As `queuebell.listeners.work.starter.LOOK_S`."""
 
 
 class Running:

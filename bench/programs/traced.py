@@ -14,7 +14,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from bridge.observe.tracing import start_tracing
+from queuebell.bridge.observe.tracing import start_tracing
 
 
 class Written(SpanExporter):

@@ -17,9 +17,9 @@ from typing import Final, Self
 
 import msgspec
 
-from bridge.access.keys import Access, AccessList
-from bridge.contract.errors import ConfigurationError
-from bridge.queues.embedded.file import make_folder
+from queuebell.bridge.access.keys import Access, AccessList
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.queues.embedded.file import make_folder
 
 log = logging.getLogger("queuebell.access")
 CHECK_EVERY_S: Final = 0.5

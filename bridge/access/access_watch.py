@@ -14,20 +14,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from bridge.access import access_file
-from bridge.access.access_file import FileWatch, Stamp, stamp_of
-from bridge.access.certificates import Certificate, names_in
-from bridge.access.grants import Principal, Verb
-from bridge.access.keys import Access, AccessList, Identity
-from bridge.access.limits import Allowance, Refusals
-from bridge.access.quota_guard import PastLimit
-from bridge.brokers.extras import install
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_file import FileWatch, Stamp, stamp_of
+from queuebell.bridge.access.certificates import Certificate, names_in
+from queuebell.bridge.access.grants import Principal, Verb
+from queuebell.bridge.access.keys import Access, AccessList, Identity
+from queuebell.bridge.access.limits import Allowance, Refusals
+from queuebell.bridge.access.quota_guard import PastLimit
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.contract.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from bridge.access.issuer import IssuerSettings
-    from bridge.access.sign_in import Login
-    from bridge.access.tokens import Tokens
+    from queuebell.bridge.access.issuer import IssuerSettings
+    from queuebell.bridge.access.sign_in import Login
+    from queuebell.bridge.access.tokens import Tokens
 
 
 log = logging.getLogger("queuebell.access")
@@ -240,13 +240,13 @@ def _tokens(issuers: Sequence[IssuerSettings], wall: Callable[[], float]) -> Tok
         return None
     if importlib.util.find_spec("jwt") is None:
         raise ConfigurationError(f"issuer: the package that verifies tokens is not installed: {install('jwt')}")
-    from bridge.access.tokens import Tokens
+    from queuebell.bridge.access.tokens import Tokens
 
     return Tokens(issuers, wall)
 
 
 def _login(issuers: Sequence[IssuerSettings], tokens: Tokens, wall: Callable[[], float]) -> Login | None:
-    from bridge.access import sign_in
+    from queuebell.bridge.access import sign_in
 
     for each in issuers:
         sign_in.check(each)
@@ -255,7 +255,7 @@ def _login(issuers: Sequence[IssuerSettings], tokens: Tokens, wall: Callable[[],
         raise ConfigurationError("issuer: client_id is set in several tables, but users can sign in at one issuer only")
     if not found:
         return None
-    from bridge.access.sign_in import Login
+    from queuebell.bridge.access.sign_in import Login
 
     return Login(found[0], tokens, wall)
 

@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from bridge.access.grants import EVERY, Principal, Verb
-from bridge.access.keys import AccessList
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.names import split_reference
-from bridge.contract.partitioning import Partitions, parse_queue
+from queuebell.bridge.access.grants import EVERY, Principal, Verb
+from queuebell.bridge.access.keys import AccessList
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.names import split_reference
+from queuebell.bridge.contract.partitioning import Partitions, parse_queue
 
 ANY: Final = "*"
 """Wildcard for one token of a topic."""

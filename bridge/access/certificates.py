@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.errors import ConfigurationError
 
 KINDS: Final = ("DNS", "URI", "email")
 """As OpenSSL spells them."""

@@ -13,10 +13,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from bridge.access.limits import NO_LIMITS, Limits
-from bridge.contract.errors import BadInput, ConfigurationError
-from bridge.contract.names import POISON_SUFFIX, TOKEN, split_reference
-from bridge.contract.partitioning import Partitions, parse_queue
+from queuebell.bridge.access.limits import NO_LIMITS, Limits
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError
+from queuebell.bridge.contract.names import POISON_SUFFIX, TOKEN, split_reference
+from queuebell.bridge.contract.partitioning import Partitions, parse_queue
 
 NAME_FORM: Final = "a principal's name is 1 to 80 letters, digits, '_' and '-', and begins with a letter or digit"
 EVERY: Final = "*"

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bridge.contract.address import is_loopback
+from queuebell.bridge.contract.address import is_loopback
 
 LEEWAY_S: Final = 60.0
 """Tolerated difference between the issuer's clock and the bridge's."""

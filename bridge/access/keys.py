@@ -13,10 +13,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from bridge.access.certificates import Certificate, san
-from bridge.access.grants import Principal
-from bridge.access.limits import NO_LIMITS, Limits, limited
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.access.certificates import Certificate, san
+from queuebell.bridge.access.grants import Principal
+from queuebell.bridge.access.limits import NO_LIMITS, Limits, limited
+from queuebell.bridge.contract.errors import ConfigurationError
 
 T = TypeVar("T")
 

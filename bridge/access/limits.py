@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.errors import ConfigurationError
 
 ADDRESSES_MAX = 10_000
 RATE_MIN = 0.001

@@ -30,9 +30,9 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.errors import Overloaded
-from bridge.contract.throttle import Throttle
-from bridge.observe.facts import Fact, PutRefused
+from queuebell.bridge.contract.errors import Overloaded
+from queuebell.bridge.contract.throttle import Throttle
+from queuebell.bridge.observe.facts import Fact, PutRefused
 
 REFUSING_S: Final = 5.0
 """Time after a rejection during which the bridge reports that it rejects puts."""

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Final, Protocol
 
-from bridge.access.grants import Principal, Reach, Verb
-from bridge.contract.names import POISON_SUFFIX
+from queuebell.bridge.access.grants import Principal, Reach, Verb
+from queuebell.bridge.contract.names import POISON_SUFFIX
 
 if TYPE_CHECKING:
-    from bridge.access.limits import Allowance
-    from bridge.queues.served import ServedStore
+    from queuebell.bridge.access.limits import Allowance
+    from queuebell.bridge.queues.served import ServedStore
 
 
 QUEUES_RETRY_S: Final = 60
@@ -31,7 +31,7 @@ class PastLimit(Exception):
 
 
 class Allowances(Protocol):
-    """Declares access to each principal's usage (`bridge.access.access_watch.AccessWatch`)."""
+    """Declares access to each principal's usage (`queuebell.bridge.access.access_watch.AccessWatch`)."""
 
     def allowance(self, principal: Principal) -> Allowance:
         """Return a principal's usage of its limits."""

@@ -21,11 +21,11 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 import jwt
 import msgspec
 
-from bridge.access.issuer import IssuerSettings, KeySet, Mistimed, is_private
-from bridge.access.tokens import FETCH_BYTES_MAX, FETCH_S, Tokens, Verified, asked
-from bridge.brokers.credential import open_to_all
-from bridge.contract.address import sender_of
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.access.issuer import IssuerSettings, KeySet, Mistimed, is_private
+from queuebell.bridge.access.tokens import FETCH_BYTES_MAX, FETCH_S, Tokens, Verified, asked
+from queuebell.bridge.brokers.credential import open_to_all
+from queuebell.bridge.contract.address import sender_of
+from queuebell.bridge.contract.errors import ConfigurationError
 
 log = logging.getLogger("queuebell.access")
 

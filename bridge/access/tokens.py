@@ -17,8 +17,8 @@ import jwt
 import msgspec
 from jwt.algorithms import get_default_algorithms
 
-from bridge.access.issuer import IssuerSettings, KeySet, Mistimed, expires, is_private, mistimed
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.access.issuer import IssuerSettings, KeySet, Mistimed, expires, is_private, mistimed
+from queuebell.bridge.contract.errors import ConfigurationError
 
 log = logging.getLogger("queuebell.access")
 

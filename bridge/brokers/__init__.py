@@ -13,14 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from bridge.brokers.address import class_for
-from bridge.brokers.base import Broker
+from queuebell.bridge.brokers.address import class_for
+from queuebell.bridge.brokers.base import Broker
 
 SCHEMES: Final[dict[str, tuple[str, str]]] = {
-    "nats": ("bridge.brokers.nats.broker", "NatsBroker"),
-    "tls": ("bridge.brokers.nats.broker", "NatsBroker"),
-    "mqtt": ("bridge.brokers.mqtt.broker", "MqttBroker"),
-    "mqtts": ("bridge.brokers.mqtt.broker", "MqttBroker"),
+    "nats": ("queuebell.bridge.brokers.nats.broker", "NatsBroker"),
+    "tls": ("queuebell.bridge.brokers.nats.broker", "NatsBroker"),
+    "mqtt": ("queuebell.bridge.brokers.mqtt.broker", "MqttBroker"),
+    "mqtts": ("queuebell.bridge.brokers.mqtt.broker", "MqttBroker"),
 }
 
 

@@ -13,9 +13,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-from bridge.contract.address import each_of, is_host, port_number, split_port
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.names import DEFAULT_PREFIX, is_token
+from queuebell.bridge.contract.address import each_of, is_host, port_number, split_port
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.names import DEFAULT_PREFIX, is_token
 
 PORTS: Final[dict[str, int]] = {"nats": 4222, "tls": 4222, "mqtt": 1883, "mqtts": 8883, "redis": 6379, "rediss": 6379}
 ENCRYPTED: Final = frozenset({"tls", "mqtts", "rediss"})

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from bridge.contract.errors import BadInput, BusUnavailable
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable
 
 ANY = "*"
 Topic = tuple[str, ...]
@@ -53,7 +53,7 @@ class Broker(Protocol):
 
     @property
     def kind(self) -> str:
-        """The kind of broker, as in its scheme; selects the decoder in `bridge.triggers.intake`."""
+        """The kind of broker, as in its scheme; selects the decoder in `queuebell.bridge.triggers.intake`."""
         ...
 
     @property

@@ -14,11 +14,11 @@ import time
 from collections import defaultdict
 from typing import Final, Generic, TypeVar
 
-from bridge.brokers.address import Address
-from bridge.brokers.base import Broker, Topics
-from bridge.contract.address import is_loopback
-from bridge.contract.errors import BusUnavailable
-from bridge.contract.throttle import Throttle
+from queuebell.bridge.brokers.address import Address
+from queuebell.bridge.brokers.base import Broker, Topics
+from queuebell.bridge.contract.address import is_loopback
+from queuebell.bridge.contract.errors import BusUnavailable
+from queuebell.bridge.contract.throttle import Throttle
 
 CONNECT_S: Final = 5.0
 REQUEST_S: Final = 5.0

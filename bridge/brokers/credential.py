@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Self
 
-from bridge.brokers.base import Broker
-from bridge.contract.address import HttpAddress, is_http, is_loopback
-from bridge.contract.errors import ConfigurationError, KeyUnavailable
+from queuebell.bridge.brokers.base import Broker
+from queuebell.bridge.contract.address import HttpAddress, is_http, is_loopback
+from queuebell.bridge.contract.errors import ConfigurationError, KeyUnavailable
 
 log = logging.getLogger("queuebell.access")
 

@@ -27,10 +27,10 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
-from bridge.brokers.connection import why_unreachable
-from bridge.contract.calls import WINDOW, AnswerFrame, decode_answer, encode_call, settles
-from bridge.contract.errors import BadInput, Closed
-from bridge.contract.wire import (
+from queuebell.bridge.brokers.connection import why_unreachable
+from queuebell.bridge.contract.calls import WINDOW, AnswerFrame, decode_answer, encode_call, settles
+from queuebell.bridge.contract.errors import BadInput, Closed
+from queuebell.bridge.contract.wire import (
     SUBPROTOCOL,
     Bye,
     DownFrame,
@@ -44,8 +44,8 @@ from bridge.contract.wire import (
 )
 
 if TYPE_CHECKING:
-    from bridge.brokers.credential import Credential
-    from bridge.contract.address import HttpAddress
+    from queuebell.bridge.brokers.credential import Credential
+    from queuebell.bridge.contract.address import HttpAddress
 
 PATH: Final = "/v1/sessions"
 WITHOUT_S: Final = 60.0

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeGuard
 
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.errors import ConfigurationError
 
 EMBEDDED: Final = "embedded"
 """Instead of an address: the bridge's own NATS server."""

@@ -17,8 +17,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from bridge.contract.errors import BadInput, BadQueueReference
-from bridge.contract.names import POISON_SUFFIX, parse_reference, split_reference
+from queuebell.bridge.contract.errors import BadInput, BadQueueReference
+from queuebell.bridge.contract.names import POISON_SUFFIX, parse_reference, split_reference
 
 MAGIC: Final = b"queuebell-burial:"
 """The begin of every dead letter of any version."""

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.errors import BadInput
-from bridge.contract.names import TOKEN, parse_reference
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.names import TOKEN, parse_reference
 
 MAGIC: Final = b"queuebell-claim:"
 """The begin of every claim of any version."""

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from bridge.contract.errors import BadInput
-from bridge.contract.event import (
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.event import (
     EVENT_BYTES_MAX,
     EVENT_TYPE,
     EVENTS_MAX,
@@ -30,8 +30,8 @@ from bridge.contract.event import (
     decode_events,
     well_formed,
 )
-from bridge.contract.names import parse_reference, reference, split_reference
-from bridge.contract.wire import Wake
+from queuebell.bridge.contract.names import parse_reference, reference, split_reference
+from queuebell.bridge.contract.wire import Wake
 
 SPEC_VERSION = "1.0"
 STRUCTURED_TYPE = "application/cloudevents+json"

@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.errors import BadInput
-from bridge.contract.event import TEXT_MAX, check_depth
-from bridge.contract.names import parse_reference
-from bridge.contract.wire import MS_MAX
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.event import TEXT_MAX, check_depth
+from queuebell.bridge.contract.names import parse_reference
+from queuebell.bridge.contract.wire import MS_MAX
 
 WORD_BYTES_MAX: Final = 512 * 1024
 MEMBERS_MAX: Final = 32

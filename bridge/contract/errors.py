@@ -24,7 +24,7 @@
     ├── Closed                          used after close
     └── ConfigurationError              a setting is wrong; names its key
         ├── NoQueueService              something else answers at the store's address
-        ├── UnfitQueue                  an unsuitable stream or consumer (bridge.queues.jetstream)
+        ├── UnfitQueue                  an unsuitable stream or consumer (queuebell.bridge.queues.jetstream)
         └── NotPrepared                 the store's tables are missing or old; retryable
 """
 

@@ -7,9 +7,9 @@ import re
 
 import msgspec
 
-from bridge.contract.errors import BadInput
-from bridge.contract.names import reference
-from bridge.contract.trace_context import Traces
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.names import reference
+from queuebell.bridge.contract.trace_context import Traces
 
 EVENT_TYPE = "CloudQueueWorkDetected"
 EVENT_BYTES_MAX = 64 * 1024

@@ -12,7 +12,7 @@ import re
 from collections.abc import Hashable, Sequence
 from typing import Final, Generic, TypeVar
 
-from bridge.contract.backoff import Draw, FullJitter
+from queuebell.bridge.contract.backoff import Draw, FullJitter
 
 REST_FIRST_S: Final = 0.1
 REST_CAP_S: Final = 5.0

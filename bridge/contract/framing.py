@@ -20,8 +20,8 @@ import hashlib
 
 import msgspec
 
-from bridge.contract.errors import BadInput
-from bridge.contract.wire import FRAME_BYTES_MAX, Bye, DownFrame, Hello, UpFrame, Welcome, encode_frame
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.wire import FRAME_BYTES_MAX, Bye, DownFrame, Hello, UpFrame, Welcome, encode_frame
 
 VERSION = 2
 _COUNT_BITS = 32

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.errors import BadInput
+from queuebell.bridge.contract.errors import BadInput
 
 HEADERS_BYTES_MAX: Final = 8192
 """Limit of all names and values of a message, in bytes of UTF-8."""

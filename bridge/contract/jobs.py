@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.errors import BadInput
+from queuebell.bridge.contract.errors import BadInput
 
 OUTCOMES: Final = ("done", "retried", "failed", "buried", "replayed", "given_back", "lost")
 """The outcomes of attempts, exactly one each: deleted; retried by the handler; failed and retried; dead-lettered;

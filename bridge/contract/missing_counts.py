@@ -1,6 +1,6 @@
 """Counts that a kind of store does not report, with reasons for people; pure.
 
-Keys are fields of `bridge.service.state.answers.Content`. Kinds not listed report all, or are unknown.
+Keys are fields of `queuebell.bridge.service.state.answers.Content`. Kinds not listed report all, or are unknown.
 """
 
 from __future__ import annotations

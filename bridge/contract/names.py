@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from bridge.contract.errors import BadQueueReference
+from queuebell.bridge.contract.errors import BadQueueReference
 
 TOKEN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}"
 POISON_SUFFIX = "-poison"

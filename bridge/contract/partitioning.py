@@ -19,8 +19,8 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.errors import BadInput, BadQueueReference
-from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
+from queuebell.bridge.contract.errors import BadInput, BadQueueReference
+from queuebell.bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
 
 PARTITIONS_MAX: Final = 100
 """Each partition in an external store costs its own sweeps."""

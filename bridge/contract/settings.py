@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.errors import ConfigurationError
 
 ENV_PREFIX = "QUEUEBELL_"
 LISTENER_TABLE = "listener"

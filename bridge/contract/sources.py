@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bridge.contract.event import PAYLOAD_SIZE_MAX
+from queuebell.bridge.contract.event import PAYLOAD_SIZE_MAX
 
 WAKE_SOURCES: Final = ("trigger", "due", "lease", "resync", "more", "sweep", "deadman", "poll")
 """All sources; the first six are reasons of wakes, the others the listener's own.

@@ -13,11 +13,11 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from bridge.contract.errors import BadInput
-from bridge.contract.event import check_depth
-from bridge.contract.jobs import Jobs, check_jobs
-from bridge.contract.names import parse_reference
-from bridge.contract.trace_context import Traces
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.event import check_depth
+from queuebell.bridge.contract.jobs import Jobs, check_jobs
+from queuebell.bridge.contract.names import parse_reference
+from queuebell.bridge.contract.trace_context import Traces
 
 FRAME_BYTES_MAX = 64 * 1024
 SUBPROTOCOL = "queuebell.v2"

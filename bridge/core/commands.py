@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from bridge.contract.cluster import ClusterMessage
-from bridge.contract.trace_context import Traces
-from bridge.contract.wire import DownFrame, Reason
+from queuebell.bridge.contract.cluster import ClusterMessage
+from queuebell.bridge.contract.trace_context import Traces
+from queuebell.bridge.contract.wire import DownFrame, Reason
 
 
 class Flush(msgspec.Struct, frozen=True):

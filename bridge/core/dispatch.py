@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
-from bridge.contract.backoff import Draw
-from bridge.contract.cluster import Name
-from bridge.contract.sources import WORK
-from bridge.contract.trace_context import Traced, several
-from bridge.contract.wire import DownFrame, Reason, Wake
-from bridge.core.agenda import Agenda
-from bridge.core.commands import Announce, Command, End, Flush, Send
-from bridge.core.pending_work import PendingQueues, PendingWork
-from bridge.core.sessions import Session, SessionQueue, Sessions, WakeSlot
-from bridge.core.settings import Periods, Tuning
-from bridge.observe.facts import Fact, OwnerStuck, StartMissed, Woken
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.cluster import Name
+from queuebell.bridge.contract.sources import WORK
+from queuebell.bridge.contract.trace_context import Traced, several
+from queuebell.bridge.contract.wire import DownFrame, Reason, Wake
+from queuebell.bridge.core.agenda import Agenda
+from queuebell.bridge.core.commands import Announce, Command, End, Flush, Send
+from queuebell.bridge.core.pending_work import PendingQueues, PendingWork
+from queuebell.bridge.core.sessions import Session, SessionQueue, Sessions, WakeSlot
+from queuebell.bridge.core.settings import Periods, Tuning
+from queuebell.bridge.observe.facts import Fact, OwnerStuck, StartMissed, Woken
 
 COORDINATOR_TIMERS: Final = frozenset({"member", "capacity", "turn", "covered", "subscribers", "reconsider"})
 """Kinds of timers that belong to the coordinator."""

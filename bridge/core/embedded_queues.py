@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from bridge.contract.wire import CarriedMessage
-from bridge.core.commands import Reclaim, Refresh
-from bridge.core.dispatch import Dispatch
-from bridge.core.pending_work import PendingWork
-from bridge.core.sessions import WakeSlot
-from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMoved, ReceivesTold, Triggered
+from queuebell.bridge.contract.wire import CarriedMessage
+from queuebell.bridge.core.commands import Reclaim, Refresh
+from queuebell.bridge.core.dispatch import Dispatch
+from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.sessions import WakeSlot
+from queuebell.bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMoved, ReceivesTold, Triggered
 
 CARRY_MAX = 32
 CARRY_BYTES_MAX = 48 * 1024

@@ -8,11 +8,22 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from bridge.contract.jobs import CLASSES_MAX, HANDLERS_MAX, NO_JOBS, NOTHING, OUTCOMES, Jobs, Spread, add, minus, plus
-from bridge.contract.sources import UNANNOUNCED, WAKE_SOURCES
-from bridge.contract.wire import TALLIED
-from bridge.core.pending_work import PendingWork
-from bridge.observe.facts import Fact, JobsTold, ReceivesTold, Unannounced, WorkersTallied
+from queuebell.bridge.contract.jobs import (
+    CLASSES_MAX,
+    HANDLERS_MAX,
+    NO_JOBS,
+    NOTHING,
+    OUTCOMES,
+    Jobs,
+    Spread,
+    add,
+    minus,
+    plus,
+)
+from queuebell.bridge.contract.sources import UNANNOUNCED, WAKE_SOURCES
+from queuebell.bridge.contract.wire import TALLIED
+from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.observe.facts import Fact, JobsTold, ReceivesTold, Unannounced, WorkersTallied
 
 PACKED_MAX: Final = 4 * 1024 * 1024
 """Maximum size of the packed totals of lost instances, in bytes."""

@@ -12,14 +12,14 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.jobs import Jobs
-from bridge.contract.names import POISON_SUFFIX
-from bridge.contract.sources import WORK
-from bridge.contract.trace_context import Traced, Traces, merged
-from bridge.contract.wire import BuriedCount, Reason, StoreDepth
-from bridge.core.agenda import DueTimes
-from bridge.core.sessions import QueueSessions
-from bridge.core.settings import Numbers, Tuning
+from queuebell.bridge.contract.jobs import Jobs
+from queuebell.bridge.contract.names import POISON_SUFFIX
+from queuebell.bridge.contract.sources import WORK
+from queuebell.bridge.contract.trace_context import Traced, Traces, merged
+from queuebell.bridge.contract.wire import BuriedCount, Reason, StoreDepth
+from queuebell.bridge.core.agenda import DueTimes
+from queuebell.bridge.core.sessions import QueueSessions
+from queuebell.bridge.core.settings import Numbers, Tuning
 
 SIZE_MAX = 1_000_000_000
 DETAILED_S: Final = 60.0

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.trace_context import Traces
-from bridge.contract.wire import CarriedMessage, Processes, Reason, Starved, Subscription
-from bridge.core.agenda import Agenda
+from queuebell.bridge.contract.trace_context import Traces
+from queuebell.bridge.contract.wire import CarriedMessage, Processes, Reason, Starved, Subscription
+from queuebell.bridge.core.agenda import Agenda
 
 HELLO_S = 5.0
 DEAD_AFTER_BEATS = 3

@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from bridge.contract.bounds import HEARTBEAT_S, SLACK_S, SPREAD_S, STORE_CALL_S, SWEEP_S, Bound, bound
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.bounds import HEARTBEAT_S, SLACK_S, SPREAD_S, STORE_CALL_S, SWEEP_S, Bound, bound
+from queuebell.bridge.contract.errors import ConfigurationError
 
 Wake = Literal["enough", "all"]
 SweepSeconds = Annotated[float, Meta(ge=0, le=86_400)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bridge.contract.backoff import Draw
-from bridge.contract.wire import Reason
-from bridge.core.agenda import DueTimes
-from bridge.core.dispatch import Dispatch
-from bridge.core.embedded_queues import EmbeddedQueues
-from bridge.core.pending_work import PendingWork
-from bridge.observe.facts import ActedLate
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.wire import Reason
+from queuebell.bridge.core.agenda import DueTimes
+from queuebell.bridge.core.dispatch import Dispatch
+from queuebell.bridge.core.embedded_queues import EmbeddedQueues
+from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.observe.facts import ActedLate
 
 GAP_SPREAD_S = 10.0
 SHIFT_MARGIN_S = 0.1

@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.backoff import Draw
-from bridge.contract.bounds import SLACK_S, SPREAD_S, STORE_CALL_S
-from bridge.contract.cluster import Name
-from bridge.contract.errors import BadInput
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.sources import UNANNOUNCED
-from bridge.contract.wire import (
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.bounds import SLACK_S, SPREAD_S, STORE_CALL_S
+from queuebell.bridge.contract.cluster import Name
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.sources import UNANNOUNCED
+from queuebell.bridge.contract.wire import (
     SCALER,
     BridgeHeartbeat,
     Bye,
@@ -37,22 +37,30 @@ from bridge.contract.wire import (
     Welcome,
     WelcomedQueue,
 )
-from bridge.core.agenda import TURN_MAX, Agenda
-from bridge.core.cluster.coordinator import Coordinator
-from bridge.core.commands import Command
-from bridge.core.dispatch import COORDINATOR_TIMERS, Dispatch, Reminders, Timer
-from bridge.core.embedded_queues import EmbeddedQueues
-from bridge.core.listener_counts import (
+from queuebell.bridge.core.agenda import TURN_MAX, Agenda
+from queuebell.bridge.core.cluster.coordinator import Coordinator
+from queuebell.bridge.core.commands import Command
+from queuebell.bridge.core.dispatch import COORDINATOR_TIMERS, Dispatch, Reminders, Timer
+from queuebell.bridge.core.embedded_queues import EmbeddedQueues
+from queuebell.bridge.core.listener_counts import (
     JobCounts,
     ReceiveCounts,
     WorkerCounts,
     seen,
 )
-from bridge.core.pending_work import PendingWork
-from bridge.core.sessions import HELLO_S, InFlight, Rejections, Session, SessionQueue, SessionTimeouts, session_queue
-from bridge.core.settings import Periods
-from bridge.core.timers import Timers
-from bridge.observe.facts import (
+from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.sessions import (
+    HELLO_S,
+    InFlight,
+    Rejections,
+    Session,
+    SessionQueue,
+    SessionTimeouts,
+    session_queue,
+)
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.core.timers import Timers
+from queuebell.bridge.observe.facts import (
     Covered,
     DuplicateDropped,
     Fact,
@@ -81,7 +89,7 @@ class WakeScheduler:
         self.boot = boot
         self._engine = engine
         self.engine_kind = ""
-        """Kind of that store (`bridge.contract.missing_counts`)."""
+        """Kind of that store (`queuebell.bridge.contract.missing_counts`)."""
         self.periods = periods
         self.dispatch = Dispatch(boot, periods, draw)
         self.coordinator: Coordinator | None = None

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 from aiohttp import WSMsgType
 
-from bridge.access.grants import Principal, Verb
-from bridge.access.quota_guard import PastLimit
-from bridge.contract.calls import CALL_BYTES_MAX, CARRIES, HEAD_BYTES_MAX, WINDOW, decode_call
-from bridge.contract.errors import BadInput
-from bridge.contract.wire import (
+from queuebell.bridge.access.grants import Principal, Verb
+from queuebell.bridge.access.quota_guard import PastLimit
+from queuebell.bridge.contract.calls import CALL_BYTES_MAX, CARRIES, HEAD_BYTES_MAX, WINDOW, decode_call
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.wire import (
     SUBPROTOCOL,
     DownFrame,
     Ended,
@@ -34,28 +34,28 @@ from bridge.contract.wire import (
     decode_up,
     encode_frame,
 )
-from bridge.http.api.triggers import refuse_while_draining
-from bridge.http.server.aiohttp_private import Socket
-from bridge.http.server.answer import Refusal
-from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.call import Call
-from bridge.observe.facts import AccessRefused
-from bridge.observe.swallowed import swallow
-from bridge.service.channels.base import FORBIDDEN, OVER
+from queuebell.bridge.http.api.triggers import refuse_while_draining
+from queuebell.bridge.http.server.aiohttp_private import Socket
+from queuebell.bridge.http.server.answer import Refusal
+from queuebell.bridge.http.server.authorizer import Authorizer
+from queuebell.bridge.http.server.call import Call
+from queuebell.bridge.observe.facts import AccessRefused
+from queuebell.bridge.observe.swallowed import swallow
+from queuebell.bridge.service.channels.base import FORBIDDEN, OVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiohttp.web import BaseRequest, Request, StreamResponse
 
-    from bridge.access.access_watch import End, Permit
-    from bridge.access.certificates import Certificate
-    from bridge.access.keys import Identity
-    from bridge.http.api.routes import Routes
-    from bridge.http.server.answer import Answer, Peer
-    from bridge.http.server.connection import Connection
-    from bridge.service.bridge import Bridge
-    from bridge.service.sessions import BridgeSession
+    from queuebell.bridge.access.access_watch import End, Permit
+    from queuebell.bridge.access.certificates import Certificate
+    from queuebell.bridge.access.keys import Identity
+    from queuebell.bridge.http.api.routes import Routes
+    from queuebell.bridge.http.server.answer import Answer, Peer
+    from queuebell.bridge.http.server.connection import Connection
+    from queuebell.bridge.service.bridge import Bridge
+    from queuebell.bridge.service.sessions import BridgeSession
 
 log = logging.getLogger("queuebell.bridge")
 

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.errors import QueuebellError
-from bridge.queues.base import Counts, Depth, QueueStore
+from queuebell.bridge.contract.errors import QueuebellError
+from queuebell.bridge.queues.base import Counts, Depth, QueueStore
 
 log = logging.getLogger("queuebell.keda")
 

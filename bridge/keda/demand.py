@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bridge.core.pending_work import CHECK_ONLY
-from bridge.keda.counts import Count, Key
-from bridge.keda.scaled_object import Target
+from queuebell.bridge.core.pending_work import CHECK_ONLY
+from queuebell.bridge.keda.counts import Count, Key
+from queuebell.bridge.keda.scaled_object import Target
 
 if TYPE_CHECKING:
-    from bridge.core.pending_work import PendingWork
-    from bridge.core.sessions import SessionQueue
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.core.pending_work import PendingWork
+    from queuebell.bridge.core.sessions import SessionQueue
+    from queuebell.bridge.service.bridge import Bridge
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):

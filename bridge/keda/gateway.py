@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, cast
 
-from bridge.access.access_watch import certificate_of
-from bridge.access.certificates import Certificate
-from bridge.contract.address import sender_of
+from queuebell.bridge.access.access_watch import certificate_of
+from queuebell.bridge.access.certificates import Certificate
+from queuebell.bridge.contract.address import sender_of
 
 CONNECTIONS_MAX: Final = 256
 """Each uses three file descriptors."""

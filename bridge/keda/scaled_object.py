@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.errors import BadInput, ConfigurationError
-from bridge.contract.names import TOKEN, parse_reference, split_reference
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError
+from queuebell.bridge.contract.names import TOKEN, parse_reference, split_reference
 
 KEY: Final = "apiKeyFromEnv"
 """The credential: KEDA replaces it with the value of that environment variable in the worker's container."""

@@ -18,23 +18,23 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc import aio
 
-from bridge.access.access_watch import AccessWatch
-from bridge.access.certificates import Certificate
-from bridge.access.grants import Verb
-from bridge.access.issuer import Mistimed
-from bridge.access.keys import PREFIX, Identity
-from bridge.access.quota_guard import PastLimit
-from bridge.contract.address import sender_of
-from bridge.contract.errors import BadInput
-from bridge.keda.counts import KedaCounts
-from bridge.keda.demand import count_key, demand, known_state
-from bridge.keda.gateway import INNER_HOST, PER_SENDER_MAX, Gateway, Listen
-from bridge.keda.scaled_object import KEY, Target, asked
-from bridge.keda.streams import KedaStreams, Stream
-from bridge.observe.facts import AccessRefused, Fact, KedaDropped
-from bridge.queues.base import QueueStore
-from bridge.service.bridge import Bridge
-from bridge.service.state.answers import ListenerState, Subscribed
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.certificates import Certificate
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.access.issuer import Mistimed
+from queuebell.bridge.access.keys import PREFIX, Identity
+from queuebell.bridge.access.quota_guard import PastLimit
+from queuebell.bridge.contract.address import sender_of
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.keda.counts import KedaCounts
+from queuebell.bridge.keda.demand import count_key, demand, known_state
+from queuebell.bridge.keda.gateway import INNER_HOST, PER_SENDER_MAX, Gateway, Listen
+from queuebell.bridge.keda.scaled_object import KEY, Target, asked
+from queuebell.bridge.keda.streams import KedaStreams, Stream
+from queuebell.bridge.observe.facts import AccessRefused, Fact, KedaDropped
+from queuebell.bridge.queues.base import QueueStore
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.service.state.answers import ListenerState, Subscribed
 
 # Keep grpcio from logging errors that clients cause; set the variable to debug.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

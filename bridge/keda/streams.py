@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from bridge.core.agenda import Agenda
-from bridge.keda.counts import KedaCounts
-from bridge.keda.demand import changes_in, count_key, demand, known_state
-from bridge.keda.scaled_object import Target
-from bridge.observe.facts import Fact, MemberCame, MemberGone, SessionClosed, Suspended
+from queuebell.bridge.core.agenda import Agenda
+from queuebell.bridge.keda.counts import KedaCounts
+from queuebell.bridge.keda.demand import changes_in, count_key, demand, known_state
+from queuebell.bridge.keda.scaled_object import Target
+from queuebell.bridge.observe.facts import Fact, MemberCame, MemberGone, SessionClosed, Suspended
 
 if TYPE_CHECKING:
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.service.bridge import Bridge
 
 
 _OF_MANY: Final = (MemberCame, MemberGone, SessionClosed, Suspended)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from bridge.contract.jobs import Jobs
+from queuebell.bridge.contract.jobs import Jobs
 
 
 class Fact(msgspec.Struct, frozen=True, tag_field="fact", tag=str.lower):

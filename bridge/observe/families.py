@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from bridge.contract.jobs import BOUNDS_S, NO_JOBS, Jobs, Spread, plus
-from bridge.observe.slices import Slices, at_once
+from queuebell.bridge.contract.jobs import BOUNDS_S, NO_JOBS, Jobs, Spread, plus
+from queuebell.bridge.observe.slices import Slices, at_once
 
 
 class QueueWorkers(NamedTuple):

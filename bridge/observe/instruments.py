@@ -10,11 +10,11 @@ import logging
 import os
 from typing import TYPE_CHECKING, Final
 
-from bridge.brokers.extras import install
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.jobs import BOUNDS_S
-from bridge.observe.swallowed import swallowing
-from bridge.observe.tracing import OPT_IN, SCHEMA, opted_in
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.jobs import BOUNDS_S
+from queuebell.bridge.observe.swallowed import swallowing
+from queuebell.bridge.observe.tracing import OPT_IN, SCHEMA, opted_in
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

@@ -16,8 +16,8 @@ from typing import IO, Any, Literal
 
 import msgspec
 
-from bridge.contract.errors import said
-from bridge.observe import facts
+from queuebell.bridge.contract.errors import said
+from queuebell.bridge.observe import facts
 
 # Standard attributes of a record; everything else came through `extra`.
 _BUILT_IN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "suppressed"}

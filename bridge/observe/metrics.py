@@ -12,13 +12,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, His
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from bridge.contract.jobs import Jobs, add
-from bridge.contract.sources import UNREPORTED, WAKE_SOURCES
-from bridge.contract.wire import Processes
-from bridge.observe import facts, swallowed
-from bridge.observe.families import CountFamilies, JobFamilies, QueueCounts, QueueFamilies, QueueWorkers
-from bridge.observe.slices import Slices, at_once
-from bridge.observe.swallowed import swallowing
+from queuebell.bridge.contract.jobs import Jobs, add
+from queuebell.bridge.contract.sources import UNREPORTED, WAKE_SOURCES
+from queuebell.bridge.contract.wire import Processes
+from queuebell.bridge.observe import facts, swallowed
+from queuebell.bridge.observe.families import CountFamilies, JobFamilies, QueueCounts, QueueFamilies, QueueWorkers
+from queuebell.bridge.observe.slices import Slices, at_once
+from queuebell.bridge.observe.swallowed import swallowing
 
 COLLECTOR = "a metric that is computed when read"
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable
 from types import TracebackType
 from typing import Final, TypeVar
 
-from bridge.contract.throttle import Throttle
+from queuebell.bridge.contract.throttle import Throttle
 
 T = TypeVar("T")
 

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from bridge.brokers.extras import install
-from bridge.contract.errors import ConfigurationError, said
-from bridge.contract.sources import WORK
-from bridge.contract.trace_context import TRACEPARENT, is_traceparent, merged
-from bridge.contract.wire import Wake
-from bridge.observe.swallowed import swallowing
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.contract.errors import ConfigurationError, said
+from queuebell.bridge.contract.sources import WORK
+from queuebell.bridge.contract.trace_context import TRACEPARENT, is_traceparent, merged
+from queuebell.bridge.contract.wire import Wake
+from queuebell.bridge.observe.swallowed import swallowing
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, SpanContext, SpanKind, TracerProvider

@@ -15,12 +15,12 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from bridge.contract.address import is_http, one_text
-from bridge.contract.errors import BadInput, Closed, StoreUnavailable, UnknownOutcome
-from bridge.producer.publisher import Publisher
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues import open_store
-from bridge.queues.base import (
+from queuebell.bridge.contract.address import is_http, one_text
+from queuebell.bridge.contract.errors import BadInput, Closed, StoreUnavailable, UnknownOutcome
+from queuebell.bridge.producer.publisher import Publisher
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import (
     NEVER,
     Body,
     Claim,

@@ -9,8 +9,17 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from bridge.contract.errors import UnknownOutcome
-from bridge.queues.base import BATCH_MAX, Extend, QueueStore, Release, Settled, Settlement, StoredMessage, check_settled
+from queuebell.bridge.contract.errors import UnknownOutcome
+from queuebell.bridge.queues.base import (
+    BATCH_MAX,
+    Extend,
+    QueueStore,
+    Release,
+    Settled,
+    Settlement,
+    StoredMessage,
+    check_settled,
+)
 
 SHARED_LEASE_S: Final = 30.0
 """The listeners' default, for a store where one lease time holds for all receivers."""

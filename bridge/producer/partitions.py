@@ -10,11 +10,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from bridge.contract.backoff import Draw, RandomExponential
-from bridge.contract.errors import QueuebellError, QueueNotFound, StoreFull, StoreUnavailable, UnknownOutcome
-from bridge.contract.partitioning import Partitions, parse_partitions
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import (
+from queuebell.bridge.contract.backoff import Draw, RandomExponential
+from queuebell.bridge.contract.errors import QueuebellError, QueueNotFound, StoreFull, StoreUnavailable, UnknownOutcome
+from queuebell.bridge.contract.partitioning import Partitions, parse_partitions
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.base import (
     BATCH_MAX,
     NEVER,
     AsyncConnection,
@@ -26,8 +26,8 @@ from bridge.queues.base import (
     new_messages,
     once,
 )
-from bridge.queues.checked import missing_from
-from bridge.queues.side_by_side import side_by_side
+from queuebell.bridge.queues.checked import missing_from
+from queuebell.bridge.queues.side_by_side import side_by_side
 
 log = logging.getLogger("queuebell.partitions")
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from bridge.contract.backoff import Draw, FullJitter
-from bridge.contract.event import (
+from queuebell.bridge.contract.backoff import Draw, FullJitter
+from queuebell.bridge.contract.event import (
     EVENTS_MAX,
     NOT_BEFORE_MS_MAX,
     PAYLOAD_SIZE_MAX,
@@ -16,8 +16,8 @@ from bridge.contract.event import (
     CloudQueueWorkDetected,
     encode_event,
 )
-from bridge.contract.names import split_reference
-from bridge.contract.trace_context import Traced, joined, merged, several
+from queuebell.bridge.contract.names import split_reference
+from queuebell.bridge.contract.trace_context import Traced, joined, merged, several
 
 BACKOFF_FIRST_S = 0.1
 BACKOFF_CAP_S = 30.0

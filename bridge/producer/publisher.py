@@ -18,16 +18,16 @@ from typing import Self, cast
 
 import msgspec
 
-from bridge.brokers.credential import ApiKey
-from bridge.contract.address import one_text
-from bridge.contract.backoff import Draw
-from bridge.contract.errors import BadInput, BusUnavailable, ConfigurationError, QueuebellError, WrongThread
-from bridge.contract.event import CloudQueueWorkDetected, check_event
-from bridge.contract.names import parse_reference, split_reference
-from bridge.observe import tracing
-from bridge.producer.buses import Bus, open_bus
-from bridge.producer.buses.memory import MemoryBus, Triggerable
-from bridge.producer.publication import Publication, Sending
+from queuebell.bridge.brokers.credential import ApiKey
+from queuebell.bridge.contract.address import one_text
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable, ConfigurationError, QueuebellError, WrongThread
+from queuebell.bridge.contract.event import CloudQueueWorkDetected, check_event
+from queuebell.bridge.contract.names import parse_reference, split_reference
+from queuebell.bridge.observe import tracing
+from queuebell.bridge.producer.buses import Bus, open_bus
+from queuebell.bridge.producer.buses.memory import MemoryBus, Triggerable
+from queuebell.bridge.producer.publication import Publication, Sending
 
 log = logging.getLogger("queuebell.publisher")
 

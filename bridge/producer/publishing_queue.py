@@ -9,8 +9,8 @@ import random
 from collections.abc import Sequence
 from typing import Final, TypedDict
 
-from bridge.contract.backoff import RandomExponential
-from bridge.contract.errors import (
+from queuebell.bridge.contract.backoff import RandomExponential
+from queuebell.bridge.contract.errors import (
     BadInput,
     QueuebellError,
     StoreError,
@@ -18,12 +18,12 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.contract.event import NOT_BEFORE_MS_MAX, rounded_up
-from bridge.contract.names import parse_reference, split_reference
-from bridge.contract.trace_context import TRACEPARENT
-from bridge.observe import tracing
-from bridge.producer.publisher import Publisher
-from bridge.queues.base import (
+from queuebell.bridge.contract.event import NOT_BEFORE_MS_MAX, rounded_up
+from queuebell.bridge.contract.names import parse_reference, split_reference
+from queuebell.bridge.contract.trace_context import TRACEPARENT
+from queuebell.bridge.observe import tracing
+from queuebell.bridge.producer.publisher import Publisher
+from queuebell.bridge.queues.base import (
     NEVER,
     AsyncConnection,
     Body,
@@ -34,8 +34,8 @@ from bridge.queues.base import (
     new_messages,
     once,
 )
-from bridge.queues.checked import put_traced
-from bridge.storage.claim_check import ClaimCheck, drop_all, put_aside_all
+from queuebell.bridge.queues.checked import put_traced
+from queuebell.bridge.storage.claim_check import ClaimCheck, drop_all, put_aside_all
 
 log = logging.getLogger("queuebell.publisher")
 

@@ -8,14 +8,22 @@ from typing import Final, Protocol
 
 import msgspec
 
-from bridge.contract.burial import Burial, facts, glimpse, opened, replay_target, write_burial
-from bridge.contract.claim import CLAIM_BYTES_MAX, is_claim
-from bridge.contract.errors import BadInput, BlobNotFound, UnknownOutcome
-from bridge.contract.names import POISON_SUFFIX, parse_reference
-from bridge.producer.held_leases import HeldLeases
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import BATCH_MAX, Claim, NewMessage, QueueStore, Settlement, StoredMessage, check_settled
-from bridge.storage.claim_check import ClaimCheck, claim_in
+from queuebell.bridge.contract.burial import Burial, facts, glimpse, opened, replay_target, write_burial
+from queuebell.bridge.contract.claim import CLAIM_BYTES_MAX, is_claim
+from queuebell.bridge.contract.errors import BadInput, BlobNotFound, UnknownOutcome
+from queuebell.bridge.contract.names import POISON_SUFFIX, parse_reference
+from queuebell.bridge.producer.held_leases import HeldLeases
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.base import (
+    BATCH_MAX,
+    Claim,
+    NewMessage,
+    QueueStore,
+    Settlement,
+    StoredMessage,
+    check_settled,
+)
+from queuebell.bridge.storage.claim_check import ClaimCheck, claim_in
 
 LEASE_S: Final = 300.0
 

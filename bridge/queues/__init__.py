@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from bridge.brokers.address import argument_of, class_for
-from bridge.contract.address import one_text
-from bridge.queues.base import QueueStore
+from queuebell.bridge.brokers.address import argument_of, class_for
+from queuebell.bridge.contract.address import one_text
+from queuebell.bridge.queues.base import QueueStore
 
 STORES: Final[dict[str, tuple[str, str]]] = {
-    "memory": ("bridge.queues.embedded.store", "MemoryStore"),
-    "sqlite": ("bridge.queues.embedded.sqlite", "SqliteStore"),
-    "http": ("bridge.queues.http.store", "HttpStore"),
-    "https": ("bridge.queues.http.store", "HttpStore"),
-    "postgres": ("bridge.queues.postgres.store", "PostgresStore"),
-    "postgresql": ("bridge.queues.postgres.store", "PostgresStore"),
-    "sqs": ("bridge.queues.sqs.store", "SqsStore"),
-    "azure": ("bridge.queues.azure.store", "AzureStore"),
-    "nats": ("bridge.queues.jetstream.store", "JetStreamStore"),
-    "tls": ("bridge.queues.jetstream.store", "JetStreamStore"),
-    "redis": ("bridge.queues.redis.store", "RedisStore"),
-    "rediss": ("bridge.queues.redis.store", "RedisStore"),
+    "memory": ("queuebell.bridge.queues.embedded.store", "MemoryStore"),
+    "sqlite": ("queuebell.bridge.queues.embedded.sqlite", "SqliteStore"),
+    "http": ("queuebell.bridge.queues.http.store", "HttpStore"),
+    "https": ("queuebell.bridge.queues.http.store", "HttpStore"),
+    "postgres": ("queuebell.bridge.queues.postgres.store", "PostgresStore"),
+    "postgresql": ("queuebell.bridge.queues.postgres.store", "PostgresStore"),
+    "sqs": ("queuebell.bridge.queues.sqs.store", "SqsStore"),
+    "azure": ("queuebell.bridge.queues.azure.store", "AzureStore"),
+    "nats": ("queuebell.bridge.queues.jetstream.store", "JetStreamStore"),
+    "tls": ("queuebell.bridge.queues.jetstream.store", "JetStreamStore"),
+    "redis": ("queuebell.bridge.queues.redis.store", "RedisStore"),
+    "rediss": ("queuebell.bridge.queues.redis.store", "RedisStore"),
 }
 """Module and class by scheme."""
 WITHOUT_HOST: Final = frozenset({"memory", "sqlite", "azure"})

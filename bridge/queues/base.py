@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast, runtime_chec
 
 import msgspec
 
-from bridge.contract.errors import BadInput, StoreUnavailable, Unsupported
-from bridge.contract.headers import checked_headers
-from bridge.contract.wire import Counts as Counts  # noqa: PLC0414 - they are names of this promise
-from bridge.contract.wire import Depth as Depth  # noqa: PLC0414
+from queuebell.bridge.contract.errors import BadInput, StoreUnavailable, Unsupported
+from queuebell.bridge.contract.headers import checked_headers
+from queuebell.bridge.contract.wire import Counts as Counts  # noqa: PLC0414 - they are names of this promise
+from queuebell.bridge.contract.wire import Depth as Depth  # noqa: PLC0414
 
 BATCH_MAX = 32
 BODY_BYTES_MAX = 64 * 1024
@@ -114,7 +114,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     visibility_s_max: int = VISIBILITY_S_MAX
     """The longest lease and the longest delay of a release."""
     headers: bool = False
-    """Messages carry headers (`bridge.contract.headers`)."""
+    """Messages carry headers (`queuebell.bridge.contract.headers`)."""
 
     @property
     def call_max(self) -> int:
@@ -320,7 +320,7 @@ class QueueStore(Protocol):
         ``limit`` is 1 to ``capabilities.call_max``; at most ``capabilities.batch_max`` messages are returned. Does not
         wait for messages longer than ``capabilities.receive_s``. An unknown queue raises `QueueNotFound`. A store
         disables every retry of its transport or SDK (L6). ``source`` is the reason for the receive
-        (`bridge.contract.sources`), for stores that count it.
+        (`queuebell.bridge.contract.sources`), for stores that count it.
         """
         ...
 

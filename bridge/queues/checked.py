@@ -11,14 +11,14 @@ from typing import TypeVar
 
 import msgspec
 
-from bridge.contract.errors import BadInput, Closed, QueuebellError, QueueNotFound, Unsupported
-from bridge.contract.headers import checked_headers
-from bridge.contract.names import parse_reference
-from bridge.contract.trace_context import TRACEPARENT, is_traceparent
-from bridge.observe import tracing
-from bridge.observe.tracing import TRACESTATE, Cause
-from bridge.queues import limits
-from bridge.queues.base import (
+from queuebell.bridge.contract.errors import BadInput, Closed, QueuebellError, QueueNotFound, Unsupported
+from queuebell.bridge.contract.headers import checked_headers
+from queuebell.bridge.contract.names import parse_reference
+from queuebell.bridge.contract.trace_context import TRACEPARENT, is_traceparent
+from queuebell.bridge.observe import tracing
+from queuebell.bridge.observe.tracing import TRACESTATE, Cause
+from queuebell.bridge.queues import limits
+from queuebell.bridge.queues.base import (
     NEVER,
     AsyncConnection,
     Body,

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Generic, TypeVar
 
-from bridge.contract.errors import Closed, Overloaded, QueuebellError
+from queuebell.bridge.contract.errors import Closed, Overloaded, QueuebellError
 
 IDLE_S: Final = 60.0
 """How long an unused connection is kept; the most recently used is used first, so that the others age."""

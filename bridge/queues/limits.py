@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from bridge.contract.errors import BadInput
-from bridge.contract.names import parse_reference
-from bridge.contract.sources import WAKE_SOURCES
-from bridge.queues.base import (
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.names import parse_reference
+from queuebell.bridge.contract.sources import WAKE_SOURCES
+from queuebell.bridge.queues.base import (
     BATCH_MAX,
     BODY_BYTES_MAX,
     DELAY_MS_MAX,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from bridge.contract.errors import StoreUnavailable
-from bridge.queues.base import Counts, Depth, Received
+from queuebell.bridge.contract.errors import StoreUnavailable
+from queuebell.bridge.queues.base import Counts, Depth, Received
 
 REMEMBERED_MAX = 100_000
 

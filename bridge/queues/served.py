@@ -1,7 +1,7 @@
 """The promise of a store that a bridge serves through its endpoints (HTTP API, Azure endpoint).
 
-Kept by the embedded store (`bridge.queues.embedded.store`), and by a store that several bridges share
-(`bridge.service.shared_store`).
+Kept by the embedded store (`queuebell.bridge.queues.embedded.store`), and by a store that several bridges share
+(`queuebell.bridge.service.shared_store`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
-from bridge.contract.errors import QueueNotFound, StoreUnavailable
-from bridge.contract.names import parse_reference
-from bridge.queues import limits
-from bridge.queues.base import (
+from queuebell.bridge.contract.errors import QueueNotFound, StoreUnavailable
+from queuebell.bridge.contract.names import parse_reference
+from queuebell.bridge.queues import limits
+from queuebell.bridge.queues.base import (
     AsyncConnection,
     Body,
     Claim,
@@ -29,7 +29,7 @@ from bridge.queues.base import (
     new_messages,
     refuse_connection,
 )
-from bridge.queues.checked import missing_from
+from queuebell.bridge.queues.checked import missing_from
 
 P = ParamSpec("P")
 T = TypeVar("T")

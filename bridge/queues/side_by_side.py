@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
-from bridge.contract.bounds import STORE_CALL_S
-from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, UnknownOutcome
-from bridge.queues.base import MAYBE_DONE, NOT_DONE, Settled
+from queuebell.bridge.contract.bounds import STORE_CALL_S
+from queuebell.bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, UnknownOutcome
+from queuebell.bridge.queues.base import MAYBE_DONE, NOT_DONE, Settled
 
 T = TypeVar("T")
 CALL_S: Final = ContextVar("seconds the store call under way may take", default=STORE_CALL_S)

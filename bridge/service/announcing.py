@@ -12,15 +12,15 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from bridge.contract.sources import merged_size
-from bridge.contract.trace_context import joined, several
-from bridge.contract.wire import Wake
-from bridge.core.commands import Announce, AnnounceInTurn
-from bridge.observe import tracing
-from bridge.observe.swallowed import swallow
+from queuebell.bridge.contract.sources import merged_size
+from queuebell.bridge.contract.trace_context import joined, several
+from queuebell.bridge.contract.wire import Wake
+from queuebell.bridge.core.commands import Announce, AnnounceInTurn
+from queuebell.bridge.observe import tracing
+from queuebell.bridge.observe.swallowed import swallow
 
 if TYPE_CHECKING:
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.service.bridge import Bridge
 
 RETRY_S = 0.05
 SUBSCRIBER = "a subscriber of wakes"

@@ -28,35 +28,45 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from bridge.access.put_gate import BYTES_MAX, WAIT_MS, Admission, PutGate
-from bridge.contract.backoff import Draw
-from bridge.contract.cluster import ClusterMessage
-from bridge.contract.errors import BadInput, Closed, WrongThread
-from bridge.contract.event import CloudQueueWorkDetected, check_event
-from bridge.core.cluster.coordinator import Coordinator
-from bridge.core.cluster.handover import ENDS_S
-from bridge.core.commands import Announce, AnnounceInTurn, Broadcast, Command, End, Flush, Reclaim, Refresh, Send
-from bridge.core.settings import Periods
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.observe.facts import Fact, MemberRefused, Observer
-from bridge.observe.metrics import Metrics
-from bridge.observe.slices import sliced
-from bridge.observe.swallowed import swallow, swallowing
-from bridge.queues.base import PUT_WINDOW_S, QueueStore
-from bridge.queues.embedded.store import EmbeddedStore
-from bridge.queues.served import ServedStore
-from bridge.service.channels.base import Outlet
-from bridge.service.clocks import Suspends, paired, system_clocks
-from bridge.service.embedded_feed import EmbeddedFeed, open_embedded_store, perform_on_store
-from bridge.service.runner import Runner
-from bridge.service.sessions import CHANNEL, BridgeSession, Flushes, LiveSessions
-from bridge.service.shared_store import SharedStore
-from bridge.service.state import content, status
-from bridge.service.state.answers import Cluster, ListenerState, QueueState, Readiness
-from bridge.service.state.content import everything
+from queuebell.bridge.access.put_gate import BYTES_MAX, WAIT_MS, Admission, PutGate
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.cluster import ClusterMessage
+from queuebell.bridge.contract.errors import BadInput, Closed, WrongThread
+from queuebell.bridge.contract.event import CloudQueueWorkDetected, check_event
+from queuebell.bridge.core.cluster.coordinator import Coordinator
+from queuebell.bridge.core.cluster.handover import ENDS_S
+from queuebell.bridge.core.commands import (
+    Announce,
+    AnnounceInTurn,
+    Broadcast,
+    Command,
+    End,
+    Flush,
+    Reclaim,
+    Refresh,
+    Send,
+)
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.observe.facts import Fact, MemberRefused, Observer
+from queuebell.bridge.observe.metrics import Metrics
+from queuebell.bridge.observe.slices import sliced
+from queuebell.bridge.observe.swallowed import swallow, swallowing
+from queuebell.bridge.queues.base import PUT_WINDOW_S, QueueStore
+from queuebell.bridge.queues.embedded.store import EmbeddedStore
+from queuebell.bridge.queues.served import ServedStore
+from queuebell.bridge.service.channels.base import Outlet
+from queuebell.bridge.service.clocks import Suspends, paired, system_clocks
+from queuebell.bridge.service.embedded_feed import EmbeddedFeed, open_embedded_store, perform_on_store
+from queuebell.bridge.service.runner import Runner
+from queuebell.bridge.service.sessions import CHANNEL, BridgeSession, Flushes, LiveSessions
+from queuebell.bridge.service.shared_store import SharedStore
+from queuebell.bridge.service.state import content, status
+from queuebell.bridge.service.state.answers import Cluster, ListenerState, QueueState, Readiness
+from queuebell.bridge.service.state.content import everything
 
 if TYPE_CHECKING:
-    from bridge.service.channels.local import LocalChannel
+    from queuebell.bridge.service.channels.local import LocalChannel
 
 
 class Bridge:
@@ -233,7 +243,7 @@ class Bridge:
 
     def local_channel(self) -> LocalChannel:
         """Return a channel for listeners in this process."""
-        from bridge.service.channels.local import LocalChannel
+        from queuebell.bridge.service.channels.local import LocalChannel
 
         return LocalChannel(self)
 
@@ -632,7 +642,7 @@ CLUSTER_LINK: Final = "the link to the other bridges"
 
 
 class ClusterLink(Protocol):
-    """Connects to the other cluster members (`bridge.triggers.cluster.BrokerClusterLink`)."""
+    """Connects to the other cluster members (`queuebell.bridge.triggers.cluster.BrokerClusterLink`)."""
 
     @property
     def shares(self) -> bool:

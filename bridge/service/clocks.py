@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from bridge.observe.facts import LoopLagged
-from bridge.observe.swallowed import swallowing
-from bridge.service.runner import Runner
+from queuebell.bridge.observe.facts import LoopLagged
+from queuebell.bridge.observe.swallowed import swallowing
+from queuebell.bridge.service.runner import Runner
 
 PairOfClocks = Callable[[], tuple[float, float] | None]
 """Reads, at one moment, the clock that is frozen during a suspend and the one that runs; None if it could not."""

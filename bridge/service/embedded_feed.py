@@ -1,4 +1,4 @@
-"""Pass the embedded store's commits to the scheduler (`bridge.queues.embedded.state.StoreObserver`)."""
+"""Pass the embedded store's commits to the scheduler (`queuebell.bridge.queues.embedded.state.StoreObserver`)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pathlib
 
 import msgspec
 
-from bridge.contract.times import rfc3339
-from bridge.contract.wire import CarriedMessage
-from bridge.core.commands import Reclaim, Refresh
-from bridge.core.embedded_queues import CARRY_BYTES_MAX
-from bridge.observe.swallowed import swallow
-from bridge.queues.base import Claim, StoredMessage
-from bridge.queues.embedded.state import Backlog, Grant, GrantResult
-from bridge.queues.embedded.store import EmbeddedStore
-from bridge.service.runner import Runner
+from queuebell.bridge.contract.times import rfc3339
+from queuebell.bridge.contract.wire import CarriedMessage
+from queuebell.bridge.core.commands import Reclaim, Refresh
+from queuebell.bridge.core.embedded_queues import CARRY_BYTES_MAX
+from queuebell.bridge.observe.swallowed import swallow
+from queuebell.bridge.queues.base import Claim, StoredMessage
+from queuebell.bridge.queues.embedded.state import Backlog, Grant, GrantResult
+from queuebell.bridge.queues.embedded.store import EmbeddedStore
+from queuebell.bridge.service.runner import Runner
 
 # Size of id, receipt, times and names around a body in a frame.
 ENVELOPE_BYTES = 320
@@ -27,10 +27,10 @@ def open_embedded_store(
 ) -> EmbeddedStore:
     """Create the embedded store, in the directory ``data`` or in memory."""
     if data is None:
-        from bridge.queues.embedded.store import MemoryStore
+        from queuebell.bridge.queues.embedded.store import MemoryStore
 
         return MemoryStore(f"bridge-{boot}", boot=boot, put_window_s=put_window_s)
-    from bridge.queues.embedded.sqlite import SqliteStore
+    from queuebell.bridge.queues.embedded.sqlite import SqliteStore
 
     file = pathlib.Path(data) / "queue.db"
     return SqliteStore(file, boot=boot, synchronous=synchronous, put_window_s=put_window_s)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.observe.facts import Fact
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.observe.facts import Fact
 
 
 class Runner(Protocol):
-    """Runs the scheduler (`bridge.service.bridge.Bridge`)."""
+    """Runs the scheduler (`queuebell.bridge.service.bridge.Bridge`)."""
 
     @property
     def scheduler(self) -> WakeScheduler:

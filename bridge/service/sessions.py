@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from bridge.contract.backoff import Draw
-from bridge.contract.wire import DownFrame, Drain, UpFrame
-from bridge.core.cluster.handover import ANSWER_S, departures
-from bridge.observe import tracing
-from bridge.observe.swallowed import swallow, swallowing
-from bridge.service.channels.base import Outlet, Session
-from bridge.service.runner import Runner
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.wire import DownFrame, Drain, UpFrame
+from queuebell.bridge.core.cluster.handover import ANSWER_S, departures
+from queuebell.bridge.observe import tracing
+from queuebell.bridge.observe.swallowed import swallow, swallowing
+from queuebell.bridge.service.channels.base import Outlet, Session
+from queuebell.bridge.service.runner import Runner
 
 SERVICE_RESTART: Final = 1012
 INTERNAL: Final = 1011

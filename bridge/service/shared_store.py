@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     ConfigurationError,
     Overloaded,
     QueuebellError,
@@ -25,13 +25,13 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.contract.event import NOT_BEFORE_MS_MAX, CloudQueueWorkDetected, rounded_up
-from bridge.contract.headers import bytes_of
-from bridge.contract.names import split_reference
-from bridge.contract.trace_context import Traces, carried, several
-from bridge.observe import tracing
-from bridge.observe.swallowed import swallow, unless_cancelled
-from bridge.queues.base import (
+from queuebell.bridge.contract.event import NOT_BEFORE_MS_MAX, CloudQueueWorkDetected, rounded_up
+from queuebell.bridge.contract.headers import bytes_of
+from queuebell.bridge.contract.names import split_reference
+from queuebell.bridge.contract.trace_context import Traces, carried, several
+from queuebell.bridge.observe import tracing
+from queuebell.bridge.observe.swallowed import swallow, unless_cancelled
+from queuebell.bridge.queues.base import (
     BATCH_MAX,
     AsyncConnection,
     Body,
@@ -53,8 +53,17 @@ from bridge.queues.base import (
     digest_of,
     once,
 )
-from bridge.queues.checked import CheckedStore
-from bridge.queues.served import Browsed, CommitNames, Described, Identified, NoRoom, ReadRoom, ServedStore, Stamped
+from queuebell.bridge.queues.checked import CheckedStore
+from queuebell.bridge.queues.served import (
+    Browsed,
+    CommitNames,
+    Described,
+    Identified,
+    NoRoom,
+    ReadRoom,
+    ServedStore,
+    Stamped,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -121,7 +130,7 @@ class SharedStore(ServedStore):
 
     @property
     def kind(self) -> str:
-        """The kind of the store (`bridge.contract.missing_counts`)."""
+        """The kind of the store (`queuebell.bridge.contract.missing_counts`)."""
         return self._engine.kind if isinstance(self._engine, CheckedStore) else ""
 
     @property

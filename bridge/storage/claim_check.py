@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bridge.contract.burial import glimpse
-from bridge.contract.claim import (
+from queuebell.bridge.contract.burial import glimpse
+from queuebell.bridge.contract.claim import (
     CLAIM_BYTES_MAX,
     IDENTITY,
     ZLIB,
@@ -33,11 +33,11 @@ from bridge.contract.claim import (
     read_claim,
     write_claim,
 )
-from bridge.contract.errors import BadInput, QueuebellError, QueueNotFound, StoreUnavailable, UnknownOutcome
-from bridge.contract.names import POISON_SUFFIX, parse_reference
-from bridge.contract.partitioning import logical_reference
-from bridge.queues.base import NEVER, NewMessage, QueueStore
-from bridge.storage.blobs.base import Blob, BlobStore
+from queuebell.bridge.contract.errors import BadInput, QueuebellError, QueueNotFound, StoreUnavailable, UnknownOutcome
+from queuebell.bridge.contract.names import POISON_SUFFIX, parse_reference
+from queuebell.bridge.contract.partitioning import logical_reference
+from queuebell.bridge.queues.base import NEVER, NewMessage, QueueStore
+from queuebell.bridge.storage.blobs.base import Blob, BlobStore
 
 BODY_MAX: Final = 64 * 1024 * 1024
 ORPHAN_AGE_S: Final = 7 * 86_400.0
@@ -78,7 +78,7 @@ class ClaimCheck:
             raise BadInput("bad_parameter", "limit must be a number of bytes, 0 or more, or None")
         self._owned = isinstance(blobs, str)
         if isinstance(blobs, str):
-            from bridge.storage.blobs import open_blobs
+            from queuebell.bridge.storage.blobs import open_blobs
 
             blobs = open_blobs(blobs)
         self._blobs: BlobStore = blobs

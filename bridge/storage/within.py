@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Final
 
-from bridge.contract.errors import UnknownOutcome
+from queuebell.bridge.contract.errors import UnknownOutcome
 
 CALL_S: Final = 60.0
 """The most for one call. A client's own time-out restarts with each byte and does not cover ``100 Continue``."""

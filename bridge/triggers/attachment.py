@@ -10,26 +10,26 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from bridge.brokers import broker_maker
-from bridge.brokers.address import check_prefix, take_prefix
-from bridge.brokers.base import Broker
-from bridge.contract.backoff import Draw
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.names import DEFAULT_PREFIX, split_reference
-from bridge.contract.wire import Wake, encode_frame
-from bridge.core.cluster.subscribers import SUBJECTS
-from bridge.service.announcing import Announcer, Subscriber
-from bridge.service.channels.brokered import BrokeredSessions
-from bridge.service.state.answers import Subject
-from bridge.triggers.cluster import BrokerClusterLink
-from bridge.triggers.intake import Intake
-from bridge.triggers.postgres import PostgresListener
-from bridge.triggers.republishing import Republisher
-from bridge.triggers.supervisor import SupervisedConnection
+from queuebell.bridge.brokers import broker_maker
+from queuebell.bridge.brokers.address import check_prefix, take_prefix
+from queuebell.bridge.brokers.base import Broker
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.names import DEFAULT_PREFIX, split_reference
+from queuebell.bridge.contract.wire import Wake, encode_frame
+from queuebell.bridge.core.cluster.subscribers import SUBJECTS
+from queuebell.bridge.service.announcing import Announcer, Subscriber
+from queuebell.bridge.service.channels.brokered import BrokeredSessions
+from queuebell.bridge.service.state.answers import Subject
+from queuebell.bridge.triggers.cluster import BrokerClusterLink
+from queuebell.bridge.triggers.intake import Intake
+from queuebell.bridge.triggers.postgres import PostgresListener
+from queuebell.bridge.triggers.republishing import Republisher
+from queuebell.bridge.triggers.supervisor import SupervisedConnection
 
 if TYPE_CHECKING:
-    from bridge.access.access_watch import AccessWatch
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.access.access_watch import AccessWatch
+    from queuebell.bridge.service.bridge import Bridge
 
 log = logging.getLogger("queuebell.bridge")
 

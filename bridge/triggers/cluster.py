@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from bridge.brokers.base import ANY, Broker, Incoming, SubscriptionRefused
-from bridge.contract.cluster import (
+from queuebell.bridge.brokers.base import ANY, Broker, Incoming, SubscriptionRefused
+from queuebell.bridge.contract.cluster import (
     Able,
     ClusterMessage,
     Covered,
@@ -24,12 +24,12 @@ from bridge.contract.cluster import (
     decode_cluster_message,
     encode_cluster_message,
 )
-from bridge.contract.errors import BadInput, BusUnavailable
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.throttle import Throttle
-from bridge.observe.facts import ClusterMessageRefused
-from bridge.service.bridge import Bridge
-from bridge.triggers.intake import Bridged
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.throttle import Throttle
+from queuebell.bridge.observe.facts import ClusterMessageRefused
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.triggers.intake import Bridged
 
 log = logging.getLogger("queuebell.bridge")
 

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bridge.access.grants import Verb
-from bridge.brokers.base import ANY, Broker, Incoming, Topic
-from bridge.contract.errors import BadInput, QueuebellError
-from bridge.contract.event import EVENT_BYTES_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected, check_depth
-from bridge.contract.throttle import Throttle
-from bridge.observe.facts import AccessRefused, TriggerRefused
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.brokers.base import ANY, Broker, Incoming, Topic
+from queuebell.bridge.contract.errors import BadInput, QueuebellError
+from queuebell.bridge.contract.event import EVENT_BYTES_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected, check_depth
+from queuebell.bridge.contract.throttle import Throttle
+from queuebell.bridge.observe.facts import AccessRefused, TriggerRefused
 
 if TYPE_CHECKING:
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.service.bridge import Bridge
 
 log = logging.getLogger("queuebell.bridge")
 
@@ -230,7 +230,7 @@ class _Waiting(msgspec.Struct):
 
 
 def _decode_nats(incoming: Incoming) -> list[CloudQueueWorkDetected]:
-    from bridge.contract.cloudevents import decode_nats
+    from queuebell.bridge.contract.cloudevents import decode_nats
 
     headers: Mapping[str, str] = incoming.headers
     if incoming.content_type is not None:
@@ -241,7 +241,7 @@ def _decode_nats(incoming: Incoming) -> list[CloudQueueWorkDetected]:
 
 
 def _decode_mqtt(incoming: Incoming) -> list[CloudQueueWorkDetected]:
-    from bridge.contract.cloudevents import decode_mqtt
+    from queuebell.bridge.contract.cloudevents import decode_mqtt
 
     if not incoming.payload and not _describes(incoming.headers):
         return _bare(incoming)

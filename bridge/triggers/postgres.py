@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bridge.brokers.address import take_prefix
-from bridge.brokers.base import Incoming, Topic
-from bridge.brokers.postgres.access import CHANNEL_BYTES_MAX
-from bridge.brokers.postgres.broker import INBOX, PostgresBroker
-from bridge.contract.backoff import Draw
-from bridge.contract.errors import BusUnavailable, ConfigurationError
-from bridge.contract.names import DEFAULT_PREFIX, is_token
-from bridge.queues.postgres.schema import (
+from queuebell.bridge.brokers.address import take_prefix
+from queuebell.bridge.brokers.base import Incoming, Topic
+from queuebell.bridge.brokers.postgres.access import CHANNEL_BYTES_MAX
+from queuebell.bridge.brokers.postgres.broker import INBOX, PostgresBroker
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.errors import BusUnavailable, ConfigurationError
+from queuebell.bridge.contract.names import DEFAULT_PREFIX, is_token
+from queuebell.bridge.queues.postgres.schema import (
     CONNECTIONS,
     TRIGGERS,
     CheckResult,
@@ -31,12 +31,12 @@ from bridge.queues.postgres.schema import (
     check_connections,
     check_notify,
 )
-from bridge.triggers.intake import Intake
-from bridge.triggers.promises import PromiseKeeper
-from bridge.triggers.supervisor import SupervisedConnection
+from queuebell.bridge.triggers.intake import Intake
+from queuebell.bridge.triggers.promises import PromiseKeeper
+from queuebell.bridge.triggers.supervisor import SupervisedConnection
 
 if TYPE_CHECKING:
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.service.bridge import Bridge
 
 log = logging.getLogger("queuebell.bridge")
 

@@ -16,9 +16,9 @@ import asyncio
 import logging
 from typing import Final
 
-from bridge.brokers.postgres.broker import PostgresBroker
-from bridge.contract.errors import BusUnavailable
-from bridge.queues.postgres.schema import OPEN, PROMISE, PROMISED_S, WITHDRAW
+from queuebell.bridge.brokers.postgres.broker import PostgresBroker
+from queuebell.bridge.contract.errors import BusUnavailable
+from queuebell.bridge.queues.postgres.schema import OPEN, PROMISE, PROMISED_S, WITHDRAW
 
 log = logging.getLogger("queuebell.bridge")
 

@@ -16,11 +16,11 @@ from typing import Final
 
 import msgspec
 
-from bridge.brokers.base import Broker
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.throttle import Throttle
-from bridge.observe.facts import Fact, OwedDropped
-from bridge.triggers.intake import Bridged
+from queuebell.bridge.brokers.base import Broker
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.throttle import Throttle
+from queuebell.bridge.observe.facts import Fact, OwedDropped
+from queuebell.bridge.triggers.intake import Bridged
 
 log = logging.getLogger("queuebell.bridge")
 

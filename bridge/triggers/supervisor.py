@@ -13,11 +13,11 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
-from bridge.brokers.base import Broker
-from bridge.brokers.postgres.broker import PostgresBroker
-from bridge.contract.backoff import Draw, FullJitter
-from bridge.contract.errors import BusUnavailable, ConfigurationError, said
-from bridge.observe.facts import BusDown, BusUp, Fact
+from queuebell.bridge.brokers.base import Broker
+from queuebell.bridge.brokers.postgres.broker import PostgresBroker
+from queuebell.bridge.contract.backoff import Draw, FullJitter
+from queuebell.bridge.contract.errors import BusUnavailable, ConfigurationError, said
+from queuebell.bridge.observe.facts import BusDown, BusUp, Fact
 
 log = logging.getLogger("queuebell.bridge")
 

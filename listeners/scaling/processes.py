@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.backoff import Draw, RandomExponential
-from bridge.contract.errors import BadInput
+from queuebell.bridge.contract.backoff import Draw, RandomExponential
+from queuebell.bridge.contract.errors import BadInput
 
 PROCESSES_MAX: Final = 10_000
 BACKOFF_FIRST_S: Final = 1.0

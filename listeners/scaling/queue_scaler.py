@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.contract.bounds import STORE_CALL_S
-from bridge.contract.errors import QueuebellError, QueueNotFound
-from bridge.contract.wire import (
+from queuebell.bridge.contract.bounds import STORE_CALL_S
+from queuebell.bridge.contract.errors import QueuebellError, QueueNotFound
+from queuebell.bridge.contract.wire import (
     UNSEEN,
     LastEmptyReceive,
     More,
@@ -23,15 +23,15 @@ from bridge.contract.wire import (
     UpFrame,
     Wake,
 )
-from bridge.observe.swallowed import swallow, swallowing, unless_cancelled
-from bridge.queues.base import Capabilities, Depth, QueueStore, named
-from listeners.figures import ScalerFigures
-from listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed
-from listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, Proof, ScaledQueue, Step
-from listeners.wake.frames import beat_of, frame_of, subscription_of
-from listeners.wake.table import StartReceive
-from listeners.wake.timers import Periods
-from listeners.work.failures import RepeatedFailure
+from queuebell.bridge.observe.swallowed import swallow, swallowing, unless_cancelled
+from queuebell.bridge.queues.base import Capabilities, Depth, QueueStore, named
+from queuebell.listeners.figures import ScalerFigures
+from queuebell.listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed
+from queuebell.listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, Proof, ScaledQueue, Step
+from queuebell.listeners.wake.frames import beat_of, frame_of, subscription_of
+from queuebell.listeners.wake.table import StartReceive
+from queuebell.listeners.wake.timers import Periods
+from queuebell.listeners.work.failures import RepeatedFailure
 
 log = logging.getLogger("queuebell.scaler")
 

@@ -18,12 +18,12 @@ import enum
 
 import msgspec
 
-from bridge.contract.backoff import Draw, RandomExponential
-from listeners.scaling.processes import Limits, Processes
-from listeners.wake.controller import Controller
-from listeners.wake.receive_scaling import DepthScaling, Scaling
-from listeners.wake.table import Command, Mode, SendEmptyReceive
-from listeners.wake.timers import DeadMan
+from queuebell.bridge.contract.backoff import Draw, RandomExponential
+from queuebell.listeners.scaling.processes import Limits, Processes
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.receive_scaling import DepthScaling, Scaling
+from queuebell.listeners.wake.table import Command, Mode, SendEmptyReceive
+from queuebell.listeners.wake.timers import DeadMan
 
 RETRY_FIRST_S = 1.0
 RETRY_CAP_S = 30.0

@@ -16,20 +16,20 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bridge.brokers.credential import ApiKey
-from bridge.contract.address import one_text
-from bridge.contract.backoff import Draw
-from bridge.contract.errors import BadInput
-from bridge.contract.names import parse_reference
-from bridge.contract.wire import SCALER
-from bridge.queues.base import QueueStore
-from listeners.figures import ScalerFigures
-from listeners.scaling.actuators.base import Actuator
-from listeners.scaling.actuators.process import ProcessActuator
-from listeners.scaling.processes import Limits
-from listeners.scaling.queue_scaler import QueueScaler, proof_of
-from listeners.scaling.scaled_queue import ScaledQueue
-from listeners.session.opening import (
+from queuebell.bridge.brokers.credential import ApiKey
+from queuebell.bridge.contract.address import one_text
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.names import parse_reference
+from queuebell.bridge.contract.wire import SCALER
+from queuebell.bridge.queues.base import QueueStore
+from queuebell.listeners.figures import ScalerFigures
+from queuebell.listeners.scaling.actuators.base import Actuator
+from queuebell.listeners.scaling.actuators.process import ProcessActuator
+from queuebell.listeners.scaling.processes import Limits
+from queuebell.listeners.scaling.queue_scaler import QueueScaler, proof_of
+from queuebell.listeners.scaling.scaled_queue import ScaledQueue
+from queuebell.listeners.session.opening import (
     bridge_of,
     check_client,
     check_store,
@@ -39,10 +39,10 @@ from listeners.session.opening import (
     open_store,
     owns,
 )
-from listeners.session.session import Session
-from listeners.wake.receive_scaling import Scaling
-from listeners.work.lifecycle import OneRun, StopSignals, refuse_in_import
-from listeners.work.starter import STARTED_FOR
+from queuebell.listeners.session.session import Session
+from queuebell.listeners.wake.receive_scaling import Scaling
+from queuebell.listeners.work.lifecycle import OneRun, StopSignals, refuse_in_import
+from queuebell.listeners.work.starter import STARTED_FOR
 
 log = logging.getLogger("queuebell.scaler")
 

@@ -15,13 +15,13 @@ from typing import Final
 
 import msgspec
 
-from bridge.brokers import broker_maker
-from bridge.brokers.address import take_prefix
-from bridge.brokers.base import Broker, Incoming, Topic
-from bridge.brokers.credential import ApiKey, Credential
-from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost, ConfigurationError, KeyUnavailable
-from bridge.contract.framing import VERSION, Stamp, encode_up, encode_will, instance_of, read_stamp, seq_of
-from bridge.contract.wire import (
+from queuebell.bridge.brokers import broker_maker
+from queuebell.bridge.brokers.address import take_prefix
+from queuebell.bridge.brokers.base import Broker, Incoming, Topic
+from queuebell.bridge.brokers.credential import ApiKey, Credential
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable, ChannelLost, ConfigurationError, KeyUnavailable
+from queuebell.bridge.contract.framing import VERSION, Stamp, encode_up, encode_will, instance_of, read_stamp, seq_of
+from queuebell.bridge.contract.wire import (
     Bye,
     DownFrame,
     ErrorFrame,
@@ -32,7 +32,7 @@ from bridge.contract.wire import (
     Welcome,
     decode_down,
 )
-from listeners.session.channel import Link
+from queuebell.listeners.session.channel import Link
 
 log = logging.getLogger("queuebell.listener")
 

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from bridge.contract.wire import DownFrame, UpFrame, Wake
+from queuebell.bridge.contract.wire import DownFrame, UpFrame, Wake
 
 
 class Link(Protocol):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import enum
 from typing import Any, Final, cast
 
-from bridge.brokers import SCHEMES as BROKERS
-from bridge.brokers.credential import ApiKey, key_option
-from bridge.contract.address import http_addresses, is_http, one_text
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.missing_counts import UNTOLD
-from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
-from bridge.contract.partitioning import Partitions
-from bridge.queues.base import BATCH_MAX, Capabilities, QueueStore
-from listeners.session.channel import Channel
-from listeners.work.events import Announces
+from queuebell.bridge.brokers import SCHEMES as BROKERS
+from queuebell.bridge.brokers.credential import ApiKey, key_option
+from queuebell.bridge.contract.address import http_addresses, is_http, one_text
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.missing_counts import UNTOLD
+from queuebell.bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
+from queuebell.bridge.contract.partitioning import Partitions
+from queuebell.bridge.queues.base import BATCH_MAX, Capabilities, QueueStore
+from queuebell.listeners.session.channel import Channel
+from queuebell.listeners.work.events import Announces
 
 
 class PullOnly(enum.Enum):
@@ -34,7 +34,7 @@ def open_store(given: str | QueueStore | Any, api_key: ApiKey = None) -> tuple[Q
     """
     given = one_text(given)
     if isinstance(given, str):
-        from bridge.queues import open_store as open_url
+        from queuebell.bridge.queues import open_store as open_url
 
         return open_url(given, **(key_option(given, api_key) if is_http(given) else {})), True
     if hasattr(given, "local_channel"):
@@ -49,7 +49,7 @@ def check_store(given: object) -> None:
     """
     if not isinstance(given, str):
         return
-    from bridge.queues import STORES, WITHOUT_HOST
+    from queuebell.bridge.queues import STORES, WITHOUT_HOST
 
     scheme, colon, rest = given.partition(":")
     known = ", ".join(f"{known}:" for known in STORES)
@@ -115,7 +115,7 @@ def batch_max(given: object) -> int:
     Opens nothing: a URL that needs the environment, for example, is rejected only when the listener runs.
     """
     if isinstance(given, str):
-        from bridge.queues import class_of
+        from queuebell.bridge.queues import class_of
 
         given = class_of(given)
     said = getattr(given, "capabilities", None)
@@ -152,17 +152,17 @@ def open_channel(given: str | Any, instance: str, api_key: ApiKey = None) -> Cha
     Raises `ConfigurationError` for a URL of no known kind.
     """
     if hasattr(given, "local_channel"):
-        from listeners.session.channel import LocalChannel
+        from queuebell.listeners.session.channel import LocalChannel
 
         return LocalChannel(given)
     if isinstance(given, str):
         scheme = given.partition(":")[0].lower()
         if scheme in ("http", "https"):
-            from listeners.session.websocket import WebSocketChannel
+            from queuebell.listeners.session.websocket import WebSocketChannel
 
             return WebSocketChannel(given, api_key=api_key)
         if scheme in BROKERS:
-            from listeners.session.brokered import BrokeredChannel
+            from queuebell.listeners.session.brokered import BrokeredChannel
 
             return BrokeredChannel(given, instance, api_key=api_key)
         raise ConfigurationError(
@@ -173,7 +173,7 @@ def open_channel(given: str | Any, instance: str, api_key: ApiKey = None) -> Cha
 
 def open_publisher(given: str | Any, api_key: ApiKey = None) -> Announces:
     """Return a publisher to the bridge given."""
-    from bridge.producer.publisher import Publisher
+    from queuebell.bridge.producer.publisher import Publisher
 
     return Publisher(cast(Any, given), api_key=api_key if is_http(given) else None)
 

@@ -15,9 +15,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from bridge.contract.backoff import Draw, FullJitter
-from bridge.contract.errors import BadInput, ChannelLost, ChannelRefused, ConfigurationError
-from bridge.contract.wire import (
+from queuebell.bridge.contract.backoff import Draw, FullJitter
+from queuebell.bridge.contract.errors import BadInput, ChannelLost, ChannelRefused, ConfigurationError
+from queuebell.bridge.contract.wire import (
     FRAME_BYTES_MAX,
     RUNNING_MAX,
     RUNNING_MS,
@@ -38,13 +38,13 @@ from bridge.contract.wire import (
     WelcomedQueue,
     encode_frame,
 )
-from bridge.observe.swallowed import swallow, swallowing, unless_cancelled
-from listeners.session.channel import Channel, Link
-from listeners.session.opening import name_of
-from listeners.wake.frames import last_empty_receives
-from listeners.wake.timers import Periods
-from listeners.work.failures import RepeatedFailure
-from listeners.work.lease import BUCKETS_MAX
+from queuebell.bridge.observe.swallowed import swallow, swallowing, unless_cancelled
+from queuebell.listeners.session.channel import Channel, Link
+from queuebell.listeners.session.opening import name_of
+from queuebell.listeners.wake.frames import last_empty_receives
+from queuebell.listeners.wake.timers import Periods
+from queuebell.listeners.work.failures import RepeatedFailure
+from queuebell.listeners.work.lease import BUCKETS_MAX
 
 log = logging.getLogger("queuebell.listener")
 

@@ -11,14 +11,14 @@ import re
 from collections import deque
 from collections.abc import Callable
 
-from bridge.brokers.credential import ApiKey, Credential
-from bridge.brokers.wire import NotSent, NoWire, Wire, WireUser
-from bridge.contract.address import HttpAddress, http_addresses, in_one_text
-from bridge.contract.backoff import Draw
-from bridge.contract.errors import ChannelLost, ChannelRefused
-from bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
-from bridge.contract.wire import SUBPROTOCOL, DownFrame, UpFrame, Wake
-from listeners.session.channel import Link
+from queuebell.bridge.brokers.credential import ApiKey, Credential
+from queuebell.bridge.brokers.wire import NotSent, NoWire, Wire, WireUser
+from queuebell.bridge.contract.address import HttpAddress, http_addresses, in_one_text
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.errors import ChannelLost, ChannelRefused
+from queuebell.bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
+from queuebell.bridge.contract.wire import SUBPROTOCOL, DownFrame, UpFrame, Wake
+from queuebell.listeners.session.channel import Link
 
 CONNECT_WITHIN_S = 5.0
 _REFUSAL = "application/problem+json"

@@ -26,10 +26,10 @@ from typing import Concatenate, ParamSpec
 
 import msgspec
 
-from bridge.contract.backoff import Backoff, Draw
-from listeners.wake.pool import Place
-from listeners.wake.receive_scaling import Scaling
-from listeners.wake.table import (
+from queuebell.bridge.contract.backoff import Backoff, Draw
+from queuebell.listeners.wake.pool import Place
+from queuebell.listeners.wake.receive_scaling import Scaling
+from queuebell.listeners.wake.table import (
     HEARD_WHILE_STOPPING,
     LEADS_TO,
     Command,
@@ -45,7 +45,7 @@ from listeners.wake.table import (
     StartReceive,
     State,
 )
-from listeners.wake.timers import CheckTimers, DeadMan, Periods, Recheck
+from queuebell.listeners.wake.timers import CheckTimers, DeadMan, Periods, Recheck
 
 P = ParamSpec("P")
 

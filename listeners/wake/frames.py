@@ -1,12 +1,12 @@
 """Translate between a wake machine and the frames of a session.
 
-All users of the machine send the same frames through this: `listeners.work.dequeue` over a real channel, and
+All users of the machine send the same frames through this: `queuebell.listeners.work.dequeue` over a real channel, and
 `bench/cost/` and the worlds of the tests without one.
 """
 
 from __future__ import annotations
 
-from bridge.contract.wire import (
+from queuebell.bridge.contract.wire import (
     BridgeHeartbeat,
     EmptyReceive,
     More,
@@ -18,8 +18,8 @@ from bridge.contract.wire import (
     Subscription,
     Welcome,
 )
-from listeners.wake.controller import Controller
-from listeners.wake.table import Command, SendEmptyReceive, SendMore, SendRoom, SendStarted
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.table import Command, SendEmptyReceive, SendMore, SendRoom, SendStarted
 
 
 def frame_of(command: Command, queue: str, *, own: bool) -> Report | None:

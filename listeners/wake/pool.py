@@ -30,8 +30,8 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.errors import BadInput
-from bridge.contract.wire import STARVED_BY_MAX, Starved
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.wire import STARVED_BY_MAX, Starved
 
 SIZE_MAX: Final = 1_000_000
 WEIGHT_MAX: Final = 1_000

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.backoff import Backoff, Draw
-from bridge.contract.bounds import EARLY, SLACK_S, SPREAD_S, STORE_CALL_S, SWEEP_S
+from queuebell.bridge.contract.backoff import Backoff, Draw
+from queuebell.bridge.contract.bounds import EARLY, SLACK_S, SPREAD_S, STORE_CALL_S, SWEEP_S
 
 BUCKETS: Final = 32
 BUCKET_MIN_S: Final = 1.0

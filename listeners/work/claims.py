@@ -8,15 +8,15 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
-from bridge.contract.backoff import Draw
-from bridge.contract.bounds import STORE_CALL_S
-from bridge.contract.burial import BODY_LOST, Burial, write_burial
-from bridge.contract.claim import BadClaim, is_claim
-from bridge.contract.errors import BadInput, BlobNotFound, QueuebellError
-from bridge.queues.base import NewMessage, QueueStore
-from bridge.storage.claim_check import ClaimCheck, claim_in
-from listeners.handler import Bury
-from listeners.work.retry_until import retry_until
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.bounds import STORE_CALL_S
+from queuebell.bridge.contract.burial import BODY_LOST, Burial, write_burial
+from queuebell.bridge.contract.claim import BadClaim, is_claim
+from queuebell.bridge.contract.errors import BadInput, BlobNotFound, QueuebellError
+from queuebell.bridge.queues.base import NewMessage, QueueStore
+from queuebell.bridge.storage.claim_check import ClaimCheck, claim_in
+from queuebell.listeners.handler import Bury
+from queuebell.listeners.work.retry_until import retry_until
 
 log = logging.getLogger("queuebell.claims")
 

@@ -8,8 +8,8 @@ import signal
 
 import msgspec
 
-from bridge.observe import tracing
-from listeners.handler import Bury, Message, Replay, Retry
+from queuebell.bridge.observe import tracing
+from queuebell.listeners.handler import Bury, Message, Replay, Retry
 
 DELETE = 0
 RETRY = 75

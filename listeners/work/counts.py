@@ -16,8 +16,8 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from bridge.contract.errors import QueuebellError, QueueNotFound
-from bridge.contract.jobs import (
+from queuebell.bridge.contract.errors import QueuebellError, QueueNotFound
+from queuebell.bridge.contract.jobs import (
     BOUNDS_S,
     CLASS_CHARS_MAX,
     CLASSES_MAX,
@@ -31,10 +31,10 @@ from bridge.contract.jobs import (
     label,
     minus,
 )
-from bridge.contract.names import POISON_SUFFIX
-from bridge.contract.sources import UNANNOUNCED, UNASKED
-from bridge.contract.wire import BuriedCount, Counts, StoreDepth
-from bridge.queues.base import QueueStore, Received
+from queuebell.bridge.contract.names import POISON_SUFFIX
+from queuebell.bridge.contract.sources import UNANNOUNCED, UNASKED
+from queuebell.bridge.contract.wire import BuriedCount, Counts, StoreDepth
+from queuebell.bridge.queues.base import QueueStore, Received
 
 log = logging.getLogger("queuebell.listener")
 

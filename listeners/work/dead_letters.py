@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.backoff import Draw, FullJitter
-from bridge.contract.bounds import STORE_CALL_S
-from bridge.contract.burial import (
+from queuebell.bridge.contract.backoff import Draw, FullJitter
+from queuebell.bridge.contract.bounds import STORE_CALL_S
+from queuebell.bridge.contract.burial import (
     BODY_LOST,
     HISTORY_MAX,
     Attempt,
@@ -24,14 +24,14 @@ from bridge.contract.burial import (
     shortened,
     write_burial,
 )
-from bridge.contract.claim import is_claim, lost_claim
-from bridge.contract.errors import BadInput, QueuebellError, StoreFull, StoreUnavailable
-from bridge.queues.base import NewMessage, QueueStore, StoredMessage
-from listeners.work.claims import BodyLost, Claims
-from listeners.work.failures import RepeatedFailure
-from listeners.work.lease import Held
-from listeners.work.retry import STAYS_S, DeadLetter, Delete, ReplayTo, RetryLater
-from listeners.work.retry_until import NoLongerWanted
+from queuebell.bridge.contract.claim import is_claim, lost_claim
+from queuebell.bridge.contract.errors import BadInput, QueuebellError, StoreFull, StoreUnavailable
+from queuebell.bridge.queues.base import NewMessage, QueueStore, StoredMessage
+from queuebell.listeners.work.claims import BodyLost, Claims
+from queuebell.listeners.work.failures import RepeatedFailure
+from queuebell.listeners.work.lease import Held
+from queuebell.listeners.work.retry import STAYS_S, DeadLetter, Delete, ReplayTo, RetryLater
+from queuebell.listeners.work.retry_until import NoLongerWanted
 
 log = logging.getLogger("queuebell.listener")
 

@@ -14,30 +14,30 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.contract.backoff import Draw
-from bridge.contract.bounds import STORE_CALL_S
-from bridge.contract.errors import HandlersStuck, QueuebellError, QueueNotFound, UnknownOutcome
-from bridge.contract.event import rounded_up
-from bridge.contract.jobs import Jobs
-from bridge.contract.sources import UNANNOUNCED
-from bridge.contract.trace_context import Traces, merged
-from bridge.contract.wire import RUNNING_CHARS_MAX, LastEmptyReceive, QueueBeat, Running, Subscription, Wake
-from bridge.observe import tracing
-from bridge.observe.swallowed import swallowing, unless_cancelled
-from bridge.observe.tracing import Cause
-from bridge.queues.base import Depth, QueueStore, Received, named
-from listeners.figures import QueueFigures
-from listeners.pool import Pool
-from listeners.wake.controller import Controller
-from listeners.wake.frames import beat_of, frame_of, subscription_of
-from listeners.wake.table import Command, Mode, NotifyEmpty, NotifyWork, SendEmptyReceive, StartReceive
-from listeners.wake.timers import Periods
-from listeners.work.counts import REPORT_BYTES, CountSchedule, JobCounts, ReceiveCounts, StoreCounts
-from listeners.work.events import ListenerEvents
-from listeners.work.failures import ReceiveFailures
-from listeners.work.holding import HURRY_S, Holding, Rules
-from listeners.work.invoke import Invoker
-from listeners.work.lease import Held, carried_message, lease_report, shortest_visibility, visible_again
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.bounds import STORE_CALL_S
+from queuebell.bridge.contract.errors import HandlersStuck, QueuebellError, QueueNotFound, UnknownOutcome
+from queuebell.bridge.contract.event import rounded_up
+from queuebell.bridge.contract.jobs import Jobs
+from queuebell.bridge.contract.sources import UNANNOUNCED
+from queuebell.bridge.contract.trace_context import Traces, merged
+from queuebell.bridge.contract.wire import RUNNING_CHARS_MAX, LastEmptyReceive, QueueBeat, Running, Subscription, Wake
+from queuebell.bridge.observe import tracing
+from queuebell.bridge.observe.swallowed import swallowing, unless_cancelled
+from queuebell.bridge.observe.tracing import Cause
+from queuebell.bridge.queues.base import Depth, QueueStore, Received, named
+from queuebell.listeners.figures import QueueFigures
+from queuebell.listeners.pool import Pool
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.frames import beat_of, frame_of, subscription_of
+from queuebell.listeners.wake.table import Command, Mode, NotifyEmpty, NotifyWork, SendEmptyReceive, StartReceive
+from queuebell.listeners.wake.timers import Periods
+from queuebell.listeners.work.counts import REPORT_BYTES, CountSchedule, JobCounts, ReceiveCounts, StoreCounts
+from queuebell.listeners.work.events import ListenerEvents
+from queuebell.listeners.work.failures import ReceiveFailures
+from queuebell.listeners.work.holding import HURRY_S, Holding, Rules
+from queuebell.listeners.work.invoke import Invoker
+from queuebell.listeners.work.lease import Held, carried_message, lease_report, shortest_visibility, visible_again
 
 log = logging.getLogger("queuebell.listener")
 

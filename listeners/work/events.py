@@ -8,11 +8,11 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from bridge.contract.errors import ENDS_THE_PROCESS, QueuebellError
-from bridge.contract.names import split_reference
-from bridge.contract.wire import Report
-from bridge.observe.swallowed import swallow
-from listeners.handler import called_with
+from queuebell.bridge.contract.errors import ENDS_THE_PROCESS, QueuebellError
+from queuebell.bridge.contract.names import split_reference
+from queuebell.bridge.contract.wire import Report
+from queuebell.bridge.observe.swallowed import swallow
+from queuebell.listeners.handler import called_with
 
 log = logging.getLogger("queuebell.listener")
 

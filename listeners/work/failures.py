@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.errors import ConfigurationError
 
 AGAIN_S: Final = 60.0
 """At most one log line in so many seconds, however many calls fail."""

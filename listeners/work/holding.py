@@ -14,19 +14,19 @@ from typing import Any, Final, Protocol, cast
 
 import msgspec
 
-from bridge.contract.backoff import Draw
-from bridge.contract.bounds import STORE_CALL_S
-from bridge.contract.errors import ENDS_THE_PROCESS
-from bridge.observe import instruments
-from bridge.queues.base import BATCH_MAX, QueueStore, StoredMessage
-from listeners.handler import Message, PayloadBroke, Undecodable, message_of
-from listeners.work.claims import BodyLost, Claims
-from listeners.work.counts import JobCounts
-from listeners.work.dead_letters import DeadLettering, NoClaimCheck
-from listeners.work.invoke import HandlerTimeout, Invoker
-from listeners.work.lease import Act, Held, Renewals, Visibility
-from listeners.work.ledger import Once
-from listeners.work.retry import (
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.bounds import STORE_CALL_S
+from queuebell.bridge.contract.errors import ENDS_THE_PROCESS
+from queuebell.bridge.observe import instruments
+from queuebell.bridge.queues.base import BATCH_MAX, QueueStore, StoredMessage
+from queuebell.listeners.handler import Message, PayloadBroke, Undecodable, message_of
+from queuebell.listeners.work.claims import BodyLost, Claims
+from queuebell.listeners.work.counts import JobCounts
+from queuebell.listeners.work.dead_letters import DeadLettering, NoClaimCheck
+from queuebell.listeners.work.invoke import HandlerTimeout, Invoker
+from queuebell.listeners.work.lease import Act, Held, Renewals, Visibility
+from queuebell.listeners.work.ledger import Once
+from queuebell.listeners.work.retry import (
     DeadLetter,
     Delete,
     Failed,
@@ -44,8 +44,8 @@ from listeners.work.retry import (
     reason_of,
     verdict,
 )
-from listeners.work.retry_until import NoLongerWanted
-from listeners.work.settlements import GONE, Item, Settlements
+from queuebell.listeners.work.retry_until import NoLongerWanted
+from queuebell.listeners.work.settlements import GONE, Item, Settlements
 
 log = logging.getLogger("queuebell.listener")
 

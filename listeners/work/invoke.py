@@ -19,14 +19,14 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from bridge.contract.burial import TRACE_MAX, newest
-from bridge.contract.errors import ENDS_THE_PROCESS, named
-from bridge.observe import tracing
-from bridge.observe.tracing import OUTCOME, Tracing, causes
-from bridge.queues.base import DELAY_MS_MAX, VISIBILITY_S_MAX
-from listeners.handler import Bury, Done, Kind, Message, Replay, Retry, kind_of, outcomes_of
-from listeners.work.command import CommandFailed
-from listeners.work.retry import (
+from queuebell.bridge.contract.burial import TRACE_MAX, newest
+from queuebell.bridge.contract.errors import ENDS_THE_PROCESS, named
+from queuebell.bridge.observe import tracing
+from queuebell.bridge.observe.tracing import OUTCOME, Tracing, causes
+from queuebell.bridge.queues.base import DELAY_MS_MAX, VISIBILITY_S_MAX
+from queuebell.listeners.handler import Bury, Done, Kind, Message, Replay, Retry, kind_of, outcomes_of
+from queuebell.listeners.work.command import CommandFailed
+from queuebell.listeners.work.retry import (
     Classify,
     DeadLetter,
     Failed,

@@ -14,12 +14,12 @@ import math
 from collections import OrderedDict
 from typing import Final
 
-from bridge.contract.burial import Burial
-from bridge.contract.times import from_rfc3339
-from bridge.contract.trace_context import TRACEPARENT, is_traceparent
-from bridge.contract.wire import CarriedMessage
-from bridge.observe.tracing import Cause, causes
-from bridge.queues.base import StoredMessage
+from queuebell.bridge.contract.burial import Burial
+from queuebell.bridge.contract.times import from_rfc3339
+from queuebell.bridge.contract.trace_context import TRACEPARENT, is_traceparent
+from queuebell.bridge.contract.wire import CarriedMessage
+from queuebell.bridge.observe.tracing import Cause, causes
+from queuebell.bridge.queues.base import StoredMessage
 
 
 class Act(enum.Enum):

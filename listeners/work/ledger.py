@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.contract.backoff import Draw
-from bridge.contract.errors import (
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.errors import (
     ENDS_THE_PROCESS,
     BadInput,
     Closed,
@@ -28,11 +28,11 @@ from bridge.contract.errors import (
     QueuebellError,
     named,
 )
-from bridge.contract.names import is_token
-from bridge.storage.tables.base import Entity, TableStore
-from listeners.handler import Message
-from listeners.work.retry import Failed, Outcome, Succeeded
-from listeners.work.retry_until import NoLongerWanted, retry_until
+from queuebell.bridge.contract.names import is_token
+from queuebell.bridge.storage.tables.base import Entity, TableStore
+from queuebell.listeners.handler import Message
+from queuebell.listeners.work.retry import Failed, Outcome, Succeeded
+from queuebell.listeners.work.retry_until import NoLongerWanted, retry_until
 
 log = logging.getLogger("queuebell.ledger")
 
@@ -104,7 +104,7 @@ class Ledger:
             raise BadInput("bad_parameter", "scope is a token: letters, digits, '_' and '-'")
         self._owned = isinstance(table, str)
         if isinstance(table, str):
-            from bridge.storage.tables import open_table
+            from queuebell.bridge.storage.tables import open_table
 
             table = open_table(table)
         self.table: TableStore = table

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.errors import ConfigurationError
 
 
 class OneRun:

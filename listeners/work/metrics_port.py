@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from bridge.contract.address import is_loopback
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.address import is_loopback
+from queuebell.bridge.contract.errors import ConfigurationError
 
 log = logging.getLogger("queuebell.listener")
 

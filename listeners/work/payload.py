@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.contract.errors import named, said
+from queuebell.bridge.contract.errors import named, said
 
 Decode = Callable[[bytes], object]
 

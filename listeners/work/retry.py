@@ -21,9 +21,9 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.backoff import Draw
-from bridge.contract.burial import EXHAUSTED, NO_OUTCOME, PERMANENT, POISONED
-from bridge.contract.errors import ENDS_THE_PROCESS, BadInput, BlobNotFound, QueuebellError, Unsupported, said
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.burial import EXHAUSTED, NO_OUTCOME, PERMANENT, POISONED
+from queuebell.bridge.contract.errors import ENDS_THE_PROCESS, BadInput, BlobNotFound, QueuebellError, Unsupported, said
 
 STAYS_S: Final = 30.0
 """Seconds until a message on a poison queue is tried again if it can be neither dead-lettered nor replayed."""
@@ -84,7 +84,7 @@ class RetryLater(msgspec.Struct, frozen=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """Move the message to the poison queue, with these facts (`bridge.contract.burial`).
+    """Move the message to the poison queue, with these facts (`queuebell.bridge.contract.burial`).
 
     As an outcome: no attempt will help, as the handler reported, or because there is no body to handle.
     """

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from bridge.contract.backoff import Draw, FullJitter
-from bridge.contract.bounds import STORE_CALL_S
-from bridge.contract.errors import ConfigurationError, QueuebellError, StoreError
+from queuebell.bridge.contract.backoff import Draw, FullJitter
+from queuebell.bridge.contract.bounds import STORE_CALL_S
+from queuebell.bridge.contract.errors import ConfigurationError, QueuebellError, StoreError
 
 T = TypeVar("T")
 

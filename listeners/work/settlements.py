@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final, NamedTuple
 
-from bridge.contract.backoff import Draw, RandomExponential
-from bridge.contract.bounds import STORE_CALL_S
-from bridge.contract.errors import (
+from queuebell.bridge.contract.backoff import Draw, RandomExponential
+from queuebell.bridge.contract.bounds import STORE_CALL_S
+from queuebell.bridge.contract.errors import (
     QueuebellError,
     QueueNotFound,
     StoreError,
@@ -18,12 +18,12 @@ from bridge.contract.errors import (
     UnknownOutcome,
     named,
 )
-from bridge.contract.throttle import Throttle
-from bridge.observe import tracing
-from bridge.observe.swallowed import swallowing, unless_cancelled
-from bridge.queues.base import MAYBE_DONE, Claim, Extend, QueueStore, Release, Settled, Settlement, Settling
-from bridge.queues.side_by_side import CALL_S
-from listeners.work.lease import Act, Held
+from queuebell.bridge.contract.throttle import Throttle
+from queuebell.bridge.observe import tracing
+from queuebell.bridge.observe.swallowed import swallowing, unless_cancelled
+from queuebell.bridge.queues.base import MAYBE_DONE, Claim, Extend, QueueStore, Release, Settled, Settlement, Settling
+from queuebell.bridge.queues.side_by_side import CALL_S
+from queuebell.listeners.work.lease import Act, Held
 
 log = logging.getLogger("queuebell.listener")
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from bridge.access.broker_grants import ANY, BRIDGE_USER, BrokerUser, Topic
+from queuebell.bridge.access.broker_grants import ANY, BRIDGE_USER, BrokerUser, Topic
 
 _ECHO: Final = "echo"
 

@@ -19,12 +19,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from bridge.contract.address import http_addresses
-from bridge.contract.bounds import OWN_IN_WORDS, RoughCounts, in_words
-from bridge.contract.errors import BusUnavailable, ConfigurationError, NotAllowed
-from bridge.core.settings import Numbers, Tuning
-from bridge.keda.streams import REPEAT_S
-from bridge.service.state.answers import (
+from queuebell.bridge.contract.address import http_addresses
+from queuebell.bridge.contract.bounds import OWN_IN_WORDS, RoughCounts, in_words
+from queuebell.bridge.contract.errors import BusUnavailable, ConfigurationError, NotAllowed
+from queuebell.bridge.core.settings import Numbers, Tuning
+from queuebell.bridge.keda.streams import REPEAT_S
+from queuebell.bridge.service.state.answers import (
     Cluster,
     Findings,
     Listeners,
@@ -33,7 +33,7 @@ from bridge.service.state.answers import (
     Readiness,
     RuleNumbers,
 )
-from bridge.service.state.check import (
+from queuebell.bridge.service.state.check import (
     Problem,
     among,
     clocks_apart,
@@ -164,8 +164,8 @@ def _entry(told: _Told) -> dict[str, Any]:
 
 def _check_configuration(settings: Settings) -> None:
     """Build what `serve` would start; raises `ConfigurationError` that names the key."""
-    from bridge.brokers.embedded.server import EmbeddedNats, find_server
     from queuebell.assembly import assemble, check_data
+    from queuebell.bridge.brokers.embedded.server import EmbeddedNats, find_server
 
     embedded = EmbeddedNats.from_urls(settings.nats)
     if embedded is not None:
@@ -191,8 +191,8 @@ def _doubtful_grants(settings: Settings, queues: list[str] | None) -> list[Probl
     """Judge the access file, if it can be read here and all queues are known."""
     if queues is None:
         return []
-    from bridge.access import access_file
-    from bridge.queues.checked import similar_names
+    from queuebell.bridge.access import access_file
+    from queuebell.bridge.queues.checked import similar_names
 
     try:
         principals = access_file.read(settings.access_file()).principals
@@ -204,7 +204,7 @@ def _doubtful_grants(settings: Settings, queues: list[str] | None) -> list[Probl
 
 def _open_data(settings: Settings) -> list[Problem]:
     """Warn if other users can read the data directory."""
-    from bridge.queues.embedded.file import CLOSE, open_to_others
+    from queuebell.bridge.queues.embedded.file import CLOSE, open_to_others
 
     exposed = open_to_others(pathlib.Path(settings.data))
     advice = f"close it to them: {CLOSE.format(settings.data)}"
@@ -215,14 +215,14 @@ def _keyless_issuers(settings: Settings) -> list[Problem]:
     """Fetch the keys of issuers with an address; those in files were read with the configuration."""
     if not settings.issuer:
         return []
-    from bridge.access.tokens import Tokens
+    from queuebell.bridge.access.tokens import Tokens
 
     missing = asyncio.run(Tokens(settings.issuer, time.time).missing())
     return [Problem("issuer", name, f"no keys from {why}", NO_KEYS_ADVICE) for name, why in missing.items()]
 
 
 def _notices_suspend() -> bool:
-    from bridge.service.clocks import system_clocks
+    from queuebell.bridge.service.clocks import system_clocks
 
     return system_clocks() is not None
 

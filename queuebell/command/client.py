@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bridge.brokers.address import with_prefix
-from bridge.brokers.connection import why_unreachable
-from bridge.brokers.credential import Credential
-from bridge.contract.address import HttpAddress, http_addresses
-from bridge.contract.calls import BOOT_HEADER
-from bridge.contract.errors import STATUS_BY_CODE, BusUnavailable, NotAllowed
-from bridge.contract.failover import TRY_S, Failover
+from queuebell.bridge.brokers.address import with_prefix
+from queuebell.bridge.brokers.connection import why_unreachable
+from queuebell.bridge.brokers.credential import Credential
+from queuebell.bridge.contract.address import HttpAddress, http_addresses
+from queuebell.bridge.contract.calls import BOOT_HEADER
+from queuebell.bridge.contract.errors import STATUS_BY_CODE, BusUnavailable, NotAllowed
+from queuebell.bridge.contract.failover import TRY_S, Failover
 from queuebell.command.progress import coloured
 from queuebell.command.table import laid_out
 from queuebell.settings import DEFAULT_BRIDGE, Settings, load

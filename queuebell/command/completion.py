@@ -87,8 +87,8 @@ def _queues(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[s
     names: dict[str, None] = {}
 
     def ask() -> None:
-        from bridge.contract.errors import QueuebellError
-        from bridge.service.state.answers import Listeners, QueueNames
+        from queuebell.bridge.contract.errors import QueuebellError
+        from queuebell.bridge.service.state.answers import Listeners, QueueNames
         from queuebell.command.client import BridgeClient, client_settings
 
         with contextlib.suppress(QueuebellError, OSError), BridgeClient(client_settings(parsed_args).bridge) as client:

@@ -9,11 +9,11 @@ import argparse
 import sys
 from urllib.parse import quote
 
-from bridge.contract.errors import BusUnavailable
-from bridge.contract.partitioning import parse_physical
-from bridge.contract.wire import Processes
-from bridge.service.state.answers import Explained
-from bridge.service.state.status import workers
+from queuebell.bridge.contract.errors import BusUnavailable
+from queuebell.bridge.contract.partitioning import parse_physical
+from queuebell.bridge.contract.wire import Processes
+from queuebell.bridge.service.state.answers import Explained
+from queuebell.bridge.service.state.status import workers
 from queuebell.command.client import (
     OK,
     BridgeClient,

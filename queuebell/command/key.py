@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.access import access_file
-from bridge.access.broker_grants import broker_users
-from bridge.access.grants import Verb
-from bridge.access.keys import CHANCE_BYTES, AccessList, new_key, with_terms, without
-from bridge.access.limits import NO_LIMITS, Limits
-from bridge.brokers.address import check_prefix
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.broker_grants import broker_users
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.access.keys import CHANCE_BYTES, AccessList, new_key, with_terms, without
+from queuebell.bridge.access.limits import NO_LIMITS, Limits
+from queuebell.bridge.brokers.address import check_prefix
+from queuebell.bridge.contract.errors import ConfigurationError
 from queuebell.command.broker_files import mosquitto_file, nats_file
 from queuebell.command.client import print_json, print_table
 from queuebell.settings import load

@@ -20,19 +20,19 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.brokers.address import with_prefix
-from bridge.contract.address import is_http
-from bridge.contract.errors import ConfigurationError, HandlersStuck
-from bridge.contract.partitioning import expand
-from listeners.handler import kind_of
-from listeners.session.opening import PULL_ONLY, PullOnly, check_store
-from listeners.work.lifecycle import importing
-from listeners.work.retry import RetryPolicy
+from queuebell.bridge.brokers.address import with_prefix
+from queuebell.bridge.contract.address import is_http
+from queuebell.bridge.contract.errors import ConfigurationError, HandlersStuck
+from queuebell.bridge.contract.partitioning import expand
 from queuebell.command.leaving import CountedThreads, leave
 from queuebell.command.listen_settings import ListenSettings, load, pool_of, retry_of
+from queuebell.listeners.handler import kind_of
+from queuebell.listeners.session.opening import PULL_ONLY, PullOnly, check_store
+from queuebell.listeners.work.lifecycle import importing
+from queuebell.listeners.work.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from listeners.listener import Listener
+    from queuebell.listeners.listener import Listener
 
 log = logging.getLogger("queuebell.listener")
 
@@ -118,12 +118,12 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigurationError("name either MODULE:FUNCTION or --exec CMD")
     handler: Callable[..., Any]
     if args.command is not None:
-        from listeners.work.command import Command
+        from queuebell.listeners.work.command import Command
 
         handler = Command(args.command)
     else:
         handler = load_function(args.handler)
-    from bridge.observe.logs import configure
+    from queuebell.bridge.observe.logs import configure
 
     configure(settings.log_format, settings.log_level)
     listen(args.store, queues, handler, settings, pull_only=args.pull_only)
@@ -165,8 +165,8 @@ async def _listen(
     url: str, queues: list[str], handler: Callable[..., Any], bridge: str | PullOnly | None, settings: ListenSettings
 ) -> int:
     """Listen until a signal, and return how many calls of the handler do not end."""
-    from bridge.queues import open_store
-    from listeners.listener import Listener
+    from queuebell.bridge.queues import open_store
+    from queuebell.listeners.listener import Listener
 
     store = open_store(url)
     try:
@@ -199,8 +199,8 @@ async def _listen(
 def _port(settings: ListenSettings, listener: Listener[Any]) -> AbstractAsyncContextManager[object]:
     if settings.metrics is None:
         return contextlib.nullcontext()
-    from listeners.running import collector
-    from listeners.work.metrics_port import MetricsPort
+    from queuebell.listeners.running import collector
+    from queuebell.listeners.work.metrics_port import MetricsPort
 
     return MetricsPort(settings.metrics, collector(listener), insecure_public=settings.insecure_public)
 

@@ -12,13 +12,13 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from bridge.contract.errors import BadInput, ConfigurationError
-from bridge.contract.names import DEFAULT_PREFIX
-from bridge.contract.partitioning import Partitions
-from bridge.contract.settings import LISTENER_TABLE, doubtful, parse_toml, resolve
-from listeners.pool import Pool
-from listeners.wake.pool import Share
-from listeners.work.retry import ATTEMPTS_MAX, FACTOR_MAX, PAUSE_S_MAX, PAUSE_S_MIN, RetryPolicy
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError
+from queuebell.bridge.contract.names import DEFAULT_PREFIX
+from queuebell.bridge.contract.partitioning import Partitions
+from queuebell.bridge.contract.settings import LISTENER_TABLE, doubtful, parse_toml, resolve
+from queuebell.listeners.pool import Pool
+from queuebell.listeners.wake.pool import Share
+from queuebell.listeners.work.retry import ATTEMPTS_MAX, FACTOR_MAX, PAUSE_S_MAX, PAUSE_S_MIN, RetryPolicy
 
 log = logging.getLogger("queuebell.listener")
 

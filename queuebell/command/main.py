@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import bridge
-from bridge.contract import errors
+import queuebell.bridge
+from queuebell.bridge.contract import errors
 
 OK: Final = 0
 FAILED: Final = 1
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_overview())
         return OK if words else USAGE
     if words[0] in {"-V", "--version"}:
-        print(f"queuebell {bridge.__version__}")
+        print(f"queuebell {queuebell.bridge.__version__}")
         return OK
     name, rest = words[0], words[1:]
     subcommand = SUBCOMMANDS.get(name)
@@ -165,7 +165,7 @@ def _check_addresses(args: argparse.Namespace) -> None:
     for name in ("address", "store", "bridge", "url", "queue"):
         given = getattr(args, name, None)
         if isinstance(given, str) and (bare := _BARE_ADDRESS(given)) is not None:
-            from bridge.queues import WITHOUT_HOST
+            from queuebell.bridge.queues import WITHOUT_HOST
 
             if bare[2] not in WITHOUT_HOST:
                 raise errors.BadInput(

@@ -10,10 +10,10 @@ import argparse
 import asyncio
 import secrets
 
-from bridge.contract.errors import BadInput
-from bridge.contract.event import CloudQueueWorkDetected, check_event
-from bridge.contract.names import split_reference
-from bridge.contract.partitioning import Partitions, parse_queue
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.event import CloudQueueWorkDetected, check_event
+from queuebell.bridge.contract.names import split_reference
+from queuebell.bridge.contract.partitioning import Partitions, parse_queue
 from queuebell.command.client import add_client_arguments, bus_address, print_json
 
 
@@ -73,7 +73,7 @@ def _queues(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 async def _publish(url: str, events: list[CloudQueueWorkDetected]) -> None:
-    from bridge.producer.buses import open_bus
+    from queuebell.bridge.producer.buses import open_bus
 
     bus = open_bus(url)
     try:

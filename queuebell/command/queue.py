@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import quote
 
-from bridge.contract.address import http_addresses
-from bridge.contract.errors import (
+from queuebell.bridge.contract.address import http_addresses
+from queuebell.bridge.contract.errors import (
     BadInput,
     BusUnavailable,
     ConfigurationError,
@@ -24,10 +24,10 @@ from bridge.contract.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from bridge.contract.headers import checked_headers
-from bridge.contract.partitioning import Partitions, parse_physical, parse_queue
-from bridge.producer.partitions import PartitionedQueue
-from bridge.queues.base import Depth, QueueStore
+from queuebell.bridge.contract.headers import checked_headers
+from queuebell.bridge.contract.partitioning import Partitions, parse_physical, parse_queue
+from queuebell.bridge.producer.partitions import PartitionedQueue
+from queuebell.bridge.queues.base import Depth, QueueStore
 from queuebell.command import queue_init, queue_transfer, replay
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, print_json
 from queuebell.settings import DEFAULT_BRIDGE
@@ -185,7 +185,7 @@ def _take_address(args: argparse.Namespace) -> None:
 
 
 async def _with_store(url: str, args: argparse.Namespace) -> int:
-    from bridge.queues import open_store
+    from queuebell.bridge.queues import open_store
 
     store = open_store(url)
     try:

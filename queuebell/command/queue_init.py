@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.errors import ConfigurationError
 from queuebell.command.client import client_settings, print_json
 
 SCHEMES = ("postgres", "postgresql")
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
             "store: only a database needs tables, and this is not the address of one: postgres://USER@HOST/DATABASE, "
             "without a driver's name (postgresql+asyncpg)"
         )
-    from bridge.queues.postgres.schema import init
+    from queuebell.bridge.queues.postgres.schema import init
 
     done = asyncio.run(init(url, notify=args.notify, prefix=settings.prefix))
     if args.json:

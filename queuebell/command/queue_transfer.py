@@ -19,14 +19,14 @@ from typing import IO, Any, Final, TypedDict
 
 import msgspec
 
-from bridge.contract.address import is_http
-from bridge.contract.burial import Burial, Moment, opened
-from bridge.contract.decode_errors import in_plain_words
-from bridge.contract.errors import BadInput, QueueNotFound
-from bridge.producer.held_leases import HeldLeases
-from bridge.producer.partitions import PartitionedQueue
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import (
+from queuebell.bridge.contract.address import is_http
+from queuebell.bridge.contract.burial import Burial, Moment, opened
+from queuebell.bridge.contract.decode_errors import in_plain_words
+from queuebell.bridge.contract.errors import BadInput, QueueNotFound
+from queuebell.bridge.producer.held_leases import HeldLeases
+from queuebell.bridge.producer.partitions import PartitionedQueue
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.base import (
     BATCH_MAX,
     NEVER,
     TTL_S_MAX,
@@ -40,8 +40,8 @@ from bridge.queues.base import (
     check_settled,
     once,
 )
-from bridge.queues.limits import check_put
-from bridge.queues.side_by_side import side_by_side
+from queuebell.bridge.queues.limits import check_put
+from queuebell.bridge.queues.side_by_side import side_by_side
 from queuebell.command.client import bus_address, print_json, tamed, tamed_json
 from queuebell.command.progress import Progress
 
@@ -320,7 +320,7 @@ def _must_tell(store: QueueStore, bridge: str | None) -> bool:
     """Return whether to publish puts to the bridge; its own queue service notifies it by itself."""
     if bridge is None or not is_http(bridge):
         return bridge is not None
-    from bridge.queues.http.store import normalised
+    from queuebell.bridge.queues.http.store import normalised
 
     return str(store) != normalised(bridge)
 
@@ -333,7 +333,7 @@ async def putting(
     if not tell:
         yield store
         return
-    from bridge.producer.publisher import Publisher
+    from queuebell.bridge.producer.publisher import Publisher
 
     async with Publisher(bus_address(args)) as publisher:
         queue = PublishingQueue(store, publisher)

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.errors import QueuebellError
+from queuebell.bridge.contract.errors import QueuebellError
 from queuebell.settings import Settings
 
 STORE: Final = "store"
@@ -57,8 +57,8 @@ async def _reached(name: str, ask: Callable[[], Awaitable[str]]) -> Reached:
 
 
 def _asked(settings: Settings) -> dict[str, Callable[[], Awaitable[str]]]:
-    from bridge.brokers.embedded.server import EmbeddedNats
     from queuebell.assembly import SERVED
+    from queuebell.bridge.brokers.embedded.server import EmbeddedNats
 
     asked: dict[str, Callable[[], Awaitable[str]]] = {}
     for kind, urls in (("nats", settings.nats), ("mqtt", settings.mqtt), ("postgres", settings.postgres)):
@@ -80,8 +80,8 @@ def without_session(url: str) -> str:
 
 
 async def _broker(url: str, prefix: str) -> str:
-    from bridge.brokers import open_broker
-    from bridge.brokers.address import take_prefix
+    from queuebell.bridge.brokers import open_broker
+    from queuebell.bridge.brokers.address import take_prefix
 
     given, own = take_prefix(url)
     broker = open_broker(without_session(given), name="queuebell-check", prefix=prefix if given == url else own)
@@ -93,8 +93,8 @@ async def _broker(url: str, prefix: str) -> str:
 
 
 async def _database(url: str, _: str) -> str:
-    from bridge.brokers.address import take_prefix
-    from bridge.brokers.postgres.broker import PostgresBroker
+    from queuebell.bridge.brokers.address import take_prefix
+    from queuebell.bridge.brokers.postgres.broker import PostgresBroker
 
     line = PostgresBroker(take_prefix(url)[0])
     try:
@@ -105,7 +105,7 @@ async def _database(url: str, _: str) -> str:
 
 
 async def _engine(url: str) -> str:
-    from bridge.queues import open_store
+    from queuebell.bridge.queues import open_store
 
     store = open_store(url)
     try:

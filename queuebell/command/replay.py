@@ -11,11 +11,11 @@ import datetime
 import sys
 from time import monotonic
 
-from bridge.contract.burial import Burial, facts, shortened
-from bridge.contract.errors import BadInput
-from bridge.producer.replay import ReplayOptions, ReplayResult, ReplayRun, target_of
-from bridge.queues.base import BATCH_MAX, DELAY_MS_MAX, QueueStore, StoredMessage
-from bridge.storage.claim_check import ClaimCheck
+from queuebell.bridge.contract.burial import Burial, facts, shortened
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.producer.replay import ReplayOptions, ReplayResult, ReplayRun, target_of
+from queuebell.bridge.queues.base import BATCH_MAX, DELAY_MS_MAX, QueueStore, StoredMessage
+from queuebell.bridge.storage.claim_check import ClaimCheck
 from queuebell.command.client import print_json, print_table
 from queuebell.command.queue_transfer import putting
 

@@ -22,17 +22,17 @@ from typing import IO, Annotated, Any, Final, Literal, cast
 import msgspec
 from msgspec import Meta
 
-from bridge.brokers.address import with_prefix
-from bridge.contract.address import is_http
-from bridge.contract.errors import BadInput, ConfigurationError, QueuebellError
-from bridge.contract.names import DEFAULT_PREFIX
-from bridge.contract.settings import SCALE_TABLE, parse_toml, resolve
-from listeners.scaling.actuators.base import Actuator
-from listeners.scaling.actuators.output import OUTPUT
-from listeners.scaling.processes import Limits
-from listeners.scaling.scaler import Scaler
-from listeners.session.opening import PULL_ONLY
-from listeners.work.lifecycle import StopSignals
+from queuebell.bridge.brokers.address import with_prefix
+from queuebell.bridge.contract.address import is_http
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError, QueuebellError
+from queuebell.bridge.contract.names import DEFAULT_PREFIX
+from queuebell.bridge.contract.settings import SCALE_TABLE, parse_toml, resolve
+from queuebell.listeners.scaling.actuators.base import Actuator
+from queuebell.listeners.scaling.actuators.output import OUTPUT
+from queuebell.listeners.scaling.processes import Limits
+from queuebell.listeners.scaling.scaler import Scaler
+from queuebell.listeners.session.opening import PULL_ONLY
+from queuebell.listeners.work.lifecycle import StopSignals
 
 log = logging.getLogger("queuebell.scaler")
 
@@ -126,11 +126,11 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def driver(self) -> tuple[str, ...] | Actuator:
         """Return the command of one worker, or the actuator that starts them. Raises `ConfigurationError`."""
         if self.actuator == "exec":
-            from listeners.scaling.actuators.command import CommandActuator
+            from queuebell.listeners.scaling.actuators.command import CommandActuator
 
             return CommandActuator(self.command, within_s=self.start_timeout)
         if self.actuator == "systemd":
-            from listeners.scaling.actuators.systemd import SystemdActuator
+            from queuebell.listeners.scaling.actuators.systemd import SystemdActuator
 
             return SystemdActuator(self.unit or "", user=self.user, within_s=self.start_timeout)
         return self.command
@@ -185,7 +185,7 @@ def run(args: argparse.Namespace) -> int:
         return load(args.config, environment=os.environ, options=options)
 
     wanted = read()
-    from bridge.observe.logs import configure
+    from queuebell.bridge.observe.logs import configure
 
     # Written by a thread: a slow reader of standard error must not stop the loop that starts workers.
     configure(wanted[0].log_format, wanted[0].log_level, cast("IO[str]", OUTPUT))

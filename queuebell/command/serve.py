@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bridge.contract.bounds import OWN_IN_WORDS, in_words
-from bridge.contract.errors import ConfigurationError, StoreError, StoreUnavailable
+from queuebell.bridge.contract.bounds import OWN_IN_WORDS, in_words
+from queuebell.bridge.contract.errors import ConfigurationError, StoreError, StoreUnavailable
 from queuebell.settings import Settings, load, parse_listen
 
 if TYPE_CHECKING:
-    from bridge.brokers.embedded.server import EmbeddedNats
-    from bridge.http.server.http_server import HttpServer
-    from bridge.keda.server import KedaServer
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.brokers.embedded.server import EmbeddedNats
+    from queuebell.bridge.http.server.http_server import HttpServer
+    from queuebell.bridge.keda.server import KedaServer
+    from queuebell.bridge.service.bridge import Bridge
 
 log = logging.getLogger("queuebell.bridge")
 
@@ -148,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal, and return 0."""
     settings = load(args.config, options=vars(args))
     parse_listen(settings.listen)
-    from bridge.observe.logs import configure
+    from queuebell.bridge.observe.logs import configure
 
     configure(settings.log_format, settings.log_level)
     _raise_file_limit()
@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(settings: Settings) -> int:
-    from bridge.brokers.embedded.server import EmbeddedNats
+    from queuebell.bridge.brokers.embedded.server import EmbeddedNats
 
     embedded = EmbeddedNats.from_urls(settings.nats)
     if embedded is None:
@@ -167,9 +167,9 @@ async def _serve(settings: Settings) -> int:
 
 
 async def _bridge(settings: Settings, embedded: EmbeddedNats | None) -> int:
-    from bridge.observe.logs import FactLog
-    from bridge.service.clocks import LoopWatch
     from queuebell.assembly import assemble
+    from queuebell.bridge.observe.logs import FactLog
+    from queuebell.bridge.service.clocks import LoopWatch
 
     host, _ = parse_listen(settings.listen)
     stop = _Stop()

@@ -16,12 +16,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from bridge.contract.errors import BadQueueReference, BusUnavailable
-from bridge.contract.jobs import BOUNDS_S, Jobs, quantile
-from bridge.contract.names import POISON_SUFFIX, poison_reference
-from bridge.contract.partitioning import parse_physical
-from bridge.contract.wire import Processes
-from bridge.service.state.answers import (
+from queuebell.bridge.contract.errors import BadQueueReference, BusUnavailable
+from queuebell.bridge.contract.jobs import BOUNDS_S, Jobs, quantile
+from queuebell.bridge.contract.names import POISON_SUFFIX, poison_reference
+from queuebell.bridge.contract.partitioning import parse_physical
+from queuebell.bridge.contract.wire import Processes
+from queuebell.bridge.service.state.answers import (
     Cluster,
     Findings,
     Listeners,
@@ -33,7 +33,7 @@ from bridge.service.state.answers import (
     Troubled,
     Unattended,
 )
-from bridge.service.state.status import workers
+from queuebell.bridge.service.state.status import workers
 from queuebell.command.client import (
     BridgeClient,
     add_client_arguments,

@@ -13,8 +13,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.contract.errors import BadInput, NotAllowed
-from bridge.service.state.overview import OneQueue, Queues
+from queuebell.bridge.contract.errors import BadInput, NotAllowed
+from queuebell.bridge.service.state.overview import OneQueue, Queues
 from queuebell.command.client import add_client_arguments, client_settings
 from queuebell.command.progress import coloured, terminal
 from queuebell.command.top_frame import SORTS, Looking, Told, frame, rates, rows_of

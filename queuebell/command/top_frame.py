@@ -10,8 +10,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import UNSET
 
-from bridge.contract.names import POISON_SUFFIX
-from bridge.service.state.overview import ROWS, OneQueue, QueueRow, Queues, Sort
+from queuebell.bridge.contract.names import POISON_SUFFIX
+from queuebell.bridge.service.state.overview import ROWS, OneQueue, QueueRow, Queues, Sort
 from queuebell.command.client import plain
 from queuebell.command.table import cut, laid_out
 

@@ -11,12 +11,12 @@ from typing import Final, TypeVar
 import aiohttp
 import msgspec
 
-from bridge.brokers.connection import why_unreachable
-from bridge.brokers.credential import Credential
-from bridge.contract.address import HttpAddress, http_addresses
-from bridge.contract.backoff import FullJitter
-from bridge.contract.errors import STATUS_BY_CODE, BusUnavailable, NotAllowed
-from bridge.contract.failover import TRY_S, Failover, Outcome
+from queuebell.bridge.brokers.connection import why_unreachable
+from queuebell.bridge.brokers.credential import Credential
+from queuebell.bridge.contract.address import HttpAddress, http_addresses
+from queuebell.bridge.contract.backoff import FullJitter
+from queuebell.bridge.contract.errors import STATUS_BY_CODE, BusUnavailable, NotAllowed
+from queuebell.bridge.contract.failover import TRY_S, Failover, Outcome
 from queuebell.command.client import plain
 
 CONNECT_S: Final = 10.0

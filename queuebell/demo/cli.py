@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.errors import QueuebellError
+from queuebell.bridge.contract.errors import QueuebellError
 from queuebell.command.options import number, seconds
 from queuebell.command.progress import Progress
 from queuebell.demo.outcome import Plan

@@ -18,20 +18,20 @@ from typing import Final
 
 import msgspec
 
-from bridge.brokers.embedded import die_with_parent
-from bridge.contract.names import poison_reference
-from bridge.queues.base import QueueStore
-from bridge.queues.http.store import HttpStore
-from bridge.service.state.answers import QueueState
-from listeners.handler import Message
-from listeners.listener import Listener
-from listeners.scaling.actuators.process import ProcessActuator
-from listeners.scaling.scaler import Scaler
+from queuebell.bridge.brokers.embedded import die_with_parent
+from queuebell.bridge.contract.names import poison_reference
+from queuebell.bridge.queues.base import QueueStore
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.service.state.answers import QueueState
 from queuebell.command.client import BridgeClient
 from queuebell.command.progress import Progress
 from queuebell.demo.analysis import Facts
 from queuebell.demo.outcome import Outcome, Plan, percentile, total
 from queuebell.demo.worker import BATCH, FILES, RESULTS, VISIBILITY_S, Item, Result
+from queuebell.listeners.handler import Message
+from queuebell.listeners.listener import Listener
+from queuebell.listeners.scaling.actuators.process import ProcessActuator
+from queuebell.listeners.scaling.scaler import Scaler
 
 SERVE: Final = (
     sys.executable,

@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from bridge.queues import open_store
-from listeners.handler import Message
-from listeners.listener import Listener
+from queuebell.bridge.queues import open_store
 from queuebell.demo.analysis import COLLECT_EVERY, Facts, analyse
+from queuebell.listeners.handler import Message
+from queuebell.listeners.listener import Listener
 
 FILES: Final = "demo/files"
 RESULTS: Final = "demo/results"

@@ -30,10 +30,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from bridge.contract.errors import BadInput, ConfigurationError
-from bridge.contract.partitioning import Partitions
-from bridge.producer.outbox import table
-from bridge.producer.outbox.database import (
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError
+from queuebell.bridge.contract.partitioning import Partitions
+from queuebell.bridge.producer.outbox import table
+from queuebell.bridge.producer.outbox.database import (
     LISTEN,
     BlockingDatabase,
     Link,
@@ -41,11 +41,11 @@ from bridge.producer.outbox.database import (
     notifications,
     notify_relays,
 )
-from bridge.producer.outbox.relay import Relay
-from bridge.producer.outbox.table import Execute, Place
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import NEVER, Body, QueueStore
-from bridge.queues.postgres.transaction import explained
+from queuebell.bridge.producer.outbox.relay import Relay
+from queuebell.bridge.producer.outbox.table import Execute, Place
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.base import NEVER, Body, QueueStore
+from queuebell.bridge.queues.postgres.transaction import explained
 
 T = TypeVar("T")
 Blocking = Session | scoped_session[Any] | Connection

@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 from tests.support.command import ROOT
 
 PACKAGES: Final = ("bridge", "listeners", "queuebell")
+OURS_BY_LINK: Final = ("queuebell.bridge", "queuebell.listeners")
+"""They stand at the root, and are imported below `queuebell`; here they have their short names."""
 PAGE: Final = ROOT / "docs" / "explanation" / "architecture.md"
 BEGIN: Final = "```mermaid\nflowchart TD\n"
 END: Final = "```\n"
@@ -140,7 +142,7 @@ def _imports(root: pathlib.Path, _as_of: tuple[tuple[pathlib.Path, int, int], ..
         }
         for node in ast.walk(tree):
             for target in _targets(node, name):
-                deeper = target
+                deeper = target.removeprefix("queuebell.") if target.startswith(OURS_BY_LINK) else target
                 while deeper not in trees and "." in deeper and deeper.split(".")[0] in PACKAGES:
                     deeper = deeper.rpartition(".")[0]
                 found.append(Import(name, deeper, id(node) in typing))

@@ -19,10 +19,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.settings import parse_toml
-from listeners import Listener
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.settings import parse_toml
 from queuebell.command.main import SUBCOMMANDS
+from queuebell.listeners import Listener
 from queuebell.settings import load, parse_listen
 from tests.support.command import ROOT
 from tests.support.kustomize import Document, build

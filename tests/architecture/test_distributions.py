@@ -16,10 +16,11 @@ import zipfile
 
 import pytest
 
-from bridge import __version__
+from queuebell.bridge import __version__
 from tests.support.command import ROOT, environment
 
-PACKAGES = ("bridge", "listeners", "queuebell")
+LINKED = ("bridge/", "listeners/")
+"""Folders of the checkout that are packages of queuebell by links; in a distribution they are folders there."""
 MADE = {"PKG-INFO", "setup.cfg"}
 """What setuptools adds to an sdist, besides its folder `queuebell.egg-info`."""
 RUBBISH = [
@@ -59,8 +60,14 @@ def build(kind: str, source: pathlib.Path, to: pathlib.Path) -> pathlib.Path:
 def copied(names: list[str], to: pathlib.Path) -> pathlib.Path:
     for name in names:
         (to / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, to / name)
+        shutil.copy(ROOT / name, to / name, follow_symlinks=False)
     return to
+
+
+def given(names: list[str]) -> set[str]:
+    """Name what a distribution has: folders for the links, and nothing of them at the root."""
+    inside = {f"queuebell/{name}" if name.startswith(LINKED) else name for name in names}
+    return inside - {f"queuebell/{name.rstrip('/')}" for name in LINKED}
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +98,7 @@ def test_the_sdist_is_the_checkout(sdist: pathlib.Path) -> None:
     with tarfile.open(sdist) as archive:
         names = [member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()]
     held = {name for name in names if not name.startswith("queuebell.egg-info/")}
-    assert held - MADE == set(tracked())
+    assert held - MADE == given(tracked())
 
 
 def test_its_tests_run_where_it_is_unpacked(unpacked: pathlib.Path) -> None:
@@ -114,14 +121,13 @@ def test_its_tests_run_where_it_is_unpacked(unpacked: pathlib.Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_wheel_is_three_packages(wheel: pathlib.Path) -> None:
+def test_the_wheel_is_one_package(wheel: pathlib.Path) -> None:
     """Exactly their modules and markers of types, and the licence beside them, although it is built from the sdist."""
-    packages = tuple(f"{package}/" for package in PACKAGES)
     with zipfile.ZipFile(wheel) as archive:
         members = {name for name in archive.namelist() if ".dist-info/" not in name}
         licence = archive.read(f"queuebell-{__version__}.dist-info/licenses/LICENSE")
-    assert members == {name for name in tracked() if name.startswith(packages)}
-    assert {f"{package}py.typed" for package in packages} <= members
+    assert members == {name for name in given(tracked()) if name.startswith("queuebell/")}
+    assert "queuebell/py.typed" in members
     assert hashlib.sha256(licence).hexdigest() == APACHE_2, "LICENSE is the text as Apache publishes it"
 
 
@@ -344,5 +350,5 @@ def test_a_release_of_this_checkout(tmp_path: pathlib.Path) -> None:
     sdist, wheel = (checkout / "dist" / f"queuebell-{VERSION}{end}" for end in (".tar.gz", "-py3-none-any.whl"))
     assert set((checkout / "dist").iterdir()) == {sdist, wheel}
     with tarfile.open(sdist) as archive:
-        module = archive.extractfile(f"queuebell-{VERSION}/bridge/__init__.py")
+        module = archive.extractfile(f"queuebell-{VERSION}/queuebell/bridge/__init__.py")
         assert module is not None and f'__version__ = "{VERSION}"' in module.read().decode()

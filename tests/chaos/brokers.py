@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bridge.producer.publisher import Publisher
+from queuebell.bridge.producer.publisher import Publisher
 from tests.chaos import pace
 from tests.chaos.row import Needs, Row, Story
 from tests.chaos.site import QUEUE, Site

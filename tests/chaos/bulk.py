@@ -25,10 +25,10 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from bridge.contract.errors import StoreError
-from bridge.observe.logs import configure
-from bridge.queues.http.store import HttpStore
-from listeners import Done, Listener, Message, Retry
+from queuebell.bridge.contract.errors import StoreError
+from queuebell.bridge.observe.logs import configure
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.listeners import Done, Listener, Message, Retry
 from tests.chaos.tally import TotalQueue
 
 BATCH, CALLERS, CALL_S, PAUSE_S = 32, 4, 10.0, 0.05

@@ -23,8 +23,8 @@ from typing import Any
 
 import aiohttp
 
-from bridge.contract.errors import ChannelLost
-from bridge.contract.wire import (
+from queuebell.bridge.contract.errors import ChannelLost
+from queuebell.bridge.contract.wire import (
     SUBPROTOCOL,
     BridgeHeartbeat,
     ErrorFrame,
@@ -35,7 +35,7 @@ from bridge.contract.wire import (
     Welcome,
     encode_frame,
 )
-from listeners.session.brokered import BrokeredChannel
+from queuebell.listeners.session.brokered import BrokeredChannel
 
 PAUSE_S = 0.05
 BEAT_S = 0.3

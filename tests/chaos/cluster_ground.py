@@ -11,9 +11,9 @@ from typing import Self
 
 import aiohttp
 
-from bridge.core.cluster.members import rank
-from bridge.queues.http.store import HttpStore
-from bridge.queues.postgres.schema import init
+from queuebell.bridge.core.cluster.members import rank
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.queues.postgres.schema import init
 from tests.chaos.site import INSIDE
 from tests.support.brokers import NatsCluster
 from tests.support.postgres import PostgresServer

@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from bridge.contract.errors import StoreError
+from queuebell.bridge.contract.errors import StoreError
 from tests.chaos.cluster_ground import ClusterGround
 from tests.chaos.clusters import restart_all
 from tests.chaos.long_run import PACE, PROBE, PROBE_CALL_S, QUEUE, WORKERS, Crew, Outcome, Probes, Run

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from bridge.contract.errors import StoreError
+from queuebell.bridge.contract.errors import StoreError
 from tests.chaos import pace
 from tests.chaos.cluster_ground import JOINS, SEATS, ClusterGround
 from tests.chaos.pace import Bound, Pace

@@ -78,9 +78,9 @@ def wrong_clock(step_s: float) -> None:
 
 def tomorrow() -> None:
     """Speak as a later version may."""
-    from bridge.brokers import wire as listeners
-    from bridge.contract import framing, wire
-    from bridge.http import wire as bridges
+    from queuebell.bridge.brokers import wire as listeners
+    from queuebell.bridge.contract import framing, wire
+    from queuebell.bridge.http import wire as bridges
 
     def encode(frame: Any) -> bytes:
         # A key that nobody knows, with a value of a shape that no field has.

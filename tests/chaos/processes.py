@@ -136,7 +136,7 @@ async def bridge_starved(site: Site) -> None:
 async def listener_killed_before_receive(site: Site) -> None:
     """F14."""
     await site.elsewhere(sweep_s="0")
-    launcher = (*INSIDE, "exit", "bridge.queues.http.store:HttpStore.receive/1")
+    launcher = (*INSIDE, "exit", "queuebell.bridge.queues.http.store:HttpStore.receive/1")
     victim = await site.worker(launcher=launcher)
     await site.worker()
     victim.signal(signal.SIGUSR1)
@@ -311,9 +311,9 @@ ROWS = (
         put_cancelled),
     Row("F10a", "bridge killed while idle", "kill -9, started again", pace.reconnect, bridge_killed_idle),
     Row("F10b", "bridge killed between mark and fan-out", "failpoint before the first wake leaves", pace.reconnect,
-        bridge_killed_at("bridge.service.sessions:Flushes._all/1")),
+        bridge_killed_at("queuebell.bridge.service.sessions:Flushes._all/1")),
     Row("F10c", "bridge killed in the middle of a broadcast", 'failpoint before the second of two wakes, wake = "all"',
-        pace.reconnect, bridge_killed_at("bridge.service.sessions:Flushes.now/2", wake="all")),
+        pace.reconnect, bridge_killed_at("queuebell.bridge.service.sessions:Flushes.now/2", wake="all")),
     Row("F11a", "bridge in a crash loop", "kill -9 six times, sweep off", pace.without_bridge, bridge_crash_loop),
     Row("F11b", "bridge gone for good", "kill -9", pace.without_bridge, bridge_gone),
     Row("F12a", "bridge stopped and resumed", "SIGSTOP until it is found dead, SIGCONT", pace.without_bridge,

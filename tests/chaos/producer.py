@@ -15,9 +15,9 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bridge import Publisher, PublishingQueue
-from bridge.contract.errors import QueuebellError, UnknownOutcome
-from bridge.queues.http.store import HttpStore
+from queuebell.bridge import Publisher, PublishingQueue
+from queuebell.bridge.contract.errors import QueuebellError, UnknownOutcome
+from queuebell.bridge.queues.http.store import HttpStore
 
 
 @dataclass

@@ -32,13 +32,13 @@ START_S: Final = 3.0
 MAX: Final = 2
 KILLS: Final = 6
 SCALER_STEPS: Final = {
-    "wake": "listeners.scaling.queue_scaler:QueueScaler.wake/1",
-    "count": "bridge.queues.http.store:HttpStore.depth/1",
-    "start": "listeners.scaling.actuators.process:ProcessActuator._start/1",
-    "hello": "listeners.scaling.scaled_queue:ScaledQueue.ready/1",
-    "busy": "listeners.scaling.scaled_queue:ScaledQueue.busy_changed/1",
-    "idle": "listeners.scaling.scaled_queue:ScaledQueue.audited/1",
-    "end": "listeners.scaling.actuators.process:ProcessActuator.stop/1",
+    "wake": "queuebell.listeners.scaling.queue_scaler:QueueScaler.wake/1",
+    "count": "queuebell.bridge.queues.http.store:HttpStore.depth/1",
+    "start": "queuebell.listeners.scaling.actuators.process:ProcessActuator._start/1",
+    "hello": "queuebell.listeners.scaling.scaled_queue:ScaledQueue.ready/1",
+    "busy": "queuebell.listeners.scaling.scaled_queue:ScaledQueue.busy_changed/1",
+    "idle": "queuebell.listeners.scaling.scaled_queue:ScaledQueue.audited/1",
+    "end": "queuebell.listeners.scaling.actuators.process:ProcessActuator.stop/1",
 }
 """Where a scaler is killed, from the wake on."""
 LATE: Final = ("idle", "end")
@@ -46,9 +46,9 @@ LATE: Final = ("idle", "end")
 FRAMES: Final = (1, 2, 3, 4, 6)
 """Frames that the bridge takes until a worker has covered: started, more, hello, started, cover ..., and beats."""
 STORE_STEPS: Final = (
-    "bridge.http.api.queues:QueueRoutes.describe/1",
-    "bridge.http.api.queues:QueueRoutes.receive/1",
-    "bridge.http.api.queues:QueueRoutes.settle/1",
+    "queuebell.bridge.http.api.queues:QueueRoutes.describe/1",
+    "queuebell.bridge.http.api.queues:QueueRoutes.receive/1",
+    "queuebell.bridge.http.api.queues:QueueRoutes.settle/1",
 )
 
 
@@ -197,7 +197,9 @@ async def bridge_killed(site: Site) -> None:
         for number in FRAMES:
             await ground.until_nobody()
             await site.bridge.kill()
-            await site.again(launcher=(*INSIDE, "exit", f"bridge.core.wake_scheduler:WakeScheduler.frame/{number}"))
+            await site.again(
+                launcher=(*INSIDE, "exit", f"queuebell.bridge.core.wake_scheduler:WakeScheduler.frame/{number}")
+            )
             await until(ground._known, "the scaler is back")
             site.bridge.signal(signal.SIGUSR1)
             bodies = await site.put(1, tell=False)

@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bridge.contract.backoff import RandomExponential
-from bridge.queues.http.store import HttpStore
-from listeners import Listener, Message
-from listeners.session.session import Session
+from queuebell.bridge.contract.backoff import RandomExponential
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.listeners import Listener, Message
+from queuebell.listeners.session.session import Session
 
 STEPS = ("begin", "hello", "receive", "handle", "delete", "deleted")
 

@@ -27,10 +27,10 @@ from azure.storage.queue import QueueSasPermissions, generate_queue_sas
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
-from bridge.access import access_file
-from bridge.access.access_file import CHECK_EVERY_S
-from bridge.access.issuer import LEEWAY_S
-from bridge.access.keys import AccessList, new_key
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_file import CHECK_EVERY_S
+from queuebell.bridge.access.issuer import LEEWAY_S
+from queuebell.bridge.access.keys import AccessList, new_key
 from tests.chaos import caller, worker
 from tests.chaos.site import INSIDE, Speaker
 from tests.chaos.tally import Tally

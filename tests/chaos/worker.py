@@ -21,10 +21,10 @@ from typing import Any
 
 import msgspec
 
-from bridge.contract.backoff import RandomExponential
-from bridge.observe.logs import configure
-from bridge.queues import open_store
-from listeners import Listener, Message
+from queuebell.bridge.contract.backoff import RandomExponential
+from queuebell.bridge.observe.logs import configure
+from queuebell.bridge.queues import open_store
+from queuebell.listeners import Listener, Message
 
 ODDITIES: dict[str, type[BaseException]] = {
     "memory": MemoryError,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract.errors import StoreUnavailable, UnknownOutcome
-from bridge.queues.base import Extend, QueueStore, Release, Settlement, StoredMessage
+from queuebell.bridge.contract.errors import StoreUnavailable, UnknownOutcome
+from queuebell.bridge.queues.base import Extend, QueueStore, Release, Settlement, StoredMessage
 from tests.conformance.leases import LONG, QUEUE, claim, new
 from tests.support.http_proxy import Fault, Faults
 

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import pytest
 
-from bridge.brokers.base import ANY, Broker, Incoming, Topic
-from bridge.contract.errors import BadInput, BusUnavailable, Closed
+from queuebell.bridge.brokers.base import ANY, Broker, Incoming, Topic
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable, Closed
 from tests.support.brokers import Flood, RealBroker
 from tests.support.tcp_proxy import TcpProxy
 
@@ -74,7 +74,7 @@ def peak_mib() -> float:
 
 
 class BrokerConformance:
-    """The promise of `bridge.brokers.base`, sentence by sentence."""
+    """The promise of `queuebell.bridge.brokers.base`, sentence by sentence."""
 
     describes = True
     """Whether content type and headers are carried."""
@@ -241,7 +241,7 @@ class BrokerConformance:
         async with TcpProxy(port) as proxy:
             brokers = [await opened(proxy.port), await opened(proxy.port)]
             proxy.down.swallow = True
-            monkeypatch.setattr("bridge.brokers.connection.PROBE_S", 0.1)
+            monkeypatch.setattr("queuebell.bridge.brokers.connection.PROBE_S", 0.1)
             found = await asyncio.gather(*(broker.probe() for broker in brokers), return_exceptions=True)
             assert [type(each) for each in found] == [BusUnavailable, BusUnavailable]
             started = loop_time()
@@ -302,7 +302,7 @@ class BrokerConformance:
         """A broker stopped by SIGSTOP fails the probe, and `close` ends, with tenfold room."""
         broker = await opened()
         server.pause()
-        monkeypatch.setattr("bridge.brokers.connection.PROBE_S", 0.1)
+        monkeypatch.setattr("queuebell.bridge.brokers.connection.PROBE_S", 0.1)
         started = loop_time()
         with pytest.raises(BusUnavailable):
             await broker.probe()

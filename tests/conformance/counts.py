@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from bridge.queues.base import Counts, QueueStore, Release, Settlement
+from queuebell.bridge.queues.base import Counts, QueueStore, Release, Settlement
 from tests.conformance.leases import LEASE, LONG, QUEUE, LetPass, claim, new, take
 
 LATER_MS = int(LONG * 1000)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract.errors import BadInput, QueueNotFound, Unsupported
-from bridge.queues.base import NewMessage, QueueStore, Release, Settlement
+from queuebell.bridge.contract.errors import BadInput, QueueNotFound, Unsupported
+from queuebell.bridge.queues.base import NewMessage, QueueStore, Release, Settlement
 from tests.conformance.leases import LONG, OTHER, QUEUE, LetPass, bodies, claim, new, take
 from tests.conformance.once import KEY, ONE, putting
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract.errors import BadInput, Unsupported
-from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX, bytes_of
-from bridge.queues.base import Extend, NewMessage, QueueStore, Release, Settlement, once
+from queuebell.bridge.contract.errors import BadInput, Unsupported
+from queuebell.bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX, bytes_of
+from queuebell.bridge.queues.base import Extend, NewMessage, QueueStore, Release, Settlement, once
 from tests.conformance.leases import LEASE, LONG, QUEUE, LetPass, claim, take
 
 HOSTILE = {

@@ -7,8 +7,8 @@ from time import monotonic
 
 import pytest
 
-from bridge.contract.errors import Unsupported
-from bridge.queues.base import (
+from queuebell.bridge.contract.errors import Unsupported
+from queuebell.bridge.queues.base import (
     Claim,
     Depth,
     Extend,

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from bridge.contract.errors import BadInput, QueuebellError, Unsupported
-from bridge.queues.base import NewMessage, PutOnceStore, PutReceipt, QueueStore, Settlement, once
+from queuebell.bridge.contract.errors import BadInput, QueuebellError, Unsupported
+from queuebell.bridge.queues.base import NewMessage, PutOnceStore, PutReceipt, QueueStore, Settlement, once
 from tests.conformance.leases import LONG, OTHER, QUEUE, bodies, claim, new, take
 
 KEY = "7order-@a.b~c:d=e+f_g"

@@ -13,8 +13,8 @@ from typing import cast
 import msgspec
 import pytest
 
-from bridge.contract.errors import BadInput, Closed, QueueNotFound, Unsupported
-from bridge.queues.base import (
+from queuebell.bridge.contract.errors import BadInput, Closed, QueueNotFound, Unsupported
+from queuebell.bridge.queues.base import (
     BODY_BYTES_MAX,
     DELAY_MS_MAX,
     VISIBILITY_S_MAX,

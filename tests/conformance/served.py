@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from bridge.contract.calls import JSON
-from bridge.contract.errors import Closed
-from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings
-from bridge.queues.base import QueueStore
-from bridge.queues.http.store import HttpStore
-from bridge.service.bridge import Bridge
+from queuebell.bridge.contract.calls import JSON
+from queuebell.bridge.contract.errors import Closed
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.queues.base import QueueStore
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.service.bridge import Bridge
 
 # Private: `_engines`: what each store learned from its bridge.
 

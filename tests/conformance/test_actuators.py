@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import ConfigurationError
-from listeners.scaling.actuators import program
-from listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed, Watch
-from listeners.scaling.actuators.command import CommandActuator
-from listeners.scaling.actuators.output import OUTPUT
-from listeners.scaling.actuators.process import ProcessActuator
-from listeners.scaling.actuators.program import call
-from listeners.scaling.actuators.systemd import PROPERTIES, SystemdActuator
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.listeners.scaling.actuators import program
+from queuebell.listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed, Watch
+from queuebell.listeners.scaling.actuators.command import CommandActuator
+from queuebell.listeners.scaling.actuators.output import OUTPUT
+from queuebell.listeners.scaling.actuators.process import ProcessActuator
+from queuebell.listeners.scaling.actuators.program import call
+from queuebell.listeners.scaling.actuators.systemd import PROPERTIES, SystemdActuator
 from tests.support.actuators import (
     KINDS,
     SAYS_READY,

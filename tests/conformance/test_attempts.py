@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bridge.queues import open_store
-from bridge.queues.base import NewMessage, QueueStore
-from listeners import PULL_ONLY, Listener, Message, Pool
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import NewMessage, QueueStore
 from queuebell.command import queue_transfer
+from queuebell.listeners import PULL_ONLY, Listener, Message, Pool
 from tests.conformance.test_workers import PATIENCE_S, Place, sqs, stores
 
 QUEUE = "billing/orders"

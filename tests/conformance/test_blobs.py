@@ -12,11 +12,18 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import BadInput, BlobNotFound, Closed, StoreError, StoreUnavailable, UnknownOutcome
-from bridge.storage.blobs import open_blobs
-from bridge.storage.blobs.base import BlobStore
-from bridge.storage.blobs.files import FileBlobs
-from bridge.storage.blobs.memory import MemoryBlobs
+from queuebell.bridge.contract.errors import (
+    BadInput,
+    BlobNotFound,
+    Closed,
+    StoreError,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+from queuebell.bridge.storage.blobs import open_blobs
+from queuebell.bridge.storage.blobs.base import BlobStore
+from queuebell.bridge.storage.blobs.files import FileBlobs
+from queuebell.bridge.storage.blobs.memory import MemoryBlobs
 from tests.support.azurite import API_VERSION
 from tests.support.azurite_storage import azurite, connection_string
 from tests.support.background_server import BackgroundServer

@@ -18,9 +18,9 @@ import pytest_asyncio
 from paho.mqtt import publish
 from paho.mqtt.enums import MQTTProtocolVersion
 
-from bridge.brokers.base import ANY, Incoming
-from bridge.brokers.mqtt.broker import MqttBroker
-from bridge.contract.errors import BusUnavailable, ConfigurationError
+from queuebell.bridge.brokers.base import ANY, Incoming
+from queuebell.bridge.brokers.mqtt.broker import MqttBroker
+from queuebell.bridge.contract.errors import BusUnavailable, ConfigurationError
 from tests.conformance.broker import Recorder
 from tests.support.brokers import Mosquitto, NatsServer
 from tests.support.processes import until

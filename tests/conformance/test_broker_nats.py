@@ -14,11 +14,11 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 
-from bridge.brokers.address import Host
-from bridge.brokers.base import ANY, Incoming
-from bridge.brokers.nats import broker as nats_broker
-from bridge.brokers.nats.broker import Durable, NatsBroker
-from bridge.contract.errors import BusUnavailable, ConfigurationError
+from queuebell.bridge.brokers.address import Host
+from queuebell.bridge.brokers.base import ANY, Incoming
+from queuebell.bridge.brokers.nats import broker as nats_broker
+from queuebell.bridge.brokers.nats.broker import Durable, NatsBroker
+from queuebell.bridge.contract.errors import BusUnavailable, ConfigurationError
 from tests.conformance.broker import Recorder, publish_all
 from tests.support.brokers import NatsServer
 from tests.support.nats_jwt import new_key, operator_mode

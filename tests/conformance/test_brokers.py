@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bridge.brokers import open_broker
-from bridge.brokers.base import Broker
-from bridge.brokers.mqtt.broker import MqttBroker
-from bridge.brokers.nats.broker import NatsBroker
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.brokers import open_broker
+from queuebell.bridge.brokers.base import Broker
+from queuebell.bridge.brokers.mqtt.broker import MqttBroker
+from queuebell.bridge.brokers.nats.broker import NatsBroker
+from queuebell.bridge.contract.errors import ConfigurationError
 from tests.conformance.broker import BrokerConformance, Opened, Recorder, publish_all
 from tests.support.brokers import Mosquitto, NatsServer, RealBroker
 

@@ -16,12 +16,12 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import BadInput, ConfigurationError, NotPrepared
-from bridge.contract.partitioning import Partitions
-from bridge.queues.base import NewMessage, QueueStore, Settlement
-from bridge.queues.embedded.store import MemoryStore
-from bridge.queues.http.store import HttpStore
 from queuebell.assembly import assemble
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError, NotPrepared
+from queuebell.bridge.contract.partitioning import Partitions
+from queuebell.bridge.queues.base import NewMessage, QueueStore, Settlement
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.queues.http.store import HttpStore
 from queuebell.settings import Settings
 from tests.conformance.headers import HOSTILE, LARGEST
 from tests.support.outboxes import (
@@ -368,7 +368,7 @@ class TestPostgres:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         """Stopped amid its puts it keeps its connection; the server ends its transaction, and another goes on."""
-        monkeypatch.setattr("bridge.producer.outbox.relay.BEHIND_S", 0.1)
+        monkeypatch.setattr("queuebell.bridge.producer.outbox.relay.BEHIND_S", 0.1)
         url = await new_database(server)
         command = ("-m", "tests.support.outboxes", kind, url, "memory:elsewhere", "after the first put", "stopped")
         async with opened(kind, url) as rig, Processes(tmp_path) as processes:

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from bridge.queues.postgres.schema import init
-from bridge.queues.postgres.store import PostgresStore
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.bridge.queues.postgres.store import PostgresStore
 from tests.bridge.queues.postgres_rig import schema, server, store, url
 from tests.conformance.queue import LetPass, QueueStoreConformance
 from tests.support.pgbouncer import Pgbouncer, pooling

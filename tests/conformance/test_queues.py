@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bridge.brokers.base import Incoming
-from bridge.brokers.wire import WireUser
-from bridge.contract.errors import StoreUnavailable, UnknownOutcome
-from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings
-from bridge.queues.azure.store import AzureStore
-from bridge.queues.base import QueueStore
-from bridge.queues.embedded.sqlite import SqliteStore
-from bridge.queues.embedded.store import MemoryStore
-from bridge.queues.http.store import HttpStore
-from bridge.queues.jetstream.store import JetStreamStore
-from bridge.queues.jetstream.wire import Wire
-from bridge.queues.sqs.store import SqsStore
-from bridge.service.bridge import Bridge
+from queuebell.bridge.brokers.base import Incoming
+from queuebell.bridge.brokers.wire import WireUser
+from queuebell.bridge.contract.errors import StoreUnavailable, UnknownOutcome
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.queues.azure.store import AzureStore
+from queuebell.bridge.queues.base import QueueStore
+from queuebell.bridge.queues.embedded.sqlite import SqliteStore
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.queues.jetstream.store import JetStreamStore
+from queuebell.bridge.queues.jetstream.wire import Wire
+from queuebell.bridge.queues.sqs.store import SqsStore
+from queuebell.bridge.service.bridge import Bridge
 from tests.bridge.queues.clocks import FakeClock
 from tests.conformance.apart import ApartConformance
 from tests.conformance.queue import LetPass, QueueStoreConformance

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bridge.queues.base import QueueStore
-from bridge.queues.redis.store import RedisStore
+from queuebell.bridge.queues.base import QueueStore
+from queuebell.bridge.queues.redis.store import RedisStore
 from tests.conformance.queue import LetPass, QueueStoreConformance
 from tests.support.redis import RedisServer
 

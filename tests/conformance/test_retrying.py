@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.queues import open_store
-from listeners import PULL_ONLY, Listener, Message, RetryPolicy
+from queuebell.bridge.queues import open_store
+from queuebell.listeners import PULL_ONLY, Listener, Message, RetryPolicy
 from tests.conformance.test_workers import PATIENCE_S, QUEUE, Place, sqs, stores
 
 POLICY = RetryPolicy(attempts=3, first_s=0.6, ceiling_s=1, factor=4, jitter=0)

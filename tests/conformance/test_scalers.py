@@ -23,9 +23,9 @@ from typing import Any
 
 import pytest
 
-from bridge import Bridge, StoreUnavailable
-from listeners import Scaler
-from listeners.scaling.actuators.base import Actuator
+from queuebell.bridge import Bridge, StoreUnavailable
+from queuebell.listeners import Scaler
+from queuebell.listeners.scaling.actuators.base import Actuator
 from tests.support.actuators import KINDS, OfProcesses, OfUnits, World, world_of
 from tests.support.processes import PATIENCE_S
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bridge.queues.base import QueueStore
-from bridge.queues.jetstream.store import JetStreamStore
-from bridge.queues.postgres.schema import init
-from bridge.queues.postgres.store import PostgresStore
-from bridge.queues.redis.store import RedisStore
+from queuebell.bridge.queues.base import QueueStore
+from queuebell.bridge.queues.jetstream.store import JetStreamStore
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.bridge.queues.postgres.store import PostgresStore
+from queuebell.bridge.queues.redis.store import RedisStore
 from tests.bridge.queues.postgres_rig import schema, server, url
 from tests.conformance.queue import LetPass, QueueStoreConformance
 from tests.conformance.served import Turns, served

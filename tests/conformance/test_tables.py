@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import BadInput, Closed, ConfigurationError, Conflict, StoreError
-from bridge.storage.tables import open_table
-from bridge.storage.tables.base import DATA_BYTES_MAX, TableStore
-from bridge.storage.tables.memory import MemoryTable
-from bridge.storage.tables.sqlite import SqliteTable
+from queuebell.bridge.contract.errors import BadInput, Closed, ConfigurationError, Conflict, StoreError
+from queuebell.bridge.storage.tables import open_table
+from queuebell.bridge.storage.tables.base import DATA_BYTES_MAX, TableStore
+from queuebell.bridge.storage.tables.memory import MemoryTable
+from queuebell.bridge.storage.tables.sqlite import SqliteTable
 from tests.support.azurite_storage import azurite, connection_string
 from tests.support.background_server import BackgroundServer
 from tests.support.postgres import PostgresServer, execute, running

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bridge import Publisher
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues import open_store
-from bridge.queues.base import NewMessage, QueueStore
-from bridge.service.bridge import Bridge
-from bridge.service.state.answers import QueueState
-from listeners import Bury, Listener, Message
+from queuebell.bridge import Publisher
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import NewMessage, QueueStore
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.service.state.answers import QueueState
+from queuebell.listeners import Bury, Listener, Message
 from tests.conformance.test_workers import Place, azure_endpoint, http, jetstream, memory, postgres, redis, sqs
 from tests.support.processes import until
 

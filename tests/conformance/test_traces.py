@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge import Bridge, Publisher, PublishingQueue, open_store
+from queuebell.bridge import Bridge, Publisher, PublishingQueue, open_store
 from tests.conformance.test_workers import Place, azure_endpoint, emulator, stores
 from tests.services.test_traces import QUEUE, Work, listening, until
 from tests.support.spans import links, parent, said, span_id, spans, traceparent

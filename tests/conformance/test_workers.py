@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from bridge import Publisher
-from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues import open_store
-from bridge.queues.base import NewMessage
-from bridge.queues.postgres.schema import init
-from bridge.service.bridge import Bridge
-from listeners import PULL_ONLY, Bury, Listener, Message, Replay, Retry
+from queuebell.bridge import Publisher
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.listeners import PULL_ONLY, Bury, Listener, Message, Replay, Retry
 from tests.support import azure, azurite
 from tests.support.brokers import NatsServer
 from tests.support.http_proxy import Fault, Faults

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.queues.base import QueueStore, Release, Settlement, StoredMessage
+from queuebell.bridge.queues.base import QueueStore, Release, Settlement, StoredMessage
 from tests.conformance.leases import LEASE, LONG, OTHER, QUEUE, LetPass, claim, new, take
 
 MINUTE = datetime.timedelta(minutes=1)

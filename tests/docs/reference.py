@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator
 
 import queuebell
+import queuebell.listeners
 from queuebell.assembly import assemble
 from queuebell.command.main import SUBCOMMANDS
 from queuebell.settings import Settings
@@ -32,8 +33,8 @@ SECTIONS = (
 
 
 def of_package(name: str) -> str:
-    package = "listeners" if name in __import__("listeners").__all__ else "bridge"
-    return f"{package}.{name}"
+    package = "listeners" if name in queuebell.listeners.__all__ else "bridge"
+    return f"queuebell.{package}.{name}"
 
 
 def python() -> str:
@@ -47,7 +48,8 @@ def python() -> str:
     lines = [
         "# The Python API",
         "",
-        "Every public name of `queuebell`, from its docstring. All are imported as `from queuebell import ...`.",
+        "Every public name of `queuebell`, from its docstring. In the checkout read `help(queuebell.Listener)`, or build the",
+        "site with `make site`. All are imported as `from queuebell import ...`.",
         "`PULL_ONLY`, given as `bridge=PULL_ONLY`, says that a listener has no bridge and polls. `Outcome` is the type",
         "of what becomes of a message: `Done`, `Retry`, `Bury` or `Replay`.",
         "",
@@ -57,8 +59,8 @@ def python() -> str:
         lines += [f"## {title}", ""]
         for name in each:
             lines += [f"::: {of_package(name)}", ""]
-    lines += ["## What `open_store` gives", "", "::: bridge.queues.base.QueueStore", ""]
-    lines += ["A store that puts once has this as well:", "", "::: bridge.queues.base.PutOnceStore", ""]
+    lines += ["## What `open_store` gives", "", "::: queuebell.bridge.queues.base.QueueStore", ""]
+    lines += ["A store that puts once has this as well:", "", "::: queuebell.bridge.queues.base.PutOnceStore", ""]
     lines += ["## For tests", "", "::: queuebell.testing.Rehearsal", "", "::: queuebell.testing.run_once", ""]
     return "\n".join(lines)
 

@@ -16,19 +16,19 @@ import pytest
 import yaml
 
 import queuebell
-from bridge.contract.settings import parse_toml
-from bridge.keda import scaled_object as rules
-from bridge.queues import STORES, open_store
-from bridge.queues.base import Capabilities
-from listeners.scaling.actuators.systemd import SystemdActuator
-from listeners.scaling.processes import Limits
-from listeners.work.starter import SYSTEMD, VARIABLE
+from queuebell.bridge.contract.settings import parse_toml
+from queuebell.bridge.keda import scaled_object as rules
+from queuebell.bridge.queues import STORES, open_store
+from queuebell.bridge.queues.base import Capabilities
 from queuebell.command.listen_settings import ListenSettings
+from queuebell.listeners.scaling.actuators.systemd import SystemdActuator
+from queuebell.listeners.scaling.processes import Limits
+from queuebell.listeners.work.starter import SYSTEMD, VARIABLE
 from tests.docs.reference import FOLDER, PAGES, exported, of_package
 from tests.docs.site import outside
 from tests.docs.snippets import snippets
 from tests.exploration.wrong_turns import WRONG_TURNS
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, placed
 
 DOCS = ROOT / "docs"
 ROW = re.compile(r"\bS(\d{1,2})\b")
@@ -74,7 +74,7 @@ def test_every_place_that_a_developer_is_sent_to_exists(page: str) -> None:
     paths = [text for text in named if _path.fullmatch(text)]
     assert len(paths) > 10
     assert [text for text in functions if missing(text)] == []
-    assert [text for text in paths if not (ROOT / text).exists()] == []
+    assert [text for text in paths if not placed(text).exists()] == []
 
 
 PAGE_KEDA = ROOT / "docs" / "how-to" / "kubernetes.md"
@@ -287,7 +287,7 @@ def missing(reference: str) -> bool:
     found = _function.match(reference) or _test.match(reference)
     if found is None:
         return True
-    path = ROOT / found[1]
+    path = placed(found[1])
     return not path.is_file() or found[2] not in {
         name if ": " in reference else name.split(".")[-1] for name in names(path)
     }

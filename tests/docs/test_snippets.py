@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bridge.contract.partitioning import jump
-from bridge.contract.settings import parse_toml
+from queuebell.bridge.contract.partitioning import jump
+from queuebell.bridge.contract.settings import parse_toml
 from queuebell.command import listen_settings, scale
 from queuebell.settings import load
 from tests.docs import snippet_world

@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from bridge.queues.http.store import HttpStore
-from bridge.queues.postgres.schema import init
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.queues.postgres.schema import init
 from tests.support.postgres import running
 
 ROOT = Path(__file__).resolve().parent.parent.parent

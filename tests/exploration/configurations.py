@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bridge.core.settings import Periods
-from bridge.producer.publication import Publication
-from listeners.session.session import Liveness
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.producer.publication import Publication
+from queuebell.listeners.session.session import Liveness
 from tests.exploration.plan import Plan
 
 WILD = (

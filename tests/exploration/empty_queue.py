@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from bridge.contract.backoff import RandomExponential
-from bridge.contract.wire import Started
-from bridge.core.settings import Periods
-from bridge.core.wake_scheduler import WakeScheduler
-from listeners.session.session import Liveness
-from listeners.wake.controller import Controller
-from listeners.wake.timers import DeadMan
+from queuebell.bridge.contract.backoff import RandomExponential
+from queuebell.bridge.contract.wire import Started
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.listeners.session.session import Liveness
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.timers import DeadMan
 from tests.exploration.options import Step
 from tests.exploration.plan import Plan
 from tests.exploration.store import TICK_S
@@ -25,7 +25,7 @@ AT_LEAST = 50
 
 
 class TriesLikeTheShell(Controller):
-    """Tries a broken store again as `listeners.listener` has it: from 0.1 s to 30 s."""
+    """Tries a broken store again as `queuebell.listeners.listener` has it: from 0.1 s to 30 s."""
 
     def __init__(self, *arguments: object, **named: object) -> None:
         super().__init__(*arguments, **{**named, "retries": RandomExponential(0.1, 30.0, 0.1)})  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 
-from listeners.wake.table import ImpossibleEvent
+from queuebell.listeners.wake.table import ImpossibleEvent
 from tests.exploration.key import FARTHEST_S, key
 from tests.exploration.options import FAULTS, UNFAIR, Step
 from tests.exploration.plan import Plan, Violation

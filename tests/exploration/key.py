@@ -7,21 +7,21 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.core.agenda import Agenda, DueTimes
-from bridge.core.cluster.capacity import CapacityReports
-from bridge.core.cluster.coordinator import Coordinator, EmptyReceiveReport, _Queue
-from bridge.core.cluster.members import Members, Peer
-from bridge.core.cluster.wake_requests import WakeRequests
-from bridge.core.dispatch import Dispatch, Reminders
-from bridge.core.embedded_queues import CarriedBatch, CarriedBatches, EmbeddedQueues
-from bridge.core.pending_work import PendingQueues, PendingWork
-from bridge.core.sessions import QueueSessions, Session, SessionQueue, SessionTimeouts, WakeSlot
-from bridge.core.timers import Timers
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.producer.publication import Publication, _Merged
-from listeners.wake.controller import Controller, Receive
-from listeners.wake.timers import CheckTimers
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.core.agenda import Agenda, DueTimes
+from queuebell.bridge.core.cluster.capacity import CapacityReports
+from queuebell.bridge.core.cluster.coordinator import Coordinator, EmptyReceiveReport, _Queue
+from queuebell.bridge.core.cluster.members import Members, Peer
+from queuebell.bridge.core.cluster.wake_requests import WakeRequests
+from queuebell.bridge.core.dispatch import Dispatch, Reminders
+from queuebell.bridge.core.embedded_queues import CarriedBatch, CarriedBatches, EmbeddedQueues
+from queuebell.bridge.core.pending_work import PendingQueues, PendingWork
+from queuebell.bridge.core.sessions import QueueSessions, Session, SessionQueue, SessionTimeouts, WakeSlot
+from queuebell.bridge.core.timers import Timers
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.producer.publication import Publication, _Merged
+from queuebell.listeners.wake.controller import Controller, Receive
+from queuebell.listeners.wake.timers import CheckTimers
 from tests.exploration.node import Held, Node
 from tests.exploration.store import Message, Request
 from tests.exploration.world import World

@@ -7,20 +7,20 @@ from typing import Any
 
 import msgspec
 
-from bridge.contract.cluster import Name
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Hello, ListenerHeartbeat, More
-from bridge.core.dispatch import Dispatch
-from bridge.core.embedded_queues import CarriedBatch, EmbeddedQueues
-from bridge.core.pending_work import PendingQueues, PendingWork
-from bridge.core.sessions import Session, SessionQueue
-from bridge.core.timers import Timers
-from bridge.core.wake_scheduler import Duplicates, WakeScheduler
-from bridge.producer.publication import Publication, Sending
-from listeners.wake.controller import Controller
-from listeners.wake.pool import Place, Sharing
-from listeners.wake.table import SendStarted
-from listeners.wake.timers import DeadMan
+from queuebell.bridge.contract.cluster import Name
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.wire import Hello, ListenerHeartbeat, More
+from queuebell.bridge.core.dispatch import Dispatch
+from queuebell.bridge.core.embedded_queues import CarriedBatch, EmbeddedQueues
+from queuebell.bridge.core.pending_work import PendingQueues, PendingWork
+from queuebell.bridge.core.sessions import Session, SessionQueue
+from queuebell.bridge.core.timers import Timers
+from queuebell.bridge.core.wake_scheduler import Duplicates, WakeScheduler
+from queuebell.bridge.producer.publication import Publication, Sending
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.pool import Place, Sharing
+from queuebell.listeners.wake.table import SendStarted
+from queuebell.listeners.wake.timers import DeadMan
 
 
 class BornClean(WakeScheduler):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from bridge.contract.wire import (
+from queuebell.bridge.contract.wire import (
     BridgeHeartbeat,
     Bye,
     DownFrame,
@@ -15,12 +15,12 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
 )
-from listeners.session.session import DEAD_AFTER_BEATS, Liveness
-from listeners.wake.controller import Controller
-from listeners.wake.frames import beat_of, frame_of, last_empty_receives, subscription_of
-from listeners.wake.receive_scaling import DepthScaling
-from listeners.wake.table import Command, Mode, StartReceive, State
-from listeners.work.lease import lease_report
+from queuebell.listeners.session.session import DEAD_AFTER_BEATS, Liveness
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.frames import beat_of, frame_of, last_empty_receives, subscription_of
+from queuebell.listeners.wake.receive_scaling import DepthScaling
+from queuebell.listeners.wake.table import Command, Mode, StartReceive, State
+from queuebell.listeners.work.lease import lease_report
 from tests.exploration.plan import ACCEPT_S, BEAT_S, BEGINNING_S, Plan, Violation
 from tests.exploration.store import Request
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridge.contract.wire import ListenerHeartbeat, Wake
+from queuebell.bridge.contract.wire import ListenerHeartbeat, Wake
 from tests.exploration.node import Link, Node
 from tests.exploration.store import UNPUT
 

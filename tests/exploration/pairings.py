@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.contract.wire import More
+from queuebell.bridge.contract.wire import More
 from tests.exploration.plan import Plan, Violation
 from tests.exploration.world import World
 

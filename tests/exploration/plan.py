@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from bridge.core.settings import Periods
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.producer.publication import Publication
-from listeners.session.session import Liveness
-from listeners.wake.controller import Controller
-from listeners.wake.timers import DeadMan
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.producer.publication import Publication
+from queuebell.listeners.session.session import Liveness
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.timers import DeadMan
 
 QUEUES = ("a/one", "a/two")
 BEAT_S = 5.0

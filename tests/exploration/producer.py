@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.producer.publication import Publication, Sending
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.producer.publication import Publication, Sending
 from tests.exploration.options import Step
 from tests.exploration.plan import Plan
 from tests.exploration.store import Call

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from bridge.core.settings import Periods
-from listeners.session.session import Liveness
-from listeners.wake.timers import DeadMan
+from queuebell.bridge.core.settings import Periods
+from queuebell.listeners.session.session import Liveness
+from queuebell.listeners.wake.timers import DeadMan
 from tests.exploration.plan import Plan
 from tests.exploration.world import World
 

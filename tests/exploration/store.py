@@ -65,7 +65,7 @@ class Call(msgspec.Struct, eq=False):
 
 
 class Backlog(msgspec.Struct, eq=False):
-    """How a queue stands after a commit, as `bridge.queues.embedded.state.Backlog`."""
+    """How a queue stands after a commit, as `queuebell.bridge.queues.embedded.state.Backlog`."""
 
     queue: str
     visible: int

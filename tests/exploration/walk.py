@@ -6,7 +6,7 @@ import random
 
 import msgspec
 
-from listeners.wake.table import ImpossibleEvent
+from queuebell.listeners.wake.table import ImpossibleEvent
 from tests.exploration.options import FAULTS, UNFAIR, Step
 from tests.exploration.plan import Plan, Violation
 from tests.exploration.world import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import cast
 
-from bridge.contract.wire import (
+from queuebell.bridge.contract.wire import (
     BridgeHeartbeat,
     CarriedMessage,
     EmptyReceive,
@@ -13,8 +13,8 @@ from bridge.contract.wire import (
     ListenerHeartbeat,
     Wake,
 )
-from bridge.core.commands import End, Flush, Reclaim, Refresh
-from bridge.observe.facts import AuditFound
+from queuebell.bridge.core.commands import End, Flush, Reclaim, Refresh
+from queuebell.bridge.observe.facts import AuditFound
 from tests.exploration.faults import Faults
 from tests.exploration.node import Held, Link, Node, half
 from tests.exploration.options import Options, Step

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from bridge.contract.backoff import RandomExponential
-from bridge.core.wake_scheduler import WakeScheduler
-from listeners.wake.controller import Controller
-from listeners.wake.pool import Place, Share, Sharing
-from listeners.wake.receive_scaling import DepthScaling
-from listeners.wake.table import Command, SendMore, SendRoom, StartReceive
+from queuebell.bridge.contract.backoff import RandomExponential
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.pool import Place, Share, Sharing
+from queuebell.listeners.wake.receive_scaling import DepthScaling
+from queuebell.listeners.wake.table import Command, SendMore, SendRoom, StartReceive
 from tests.exploration import mutants
 from tests.exploration.configurations import small
 from tests.exploration.empty_queue import AT_LEAST, AT_MOST, GOES_ROUND, receives

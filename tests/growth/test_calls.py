@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from bridge.queues.http.store import HttpStore
+from queuebell.bridge.queues.http.store import HttpStore
 from tests.support.processes import PATIENCE_S, ROOT, environment, free_port
 
 RECORDED = {"producer": 292, "bridge": 1097, "worker": 780}
@@ -48,8 +48,8 @@ def count():
         print(json.dumps(calls), flush=True)
 """
 BRIDGE = """
-from bridge.observe.facts import QueueMoved
-from bridge.service.bridge import Bridge
+from queuebell.bridge.observe.facts import QueueMoved
+from queuebell.bridge.service.bridge import Bridge
 from queuebell.command.main import main
 
 start = Bridge.start

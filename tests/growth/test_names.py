@@ -7,8 +7,8 @@ import gc
 import tracemalloc
 from pathlib import Path
 
-from bridge.queues.embedded.sqlite import SqliteStore
-from bridge.service.bridge import Bridge
+from queuebell.bridge.queues.embedded.sqlite import SqliteStore
+from queuebell.bridge.service.bridge import Bridge
 
 QUEUES = 3000
 BYTES_MAX = 1500

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bridge.contract import names
-from bridge.core.sessions import QueueSessions
-from bridge.producer.held_leases import HeldLeases
-from bridge.queues.embedded import state
-from bridge.service.announcing import Announcer, Subscriber
-from listeners.session import session as sessions
+from queuebell.bridge.contract import names
+from queuebell.bridge.core.sessions import QueueSessions
+from queuebell.bridge.producer.held_leases import HeldLeases
+from queuebell.bridge.queues.embedded import state
+from queuebell.bridge.service.announcing import Announcer, Subscriber
+from queuebell.listeners.session import session as sessions
 from tests.bridge.queues.test_engine import test_many_that_expire_together_go_in_slices as in_slices
 from tests.growth.test_growth import grown
 from tests.growth.test_names import test_a_queue_takes_little_memory_and_gives_it_back as little_memory

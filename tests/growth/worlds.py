@@ -12,14 +12,14 @@ import datetime
 import itertools
 from collections.abc import AsyncIterator, Iterator
 
-from bridge.contract.burial import Burial, write_burial
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.producer.replay import ReplayOptions, ReplayRun
-from bridge.queues.base import Claim, NewMessage, Release, Settlement
-from bridge.queues.embedded.store import MemoryStore
-from bridge.service.announcing import Announcer
-from bridge.service.bridge import Bridge
-from listeners.session.session import shares
+from queuebell.bridge.contract.burial import Burial, write_burial
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.producer.replay import ReplayOptions, ReplayRun
+from queuebell.bridge.queues.base import Claim, NewMessage, Release, Settlement
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.service.announcing import Announcer
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.listeners.session.session import shares
 from tests.exploration.cluster.plan import Plan
 from tests.exploration.cluster.world import World as Bridges
 from tests.support.bells import QUEUE, Rig

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from bridge.contract.burial import Burial, opened, read_burial
-from bridge.queues.base import NewMessage, Received, Settlement, Settling
-from bridge.queues.embedded.store import MemoryStore
-from listeners import PULL_ONLY, Listener
+from queuebell.bridge.contract.burial import Burial, opened, read_burial
+from queuebell.bridge.queues.base import NewMessage, Received, Settlement, Settling
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.listeners import PULL_ONLY, Listener
 from tests.support.sim_loop import pass_time
 
 QUEUE = "billing/orders"

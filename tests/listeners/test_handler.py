@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from listeners import PULL_ONLY, Bury, Done, Listener, Message, Retry
-from listeners.handler import outcomes_of
+from queuebell.listeners import PULL_ONLY, Bury, Done, Listener, Message, Retry
+from queuebell.listeners.handler import outcomes_of
 from tests.listeners.rig import POISON, QUEUE, Store, listening
 from tests.support.sim_loop import pass_time, simulated
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from bridge import BadInput, ConfigurationError, open_store
-from listeners import PULL_ONLY, Listener, Message, lifespan
+from queuebell.bridge import BadInput, ConfigurationError, open_store
+from queuebell.listeners import PULL_ONLY, Listener, Message, lifespan
 from tests.support.processes import PATIENCE_S, until
 
 QUEUES = ["billing/orders", "billing/parcels"]

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import BadInput, BadQueueReference, ConfigurationError
-from bridge.contract.wire import Bye, Hello, ListenerHeartbeat, More
-from bridge.queues import open_store
-from bridge.queues.base import Depth, NewMessage
-from bridge.queues.embedded.store import MemoryStore
-from listeners import PULL_ONLY, Listener, Message
+from queuebell.bridge.contract.errors import BadInput, BadQueueReference, ConfigurationError
+from queuebell.bridge.contract.wire import Bye, Hello, ListenerHeartbeat, More
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import Depth, NewMessage
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.listeners import PULL_ONLY, Listener, Message
 from tests.listeners.rig import QUEUE, Store, listening, settled
 from tests.support.fake_bridge import FakeBridge
 from tests.support.processes import environment
@@ -60,7 +60,7 @@ async def test_urls_of_no_known_kind_are_refused() -> None:
 def test_importing_listeners_loads_no_web_library() -> None:
     """A worker that needs none pays for none."""
     code = (
-        "import sys, listeners, listeners.testing; "
+        "import sys, queuebell.listeners, queuebell.listeners.testing; "
         "print([m for m in ('aiohttp', 'sqlite3', 'nats') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

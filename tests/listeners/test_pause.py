@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from bridge.queues.base import Depth, NewMessage
-from bridge.queues.embedded.store import MemoryStore
-from bridge.service.bridge import Bridge
-from bridge.service.state.answers import QueueState
-from listeners import Message
+from queuebell.bridge.queues.base import Depth, NewMessage
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.service.state.answers import QueueState
+from queuebell.listeners import Message
 from tests.listeners.rig import QUEUE, listening, settled
 from tests.support.sim_loop import elapse, simulated
 

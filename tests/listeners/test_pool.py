@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import BadInput, ConfigurationError
-from bridge.contract.partitioning import expand
-from bridge.contract.wire import ListenerHeartbeat, More
-from listeners import PULL_ONLY, Listener, Message, Pool, Share
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError
+from queuebell.bridge.contract.partitioning import expand
+from queuebell.bridge.contract.wire import ListenerHeartbeat, More
 from queuebell.command.listen_settings import ListenSettings, pool_of
+from queuebell.listeners import PULL_ONLY, Listener, Message, Pool, Share
 from tests.listeners.rig import Store, listening
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulate, simulated

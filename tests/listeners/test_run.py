@@ -16,11 +16,11 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from bridge import BlockingStore, Bridge
-from bridge.queues.base import BODY_BYTES_MAX, NewMessage
-from listeners import PULL_ONLY, Bury, Done, Failure, Listener, Message, Retry, run
-from listeners.scaling.actuators.output import WAITING_BYTES, Output
-from listeners.testing import run_once
+from queuebell.bridge import BlockingStore, Bridge
+from queuebell.bridge.queues.base import BODY_BYTES_MAX, NewMessage
+from queuebell.listeners import PULL_ONLY, Bury, Done, Failure, Listener, Message, Retry, run
+from queuebell.listeners.scaling.actuators.output import WAITING_BYTES, Output
+from queuebell.listeners.testing import run_once
 from queuebell.testing import Rehearsal
 from tests.conformance.headers import LARGEST
 from tests.listeners.rig import POISON, QUEUE
@@ -30,7 +30,7 @@ from tests.support.processes import ROOT, environment
 
 PROGRAM = """
 import asyncio, logging, sys
-from listeners import PULL_ONLY, Listener, run
+from queuebell.listeners import PULL_ONLY, Listener, run
 
 if "own" in sys.argv:
     logging.basicConfig(level=logging.INFO, format="own: %(message)s")
@@ -266,6 +266,9 @@ def test_the_value_of_a_message_is_of_the_payload_type(tmp_path: pathlib.Path) -
     revealed = [line.split('"')[1] for line in checked.stdout.splitlines() if "Revealed type" in line]
     assert revealed == [
         *("program.Order", "program.Order", "Any"),
-        *("listeners.listener.Listener[program.Order]", "listeners.listener.Listener[program.Order]"),
-        "listeners.listener.Listener[Any]",
+        *(
+            "queuebell.listeners.listener.Listener[program.Order]",
+            "queuebell.listeners.listener.Listener[program.Order]",
+        ),
+        "queuebell.listeners.listener.Listener[Any]",
     ]

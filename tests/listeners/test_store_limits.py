@@ -6,10 +6,18 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import BadInput
-from bridge.queues import limits
-from bridge.queues.base import BATCH_MAX, Capabilities, NewMessage, Received, Settlement, Settling, StoredMessage
-from listeners import PULL_ONLY, Listener, Message
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.queues import limits
+from queuebell.bridge.queues.base import (
+    BATCH_MAX,
+    Capabilities,
+    NewMessage,
+    Received,
+    Settlement,
+    Settling,
+    StoredMessage,
+)
+from queuebell.listeners import PULL_ONLY, Listener, Message
 from tests.listeners.rig import QUEUE, Store
 from tests.support.sim_loop import simulated
 

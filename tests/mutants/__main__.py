@@ -30,7 +30,8 @@ from tests.mutants.trying import UNFIT
 from tests.support.command import ROOT
 
 BUILD = ROOT / "build" / "mutants"
-COPIED = ("bridge", "listeners", "queuebell", "tests", "docs")
+COPIED = ("queuebell", "tests", "docs")
+"""With folders for the links in `queuebell`, as in a distribution."""
 LEAST_PERCENT = 95.0
 SAMPLE = 20
 PLUGINS = ("tests.mutants.trying", "no:xdist", "no:timeout", "no:cacheprovider")
@@ -106,11 +107,16 @@ def _prepare(room: Room) -> None:
         file.write_text(json.dumps(meta))
 
 
+def path(file: str) -> str:
+    """Return where a copy has a file of the checkout."""
+    return file if file.startswith("queuebell/") else f"queuebell/{file}"
+
+
 def settings(room: Room) -> str:
     """Return the pyproject of a copy: no wall clock, no plugin that is of no use to a single test."""
     return f"""[tool.mutmut]
-source_paths = ["bridge", "listeners", "queuebell"]
-only_mutate = {json.dumps(files(room))}
+source_paths = ["queuebell"]
+only_mutate = {json.dumps([path(file) for file in files(room)])}
 also_copy = ["docs", "README.md", "sitecustomize.py"]
 use_git_change_detection = false
 on_dependency_change = "warn"
@@ -180,9 +186,14 @@ def _found(room: Room) -> dict[str, str]:
     return found
 
 
+def short(name: str) -> str:
+    """Return a mutant's name by its folder in the checkout."""
+    return name.removeprefix("queuebell.") if name.startswith(("queuebell.bridge.", "queuebell.listeners.")) else name
+
+
 def sampled(names: Iterable[str], size: int, seed: int) -> list[str]:
     """Choose some by the seed and their names alone, so that the choice stays while the code around changes."""
-    return sorted(names, key=lambda name: random.Random(f"{seed} {name}").random())[:size]
+    return sorted(names, key=lambda name: random.Random(f"{seed} {short(name)}").random())[:size]
 
 
 class Change:

@@ -8,10 +8,9 @@ import sys
 
 import pytest
 
-import bridge
-import listeners
 import queuebell
-from bridge.contract.errors import ConfigurationError
+from queuebell import bridge, listeners
+from queuebell.bridge.contract.errors import ConfigurationError
 from queuebell.settings import load, parse_listen
 from tests.support.command import ROOT, environment
 
@@ -72,23 +71,31 @@ def test_no_name_stands_for_two_things() -> None:
 
 @pytest.mark.parametrize("name", ["listeners", "bridge"])
 @pytest.mark.parametrize("kind", ["file", "package", "folder"])
-def test_a_package_of_ones_own_is_named(name: str, kind: str, tmp_path: pathlib.Path) -> None:
-    """A user's `listeners` hides ours: the error says where it is, and what to do."""
+def test_an_application_may_have_modules_of_these_names(name: str, kind: str, tmp_path: pathlib.Path) -> None:
+    """A user's `listeners.py` or folder `bridge` beside the program is the user's, and ours goes on."""
     if kind == "file":
         (tmp_path / f"{name}.py").write_text("mine = 1\n")
     else:
         (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("mine = 1\n" if kind == "package" else "")
         (tmp_path / name / "mine.py").write_text("mine = 1\n")
-    if kind == "package":
-        (tmp_path / name / "__init__.py").write_text("mine = 1\n")
+    program = f"from queuebell import Bridge, Listener; import {name}; print({name}.__file__, Bridge, Listener)"
     done = subprocess.run(
-        [sys.executable, "-c", "from queuebell import Listener"],
+        [sys.executable, "-c", program],
         cwd=tmp_path,
         env=environment({"PYTHONPATH": str(ROOT)}),
         capture_output=True,
         text=True,
         check=False,
     )
-    # A folder without code is not taken for the package that stands behind it.
-    expected = "" if kind == "folder" else f"which is not Queuebell's: a file or folder called {name} comes first"
-    assert expected in done.stderr and bool(done.returncode) == bool(expected)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["listeners", "bridge"])
+def test_the_folders_of_the_checkout_are_no_packages_of_their_own(name: str) -> None:
+    """Imported by both names they would be two packages, whose classes differ."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {name}"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and f"this folder is the package queuebell.{name}" in done.stderr

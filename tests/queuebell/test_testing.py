@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from bridge import BadInput, Publisher
-from bridge.queues.base import Depth
-from bridge.queues.embedded.store import MemoryStore
-from listeners import Bury, Message, Retry
+from queuebell.bridge import BadInput, Publisher
+from queuebell.bridge.queues.base import Depth
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.listeners import Bury, Message, Retry
 from queuebell.testing import Rehearsal
 from tests.support.command import ROOT, environment
 from tests.support.processes import PATIENCE_S

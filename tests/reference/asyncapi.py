@@ -7,15 +7,15 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from bridge.brokers.postgres.broker import INBOX, PAYLOAD_BYTES_MAX
-from bridge.contract import cluster, framing
-from bridge.contract.cloudevents import SPEC_VERSION, STRUCTURED_TYPE, WAKE_TYPE, encode_wake
-from bridge.contract.errors import STATUS_BY_CODE
-from bridge.contract.event import EVENT_BYTES_MAX, EVENT_TYPE, TEXT_MAX, CloudQueueWorkDetected
-from bridge.contract.framing import Stamp
-from bridge.contract.jobs import HANDLER_CHARS_MAX, HANDLERS_MAX
-from bridge.contract.names import DEFAULT_PREFIX, TOKEN
-from bridge.contract.wire import (
+from queuebell.bridge.brokers.postgres.broker import INBOX, PAYLOAD_BYTES_MAX
+from queuebell.bridge.contract import cluster, framing
+from queuebell.bridge.contract.cloudevents import SPEC_VERSION, STRUCTURED_TYPE, WAKE_TYPE, encode_wake
+from queuebell.bridge.contract.errors import STATUS_BY_CODE
+from queuebell.bridge.contract.event import EVENT_BYTES_MAX, EVENT_TYPE, TEXT_MAX, CloudQueueWorkDetected
+from queuebell.bridge.contract.framing import Stamp
+from queuebell.bridge.contract.jobs import HANDLER_CHARS_MAX, HANDLERS_MAX
+from queuebell.bridge.contract.names import DEFAULT_PREFIX, TOKEN
+from queuebell.bridge.contract.wire import (
     CAPACITY_MAX,
     FAILURE_CHARS_MAX,
     FRAME_BYTES_MAX,
@@ -35,9 +35,9 @@ from bridge.contract.wire import (
     Welcome,
     WireFrame,
 )
-from bridge.http.api.event_stream import EVENT_STREAM
-from bridge.http.server.settings import WebSettings
-from bridge.triggers.intake import Bridged
+from queuebell.bridge.http.api.event_stream import EVENT_STREAM
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.triggers.intake import Bridged
 from tests.reference.openapi.document import VERSION
 from tests.reference.openapi.operations import EVENT_SCHEMAS
 from tests.reference.openapi.schemas import Json, Words, components, reference, said

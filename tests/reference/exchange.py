@@ -13,8 +13,8 @@ import aiohttp
 import jsonschema_rs
 import pytest
 
-from bridge.brokers.wire import WireUser
-from bridge.http.server.answer import PROBLEM_TYPE
+from queuebell.bridge.brokers.wire import WireUser
+from queuebell.bridge.http.server.answer import PROBLEM_TYPE
 from tests.reference.openapi.document import described
 
 

@@ -13,18 +13,18 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from bridge.brokers import SCHEMES
-from bridge.contract.cloudevents import decode_mqtt, decode_nats
-from bridge.contract.cluster import ClusterMessage, decode_cluster_message, encode_cluster_message
-from bridge.contract.errors import BadInput
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.framing import encode_down, encode_up, read_stamp
-from bridge.contract.wire import DownFrame, UpFrame, WireFrame, decode_down, decode_up, encode_frame
-from bridge.service.bridge import Bridge
-from bridge.triggers.attachment import Attachments, BusSettings
-from bridge.triggers.cluster import _SUBJECTS
-from bridge.triggers.postgres import Notifications
-from bridge.triggers.promises import PromiseKeeper
+from queuebell.bridge.brokers import SCHEMES
+from queuebell.bridge.contract.cloudevents import decode_mqtt, decode_nats
+from queuebell.bridge.contract.cluster import ClusterMessage, decode_cluster_message, encode_cluster_message
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.framing import encode_down, encode_up, read_stamp
+from queuebell.bridge.contract.wire import DownFrame, UpFrame, WireFrame, decode_down, decode_up, encode_frame
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.triggers.attachment import Attachments, BusSettings
+from queuebell.bridge.triggers.cluster import _SUBJECTS
+from queuebell.bridge.triggers.postgres import Notifications
+from queuebell.bridge.triggers.promises import PromiseKeeper
 from tests.reference import asyncapi
 from tests.reference.asyncapi import BOOT, QUEUE, TRIGGER, WORKER
 from tests.reference.exchange import Document

@@ -12,13 +12,13 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from bridge.access.grants import Verb
-from bridge.contract.errors import STATUS_BY_CODE
-from bridge.http.api.app import WebServer
-from bridge.http.api.routes import Routes
-from bridge.http.server.settings import WebSettings
-from bridge.queues.http.store import HttpStore
-from bridge.service.bridge import Bridge
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.contract.errors import STATUS_BY_CODE
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.api.routes import Routes
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.service.bridge import Bridge
 from tests.reference.__main__ import FILES, OPENAPI
 from tests.reference.exchange import DOCUMENT, Exchange, watch
 from tests.reference.openapi.refusals import MEANINGS

@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bridge import Bridge, Publisher
-from bridge.access.access_watch import AccessWatch
-from bridge.brokers import open_broker
-from bridge.brokers.base import Broker
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.core.settings import Periods
-from bridge.observe.facts import Fact
-from bridge.queues import open_store
-from bridge.queues.base import QueueStore
-from bridge.service.bridge import BridgeSettings
-from bridge.triggers.attachment import Attachments, BusSettings
-from listeners import Listener, Message
+from queuebell.bridge import Bridge, Publisher
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.brokers import open_broker
+from queuebell.bridge.brokers.base import Broker
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.observe.facts import Fact
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import QueueStore
+from queuebell.bridge.service.bridge import BridgeSettings
+from queuebell.bridge.triggers.attachment import Attachments, BusSettings
+from queuebell.listeners import Listener, Message
 from tests.support.brokers import NatsServer
 from tests.support.processes import until
 

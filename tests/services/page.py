@@ -11,7 +11,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, expect
 
-from bridge.contract.burial import Attempt, Burial, Earlier, write_burial
+from queuebell.bridge.contract.burial import Attempt, Burial, Earlier, write_burial
 from tests.chaos.worker import Options
 from tests.support.command import ROOT, environment
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from aiohttp import web
 
-from bridge import Bridge, NewMessage
-from bridge.observe.logs import configure
-from bridge.queues.base import Received
-from bridge.queues.embedded.store import MemoryStore
-from listeners import PULL_ONLY, Listener, Message, Pool, run
+from queuebell.bridge import Bridge, NewMessage
+from queuebell.bridge.observe.logs import configure
+from queuebell.bridge.queues.base import Received
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.listeners import PULL_ONLY, Listener, Message, Pool, run
 
 SECOND = "billing/parcels"
 QUEUES = ("billing/orders", SECOND)

@@ -169,7 +169,7 @@ async def test_listener_before_its_bridge(processes: Processes, register: Regist
     early.url = f"http://127.0.0.1:{port}"
     worker = await register.worker(early)
     script = (
-        "import asyncio, sys\nfrom bridge import Publisher\n"
+        "import asyncio, sys\nfrom queuebell.bridge import Publisher\n"
         "async def main(url):\n"
         "    async with Publisher(url, close_timeout=20) as bell:\n"
         "        await bell.publish('billing', 'orders', 2)\n"

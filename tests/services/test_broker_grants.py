@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from bridge import Bridge, Publisher
-from bridge.access.access_watch import AccessWatch
-from bridge.access.broker_grants import BRIDGE_USER
-from bridge.brokers import open_broker
-from bridge.brokers.base import Broker, Incoming, Topic
-from bridge.contract.errors import BusUnavailable
-from bridge.core.settings import Periods
-from bridge.queues import open_store
-from bridge.service.bridge import BridgeSettings
-from bridge.triggers.attachment import Attachments, BusSettings
-from listeners import Listener, Message
+from queuebell.bridge import Bridge, Publisher
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.broker_grants import BRIDGE_USER
+from queuebell.bridge.brokers import open_broker
+from queuebell.bridge.brokers.base import Broker, Incoming, Topic
+from queuebell.bridge.contract.errors import BusUnavailable
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.service.bridge import BridgeSettings
+from queuebell.bridge.triggers.attachment import Attachments, BusSettings
+from queuebell.listeners import Listener, Message
 from tests.support.access import written
 from tests.support.brokers import Mosquitto, NatsServer
 from tests.support.command import perform

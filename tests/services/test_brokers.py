@@ -12,16 +12,16 @@ from typing import Any, cast
 
 import pytest
 
-from bridge import Bridge, Publisher
-from bridge.core.settings import Periods
-from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings
-from bridge.queues import open_store
-from bridge.queues.base import NewMessage
-from bridge.service.bridge import BridgeSettings
-from bridge.service.state.answers import QueueState
-from bridge.triggers.attachment import Attachments
-from listeners import Listener, Message
+from queuebell.bridge import Bridge, Publisher
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.service.bridge import BridgeSettings
+from queuebell.bridge.service.state.answers import QueueState
+from queuebell.bridge.triggers.attachment import Attachments
+from queuebell.listeners import Listener, Message
 from tests.services.register import Register
 from tests.support.brokers import Mosquitto, NatsServer
 from tests.support.processes import Processes, Service, until

@@ -34,23 +34,23 @@ from pathlib import Path
 import nats
 import pytest
 
-from bridge import Publisher
-from bridge.access.access_watch import AccessWatch
-from bridge.access.broker_grants import BRIDGE_USER
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings
-from bridge.http.webhooks.shell import Webhooks
-from bridge.producer.partitions import PartitionedQueue
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import NewMessage
-from bridge.queues.http.store import HttpStore
-from bridge.queues.postgres.schema import init
-from bridge.queues.postgres.store import PostgresStore
-from bridge.service.bridge import Bridge
-from bridge.triggers.attachment import Attachments, BusSettings
-from listeners import Pool
+from queuebell.bridge import Publisher
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.broker_grants import BRIDGE_USER
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.http.webhooks.shell import Webhooks
+from queuebell.bridge.producer.partitions import PartitionedQueue
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.bridge.queues.postgres.store import PostgresStore
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.triggers.attachment import Attachments, BusSettings
+from queuebell.listeners import Pool
 from tests.bridge.queues.postgres_rig import schema, server, url
 from tests.services.clustered import EVENT, PATIENCE_S, QUEUE, Cluster, clustered
 from tests.services.test_broker_grants import PREFIX, PRINCIPALS

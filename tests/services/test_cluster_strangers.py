@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from bridge.brokers.base import Broker
-from bridge.contract.cluster import ClusterMessage, encode_cluster_message
-from bridge.core.cluster.coordinator import OWN_BOOT
-from bridge.core.cluster.members import OTHER_MACHINE
-from bridge.observe.facts import ClusterMessageRefused, MemberRefused
-from bridge.queues.redis.store import RedisStore
+from queuebell.bridge.brokers.base import Broker
+from queuebell.bridge.contract.cluster import ClusterMessage, encode_cluster_message
+from queuebell.bridge.core.cluster.coordinator import OWN_BOOT
+from queuebell.bridge.core.cluster.members import OTHER_MACHINE
+from queuebell.bridge.observe.facts import ClusterMessageRefused, MemberRefused
+from queuebell.bridge.queues.redis.store import RedisStore
 from tests.services.clustered import PATIENCE_S, clustered
 from tests.support.processes import until
 from tests.support.redis import RedisServer

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge import Bridge, Publisher
-from bridge.contract.backoff import Draw
-from bridge.contract.errors import BadInput, BusUnavailable
-from bridge.observe.facts import SessionClosed
+from queuebell.bridge import Bridge, Publisher
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable
+from queuebell.bridge.observe.facts import SessionClosed
 from tests.services.test_turns import EVENT, PATIENCE_S, QUEUE, Site, cluster, patient, put, working
 from tests.support.processes import until
 
@@ -25,7 +25,7 @@ def spread(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
     def departures(count: int, others: int, draw: Draw) -> list[float]:
         return list(seconds[:count])
 
-    monkeypatch.setattr("bridge.service.sessions.departures", departures)
+    monkeypatch.setattr("queuebell.bridge.service.sessions.departures", departures)
 
 
 def owe(bridge: Bridge) -> None:

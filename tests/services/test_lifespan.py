@@ -14,7 +14,7 @@ WEB = """
 import asyncio, sys
 import uvicorn
 from fastapi import FastAPI
-from listeners import Listener, Message, lifespan
+from queuebell.listeners import Listener, Message, lifespan
 
 def say(line):
     print(line, flush=True)

@@ -24,12 +24,12 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import StoreError
-from bridge.contract.partitioning import expand
-from bridge.producer.publisher import Publisher
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.jetstream.store import JetStreamStore
-from listeners import Listener, Message, Pool
+from queuebell.bridge.contract.errors import StoreError
+from queuebell.bridge.contract.partitioning import expand
+from queuebell.bridge.producer.publisher import Publisher
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.jetstream.store import JetStreamStore
+from queuebell.listeners import Listener, Message, Pool
 from tests.support.brokers import NatsServer
 from tests.support.processes import Processes, Service, until
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.queues.base import Depth
-from bridge.queues.http.store import HttpStore
-from bridge.queues.postgres.schema import init
+from queuebell.bridge.queues.base import Depth
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.queues.postgres.schema import init
 from tests.support.postgres import PostgresServer, execute, running
 from tests.support.processes import Processes, Program, until
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from bridge import Bridge, Publisher
-from bridge.brokers.nats.access import Servers
-from bridge.contract.errors import StoreError
-from bridge.core.settings import Periods
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.jetstream.store import JetStreamStore
-from bridge.service.bridge import BridgeSettings
-from bridge.triggers.attachment import Attachments
-from listeners import Listener, Message
+from queuebell.bridge import Bridge, Publisher
+from queuebell.bridge.brokers.nats.access import Servers
+from queuebell.bridge.contract.errors import StoreError
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.jetstream.store import JetStreamStore
+from queuebell.bridge.service.bridge import BridgeSettings
+from queuebell.bridge.triggers.attachment import Attachments
+from queuebell.listeners import Listener, Message
 from tests.support.brokers import NatsCluster, NatsServer
 from tests.support.processes import until
 

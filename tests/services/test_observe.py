@@ -14,17 +14,17 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from bridge import Bridge
-from bridge.access.access_watch import AccessWatch
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.core.settings import Periods
-from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings
-from bridge.queues.base import NewMessage
-from bridge.queues.redis.store import RedisStore
-from bridge.service.bridge import BridgeSettings
-from bridge.triggers.attachment import Attachments, BusSettings
-from listeners import Bury, Listener, Message
+from queuebell.bridge import Bridge
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.queues.redis.store import RedisStore
+from queuebell.bridge.service.bridge import BridgeSettings
+from queuebell.bridge.triggers.attachment import Attachments, BusSettings
+from queuebell.listeners import Bury, Listener, Message
 from tests.support.access import written
 from tests.support.brokers import NatsServer
 from tests.support.processes import until

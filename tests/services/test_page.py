@@ -13,7 +13,7 @@ import urllib.request
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from bridge.access import access_file
+from queuebell.bridge.access import access_file
 from tests.chaos.worker import Options
 from tests.services import pictures
 from tests.services.page import HOSTILE, POISON, bury, live, opened, post, working

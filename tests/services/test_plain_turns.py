@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from bridge import Bridge, Publisher
-from bridge.brokers.base import ANY, Incoming
-from bridge.contract.wire import Wake, decode_down
-from bridge.core.cluster import subscribers
-from bridge.core.cluster.members import rank
-from bridge.core.settings import Periods
-from bridge.http.webhooks.settings import WebhookSettings, name_of_all
-from bridge.http.webhooks.shell import Webhooks
-from bridge.service.bridge import BridgeSettings
-from bridge.service.shared_store import NoStore
-from bridge.triggers.attachment import Attachments, BusSettings
+from queuebell.bridge import Bridge, Publisher
+from queuebell.bridge.brokers.base import ANY, Incoming
+from queuebell.bridge.contract.wire import Wake, decode_down
+from queuebell.bridge.core.cluster import subscribers
+from queuebell.bridge.core.cluster.members import rank
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.http.webhooks.settings import WebhookSettings, name_of_all
+from queuebell.bridge.http.webhooks.shell import Webhooks
+from queuebell.bridge.service.bridge import BridgeSettings
+from queuebell.bridge.service.shared_store import NoStore
+from queuebell.bridge.triggers.attachment import Attachments, BusSettings
 from tests.services.test_turns import PATIENCE_S, patient
 from tests.support.brokers import NatsServer
 from tests.support.hooks import hook

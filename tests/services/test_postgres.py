@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from bridge.queues import open_store
-from bridge.queues.postgres.schema import init
-from bridge.service.bridge import Bridge
-from bridge.triggers.attachment import Attachments
-from listeners import Listener, Message, Retry
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.triggers.attachment import Attachments
+from queuebell.listeners import Listener, Message, Retry
 from tests.chaos.worker import Options
 from tests.support.postgres import PostgresServer, execute, running
 from tests.support.processes import Processes, until

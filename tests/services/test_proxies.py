@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bridge.access.access_watch import AccessWatch
-from bridge.queues.base import Depth
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.queues.base import Depth
 from tests.support.access import written
 from tests.support.certificates import write_self_signed
 from tests.support.processes import PATIENCE_S, ROOT, environment, free_port, until

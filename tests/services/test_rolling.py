@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge import Publisher
-from bridge.queues.base import Received
-from bridge.queues.jetstream.store import JetStreamStore
-from listeners import Listener, Message
+from queuebell.bridge import Publisher
+from queuebell.bridge.queues.base import Received
+from queuebell.bridge.queues.jetstream.store import JetStreamStore
+from queuebell.listeners import Listener, Message
 from tests.queuebell.command.test_serve_cluster import members
 from tests.support.brokers import NatsServer
 from tests.support.command import Serving, serving

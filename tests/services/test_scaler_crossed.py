@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from bridge import Bridge, Publisher
-from bridge.core.settings import Periods
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues import open_store
-from bridge.queues.base import NewMessage
-from bridge.service.bridge import BridgeSettings
-from listeners import Listener, Message, Scaler
+from queuebell.bridge import Bridge, Publisher
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.service.bridge import BridgeSettings
+from queuebell.listeners import Listener, Message, Scaler
 from tests.conformance.test_workers import Place, sqs, stores
 from tests.support.inline_workers import Inline
 from tests.support.processes import until

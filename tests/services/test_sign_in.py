@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect
 
-from bridge.access.access_watch import AccessWatch
-from bridge.access.issuer import IssuerSettings
-from bridge.http.page.assets import POLICY
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.issuer import IssuerSettings
+from queuebell.bridge.http.page.assets import POLICY
 from tests.services.page import Opened, live, opened
 from tests.support.access import written
 from tests.support.background_server import BackgroundServer

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from bridge import Bridge, NewMessage, Publisher
-from bridge.contract.errors import Closed, StoreOwned
-from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings
-from listeners import Listener, Message
+from queuebell.bridge import Bridge, NewMessage, Publisher
+from queuebell.bridge.contract.errors import Closed, StoreOwned
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.listeners import Listener, Message
 from tests.support.processes import descriptors, free_port, until
 
 ROUNDS = 50

@@ -14,7 +14,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from bridge import (
+from queuebell.bridge import (
     Bridge,
     NewMessage,
     Publisher,
@@ -22,15 +22,15 @@ from bridge import (
     put_in_transaction,
     put_once_in_transaction,
 )
-from bridge.contract.trace_context import TRACES_MAX
-from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings
-from bridge.observe import tracing
-from bridge.queues.base import StoredMessage
-from bridge.queues.postgres.schema import init
-from bridge.triggers.attachment import Attachments
-from listeners import PULL_ONLY, Bury, Listener, Message, Replay, Retry, RetryPolicy
-from listeners.work.command import Command
+from queuebell.bridge.contract.trace_context import TRACES_MAX
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.observe import tracing
+from queuebell.bridge.queues.base import StoredMessage
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.bridge.triggers.attachment import Attachments
+from queuebell.listeners import PULL_ONLY, Bury, Listener, Message, Replay, Retry, RetryPolicy
+from queuebell.listeners.work.command import Command
 from tests.support.brokers import NatsServer
 from tests.support.postgres import running
 from tests.support.processes import until as holds
@@ -361,7 +361,7 @@ async def test_a_handler_that_is_late_or_cut_off_says_so(made: Spans) -> None:
             await store.put("billing/others", ["one"])
             await until(began)
     late = made.of(f"process {QUEUE}")[0]
-    assert said(late)["error.type"] == "listeners.work.invoke.HandlerTimeout"
+    assert said(late)["error.type"] == "queuebell.listeners.work.invoke.HandlerTimeout"
     assert said(late)["queuebell.message.outcome"] == "retried"
     cut = made.one("process billing/others")
     assert (said(cut)["queuebell.message.outcome"], cut.status.status_code) == ("cancelled", StatusCode.UNSET)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from bridge import Bridge, Publisher
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.core.cluster.members import can_wake, rank
-from bridge.core.settings import Periods
-from bridge.observe.facts import ActedLate, ClusterMessageRefused, Fact, MemberGone, SettledByPeer, Woken
-from bridge.queues.jetstream.store import JetStreamStore
-from bridge.service.bridge import BridgeSettings
-from bridge.triggers.attachment import Attachments, BusSettings
-from listeners import Listener, Message
+from queuebell.bridge import Bridge, Publisher
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.core.cluster.members import can_wake, rank
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.observe.facts import ActedLate, ClusterMessageRefused, Fact, MemberGone, SettledByPeer, Woken
+from queuebell.bridge.queues.jetstream.store import JetStreamStore
+from queuebell.bridge.service.bridge import BridgeSettings
+from queuebell.bridge.triggers.attachment import Attachments, BusSettings
+from queuebell.listeners import Listener, Message
 from tests.support.brokers import NatsServer
 from tests.support.processes import until
 
@@ -32,9 +32,9 @@ EVENT = CloudQueueWorkDetected("billing", "orders")
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody takes another for gone, nor itself for one that stood still, because this machine is busy."""
-    monkeypatch.setattr("bridge.core.cluster.coordinator.BLOCKED_S", PATIENCE_S)
-    monkeypatch.setattr("bridge.core.cluster.coordinator.SILENT_S", PATIENCE_S)
-    monkeypatch.setattr("bridge.core.cluster.members.SILENT_S", PATIENCE_S)
+    monkeypatch.setattr("queuebell.bridge.core.cluster.coordinator.BLOCKED_S", PATIENCE_S)
+    monkeypatch.setattr("queuebell.bridge.core.cluster.coordinator.SILENT_S", PATIENCE_S)
+    monkeypatch.setattr("queuebell.bridge.core.cluster.members.SILENT_S", PATIENCE_S)
 
 
 class Site:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bridge.queues import open_store
-from bridge.queues.base import Claim, Depth, Release, Settlement, once
-from bridge.queues.postgres.schema import init
-from listeners import Listener, Message
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import Claim, Depth, Release, Settlement, once
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.listeners import Listener, Message
 from tests.support import postgres
 from tests.support.brokers import NatsServer
 from tests.support.processes import READY, ROOT, environment, free_port, until
@@ -31,8 +31,8 @@ OLD = "9bba5870e16258560e4f3638e6e21a8d538ff2d2"
 
 LEAVE_MESSAGES = """
 import asyncio, json, sys
-from bridge.queues import open_store
-from bridge.queues.base import NewMessage, once
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import NewMessage, once
 
 async def main():
     async with open_store(sys.argv[1]) as store:
@@ -52,7 +52,7 @@ async def main():
 asyncio.run(main())
 """
 
-INIT = "import asyncio, sys; from bridge.queues.postgres.schema import init; asyncio.run(init(sys.argv[1]))"
+INIT = "import asyncio, sys; from queuebell.bridge.queues.postgres.schema import init; asyncio.run(init(sys.argv[1]))"
 
 WORK = """
 import asyncio, sys

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
-from bridge.access import access_file
-from bridge.access.access_watch import AccessWatch
-from bridge.access.grants import Verb
-from bridge.access.issuer import Mistimed
-from bridge.access.keys import CHANCE_BYTES, PREFIX, Access, AccessList, Identity, new_key, without
-from bridge.brokers.credential import Credential
-from bridge.contract.address import http_addresses
-from bridge.contract.errors import ConfigurationError
-from bridge.service.channels.brokered import BrokeredSessions
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.access.issuer import Mistimed
+from queuebell.bridge.access.keys import CHANCE_BYTES, PREFIX, Access, AccessList, Identity, new_key, without
+from queuebell.bridge.brokers.credential import Credential
+from queuebell.bridge.contract.address import http_addresses
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.service.channels.brokered import BrokeredSessions
 from tests.simulation.events import Judged
 from tests.simulation.world import EPOCH
 
 if TYPE_CHECKING:
-    from bridge.access.access_file import Stamp
-    from bridge.access.tokens import Tokens
+    from queuebell.bridge.access.access_file import Stamp
+    from queuebell.bridge.access.tokens import Tokens
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
@@ -50,7 +50,7 @@ Undo = Callable[[], None]
 
 
 class Verified(NamedTuple):
-    """Whom a token names, and until when (`bridge.access.tokens.Verified`, which needs a library)."""
+    """Whom a token names, and until when (`queuebell.bridge.access.tokens.Verified`, which needs a library)."""
 
     principal: str
     until: float
@@ -287,7 +287,7 @@ class Desk:
 
 
 class _Issuer:
-    """Checks tokens (`bridge.access.tokens.Tokens`); its keys may have to be fetched first."""
+    """Checks tokens (`queuebell.bridge.access.tokens.Tokens`); its keys may have to be fetched first."""
 
     def __init__(self, desk: Desk, process: Process) -> None:
         self._desk = desk

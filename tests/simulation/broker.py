@@ -1,4 +1,4 @@
-"""A broker as a process of its own, and the connection to it that keeps the promise of `bridge.brokers.base`.
+"""A broker as a process of its own, and the connection to it that keeps the promise of `queuebell.bridge.brokers.base`.
 
 Connections are ordered and reliable; frames of sessions are what faults lose, repeat, delay and let overtake each
 other, as brokers that are joined or that reconnect do. As ``nats`` a request is answered by whoever hears it, as
@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.brokers.base import ANY, Incoming, OnMessage, Topic
-from bridge.contract.errors import BusUnavailable
-from bridge.producer.buses.brokered import BrokerBus
-from listeners.session.brokered import BrokeredChannel
+from queuebell.bridge.brokers.base import ANY, Incoming, OnMessage, Topic
+from queuebell.bridge.contract.errors import BusUnavailable
+from queuebell.bridge.producer.buses.brokered import BrokerBus
+from queuebell.listeners.session.brokered import BrokeredChannel
 from tests.simulation.events import WordSaid
 from tests.simulation.network import Lost
 
@@ -163,7 +163,7 @@ class BrokerServer:
 
 
 class SimulatedBroker:
-    """One connection to it (`bridge.brokers.base.Broker`)."""
+    """One connection to it (`queuebell.bridge.brokers.base.Broker`)."""
 
     address = "simulated broker"
     private = True

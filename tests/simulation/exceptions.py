@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from bridge.contract.wire import DownFrame
-    from bridge.service.bridge import Bridge
-    from bridge.service.channels.base import Outlet
+    from queuebell.bridge.contract.wire import DownFrame
+    from queuebell.bridge.service.bridge import Bridge
+    from queuebell.bridge.service.channels.base import Outlet
     from tests.simulation.process import Process
     from tests.simulation.world import World
 

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from listeners.wake.pool import Share
+from queuebell.listeners.wake.pool import Share
 from tests.simulation.fault import KINDS, check_kinds
 
 StoreKind = Literal["own", "elsewhere"]

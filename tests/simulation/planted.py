@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridge.contract.wire import ListenerHeartbeat
-from bridge.core.commands import Announce, Flush, Send
-from bridge.core.dispatch import Dispatch
-from bridge.core.embedded_queues import EmbeddedQueues
-from bridge.core.sessions import Session, SessionQueue
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.service.bridge import Bridge
+from queuebell.bridge.contract.wire import ListenerHeartbeat
+from queuebell.bridge.core.commands import Announce, Flush, Send
+from queuebell.bridge.core.dispatch import Dispatch
+from queuebell.bridge.core.embedded_queues import EmbeddedQueues
+from queuebell.bridge.core.sessions import Session, SessionQueue
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.service.bridge import Bridge
 
 
 class WakesNobody(WakeScheduler):

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.bounds import EARLY, PATH_LATENCY_S, STORE_CALL_S, SWEEP_S, bound
-from bridge.core.cluster.subscribers import PLACE_S
-from bridge.core.settings import Periods
+from queuebell.bridge.contract.bounds import EARLY, PATH_LATENCY_S, STORE_CALL_S, SWEEP_S, bound
+from queuebell.bridge.core.cluster.subscribers import PLACE_S
+from queuebell.bridge.core.settings import Periods
 from tests.simulation.plan import Plan
 
 PATH_S: Final = 1.0
@@ -58,7 +58,7 @@ def _prompt(plan: Plan) -> float:
 
 
 def promise(plan: Plan) -> Promise:
-    """Reckon the bounds of a plan, with the protocol's default periods and `bridge.contract.bounds.bound`.
+    """Reckon the bounds of a plan, with the protocol's default periods and `queuebell.bridge.contract.bounds.bound`.
 
     B is 116 s at the defaults, and longer only where a fleet is large or its links are slow. A store that does not
     answer is no part of it: time counts while it answers.

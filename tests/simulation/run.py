@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from tests.simulation.access import Desk
 from tests.simulation.checks import Checks
 from tests.simulation.cost_check import RESTART_WATCH_S

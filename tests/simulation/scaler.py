@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from listeners.scaling.actuators.base import NotSeen, ProcessEvents, StartFailed, Watch
-from listeners.scaling.queue_scaler import QueueScaler
-from listeners.scaling.scaler import Scaler
-from listeners.work.starter import BUSY, READY, ScalerLink, WorkerStatus
+from queuebell.listeners.scaling.actuators.base import NotSeen, ProcessEvents, StartFailed, Watch
+from queuebell.listeners.scaling.queue_scaler import QueueScaler
+from queuebell.listeners.scaling.scaler import Scaler
+from queuebell.listeners.work.starter import BUSY, READY, ScalerLink, WorkerStatus
 from tests.simulation.events import EndAsked, ScalerRoom
 from tests.simulation.exceptions import Exceptions
 from tests.simulation.store_calls import RemoteStore
@@ -100,7 +100,7 @@ class Started:
 
 
 class VirtualActuator:
-    """Starts a scaler's workers on hosts of their own (`listeners.scaling.actuators.base.Actuator`).
+    """Starts a scaler's workers on hosts of their own (`queuebell.listeners.scaling.actuators.base.Actuator`).
 
     It outlives its scaler's process no more than that process does: the next one has another.
     """

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
-from bridge.contract.errors import Closed
-from bridge.core.settings import Periods
-from bridge.observe.facts import (
+from queuebell.bridge.contract.errors import Closed
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.observe.facts import (
     ActedLate,
     AuditFound,
     DuplicateDropped,
@@ -21,16 +21,16 @@ from bridge.observe.facts import (
     SettledByPeer,
     StartMissed,
 )
-from bridge.queues.base import Depth, NewMessage, PutReceipt, QueueStore, Received, Settlement, Settling
-from bridge.queues.embedded import store as embedded
-from bridge.queues.embedded.committer import Commit
-from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.file import open_memory
-from bridge.queues.limits import lease_ms
-from bridge.service.bridge import Bridge, BridgeSettings
-from bridge.service.channels.brokered import BrokeredSessions
-from bridge.triggers.attachment import Attachment
-from bridge.triggers.cluster import BrokerClusterLink
+from queuebell.bridge.queues.base import Depth, NewMessage, PutReceipt, QueueStore, Received, Settlement, Settling
+from queuebell.bridge.queues.embedded import store as embedded
+from queuebell.bridge.queues.embedded.committer import Commit
+from queuebell.bridge.queues.embedded.engine import Engine
+from queuebell.bridge.queues.embedded.file import open_memory
+from queuebell.bridge.queues.limits import lease_ms
+from queuebell.bridge.service.bridge import Bridge, BridgeSettings
+from queuebell.bridge.service.channels.brokered import BrokeredSessions
+from queuebell.bridge.triggers.attachment import Attachment
+from queuebell.bridge.triggers.cluster import BrokerClusterLink
 from tests.simulation.access import WatchedFile, WatchedSessions, open_access
 from tests.simulation.broker import BrokerServer, SimulatedBroker
 from tests.simulation.events import Audited, BridgeDown, BridgeUp, SessionMoved, StoreDown, StoreUp
@@ -287,19 +287,19 @@ class StoreHost:
         self._engine.state.connection.close()
 
     async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
-        """As `bridge.queues.base.QueueStore.put`."""
+        """As `queuebell.bridge.queues.base.QueueStore.put`."""
         return self._carry_out(self._engine.put, queue, messages, None)
 
     async def receive(self, queue: str, limit: int, visibility_s: float) -> Received:
-        """As `bridge.queues.base.QueueStore.receive`."""
+        """As `queuebell.bridge.queues.base.QueueStore.receive`."""
         return self._carry_out(self._receive, queue, limit, lease_ms(visibility_s))
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
-        """As `bridge.queues.base.QueueStore.settle`."""
+        """As `queuebell.bridge.queues.base.QueueStore.settle`."""
         return self._carry_out(self._engine.settle, queue, settlement)
 
     async def depth(self, queue: str) -> Depth | None:
-        """As `bridge.queues.base.QueueStore.depth`."""
+        """As `queuebell.bridge.queues.base.QueueStore.depth`."""
         return self._carry_out(self._depth, queue)
 
     def _depth(self, queue: str) -> Depth | None:

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from bridge.access.grants import Verb
-from bridge.contract.errors import (
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.contract.errors import (
     Closed,
     NotAllowed,
     QueueNotFound,
@@ -23,8 +23,8 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.contract.failover import Failover, Outcome
-from bridge.queues.base import (
+from queuebell.bridge.contract.failover import Failover, Outcome
+from queuebell.bridge.queues.base import (
     AsyncConnection,
     Body,
     Capabilities,
@@ -40,7 +40,7 @@ from tests.simulation.events import CountBegan, Deleted, ReceiveAnswered, Receiv
 from tests.simulation.network import Lost
 
 if TYPE_CHECKING:
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.service.bridge import Bridge
     from tests.simulation.access import WatchedFile
     from tests.simulation.network import End
     from tests.simulation.process import Process
@@ -169,7 +169,7 @@ class DoorServer:
 
 
 class RemoteStore:
-    """The caller's half (`bridge.queues.base.QueueStore`)."""
+    """The caller's half (`queuebell.bridge.queues.base.QueueStore`)."""
 
     def __init__(self, world: World, process: Process, host: str | Sequence[str], capabilities: Capabilities) -> None:
         self.capabilities = capabilities
@@ -320,21 +320,21 @@ class EngineStore(RemoteStore):
     def put(  # type: ignore[override]
         self, queue: str, bodies: Sequence[Body], **_: object
     ) -> Awaitable[list[PutReceipt]]:
-        """As `bridge.queues.base.QueueStore.put`; queues of this store need no making."""
+        """As `queuebell.bridge.queues.base.QueueStore.put`; queues of this store need no making."""
         return _Asked(functools.partial(self._call, "put", queue, tuple(new_messages(bodies))))
 
     def receive(  # type: ignore[override]
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, **_: object
     ) -> Awaitable[Received]:
-        """As `bridge.queues.base.QueueStore.receive`."""
+        """As `queuebell.bridge.queues.base.QueueStore.receive`."""
         return _Asked(functools.partial(self._call, "receive", queue, limit, _whole(visibility_s)))
 
     def settle(self, queue: str, settlement: Settlement) -> Awaitable[Settling]:  # type: ignore[override]
-        """As `bridge.queues.base.QueueStore.settle`."""
+        """As `queuebell.bridge.queues.base.QueueStore.settle`."""
         return _Asked(functools.partial(self._call, "settle", queue, settlement))
 
     def depth(self, queue: str) -> Awaitable[Depth | None]:  # type: ignore[override]
-        """As `bridge.queues.base.QueueStore.depth`."""
+        """As `queuebell.bridge.queues.base.QueueStore.depth`."""
         return _Asked(functools.partial(self._call, "depth", queue))
 
     async def queues(self, *_: object, **__: object) -> list[str]:

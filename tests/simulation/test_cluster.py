@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.core.cluster.coordinator import Coordinator
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.triggers.republishing import Republisher
+from queuebell.bridge.core.cluster.coordinator import Coordinator
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.triggers.republishing import Republisher
 from tests.exploration.cluster import mutants
 from tests.simulation.fault import CLUSTER_KINDS, Fault, draw_faults
 from tests.simulation.kernel import Kernel

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from listeners.wake.controller import Controller
-from listeners.wake.pool import Place, Share, Sharing
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.pool import Place, Share, Sharing
 from tests.simulation.plan import Plan
 from tests.simulation.run import run
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from bridge.access.access_watch import AccessWatch
-from bridge.access.keys import Access, AccessList, Identity
-from bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.keys import Access, AccessList, Identity
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from tests.exploration import mutants
 from tests.simulation import recorded, servers
 from tests.simulation.fault import CALL_KINDS, CLUSTER_KINDS, SCALE_KINDS, Fault, draw_faults

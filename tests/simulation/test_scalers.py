@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from listeners.scaling.processes import Processes
-from listeners.scaling.queue_scaler import QueueScaler
-from listeners.scaling.scaled_queue import ScaledQueue
-from listeners.scaling.scaler import Scaler
+from queuebell.listeners.scaling.processes import Processes
+from queuebell.listeners.scaling.queue_scaler import QueueScaler
+from queuebell.listeners.scaling.scaled_queue import ScaledQueue
+from queuebell.listeners.scaling.scaler import Scaler
 from tests.simulation.fault import SCALE_KINDS, Fault, draw_faults
 from tests.simulation.kernel import Kernel
 from tests.simulation.outcome import Outcome

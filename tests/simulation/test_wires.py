@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from bridge.brokers import wire as wires
-from bridge.brokers.wire import NotSent
-from bridge.contract.errors import StoreUnavailable, UnknownOutcome
-from bridge.http.api.app import WebServer
-from bridge.http.api.queues import QueueRoutes
-from bridge.http.server import http_server
-from bridge.http.server.settings import WebSettings
-from bridge.queues.http.session import Fallback
-from bridge.queues.http.store import HttpStore
-from bridge.service.bridge import Bridge
+from queuebell.bridge.brokers import wire as wires
+from queuebell.bridge.brokers.wire import NotSent
+from queuebell.bridge.contract.errors import StoreUnavailable, UnknownOutcome
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.api.queues import QueueRoutes
+from queuebell.bridge.http.server import http_server
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.queues.http.session import Fallback
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.service.bridge import Bridge
 from tests.support.sim_loop import pass_time, simulate
 
 QUEUE = "billing/orders"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-from bridge.contract.cluster import ClusterMessage, Covered, Name
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import EmptyReceive, ListenerHeartbeat, UpFrame, Wake
-from bridge.core.cluster.coordinator import Coordinator
-from bridge.core.commands import Command
-from bridge.core.pending_work import PendingWork
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.observe.facts import DuplicateDropped, SettledByPeer
+from queuebell.bridge.contract.cluster import ClusterMessage, Covered, Name
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.wire import EmptyReceive, ListenerHeartbeat, UpFrame, Wake
+from queuebell.bridge.core.cluster.coordinator import Coordinator
+from queuebell.bridge.core.commands import Command
+from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.observe.facts import DuplicateDropped, SettledByPeer
 from tests.simulation.events import CoverHeard, Marked, MarkedBy, MarkForgiven, Triggered
 
 if TYPE_CHECKING:

@@ -9,16 +9,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from bridge.access.grants import Verb
-from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost
-from bridge.contract.event import CloudQueueWorkDetected, decode_events, encode_events
-from bridge.contract.failover import TRY_S, Failover, Outcome
-from bridge.contract.wire import DownFrame, ErrorFrame, Hello, UpFrame, Wake, decode_down, decode_up, encode_frame
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable, ChannelLost
+from queuebell.bridge.contract.event import CloudQueueWorkDetected, decode_events, encode_events
+from queuebell.bridge.contract.failover import TRY_S, Failover, Outcome
+from queuebell.bridge.contract.wire import (
+    DownFrame,
+    ErrorFrame,
+    Hello,
+    UpFrame,
+    Wake,
+    decode_down,
+    decode_up,
+    encode_frame,
+)
 from tests.simulation.network import BUFFER, Lost
 
 if TYPE_CHECKING:
-    from bridge.access.keys import Identity
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.access.keys import Identity
+    from queuebell.bridge.service.bridge import Bridge
     from tests.simulation.access import WatchedFile
     from tests.simulation.network import End
     from tests.simulation.process import Process
@@ -37,7 +46,7 @@ _REVOKED: Final = b"revoked"
 
 
 class WireLink:
-    """The listener's end of a session (`listeners.session.channel.Link`)."""
+    """The listener's end of a session (`queuebell.listeners.session.channel.Link`)."""
 
     def __init__(self, end: End, over: Callable[[], None] = lambda: None) -> None:
         self._end = end
@@ -173,7 +182,7 @@ class OwnDoor(WireDoor):
 
 
 class WireOutlet:
-    """The bridge's end of a session (`bridge.service.channels.base.Outlet`)."""
+    """The bridge's end of a session (`queuebell.bridge.service.channels.base.Outlet`)."""
 
     kind = "websocket"
 

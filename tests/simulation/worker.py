@@ -6,13 +6,13 @@ import datetime
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bridge.contract.wire import Wake
-from bridge.queues.base import QueueStore
-from listeners.listener import Listener
-from listeners.pool import Pool
-from listeners.wake.table import State
-from listeners.work.dequeue import Dequeue
-from listeners.work.starter import ScalerLink, WorkerStatus
+from queuebell.bridge.contract.wire import Wake
+from queuebell.bridge.queues.base import QueueStore
+from queuebell.listeners.listener import Listener
+from queuebell.listeners.pool import Pool
+from queuebell.listeners.wake.table import State
+from queuebell.listeners.work.dequeue import Dequeue
+from queuebell.listeners.work.starter import ScalerLink, WorkerStatus
 from tests.simulation.broker import SimulatedChannel
 from tests.simulation.events import ListenerIdle, ListenerRoom
 from tests.simulation.exceptions import Exceptions

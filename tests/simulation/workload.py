@@ -6,11 +6,11 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
-from bridge.contract.errors import Closed, StoreError, UnknownOutcome
-from bridge.producer.publisher import Publisher
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import Capabilities, NewMessage, PutReceipt, QueueStore
-from listeners.handler import Message
+from queuebell.bridge.contract.errors import Closed, StoreError, UnknownOutcome
+from queuebell.bridge.producer.publisher import Publisher
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.base import Capabilities, NewMessage, PutReceipt, QueueStore
+from queuebell.listeners.handler import Message
 from tests.simulation.broker import SimulatedBroker, SimulatedBus
 from tests.simulation.events import (
     HandlerBegan,

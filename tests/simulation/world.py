@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from tests.simulation.events import BecameInvisible, BecameVisible, Event, ProcessDown, ProcessUp
 from tests.simulation.exceptions import knob
 from tests.simulation.kernel import Kernel

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Iterable, Mapping
 
-from bridge.access import access_file
-from bridge.access.keys import AccessList, new_key
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.keys import AccessList, new_key
 
 NOW = 1_000_000.0
 

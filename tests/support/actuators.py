@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from listeners.scaling.actuators.base import Actuator
-from listeners.scaling.actuators.command import CommandActuator
-from listeners.scaling.actuators.process import ProcessActuator
-from listeners.scaling.actuators.systemd import SystemdActuator
+from queuebell.listeners.scaling.actuators.base import Actuator
+from queuebell.listeners.scaling.actuators.command import CommandActuator
+from queuebell.listeners.scaling.actuators.process import ProcessActuator
+from queuebell.listeners.scaling.actuators.systemd import SystemdActuator
 from tests.support.processes import PATIENCE_S
 from tests.support.systemctl import Systemctl
 

@@ -17,14 +17,14 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from aiohttp import web
 
-from bridge.access.access_watch import AccessWatch
-from bridge.http.azure.accounts import read_accounts
-from bridge.http.azure.auth import AccountPrincipals, SignatureAuthorizer
-from bridge.http.azure.front import AzureFront
-from bridge.http.azure.records import JsonRecords, NoRecords
-from bridge.http.azure.server import AzureServer, front_settings
-from bridge.http.server.settings import WebSettings
-from bridge.service.bridge import Bridge
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.http.azure.accounts import read_accounts
+from queuebell.bridge.http.azure.auth import AccountPrincipals, SignatureAuthorizer
+from queuebell.bridge.http.azure.front import AzureFront
+from queuebell.bridge.http.azure.records import JsonRecords, NoRecords
+from queuebell.bridge.http.azure.server import AzureServer, front_settings
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.service.bridge import Bridge
 from tests.support.http_proxy import Faults, HttpProxy
 from tests.support.web import Client, Reply
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bridge.brokers.embedded import die_with_parent
+from queuebell.bridge.brokers.embedded import die_with_parent
 from tests.support.processes import PATIENCE_S, environment
 
 

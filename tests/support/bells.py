@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bridge.contract.cluster import ClusterMessage
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import (
+from queuebell.bridge.contract.cluster import ClusterMessage
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.wire import (
     LISTENER,
     Bye,
     DownFrame,
@@ -20,10 +20,10 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
 )
-from bridge.core.commands import Announce, Broadcast, End, Flush, Reclaim, Refresh, Send
-from bridge.core.settings import Periods
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.observe.facts import Fact
+from queuebell.bridge.core.commands import Announce, Broadcast, End, Flush, Reclaim, Refresh, Send
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.observe.facts import Fact
 
 BOOT = "b" * 32
 QUEUE = "billing/orders"

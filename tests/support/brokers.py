@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bridge.brokers.embedded import die_with_parent
+from queuebell.bridge.brokers.embedded import die_with_parent
 from tests.support.processes import free_port, until
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
 
 
 class RecordingBus:

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from bridge.contract.cloudevents import DEFAULT_SOURCE, JSON_TYPE, SPEC_VERSION
-from bridge.contract.event import EVENT_TYPE, CloudQueueWorkDetected
+from queuebell.bridge.contract.cloudevents import DEFAULT_SOURCE, JSON_TYPE, SPEC_VERSION
+from queuebell.bridge.contract.event import EVENT_TYPE, CloudQueueWorkDetected
 
 _SAFE = frozenset(range(0x21, 0x7F)) - frozenset(b'"%')
 _encoder = msgspec.json.Encoder()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bridge.contract.wire import DownFrame
+from queuebell.bridge.contract.wire import DownFrame
 
 
 class Ear:
-    """Hears everything; `closed` is why its session was ended (`bridge.service.channels.base.Outlet`)."""
+    """Hears everything; `closed` is why its session was ended (`queuebell.bridge.service.channels.base.Outlet`)."""
 
     kind = "test"
 

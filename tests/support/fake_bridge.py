@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from bridge.contract.errors import ChannelLost
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import (
+from queuebell.bridge.contract.errors import ChannelLost
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.wire import (
     BridgeHeartbeat,
     Bye,
     CarriedMessage,
@@ -22,7 +22,7 @@ from bridge.contract.wire import (
     Welcome,
     WelcomedQueue,
 )
-from bridge.queues.base import QueueStore
+from queuebell.bridge.queues.base import QueueStore
 
 F = TypeVar("F")
 

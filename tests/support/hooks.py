@@ -12,11 +12,11 @@ from aiohttp import web
 from cloudevents.core.bindings import http as sdk
 from standardwebhooks import Webhook
 
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.http.webhooks.settings import WebhookSettings
-from bridge.http.webhooks.shell import Webhooks
-from bridge.service.bridge import Bridge
-from bridge.service.state.answers import ListenerState
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.http.webhooks.settings import WebhookSettings
+from queuebell.bridge.http.webhooks.shell import Webhooks
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.service.state.answers import ListenerState
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]

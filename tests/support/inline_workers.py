@@ -6,9 +6,9 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 
-from listeners import Listener
-from listeners.scaling.actuators.base import ProcessEvents
-from listeners.work.starter import BUSY, READY, ScalerLink, WorkerStatus
+from queuebell.listeners import Listener
+from queuebell.listeners.scaling.actuators.base import ProcessEvents
+from queuebell.listeners.work.starter import BUSY, READY, ScalerLink, WorkerStatus
 from tests.support.processes import PATIENCE_S
 
 # Private: `_dequeues`, `_starts`: runs a worker in this process instead of another.

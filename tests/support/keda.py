@@ -17,9 +17,9 @@ import grpc
 from grpc import aio
 from grpc_tools import protoc
 
-from bridge.http.server.sockets import listen
-from bridge.keda.server import KedaServer
-from bridge.service.bridge import Bridge
+from queuebell.bridge.http.server.sockets import listen
+from queuebell.bridge.keda.server import KedaServer
+from queuebell.bridge.service.bridge import Bridge
 
 PROTO = pathlib.Path(__file__).with_name("externalscaler.proto")
 QUEUE = "billing/orders"

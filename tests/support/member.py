@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from bridge.contract.cluster import Ability, Able, Covered, Member, Name
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.core.cluster.coordinator import Coordinator
-from bridge.core.cluster.members import rank
-from bridge.observe.facts import Fact
+from queuebell.bridge.contract.cluster import Ability, Able, Covered, Member, Name
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.core.cluster.coordinator import Coordinator
+from queuebell.bridge.core.cluster.members import rank
+from queuebell.bridge.observe.facts import Fact
 from tests.support.bells import BOOT, QUEUE, Rig
 
 A_S: Final = 2.0

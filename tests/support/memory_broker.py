@@ -6,9 +6,9 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping
 
-from bridge.brokers.base import ANY, Incoming, OnMessage, Topic
-from bridge.brokers.connection import REQUEST_S
-from bridge.contract.errors import BusUnavailable
+from queuebell.bridge.brokers.base import ANY, Incoming, OnMessage, Topic
+from queuebell.bridge.brokers.connection import REQUEST_S
+from queuebell.bridge.contract.errors import BusUnavailable
 from tests.support.sim_loop import pass_time
 
 Fault = Callable[[Topic, bytes], list[float]]
@@ -64,7 +64,7 @@ class MemoryServer:
 
 
 class MemoryBroker:
-    """One connection (`bridge.brokers.base.Broker`)."""
+    """One connection (`queuebell.bridge.brokers.base.Broker`)."""
 
     address = "memory://broker"
     private = True

@@ -26,12 +26,12 @@ from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from bridge.producer.outbox import table
-from bridge.producer.outbox.database import Link, OutboxDatabase
-from bridge.producer.outbox.relay import Relay
-from bridge.producer.outbox.table import Execute, Place
-from bridge.queues import open_store
-from bridge.queues.base import Body, PutReceipt, QueueStore
+from queuebell.bridge.producer.outbox import table
+from queuebell.bridge.producer.outbox.database import Link, OutboxDatabase
+from queuebell.bridge.producer.outbox.relay import Relay
+from queuebell.bridge.producer.outbox.table import Execute, Place
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import Body, PutReceipt, QueueStore
 from queuebell.frameworks.sqlalchemy import Outbox
 
 T = TypeVar("T")

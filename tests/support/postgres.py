@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bridge.brokers.postgres.access import PostgresAccess
-from bridge.queues.postgres.schema import MIGRATIONS
+from queuebell.bridge.brokers.postgres.access import PostgresAccess
+from queuebell.bridge.queues.postgres.schema import MIGRATIONS
 from tests.support.processes import PATIENCE_S, free_port, until
 
 PATIENCE = f"{PATIENCE_S:.0f}"

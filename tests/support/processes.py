@@ -18,12 +18,20 @@ from typing import Any, Self
 
 import aiohttp
 
-from bridge.brokers.credential import FILE_VARIABLE
-from bridge.brokers.embedded import die_with_parent
+from queuebell.bridge.brokers.credential import FILE_VARIABLE
+from queuebell.bridge.brokers.embedded import die_with_parent
 from tests.support.access import written
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY = "queuebell ready on "
+
+
+def placed(name: str) -> Path:
+    """Return the path of a file or folder of the checkout; an sdist has bridge/ and listeners/ below queuebell/."""
+    path = ROOT / name
+    return path if path.exists() else ROOT / "queuebell" / name
+
+
 PATIENCE_S = 300.0
 GLANCE_S = 0.02
 WORKER, PRODUCER, SCALER, OURSELVES = "worker", "producer", "scaler", "ourselves"

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Sampler
 from opentelemetry.trace import Tracer
 
-from bridge.observe import tracing
+from queuebell.bridge.observe import tracing
 
 
 class Spans:

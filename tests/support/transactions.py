@@ -18,9 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from bridge.queues.base import Body, PutReceipt
-from bridge.queues.postgres.store import PostgresStore
-from bridge.queues.postgres.transaction import put_in_transaction
+from queuebell.bridge.queues.base import Body, PutReceipt
+from queuebell.bridge.queues.postgres.store import PostgresStore
+from queuebell.bridge.queues.postgres.transaction import put_in_transaction
 from tests.support.postgres import PostgresServer
 
 

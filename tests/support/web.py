@@ -9,11 +9,11 @@ import ssl
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
-from bridge.access.access_watch import AccessWatch
-from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings
-from bridge.queues.base import QueueStore
-from bridge.service.bridge import Bridge
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.queues.base import QueueStore
+from queuebell.bridge.service.bridge import Bridge
 
 JSON = "application/json"
 

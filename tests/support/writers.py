@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from bridge.queues.embedded.committer import Call, Commit, Committer
-from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.state import Tally
-from bridge.queues.embedded.store import EmbeddedStore
+from queuebell.bridge.queues.embedded.committer import Call, Commit, Committer
+from queuebell.bridge.queues.embedded.engine import Engine
+from queuebell.bridge.queues.embedded.state import Tally
+from queuebell.bridge.queues.embedded.store import EmbeddedStore
 
 # Private: `_engine`: the engine of a store. `_due`, `_expiring`: a tally's counts, compared with the rows.
 

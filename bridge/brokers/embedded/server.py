@@ -24,11 +24,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from bridge.brokers.embedded import die_with_parent
-from bridge.brokers.extras import install
-from bridge.contract.address import EMBEDDED
-from bridge.contract.backoff import Draw, FullJitter
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.brokers.embedded import die_with_parent
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.contract.address import EMBEDDED
+from queuebell.bridge.contract.backoff import Draw, FullJitter
+from queuebell.bridge.contract.errors import ConfigurationError
 
 log = logging.getLogger("queuebell.bridge")
 

@@ -8,9 +8,9 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.brokers.address import Address, TlsOptions
-from bridge.brokers.extras import install
-from bridge.contract.errors import BusUnavailable, ConfigurationError
+from queuebell.bridge.brokers.address import Address, TlsOptions
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.contract.errors import BusUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client

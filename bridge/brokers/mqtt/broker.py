@@ -16,17 +16,17 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.brokers.address import Address
-from bridge.brokers.base import Incoming, OnMessage, Topic, Topics, matches
-from bridge.brokers.connection import CONNECT_S, REQUEST_S, UNSENT_LITTLE, UNSENT_MAX, BrokerConnection
-from bridge.brokers.mqtt.access import OPTIONS, UNSUPPORTED_VERSION, MqttAccess, check_installed
-from bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError
+from queuebell.bridge.brokers.address import Address
+from queuebell.bridge.brokers.base import Incoming, OnMessage, Topic, Topics, matches
+from queuebell.bridge.brokers.connection import CONNECT_S, REQUEST_S, UNSENT_LITTLE, UNSENT_MAX, BrokerConnection
+from queuebell.bridge.brokers.mqtt.access import OPTIONS, UNSUPPORTED_VERSION, MqttAccess, check_installed
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError
 
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
     from paho.mqtt.properties import Properties
 
-    from bridge.brokers.mqtt.wire import MqttWire
+    from queuebell.bridge.brokers.mqtt.wire import MqttWire
 
 LEAVE_S: Final = 0.5
 EARLY_MAX: Final = 1000
@@ -150,7 +150,7 @@ class MqttBroker(BrokerConnection):
 
     async def _dial(self, will: tuple[str, bytes] | None) -> MqttWire:
         check_installed()
-        from bridge.brokers.mqtt.wire import MqttWire
+        from queuebell.bridge.brokers.mqtt.wire import MqttWire
 
         code = UNSUPPORTED_VERSION
         for version in self._access.versions:

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.brokers.connection import PendingReplies
-from bridge.brokers.mqtt.access import MqttAccess
-from bridge.contract.errors import BusUnavailable
+from queuebell.bridge.brokers.connection import PendingReplies
+from queuebell.bridge.brokers.mqtt.access import MqttAccess
+from queuebell.bridge.contract.errors import BusUnavailable
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, MQTTMessageInfo

@@ -12,12 +12,12 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from bridge.brokers.address import PORTS, Address, Host, TlsOptions, readable
-from bridge.brokers.credential import open_to_all
-from bridge.brokers.extras import install
-from bridge.contract.address import is_host, port_number, split_port
-from bridge.contract.backoff import Draw
-from bridge.contract.errors import BusUnavailable, ConfigurationError
+from queuebell.bridge.brokers.address import PORTS, Address, Host, TlsOptions, readable
+from queuebell.bridge.brokers.credential import open_to_all
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.contract.address import is_host, port_number, split_port
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.errors import BusUnavailable, ConfigurationError
 
 log = logging.getLogger("queuebell.access")
 

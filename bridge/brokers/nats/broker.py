@@ -15,9 +15,9 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.brokers.address import Address
-from bridge.brokers.base import Incoming, OnMessage, SubscriptionRefused, Topic, Topics
-from bridge.brokers.connection import (
+from queuebell.bridge.brokers.address import Address
+from queuebell.bridge.brokers.base import Incoming, OnMessage, SubscriptionRefused, Topic, Topics
+from queuebell.bridge.brokers.connection import (
     CONNECT_S,
     REQUEST_S,
     UNSENT_LITTLE,
@@ -26,10 +26,10 @@ from bridge.brokers.connection import (
     Ending,
     ThrottledWarnings,
 )
-from bridge.brokers.extras import install
-from bridge.brokers.nats.access import OPTIONS, TRY_S, NatsAccess, Node, Servers, check_installed, error_text
-from bridge.contract.address import is_loopback
-from bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError, QueuebellError
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.brokers.nats.access import OPTIONS, TRY_S, NatsAccess, Node, Servers, check_installed, error_text
+from queuebell.bridge.contract.address import is_loopback
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError, QueuebellError
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

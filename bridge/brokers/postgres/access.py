@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
-from bridge.brokers.extras import install
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.contract.errors import ConfigurationError
 
 SCHEMES: Final = ("postgres", "postgresql")
 PORT: Final = 5432

@@ -13,9 +13,9 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
-from bridge.brokers.connection import Ending
-from bridge.brokers.postgres.access import CHANNEL_BYTES_MAX, PostgresAccess, client, is_pooler, pooler
-from bridge.contract.errors import BusUnavailable, ConfigurationError
+from queuebell.bridge.brokers.connection import Ending
+from queuebell.bridge.brokers.postgres.access import CHANNEL_BYTES_MAX, PostgresAccess, client, is_pooler, pooler
+from queuebell.bridge.contract.errors import BusUnavailable, ConfigurationError
 
 INBOX: Final = "queuebell_inbox_"
 """The prefix of channels that get answers; with any other a stranger could have a bridge notify itself."""

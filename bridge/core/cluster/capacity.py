@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from bridge.contract.cluster import QUEUES_MAX, Ability, Able
-from bridge.core.cluster.members import Members
-from bridge.core.dispatch import Dispatch, Timer
+from queuebell.bridge.contract.cluster import QUEUES_MAX, Ability, Able
+from queuebell.bridge.core.cluster.members import Members
+from queuebell.bridge.core.dispatch import Dispatch, Timer
 
 REPORT_EVERY_S: Final = 0.1
 """Minimum time between two reports of one queue."""

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.cluster import (
+from queuebell.bridge.contract.cluster import (
     NAMES_BYTES_MAX,
     NAMES_MAX,
     QUEUES_MAX,
@@ -25,11 +25,11 @@ from bridge.contract.cluster import (
     Name,
     Sent,
 )
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.core.agenda import TURN_MAX
-from bridge.core.cluster.capacity import REPORT_EVERY_S, CapacityReports
-from bridge.core.cluster.handover import handover_triggers
-from bridge.core.cluster.members import (
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.core.agenda import TURN_MAX
+from queuebell.bridge.core.cluster.capacity import REPORT_EVERY_S, CapacityReports
+from queuebell.bridge.core.cluster.handover import handover_triggers
+from queuebell.bridge.core.cluster.members import (
     BLOCKED_S,
     MEMBER_EVERY_S,
     SILENT_S,
@@ -40,13 +40,13 @@ from bridge.core.cluster.members import (
     can_wake,
     refusal_reason,
 )
-from bridge.core.cluster.subscribers import PLACE_S, SubscriberCoordinator
-from bridge.core.cluster.wake_requests import DRIFT, WakeRequests, proven_until
-from bridge.core.commands import Broadcast
-from bridge.core.dispatch import Dispatch, SingleNode, Timer
-from bridge.core.pending_work import PendingWork
-from bridge.core.timers import Timers
-from bridge.observe.facts import (
+from queuebell.bridge.core.cluster.subscribers import PLACE_S, SubscriberCoordinator
+from queuebell.bridge.core.cluster.wake_requests import DRIFT, WakeRequests, proven_until
+from queuebell.bridge.core.commands import Broadcast
+from queuebell.bridge.core.dispatch import Dispatch, SingleNode, Timer
+from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.timers import Timers
+from queuebell.bridge.observe.facts import (
     ActedLate,
     ClusterMessageRefused,
     MemberCame,

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from bridge.contract.backoff import Draw
-from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected
-from bridge.contract.names import split_reference
-from bridge.core.pending_work import PendingWork
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected
+from queuebell.bridge.contract.names import split_reference
+from queuebell.bridge.core.pending_work import PendingWork
 
 SPREAD_S: Final = 5.0
 """The last session is sent away before this: a peer does not wait longer for the leave to end."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.cluster import MEMBERS_MAX, Ability, Able, Member
+from queuebell.bridge.contract.cluster import MEMBERS_MAX, Ability, Able, Member
 
 MEMBER_EVERY_S: Final = 1.0
 SILENT_S: Final = 3.5

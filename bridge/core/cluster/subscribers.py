@@ -13,11 +13,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from bridge.contract.cluster import Sent
-from bridge.core.agenda import TURN_MAX, Agenda
-from bridge.core.cluster.members import Members, Peer, rank
-from bridge.core.commands import AnnounceInTurn, Broadcast
-from bridge.core.dispatch import Dispatch, Timer
+from queuebell.bridge.contract.cluster import Sent
+from queuebell.bridge.core.agenda import TURN_MAX, Agenda
+from queuebell.bridge.core.cluster.members import Members, Peer, rank
+from queuebell.bridge.core.commands import AnnounceInTurn, Broadcast
+from queuebell.bridge.core.dispatch import Dispatch, Timer
 
 PLACE_S: Final = 0.25
 """Extra delay per place in the order."""

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.cluster import NAMES_MAX, Name
+from queuebell.bridge.contract.cluster import NAMES_MAX, Name
 
 DRIFT: Final = 1e-3
 """Maximum relative difference in speed between two clocks."""

@@ -8,32 +8,32 @@ import importlib.resources
 import logging
 from typing import TYPE_CHECKING
 
-from bridge.contract.calls import CARRIES, SERVICE_ABLE_HEADER
-from bridge.contract.errors import STATUS_BY_CODE, QueuebellError
-from bridge.http.api.queues import QueueRoutes
-from bridge.http.api.routes import Routes, refusal_of
-from bridge.http.api.sse import EventStreams
-from bridge.http.api.state import Rows, StateRoutes, Subjects
-from bridge.http.api.triggers import TriggerRoutes
-from bridge.http.page.assets import PageRoutes
-from bridge.http.page.dead_letters import DeadLetterRoutes
-from bridge.http.page.feed import Feed
-from bridge.http.page.login import LoginRoutes
-from bridge.http.server.answer import Answer, Refusal, refuse
-from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.connection import ConnectionServer
-from bridge.http.server.guard import Guard
-from bridge.http.server.http_server import HttpServer
-from bridge.http.server.settings import WebSettings
-from bridge.http.server.sockets import Tls
-from bridge.http.wire import Wires
-from bridge.queues.served import ServedStore
+from queuebell.bridge.contract.calls import CARRIES, SERVICE_ABLE_HEADER
+from queuebell.bridge.contract.errors import STATUS_BY_CODE, QueuebellError
+from queuebell.bridge.http.api.queues import QueueRoutes
+from queuebell.bridge.http.api.routes import Routes, refusal_of
+from queuebell.bridge.http.api.sse import EventStreams
+from queuebell.bridge.http.api.state import Rows, StateRoutes, Subjects
+from queuebell.bridge.http.api.triggers import TriggerRoutes
+from queuebell.bridge.http.page.assets import PageRoutes
+from queuebell.bridge.http.page.dead_letters import DeadLetterRoutes
+from queuebell.bridge.http.page.feed import Feed
+from queuebell.bridge.http.page.login import LoginRoutes
+from queuebell.bridge.http.server.answer import Answer, Refusal, refuse
+from queuebell.bridge.http.server.authorizer import Authorizer
+from queuebell.bridge.http.server.connection import ConnectionServer
+from queuebell.bridge.http.server.guard import Guard
+from queuebell.bridge.http.server.http_server import HttpServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.http.server.sockets import Tls
+from queuebell.bridge.http.wire import Wires
+from queuebell.bridge.queues.served import ServedStore
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
-    from bridge.access.access_watch import AccessWatch
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.access.access_watch import AccessWatch
+    from queuebell.bridge.service.bridge import Bridge
 
 
 class WebServer(HttpServer):

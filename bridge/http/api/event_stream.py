@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, cast
 
 from aiohttp import ClientConnectionResetError, HttpVersion11
 
-from bridge.access.access_watch import Permit
-from bridge.access.grants import Verb
-from bridge.http.server.answer import Answer
-from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.settings import WebSettings
+from queuebell.bridge.access.access_watch import Permit
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.http.server.answer import Answer
+from queuebell.bridge.http.server.authorizer import Authorizer
+from queuebell.bridge.http.server.settings import WebSettings
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
-    from bridge.http.server.connection import Connection
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.http.server.connection import Connection
+    from queuebell.bridge.service.bridge import Bridge
 
 EVENT_STREAM = "text/event-stream"
 

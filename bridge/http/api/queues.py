@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from bridge.access.grants import Verb
-from bridge.access.quota_guard import QuotaGuard, Row, listed
-from bridge.contract.calls import ABLE_HEADER, STORE_HEADER
-from bridge.contract.decode_errors import in_plain_words
-from bridge.contract.errors import BadInput, StoreError, Unsupported
-from bridge.contract.event import well_formed
-from bridge.contract.times import rfc3339
-from bridge.http.api.routes import Route, Routes, Unread, key_of, number, only_query_of, query_of
-from bridge.http.api.triggers import refuse_while_draining
-from bridge.http.server.answer import Answer, Refusal
-from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.body import admitted_body, announced, is_json, media_type, read_body, require_json
-from bridge.http.server.guard import Guard
-from bridge.http.server.memory_bounds import AnswerMemory, AnswerReservation
-from bridge.queues.base import (
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.access.quota_guard import QuotaGuard, Row, listed
+from queuebell.bridge.contract.calls import ABLE_HEADER, STORE_HEADER
+from queuebell.bridge.contract.decode_errors import in_plain_words
+from queuebell.bridge.contract.errors import BadInput, StoreError, Unsupported
+from queuebell.bridge.contract.event import well_formed
+from queuebell.bridge.contract.times import rfc3339
+from queuebell.bridge.http.api.routes import Route, Routes, Unread, key_of, number, only_query_of, query_of
+from queuebell.bridge.http.api.triggers import refuse_while_draining
+from queuebell.bridge.http.server.answer import Answer, Refusal
+from queuebell.bridge.http.server.authorizer import Authorizer
+from queuebell.bridge.http.server.body import admitted_body, announced, is_json, media_type, read_body, require_json
+from queuebell.bridge.http.server.guard import Guard
+from queuebell.bridge.http.server.memory_bounds import AnswerMemory, AnswerReservation
+from queuebell.bridge.queues.base import (
     BATCH_MAX,
     BODY_BYTES_MAX,
     DELAY_MS_MAX,
@@ -41,7 +41,7 @@ from bridge.queues.base import (
     Settlement,
     StoredMessage,
 )
-from bridge.queues.http.shapes import (
+from queuebell.bridge.queues.http.shapes import (
     CreateRequest,
     ExtendItem,
     Message,
@@ -56,16 +56,16 @@ from bridge.queues.http.shapes import (
     SettleAnswer,
     SettleRequest,
 )
-from bridge.queues.http.store import MESSAGE_TYPE, differences
-from bridge.queues.served import NoRoom
-from bridge.service.state.answers import QueueNames, QueueState
-from bridge.service.state.content import now_counted
+from queuebell.bridge.queues.http.store import MESSAGE_TYPE, differences
+from queuebell.bridge.queues.served import NoRoom
+from queuebell.bridge.service.state.answers import QueueNames, QueueState
+from queuebell.bridge.service.state.content import now_counted
 
 if TYPE_CHECKING:
     from aiohttp.web import StreamResponse
 
-    from bridge.http.server.call import Caller
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.http.server.call import Caller
+    from queuebell.bridge.service.bridge import Bridge
 
 T = TypeVar("T")
 R = TypeVar("R", bound=msgspec.Struct)

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, unquote
 
 from aiohttp.web import HTTPException, RequestPayloadError
 
-from bridge.access.grants import Verb
-from bridge.contract.errors import (
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.contract.errors import (
     STATUS_BY_CODE,
     BadInput,
     Closed,
@@ -26,17 +26,17 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.contract.names import reference
-from bridge.http.server.answer import UNREAD_RETRY_S, Answer, Refusal, code_for_status
-from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.guard import Guard, origin_form
-from bridge.queues.base import is_key
-from bridge.queues.limits import KEY_FORM
+from queuebell.bridge.contract.names import reference
+from queuebell.bridge.http.server.answer import UNREAD_RETRY_S, Answer, Refusal, code_for_status
+from queuebell.bridge.http.server.authorizer import Authorizer
+from queuebell.bridge.http.server.guard import Guard, origin_form
+from queuebell.bridge.queues.base import is_key
+from queuebell.bridge.queues.limits import KEY_FORM
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
 
-    from bridge.http.server.call import Call, Caller
+    from queuebell.bridge.http.server.call import Call, Caller
 
 Route = Callable[[Any, str], Awaitable["Answer | StreamResponse"]]
 Methods = dict[str, tuple[Route, Verb | None, bool]]

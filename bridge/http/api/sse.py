@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from bridge.access.grants import Verb
-from bridge.contract.names import parse_reference
-from bridge.contract.wire import Wake, encode_frame
-from bridge.http.api.event_stream import StreamAnswer, StreamAnswers
-from bridge.http.api.routes import Routes, query_pairs
-from bridge.http.server.answer import Answer, Refusal
-from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.settings import WebSettings
-from bridge.service.announcing import Announcer, Subscriber
-from bridge.service.state.answers import ListenerState, Subscribed
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.contract.names import parse_reference
+from queuebell.bridge.contract.wire import Wake, encode_frame
+from queuebell.bridge.http.api.event_stream import StreamAnswer, StreamAnswers
+from queuebell.bridge.http.api.routes import Routes, query_pairs
+from queuebell.bridge.http.server.answer import Answer, Refusal
+from queuebell.bridge.http.server.authorizer import Authorizer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.service.announcing import Announcer, Subscriber
+from queuebell.bridge.service.state.answers import ListenerState, Subscribed
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
 
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.service.bridge import Bridge
 
 QUEUES_MAX = 100
 """Queues of one stream; the length of an address usually ends it earlier."""

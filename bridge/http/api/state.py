@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bridge.access.grants import Verb
-from bridge.http.api.routes import Routes
-from bridge.http.server.answer import Answer, Refusal
-from bridge.observe.slices import between_others
-from bridge.service.state import explain
-from bridge.service.state.answers import Listeners, ListenerState, Subject
-from bridge.service.state.status import findings, with_webhooks
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.http.api.routes import Routes
+from queuebell.bridge.http.server.answer import Answer, Refusal
+from queuebell.bridge.observe.slices import between_others
+from queuebell.bridge.service.state import explain
+from queuebell.bridge.service.state.answers import Listeners, ListenerState, Subject
+from queuebell.bridge.service.state.status import findings, with_webhooks
 
 if TYPE_CHECKING:
-    from bridge.http.server.call import Caller
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.http.server.call import Caller
+    from queuebell.bridge.service.bridge import Bridge
 
 Rows = Callable[[], list[ListenerState]]
 """Returns the listeners of a channel."""

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 from aiohttp import hdrs
 from multidict import istr
 
-from bridge.access.grants import Verb
-from bridge.contract.cloudevents import VERSION_HEADER, decode_http, is_cloudevents
-from bridge.contract.event import PAYLOAD_SIZE_MAX, REQUEST_BYTES_MAX, CloudQueueWorkDetected, decode_events
-from bridge.contract.names import split_reference
-from bridge.http.api.routes import TRIGGERS, Routes, number, query_of
-from bridge.http.server.answer import Answer, Refusal
-from bridge.http.server.authorizer import TRIGGERED_ANYWAY, Authorizer
-from bridge.http.server.body import is_json, read_body, require_json
-from bridge.http.server.guard import Guard
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.contract.cloudevents import VERSION_HEADER, decode_http, is_cloudevents
+from queuebell.bridge.contract.event import PAYLOAD_SIZE_MAX, REQUEST_BYTES_MAX, CloudQueueWorkDetected, decode_events
+from queuebell.bridge.contract.names import split_reference
+from queuebell.bridge.http.api.routes import TRIGGERS, Routes, number, query_of
+from queuebell.bridge.http.server.answer import Answer, Refusal
+from queuebell.bridge.http.server.authorizer import TRIGGERED_ANYWAY, Authorizer
+from queuebell.bridge.http.server.body import is_json, read_body, require_json
+from queuebell.bridge.http.server.guard import Guard
 
 if TYPE_CHECKING:
-    from bridge.http.server.call import Caller
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.http.server.call import Caller
+    from queuebell.bridge.service.bridge import Bridge
 
 BUS = "http"
 # An istr is not folded again for each request.

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from bridge.brokers.credential import open_to_all
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.names import is_token
+from queuebell.bridge.brokers.credential import open_to_all
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.names import is_token
 
 SECONDARY = "-secondary"
 """The suffix of an account's name at its second, read-only address."""

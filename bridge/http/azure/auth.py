@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from bridge.access.access_watch import AccessWatch
-from bridge.access.grants import Principal, Reach, Verb
-from bridge.access.put_gate import Ticket
-from bridge.access.quota_guard import PastLimit
-from bridge.contract.address import sender_of
-from bridge.contract.errors import ConfigurationError
-from bridge.http.azure.accounts import SECONDARY, Accounts
-from bridge.http.azure.errors import AzureError, busy
-from bridge.http.azure.exchange import Operation, Request
-from bridge.http.azure.xml import read_http_date, read_iso
-from bridge.observe.facts import AccessRefused, Administered, Fact
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.grants import Principal, Reach, Verb
+from queuebell.bridge.access.put_gate import Ticket
+from queuebell.bridge.access.quota_guard import PastLimit
+from queuebell.bridge.contract.address import sender_of
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.http.azure.accounts import SECONDARY, Accounts
+from queuebell.bridge.http.azure.errors import AzureError, busy
+from queuebell.bridge.http.azure.exchange import Operation, Request
+from queuebell.bridge.http.azure.xml import read_http_date, read_iso
+from queuebell.bridge.observe.facts import AccessRefused, Administered, Fact
 
 if TYPE_CHECKING:
-    from bridge.http.azure.records import Policy
+    from queuebell.bridge.http.azure.records import Policy
 
 SKEW = datetime.timedelta(minutes=15)
 """How far the date of a request may differ from this clock."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bridge.http.azure.errors import AzureError
+from queuebell.bridge.http.azure.errors import AzureError
 
 ANY = "*"
 METHODS = ("DELETE", "GET", "HEAD", "MERGE", "OPTIONS", "PATCH", "POST", "PUT")

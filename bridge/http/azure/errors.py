@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     BadInput,
     Closed,
     Overloaded,
@@ -16,7 +16,7 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.queues.served import NoRoom
+from queuebell.bridge.queues.served import NoRoom
 
 _BY_STATUS: Final[dict[int, dict[str, str]]] = {
     400: {

@@ -12,11 +12,11 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from bridge.access.grants import Verb
-from bridge.access.put_gate import Ticket
-from bridge.http.azure.accounts import SECONDARY
-from bridge.http.azure.errors import AzureError
-from bridge.http.server.guard import origin_form
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.access.put_gate import Ticket
+from queuebell.bridge.http.azure.accounts import SECONDARY
+from queuebell.bridge.http.azure.errors import AzureError
+from queuebell.bridge.http.server.guard import origin_form
 
 _NO_HEADERS: dict[str, str] = {}
 

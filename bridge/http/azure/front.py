@@ -12,21 +12,21 @@ import datetime
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from bridge.access.grants import Principal
-from bridge.access.put_gate import PutGate, Ticket
-from bridge.access.quota_guard import PastLimit, QuotaGuard
-from bridge.contract.errors import QueuebellError
-from bridge.http.azure import cors
-from bridge.http.azure.accounts import EMULATOR_ACCOUNT
-from bridge.http.azure.auth import AccountPrincipals, SignatureAuthorizer
-from bridge.http.azure.errors import AzureError, busy, translated
-from bridge.http.azure.exchange import Operation, Reply, Request, Resource, version_of
-from bridge.http.azure.messages import DOCUMENT_BYTES_MAX, MessageOperations
-from bridge.http.azure.queues import QueueOperations
-from bridge.http.azure.records import JsonRecords
-from bridge.http.server.guard import from_foreign_page
-from bridge.http.server.memory_bounds import AnswerMemory
-from bridge.queues.served import ServedStore
+from queuebell.bridge.access.grants import Principal
+from queuebell.bridge.access.put_gate import PutGate, Ticket
+from queuebell.bridge.access.quota_guard import PastLimit, QuotaGuard
+from queuebell.bridge.contract.errors import QueuebellError
+from queuebell.bridge.http.azure import cors
+from queuebell.bridge.http.azure.accounts import EMULATOR_ACCOUNT
+from queuebell.bridge.http.azure.auth import AccountPrincipals, SignatureAuthorizer
+from queuebell.bridge.http.azure.errors import AzureError, busy, translated
+from queuebell.bridge.http.azure.exchange import Operation, Reply, Request, Resource, version_of
+from queuebell.bridge.http.azure.messages import DOCUMENT_BYTES_MAX, MessageOperations
+from queuebell.bridge.http.azure.queues import QueueOperations
+from queuebell.bridge.http.azure.records import JsonRecords
+from queuebell.bridge.http.server.guard import from_foreign_page
+from queuebell.bridge.http.server.memory_bounds import AnswerMemory
+from queuebell.bridge.queues.served import ServedStore
 
 TIMEOUT_S_MAX = 30
 

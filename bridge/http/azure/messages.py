@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from bridge.http.azure import xml
-from bridge.http.azure.errors import UNREAD, AzureError, busy
-from bridge.http.azure.exchange import LONG_LIVES, PUT_ANSWERS, Reply, Request, message_id, stored_id
-from bridge.http.server.memory_bounds import AnswerMemory
-from bridge.queues.base import NEVER, TTL_S_MAX, VISIBILITY_S_MAX, Claim, NewMessage, Settled, Settlement
-from bridge.queues.served import ServedStore
+from queuebell.bridge.http.azure import xml
+from queuebell.bridge.http.azure.errors import UNREAD, AzureError, busy
+from queuebell.bridge.http.azure.exchange import LONG_LIVES, PUT_ANSWERS, Reply, Request, message_id, stored_id
+from queuebell.bridge.http.server.memory_bounds import AnswerMemory
+from queuebell.bridge.queues.base import NEVER, TTL_S_MAX, VISIBILITY_S_MAX, Claim, NewMessage, Settled, Settlement
+from queuebell.bridge.queues.served import ServedStore
 
 TEXT_BYTES_MAX = 65_536
 DOCUMENT_BYTES_MAX = 6 * TEXT_BYTES_MAX + 1024

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from bridge.access.grants import EVERYTHING
-from bridge.access.quota_guard import Row, listed
-from bridge.contract.names import is_token
-from bridge.http.azure import xml
-from bridge.http.azure.auth import AccountPrincipals
-from bridge.http.azure.errors import AzureError
-from bridge.http.azure.exchange import Reply, Request, is_queue_name, metadata_of, metadata_shown
-from bridge.http.azure.records import JsonRecords, parse_policies, render_policies, render_properties, update_properties
-from bridge.queues.served import ServedStore
+from queuebell.bridge.access.grants import EVERYTHING
+from queuebell.bridge.access.quota_guard import Row, listed
+from queuebell.bridge.contract.names import is_token
+from queuebell.bridge.http.azure import xml
+from queuebell.bridge.http.azure.auth import AccountPrincipals
+from queuebell.bridge.http.azure.errors import AzureError
+from queuebell.bridge.http.azure.exchange import Reply, Request, is_queue_name, metadata_of, metadata_shown
+from queuebell.bridge.http.azure.records import (
+    JsonRecords,
+    parse_policies,
+    render_policies,
+    render_properties,
+    update_properties,
+)
+from queuebell.bridge.queues.served import ServedStore
 
 PAGE_MAX = 5000
 SETTINGS_BYTES_MAX = 64 * 1024

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from bridge.contract.errors import QueueNotFound, StoreDamaged, StoreError, Unsupported
-from bridge.http.azure import xml
-from bridge.http.azure.cors import ANY, METHODS, CorsRule
-from bridge.http.azure.errors import AzureError
-from bridge.http.azure.xml import read_iso, write_iso
-from bridge.queues.embedded.file import make_folder
+from queuebell.bridge.contract.errors import QueueNotFound, StoreDamaged, StoreError, Unsupported
+from queuebell.bridge.http.azure import xml
+from queuebell.bridge.http.azure.cors import ANY, METHODS, CorsRule
+from queuebell.bridge.http.azure.errors import AzureError
+from queuebell.bridge.http.azure.xml import read_iso, write_iso
+from queuebell.bridge.queues.embedded.file import make_folder
 
 VERSION = 2
 

@@ -21,28 +21,28 @@ from aiohttp.web import RequestPayloadError
 from multidict import CIMultiDict, MultiMapping
 from yarl import URL
 
-from bridge.access.grants import Verb
-from bridge.contract.address import is_loopback, sender_of
-from bridge.contract.errors import BadInput, Closed, ConfigurationError
-from bridge.contract.event import NOT_BEFORE_MS_MAX, CloudQueueWorkDetected
-from bridge.contract.names import is_token
-from bridge.http.azure.errors import AzureError, busy
-from bridge.http.azure.exchange import Resource, locate
-from bridge.http.azure.server import AzureConnection, azure_error, error_answer, known_host
-from bridge.http.server.answer import Answer
-from bridge.http.server.body import send_continue, unread
-from bridge.http.server.guard import Hosts, check_origin, from_foreign_page, is_coded, origin_form
-from bridge.http.server.http_server import HttpServer
-from bridge.http.server.settings import WebSettings
-from bridge.observe.facts import AccessRefused, Fact
-from bridge.queues.http.session import open_session
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.contract.address import is_loopback, sender_of
+from queuebell.bridge.contract.errors import BadInput, Closed, ConfigurationError
+from queuebell.bridge.contract.event import NOT_BEFORE_MS_MAX, CloudQueueWorkDetected
+from queuebell.bridge.contract.names import is_token
+from queuebell.bridge.http.azure.errors import AzureError, busy
+from queuebell.bridge.http.azure.exchange import Resource, locate
+from queuebell.bridge.http.azure.server import AzureConnection, azure_error, error_answer, known_host
+from queuebell.bridge.http.server.answer import Answer
+from queuebell.bridge.http.server.body import send_continue, unread
+from queuebell.bridge.http.server.guard import Hosts, check_origin, from_foreign_page, is_coded, origin_form
+from queuebell.bridge.http.server.http_server import HttpServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.observe.facts import AccessRefused, Fact
+from queuebell.bridge.queues.http.session import open_session
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
 
-    from bridge.access.access_watch import AccessWatch
-    from bridge.http.server.connection import Connection
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.access.access_watch import AccessWatch
+    from queuebell.bridge.http.server.connection import Connection
+    from queuebell.bridge.service.bridge import Bridge
 
 BUS = "azure-relay"
 CONNECT_S = 5.0
@@ -268,7 +268,7 @@ class _Upload:
 
 
 class Relayed:
-    """The endpoint's answer being relayed; has the surface of `bridge.http.server.answer.Answer`."""
+    """The endpoint's answer being relayed; has the surface of `queuebell.bridge.http.server.answer.Answer`."""
 
     def __init__(self, request: BaseRequest, answer: aiohttp.ClientResponse) -> None:
         self.status = answer.status

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, cast, overload
 import msgspec
 from aiohttp.web import RequestPayloadError
 
-from bridge.http.azure import xml
-from bridge.http.azure.errors import AzureError, busy
-from bridge.http.azure.exchange import KNOWN, NEWEST, Request, locate
-from bridge.http.azure.front import VERBS, AzureFront
-from bridge.http.server.answer import Answer, Refusal, reason
-from bridge.http.server.body import read_body
-from bridge.http.server.connection import Connection, ConnectionServer
-from bridge.http.server.guard import Guard, Hosts, is_coded
-from bridge.http.server.http_server import HttpServer
-from bridge.http.server.settings import WebSettings
+from queuebell.bridge.http.azure import xml
+from queuebell.bridge.http.azure.errors import AzureError, busy
+from queuebell.bridge.http.azure.exchange import KNOWN, NEWEST, Request, locate
+from queuebell.bridge.http.azure.front import VERBS, AzureFront
+from queuebell.bridge.http.server.answer import Answer, Refusal, reason
+from queuebell.bridge.http.server.body import read_body
+from queuebell.bridge.http.server.connection import Connection, ConnectionServer
+from queuebell.bridge.http.server.guard import Guard, Hosts, is_coded
+from queuebell.bridge.http.server.http_server import HttpServer
+from queuebell.bridge.http.server.settings import WebSettings
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
-    from bridge.access.put_gate import Ticket
+    from queuebell.bridge.access.put_gate import Ticket
 
 URI_BYTES = 4096
 HEADER_BYTES = 16 * 1024

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from email.utils import formatdate
 from xml.parsers import expat
 
-from bridge.http.azure.errors import AzureError
-from bridge.queues.base import StoredMessage
+from queuebell.bridge.http.azure.errors import AzureError
+from queuebell.bridge.queues.base import StoredMessage
 
 DEPTH_MAX = 8
 NODES_MAX = 500

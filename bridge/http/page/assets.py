@@ -7,8 +7,8 @@ import hashlib
 import importlib.resources
 from typing import TYPE_CHECKING, Final
 
-from bridge.http.api.routes import Routes, path_of
-from bridge.http.server.answer import Answer
+from queuebell.bridge.http.api.routes import Routes, path_of
+from queuebell.bridge.http.server.answer import Answer
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest

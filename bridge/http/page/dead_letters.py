@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
-from bridge.access.grants import Verb
-from bridge.contract.burial import Burial, facts, glimpse
-from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError
-from bridge.contract.names import POISON_SUFFIX
-from bridge.http.api.routes import Routes, only_query_of
-from bridge.http.api.triggers import refuse_while_draining
-from bridge.http.server.answer import Answer, Refusal
-from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.body import decode_json, read_body, require_json
-from bridge.producer.replay import ReplayOptions, ReplayRun
-from bridge.queues.base import BATCH_MAX, Depth, StoredMessage
-from bridge.queues.served import Browsed, ServedStore
-from bridge.service.state.check import ask_their_store
-from bridge.service.state.overview import Run
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.contract.burial import Burial, facts, glimpse
+from queuebell.bridge.contract.errors import QueuebellError, QueueNotFound, StoreError
+from queuebell.bridge.contract.names import POISON_SUFFIX
+from queuebell.bridge.http.api.routes import Routes, only_query_of
+from queuebell.bridge.http.api.triggers import refuse_while_draining
+from queuebell.bridge.http.server.answer import Answer, Refusal
+from queuebell.bridge.http.server.authorizer import Authorizer
+from queuebell.bridge.http.server.body import decode_json, read_body, require_json
+from queuebell.bridge.producer.replay import ReplayOptions, ReplayRun
+from queuebell.bridge.queues.base import BATCH_MAX, Depth, StoredMessage
+from queuebell.bridge.queues.served import Browsed, ServedStore
+from queuebell.bridge.service.state.check import ask_their_store
+from queuebell.bridge.service.state.overview import Run
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
-    from bridge.access.access_watch import Permit
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.access.access_watch import Permit
+    from queuebell.bridge.service.bridge import Bridge
 
 SCANNED_MAX: Final = 100_000
 """Messages that one run checks: those that were not chosen are leased until its end."""

@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import msgspec
 
-from bridge.access.grants import Principal, Verb
-from bridge.http.api.event_stream import StreamAnswer, StreamAnswers
-from bridge.http.api.routes import Routes, only_query_of
-from bridge.http.api.state import Rows, Subjects
-from bridge.http.page.assets import edition
-from bridge.http.server.answer import Answer, Refusal
-from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.settings import WebSettings
-from bridge.observe.slices import Slices, of
-from bridge.observe.swallowed import swallowing
-from bridge.service.state import explain, overview
-from bridge.service.state.answers import ListenerState
-from bridge.service.state.overview import Run, Wanted
-from bridge.service.state.trouble import Troubles
+from queuebell.bridge.access.grants import Principal, Verb
+from queuebell.bridge.http.api.event_stream import StreamAnswer, StreamAnswers
+from queuebell.bridge.http.api.routes import Routes, only_query_of
+from queuebell.bridge.http.api.state import Rows, Subjects
+from queuebell.bridge.http.page.assets import edition
+from queuebell.bridge.http.server.answer import Answer, Refusal
+from queuebell.bridge.http.server.authorizer import Authorizer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.observe.slices import Slices, of
+from queuebell.bridge.observe.swallowed import swallowing
+from queuebell.bridge.service.state import explain, overview
+from queuebell.bridge.service.state.answers import ListenerState
+from queuebell.bridge.service.state.overview import Run, Wanted
+from queuebell.bridge.service.state.trouble import Troubles
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
 
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.service.bridge import Bridge
 
 PERIOD_S: Final = 1.0
 SHARE: Final = 0.02

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from bridge.access.access_watch import AccessWatch
-from bridge.access.grants import NAME_FORM, Verb
-from bridge.access.limits import TokenBuckets
-from bridge.contract.address import sender_of
-from bridge.contract.names import is_token
-from bridge.http.api.routes import Routes, only_query_of
-from bridge.http.server.answer import Answer, Refusal
-from bridge.http.server.body import decode_json, read_body, require_json
-from bridge.observe.facts import AccessRefused, Fact
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.grants import NAME_FORM, Verb
+from queuebell.bridge.access.limits import TokenBuckets
+from queuebell.bridge.contract.address import sender_of
+from queuebell.bridge.contract.names import is_token
+from queuebell.bridge.http.api.routes import Routes, only_query_of
+from queuebell.bridge.http.server.answer import Answer, Refusal
+from queuebell.bridge.http.server.body import decode_json, read_body, require_json
+from queuebell.bridge.observe.facts import AccessRefused, Fact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiohttp.web import BaseRequest
 
-    from bridge.access.sign_in import Login
-    from bridge.access.tokens import Verified
+    from queuebell.bridge.access.sign_in import Login
+    from queuebell.bridge.access.tokens import Verified
 
 log = logging.getLogger("queuebell.access")
 
@@ -67,7 +67,7 @@ class LoginRoutes:
 
     async def begin(self, request: BaseRequest, _: str) -> Answer:
         """Return what a tab needs to send its browser to the issuer."""
-        from bridge.access.sign_in import NotSignedIn
+        from queuebell.bridge.access.sign_in import NotSignedIn
 
         only_query_of(request)
         login = self._found()[1]
@@ -78,7 +78,7 @@ class LoginRoutes:
 
     async def finish(self, request: BaseRequest, _: str) -> Answer:
         """Exchange the code of the issuer for a token."""
-        from bridge.access.sign_in import NotSignedIn
+        from queuebell.bridge.access.sign_in import NotSignedIn
 
         only_query_of(request)
         access, login = self._found()
@@ -107,7 +107,7 @@ class LoginRoutes:
 
     def _greet(self, access: AccessWatch, verified: Verified) -> None:
         """Raise for a principal that is not in the access file."""
-        from bridge.access.sign_in import NotSignedIn
+        from queuebell.bridge.access.sign_in import NotSignedIn
 
         if access.principal(verified.principal) is not None:
             return

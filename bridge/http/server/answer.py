@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 import msgspec
 from aiohttp import ClientConnectionResetError, HttpVersion10
 
-from bridge.contract.calls import encode_answer
-from bridge.contract.errors import STATUS_BY_CODE
+from queuebell.bridge.contract.calls import encode_answer
+from queuebell.bridge.contract.errors import STATUS_BY_CODE
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
@@ -56,7 +56,7 @@ _HEADS_MAX = 256
 
 
 class Peer(Protocol):
-    """The connection that an answer is written to (`bridge.http.server.connection.Connection`)."""
+    """The connection that an answer is written to (`queuebell.bridge.http.server.connection.Connection`)."""
 
     transport: asyncio.Transport | None
     fixed_headers: bytes

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from aiohttp import hdrs
 from aiohttp.web import RequestKey, RequestPayloadError
 
-from bridge.access.access_watch import AccessWatch, End, Permit
-from bridge.access.grants import EVERYTHING, Principal, Reach, Verb
-from bridge.access.issuer import Mistimed
-from bridge.access.keys import PREFIX, Identity
-from bridge.access.quota_guard import PastLimit
-from bridge.contract.address import sender_of
-from bridge.http.server.answer import Refusal
-from bridge.http.server.body import unread
-from bridge.http.server.call import Call
-from bridge.observe.facts import AccessRefused, Administered, Fact
+from queuebell.bridge.access.access_watch import AccessWatch, End, Permit
+from queuebell.bridge.access.grants import EVERYTHING, Principal, Reach, Verb
+from queuebell.bridge.access.issuer import Mistimed
+from queuebell.bridge.access.keys import PREFIX, Identity
+from queuebell.bridge.access.quota_guard import PastLimit
+from queuebell.bridge.contract.address import sender_of
+from queuebell.bridge.http.server.answer import Refusal
+from queuebell.bridge.http.server.body import unread
+from queuebell.bridge.http.server.call import Call
+from queuebell.bridge.observe.facts import AccessRefused, Administered, Fact
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from aiohttp.web import BaseRequest
 
-    from bridge.http.server.call import Caller
-    from bridge.http.server.connection import Connection
+    from queuebell.bridge.http.server.call import Caller
+    from queuebell.bridge.http.server.connection import Connection
 
 T = TypeVar("T")
 

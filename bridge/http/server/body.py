@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import msgspec
 from aiohttp import hdrs
 
-from bridge.contract.decode_errors import in_plain_words
-from bridge.contract.errors import Overloaded
-from bridge.http.server.answer import Refusal
-from bridge.http.server.call import Call
-from bridge.http.server.memory_bounds import SMALL_BYTES
+from queuebell.bridge.contract.decode_errors import in_plain_words
+from queuebell.bridge.contract.errors import Overloaded
+from queuebell.bridge.http.server.answer import Refusal
+from queuebell.bridge.http.server.call import Call
+from queuebell.bridge.http.server.memory_bounds import SMALL_BYTES
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
-    from bridge.access.put_gate import PutGate, Ticket
-    from bridge.http.server.call import Caller
-    from bridge.http.server.connection import Connection
+    from queuebell.bridge.access.put_gate import PutGate, Ticket
+    from queuebell.bridge.http.server.call import Caller
+    from queuebell.bridge.http.server.connection import Connection
 
 T = TypeVar("T", bound=msgspec.Struct)
 

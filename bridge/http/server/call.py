@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 from aiohttp import hdrs
 from multidict import CIMultiDict
 
-from bridge.contract.calls import CallFrame, settles
+from queuebell.bridge.contract.calls import CallFrame, settles
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
-    from bridge.access.keys import Identity
+    from queuebell.bridge.access.keys import Identity
 
 
 class Carrier(Protocol):
-    """The wire that a call came over (`bridge.http.wire.Wire`)."""
+    """The wire that a call came over (`queuebell.bridge.http.wire.Wire`)."""
 
     address: str
 

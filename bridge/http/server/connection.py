@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, cast
 from aiohttp import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web import BaseRequest, RequestPayloadError, Server, StreamResponse
 
-from bridge.access.access_watch import certificate_of
-from bridge.contract.address import is_loopback, sender_of
-from bridge.http.server.aiohttp_private import Fault, HttpProtocol, Overlong
-from bridge.http.server.answer import CLOSE, Answer, Refusal, refuse
-from bridge.http.server.memory_bounds import AnswerMemory, BodyMemory
-from bridge.http.server.settings import WebSettings
+from queuebell.bridge.access.access_watch import certificate_of
+from queuebell.bridge.contract.address import is_loopback, sender_of
+from queuebell.bridge.http.server.aiohttp_private import Fault, HttpProtocol, Overlong
+from queuebell.bridge.http.server.answer import CLOSE, Answer, Refusal, refuse
+from queuebell.bridge.http.server.memory_bounds import AnswerMemory, BodyMemory
+from queuebell.bridge.http.server.settings import WebSettings
 
 if TYPE_CHECKING:
-    from bridge.access.certificates import Certificate
-    from bridge.http.server.sockets import QuietLog
+    from queuebell.bridge.access.certificates import Certificate
+    from queuebell.bridge.http.server.sockets import QuietLog
 
 # The parsers' own limits; the exact ones of the settings are checked once a head is complete. A line may have more than
 # `uri_bytes`, so that the refusal can distinguish a long address from a long header.

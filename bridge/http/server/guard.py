@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from aiohttp import HttpVersion10, HttpVersion11, hdrs
 from multidict import MultiMapping, istr
 
-from bridge.access.limits import TokenBuckets
-from bridge.contract.address import is_loopback, sender_of
-from bridge.http.server.answer import Refusal
-from bridge.http.server.settings import WebSettings
+from queuebell.bridge.access.limits import TokenBuckets
+from queuebell.bridge.contract.address import is_loopback, sender_of
+from queuebell.bridge.http.server.answer import Refusal
+from queuebell.bridge.http.server.settings import WebSettings
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
-    from bridge.http.server.call import Caller
+    from queuebell.bridge.http.server.call import Caller
 # A reg-name or an address, or an IPv6 address in brackets, and perhaps a port (RFC 9110 7.2).
 _authority = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{0,5}))?").fullmatch
 

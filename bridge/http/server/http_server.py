@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 
-from bridge.http.server.answer import Answer, Refusal
-from bridge.http.server.connection import Connection, ConnectionServer
-from bridge.http.server.settings import WebSettings, check_settings
-from bridge.http.server.sockets import Acceptor, QuietLog, Tls, default_connections, listen, local_url
+from queuebell.bridge.http.server.answer import Answer, Refusal
+from queuebell.bridge.http.server.connection import Connection, ConnectionServer
+from queuebell.bridge.http.server.settings import WebSettings, check_settings
+from queuebell.bridge.http.server.sockets import Acceptor, QuietLog, Tls, default_connections, listen, local_url
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, Self, TypeVar
 
-from bridge.queues.served import NoRoom
+from queuebell.bridge.queues.served import NoRoom
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from bridge.access.limits import BURST_MAX, RATE_MAX, RATE_MIN
-from bridge.contract.address import is_loopback
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.access.limits import BURST_MAX, RATE_MAX, RATE_MIN
+from queuebell.bridge.contract.address import is_loopback
+from queuebell.bridge.contract.errors import ConfigurationError
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - named here to be refused
 

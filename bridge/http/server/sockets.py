@@ -18,9 +18,9 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from bridge.contract.address import is_loopback, sender_of
-from bridge.contract.throttle import Throttle
-from bridge.http.server.settings import WILDCARDS
+from queuebell.bridge.contract.address import is_loopback, sender_of
+from queuebell.bridge.contract.throttle import Throttle
+from queuebell.bridge.http.server.settings import WILDCARDS
 
 BACKLOG = 1024
 # The data file and its log, the event loop, logs, brokers, and connections that are being refused.

@@ -8,9 +8,9 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 
-from bridge.access.access_file import FileWatch, stamp_of
-from bridge.brokers.credential import JUDGED_EVERY_S, doubt_of, open_to_all
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.access.access_file import FileWatch, stamp_of
+from queuebell.bridge.brokers.credential import JUDGED_EVERY_S, doubt_of, open_to_all
+from queuebell.bridge.contract.errors import ConfigurationError
 
 log = logging.getLogger("queuebell.web")
 

@@ -14,11 +14,11 @@ import aiohttp
 import yarl
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from bridge.contract.cloudevents import encode_wake, wake_id
-from bridge.contract.wire import Wake
-from bridge.http.webhooks.addresses import refusal, refuse_any
-from bridge.http.webhooks.rules import RATE_PER_MINUTE, Outcome, retry_after
-from bridge.http.webhooks.settings import CheckedWebhook
+from queuebell.bridge.contract.cloudevents import encode_wake, wake_id
+from queuebell.bridge.contract.wire import Wake
+from queuebell.bridge.http.webhooks.addresses import refusal, refuse_any
+from queuebell.bridge.http.webhooks.rules import RATE_PER_MINUTE, Outcome, retry_after
+from queuebell.bridge.http.webhooks.settings import CheckedWebhook
 
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 4096

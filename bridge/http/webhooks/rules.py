@@ -11,10 +11,10 @@ import email.utils
 
 import msgspec
 
-from bridge.contract.backoff import Draw
-from bridge.contract.sources import merged_size
-from bridge.contract.trace_context import joined, several
-from bridge.contract.wire import Wake
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.sources import merged_size
+from queuebell.bridge.contract.trace_context import joined, several
+from queuebell.bridge.contract.wire import Wake
 
 SCHEDULE_S = (0.0, 1.0, 5.0, 15.0, 60.0)
 RETRY_AFTER_MAX_S = 3600.0

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bridge.contract.errors import BadQueueReference, ConfigurationError
-from bridge.contract.names import parse_reference
-from bridge.http.webhooks.addresses import Target, check_url
-from bridge.queues.base import digest_of
+from queuebell.bridge.contract.errors import BadQueueReference, ConfigurationError
+from queuebell.bridge.contract.names import parse_reference
+from queuebell.bridge.http.webhooks.addresses import Target, check_url
+from queuebell.bridge.queues.base import digest_of
 
 WEBHOOKS_MAX = 1000
 SECRET_PREFIX = "whsec_"

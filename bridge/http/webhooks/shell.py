@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bridge.contract.backoff import Draw
-from bridge.contract.wire import Wake
-from bridge.http.webhooks.deliver import Courier, Resolve, resolve_by_system
-from bridge.http.webhooks.rules import Deliveries, Outcome
-from bridge.http.webhooks.settings import CheckedWebhook, WebhookSettings, check_webhooks, name_of
-from bridge.service.announcing import Announcer
-from bridge.service.state.answers import ListenerState, Subscribed
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.wire import Wake
+from queuebell.bridge.http.webhooks.deliver import Courier, Resolve, resolve_by_system
+from queuebell.bridge.http.webhooks.rules import Deliveries, Outcome
+from queuebell.bridge.http.webhooks.settings import CheckedWebhook, WebhookSettings, check_webhooks, name_of
+from queuebell.bridge.service.announcing import Announcer
+from queuebell.bridge.service.state.answers import ListenerState, Subscribed
 
 if TYPE_CHECKING:
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.service.bridge import Bridge
 
 log = logging.getLogger("queuebell.webhook")
 

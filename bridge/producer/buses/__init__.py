@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from bridge.brokers.address import class_for
-from bridge.brokers.credential import ApiKey, key_option
-from bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.brokers.address import class_for
+from queuebell.bridge.brokers.credential import ApiKey, key_option
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
 
 SCHEMES: Final[dict[str, tuple[str, str]]] = {
-    "http": ("bridge.producer.buses.http", "HttpBus"),
-    "https": ("bridge.producer.buses.http", "HttpBus"),
-    "nats": ("bridge.producer.buses.brokered", "BrokerBus"),
-    "tls": ("bridge.producer.buses.brokered", "BrokerBus"),
-    "mqtt": ("bridge.producer.buses.brokered", "BrokerBus"),
-    "mqtts": ("bridge.producer.buses.brokered", "BrokerBus"),
-    "postgres": ("bridge.producer.buses.postgres", "PostgresBus"),
-    "postgresql": ("bridge.producer.buses.postgres", "PostgresBus"),
+    "http": ("queuebell.bridge.producer.buses.http", "HttpBus"),
+    "https": ("queuebell.bridge.producer.buses.http", "HttpBus"),
+    "nats": ("queuebell.bridge.producer.buses.brokered", "BrokerBus"),
+    "tls": ("queuebell.bridge.producer.buses.brokered", "BrokerBus"),
+    "mqtt": ("queuebell.bridge.producer.buses.brokered", "BrokerBus"),
+    "mqtts": ("queuebell.bridge.producer.buses.brokered", "BrokerBus"),
+    "postgres": ("queuebell.bridge.producer.buses.postgres", "PostgresBus"),
+    "postgresql": ("queuebell.bridge.producer.buses.postgres", "PostgresBus"),
 }
 
 

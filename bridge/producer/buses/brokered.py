@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
-from bridge.brokers import broker_maker
-from bridge.brokers.address import take_prefix
-from bridge.brokers.base import Broker
-from bridge.brokers.postgres.broker import PostgresBroker
-from bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError
-from bridge.contract.event import CloudQueueWorkDetected, encode_event
+from queuebell.bridge.brokers import broker_maker
+from queuebell.bridge.brokers.address import take_prefix
+from queuebell.bridge.brokers.base import Broker
+from queuebell.bridge.brokers.postgres.broker import PostgresBroker
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError
+from queuebell.bridge.contract.event import CloudQueueWorkDetected, encode_event
 
 WINDOW: Final = 256
 """Triggers in flight at the same time; more would only wait in the broker's buffers."""

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bridge.brokers.credential import ApiKey, Credential
-from bridge.brokers.wire import NotSent, Unanswered
-from bridge.contract.address import HttpAddress, http_addresses
-from bridge.contract.backoff import Draw
-from bridge.contract.errors import BadInput, BusUnavailable, Closed, KeyUnavailable
-from bridge.contract.event import CloudQueueWorkDetected, encode_events
-from bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
-from bridge.queues.http.requests import Limits, Requests
-from bridge.queues.http.store import problem_in
+from queuebell.bridge.brokers.credential import ApiKey, Credential
+from queuebell.bridge.brokers.wire import NotSent, Unanswered
+from queuebell.bridge.contract.address import HttpAddress, http_addresses
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable, Closed, KeyUnavailable
+from queuebell.bridge.contract.event import CloudQueueWorkDetected, encode_events
+from queuebell.bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
+from queuebell.bridge.queues.http.requests import Limits, Requests
+from queuebell.bridge.queues.http.store import problem_in
 
 log = logging.getLogger("queuebell.publisher")
 

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
-from bridge.contract.errors import BadInput, BusUnavailable, Closed
-from bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable, Closed
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
 
 # The same trigger may be accepted later.
 _TRANSIENT = frozenset({"draining", "too_many_queues", "too_many_requests", "storage_unavailable", "internal"})

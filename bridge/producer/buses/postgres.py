@@ -14,12 +14,12 @@ from typing import Final
 
 import msgspec
 
-from bridge.brokers.address import take_prefix
-from bridge.brokers.connection import Ending, PendingReplies
-from bridge.brokers.postgres.broker import INBOX, PAYLOAD_BYTES_MAX, PostgresBroker
-from bridge.contract.errors import BadInput
-from bridge.contract.event import CloudQueueWorkDetected, encode_event
-from bridge.producer.buses.brokered import WINDOW, ConnectedBus
+from queuebell.bridge.brokers.address import take_prefix
+from queuebell.bridge.brokers.connection import Ending, PendingReplies
+from queuebell.bridge.brokers.postgres.broker import INBOX, PAYLOAD_BYTES_MAX, PostgresBroker
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.event import CloudQueueWorkDetected, encode_event
+from queuebell.bridge.producer.buses.brokered import WINDOW, ConnectedBus
 
 ANSWER_S: Final = 5.0
 

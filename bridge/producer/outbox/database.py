@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
-from bridge.contract.errors import Unsupported
-from bridge.producer.outbox.table import CHANNEL, Execute, Place
+from queuebell.bridge.contract.errors import Unsupported
+from queuebell.bridge.producer.outbox.table import CHANNEL, Execute, Place
 
 LISTEN = f"LISTEN {CHANNEL}"
 

@@ -16,14 +16,14 @@ from typing import Final, Self
 
 import msgspec
 
-from bridge.contract.backoff import Draw, RandomExponential
-from bridge.contract.errors import BadInput, ConfigurationError, QueuebellError, Unsupported, named
-from bridge.producer.outbox import table
-from bridge.producer.outbox.database import Link, OutboxDatabase, on_local_commit
-from bridge.producer.outbox.table import OutboxRow, message_of
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import QueueStore, once
-from bridge.queues.side_by_side import side_by_side
+from queuebell.bridge.contract.backoff import Draw, RandomExponential
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError, QueuebellError, Unsupported, named
+from queuebell.bridge.producer.outbox import table
+from queuebell.bridge.producer.outbox.database import Link, OutboxDatabase, on_local_commit
+from queuebell.bridge.producer.outbox.table import OutboxRow, message_of
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.base import QueueStore, once
+from queuebell.bridge.queues.side_by_side import side_by_side
 
 log = logging.getLogger("queuebell.outbox")
 

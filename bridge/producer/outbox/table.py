@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.contract.backoff import Draw
-from bridge.contract.errors import BadInput, ConfigurationError, NotPrepared
-from bridge.contract.headers import checked_headers
-from bridge.contract.partitioning import Partitions, parse_queue
-from bridge.queues.base import NEVER, Body, NewMessage, new_messages
-from bridge.queues.limits import check_put
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError, NotPrepared
+from queuebell.bridge.contract.headers import checked_headers
+from queuebell.bridge.contract.partitioning import Partitions, parse_queue
+from queuebell.bridge.queues.base import NEVER, Body, NewMessage, new_messages
+from queuebell.bridge.queues.limits import check_put
 
 Execute = Callable[[str, Mapping[str, object]], list[tuple[Any, ...]]]
 """Executes one statement, with values for ``:p1`` and so on, and returns its rows."""

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from bridge.brokers.extras import install
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.contract.errors import ConfigurationError
 
 VARIABLE: Final = "AZURE_STORAGE_CONNECTION_STRING"
 CONNECT_S: Final = 5
@@ -72,12 +72,12 @@ class AzureUrl:
     async def client(self, load: Callable[[], Any], answer_s: float, *place: str) -> AsyncIterator[Any]:
         """Yield a client of the class that ``load`` imports; it sends each request once (L6).
 
-        So does aiohttp below it (`bridge.queues.http.session`), which would repeat a GET, and so a receive.
+        So does aiohttp below it (`queuebell.bridge.queues.http.session`), which would repeat a GET, and so a receive.
         """
         made_by = self.sdk(load)
         from azure.core.pipeline.transport import AioHttpTransport
 
-        from bridge.queues.http.session import open_session
+        from queuebell.bridge.queues.http.session import open_session
 
         async with open_session(KEEPALIVE_S) as session:
             transport = AioHttpTransport(

@@ -12,7 +12,7 @@ from azure.core.exceptions import (
     ServiceRequestTimeoutError,
 )
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     BadInput,
     ConfigurationError,
     QueuebellError,

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     BadInput,
     BadQueueReference,
     Closed,
@@ -28,9 +28,9 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.contract.names import is_token, parse_reference, split_reference
-from bridge.queues.azure.account import AzureUrl
-from bridge.queues.base import (
+from queuebell.bridge.contract.names import is_token, parse_reference, split_reference
+from queuebell.bridge.queues.azure.account import AzureUrl
+from queuebell.bridge.queues.base import (
     NEVER,
     Capabilities,
     Claim,
@@ -47,10 +47,10 @@ from bridge.queues.base import (
     StoredMessage,
     digest_of,
 )
-from bridge.queues.checked import CheckedStore, xml_text
-from bridge.queues.connections import LazyClient
-from bridge.queues.recount import Recount
-from bridge.queues.side_by_side import apart, outcomes
+from queuebell.bridge.queues.checked import CheckedStore, xml_text
+from queuebell.bridge.queues.connections import LazyClient
+from queuebell.bridge.queues.recount import Recount
+from queuebell.bridge.queues.side_by_side import apart, outcomes
 
 if TYPE_CHECKING:
     from azure.storage.queue import QueueMessage
@@ -241,7 +241,7 @@ class AzureStore(CheckedStore):
         return client
 
     async def _call(self, call: Awaitable[T]) -> T:
-        from bridge.queues.azure.errors import FAILURES, queue_meaning
+        from queuebell.bridge.queues.azure.errors import FAILURES, queue_meaning
 
         try:
             answer = await call
@@ -273,7 +273,7 @@ class AzureStore(CheckedStore):
     async def _make(self, client: QueueClient, metadata: dict[str, str] | None) -> bool:
         from azure.core.exceptions import ResourceExistsError
 
-        from bridge.queues.azure.errors import code_of
+        from queuebell.bridge.queues.azure.errors import code_of
 
         status: list[int] = []
         made = client.create_queue(
@@ -306,7 +306,7 @@ class AzureStore(CheckedStore):
         call: Callable[[], Awaitable[QueueMessage]] | Callable[[], Awaitable[None]],
     ) -> Settled:
         """Settle one item. An invalid id is never sent: without an id, a delete would clear the queue."""
-        from bridge.queues.azure.errors import FAILURES, settled_code
+        from queuebell.bridge.queues.azure.errors import FAILURES, settled_code
 
         wrong = _wrong(item)
         if wrong is not None:

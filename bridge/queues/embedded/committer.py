@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     QueuebellError,
     StoreFull,
     StoreOwned,
@@ -17,10 +17,10 @@ from bridge.contract.errors import (
     UnknownOutcome,
     named,
 )
-from bridge.queues.base import Settlement, Settling
-from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.file import Reserve, limit_log, translate
-from bridge.queues.embedded.state import Backlog, Grant, GrantResult, State
+from queuebell.bridge.queues.base import Settlement, Settling
+from queuebell.bridge.queues.embedded.engine import Engine
+from queuebell.bridge.queues.embedded.file import Reserve, limit_log, translate
+from queuebell.bridge.queues.embedded.state import Backlog, Grant, GrantResult, State
 
 _log = logging.getLogger("queuebell.store")
 

@@ -18,9 +18,9 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from bridge.contract.errors import BadInput, QueueNotFound
-from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX
-from bridge.queues.base import (
+from queuebell.bridge.contract.errors import BadInput, QueueNotFound
+from queuebell.bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX
+from queuebell.bridge.queues.base import (
     BODY_BYTES_MAX,
     NEVER,
     PUT_WINDOW_S,
@@ -37,10 +37,10 @@ from bridge.queues.base import (
     Settling,
     StoredMessage,
 )
-from bridge.queues.checked import CONFLICT
-from bridge.queues.embedded.state import EMPTY, Grant, GrantResult, Queue, State, Value
-from bridge.queues.limits import lease_ms
-from bridge.queues.served import Browsed, NoRoom, ReadRoom, Stamped
+from queuebell.bridge.queues.checked import CONFLICT
+from queuebell.bridge.queues.embedded.state import EMPTY, Grant, GrantResult, Queue, State, Value
+from queuebell.bridge.queues.limits import lease_ms
+from queuebell.bridge.queues.served import Browsed, NoRoom, ReadRoom, Stamped
 
 _log = logging.getLogger("queuebell.store")
 

@@ -16,7 +16,14 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from bridge.contract.errors import ConfigurationError, StoreDamaged, StoreError, StoreFull, StoreOwned, StoreUnavailable
+from queuebell.bridge.contract.errors import (
+    ConfigurationError,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreOwned,
+    StoreUnavailable,
+)
 
 _log = logging.getLogger("queuebell.store")
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bridge.contract.errors import Closed, StoreDamaged, StoreFull, StoreUnavailable
-from bridge.queues.base import PUT_WINDOW_S
-from bridge.queues.embedded.committer import Call, Commit, Committer
-from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.file import FileLock, Reserve, open_file, translate
-from bridge.queues.embedded.state import Backlog, StoreObserver
-from bridge.queues.embedded.store import EmbeddedStore, deliver, random_receipt
+from queuebell.bridge.contract.errors import Closed, StoreDamaged, StoreFull, StoreUnavailable
+from queuebell.bridge.queues.base import PUT_WINDOW_S
+from queuebell.bridge.queues.embedded.committer import Call, Commit, Committer
+from queuebell.bridge.queues.embedded.engine import Engine
+from queuebell.bridge.queues.embedded.file import FileLock, Reserve, open_file, translate
+from queuebell.bridge.queues.embedded.state import Backlog, StoreObserver
+from queuebell.bridge.queues.embedded.store import EmbeddedStore, deliver, random_receipt
 
 _log = logging.getLogger("queuebell.store")
 

@@ -13,9 +13,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from bridge.contract.errors import BadInput
-from bridge.queues.base import StoredMessage
-from bridge.queues.limits import QUEUES_MAX
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.queues.base import StoredMessage
+from queuebell.bridge.queues.limits import QUEUES_MAX
 
 Value = int | bytes | None
 """A value in a row of the table `messages`: seq, q, vis, exp, n, rcpt, ins, body, headers."""

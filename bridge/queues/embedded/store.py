@@ -1,6 +1,6 @@
 """The embedded store: `EmbeddedStore` turns coroutines into calls of the engine; `MemoryStore` runs them in memory.
 
-`bridge.queues.embedded.sqlite.SqliteStore` runs them on a file.
+`queuebell.bridge.queues.embedded.sqlite.SqliteStore` runs them on a file.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from bridge.contract.errors import BadInput, Closed, WrongThread
-from bridge.queues import limits
-from bridge.queues.base import (
+from queuebell.bridge.contract.errors import BadInput, Closed, WrongThread
+from queuebell.bridge.queues import limits
+from queuebell.bridge.queues.base import (
     PUT_WINDOW_S,
     Capabilities,
     Claim,
@@ -28,11 +28,11 @@ from bridge.queues.base import (
     Received,
     digest_of,
 )
-from bridge.queues.embedded.committer import Call, Commit, Committer
-from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.file import open_memory
-from bridge.queues.embedded.state import Backlog, Grant, StoreObserver
-from bridge.queues.served import Browsed, ReadRoom, ServedStore, Stamped
+from queuebell.bridge.queues.embedded.committer import Call, Commit, Committer
+from queuebell.bridge.queues.embedded.engine import Engine
+from queuebell.bridge.queues.embedded.file import open_memory
+from queuebell.bridge.queues.embedded.state import Backlog, Grant, StoreObserver
+from queuebell.bridge.queues.served import Browsed, ReadRoom, ServedStore, Stamped
 
 P = ParamSpec("P")
 T = TypeVar("T")

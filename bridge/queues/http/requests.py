@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bridge.brokers.wire import NoWire, WireUser
-from bridge.contract.calls import BOOT_HEADER, CALL_BYTES_MAX, JSON, SERVICE_ABLE_HEADER, TARGET_MAX
+from queuebell.bridge.brokers.wire import NoWire, WireUser
+from queuebell.bridge.contract.calls import BOOT_HEADER, CALL_BYTES_MAX, JSON, SERVICE_ABLE_HEADER, TARGET_MAX
 
 if TYPE_CHECKING:
-    from bridge.brokers.credential import Credential
-    from bridge.contract.address import HttpAddress
-    from bridge.queues.http.session import Fallback
+    from queuebell.bridge.brokers.credential import Credential
+    from queuebell.bridge.contract.address import HttpAddress
+    from queuebell.bridge.queues.http.session import Fallback
 
 # Below the 75 s after which the server closes an idle connection, so that no request meets a closed one.
 KEEPALIVE_S: Final = 30.0
@@ -63,7 +63,7 @@ class Requests:
                 return Exchanged(answer.status, answer.headers, answer.body, ready.boot, ready.able)
         if self._fallback is None:
             # Imported late: only this needs aiohttp.
-            from bridge.queues.http.session import Fallback
+            from queuebell.bridge.queues.http.session import Fallback
 
             self._fallback = Fallback(self._credential, KEEPALIVE_S)
         status, headers, body = await self._fallback.ask(where, method, path, raw, media, *limits)

@@ -19,13 +19,13 @@ from aiohttp import (
 )
 from yarl import URL
 
-from bridge.brokers.connection import why_unreachable
-from bridge.brokers.wire import NotSent, Unanswered
-from bridge.contract.errors import Closed
+from queuebell.bridge.brokers.connection import why_unreachable
+from queuebell.bridge.brokers.wire import NotSent, Unanswered
+from queuebell.bridge.contract.errors import Closed
 
 if TYPE_CHECKING:
-    from bridge.brokers.credential import Credential
-    from bridge.contract.address import HttpAddress
+    from queuebell.bridge.brokers.credential import Credential
+    from queuebell.bridge.contract.address import HttpAddress
 
 # aiohttp warns of larger bytes, which it would copy at once.
 _WHOLE_BYTES_MAX = 1 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from bridge.queues.base import NEVER, Claim, Counts, Depth, PutReceipt
+from queuebell.bridge.queues.base import NEVER, Claim, Counts, Depth, PutReceipt
 
 
 class PutItem(msgspec.Struct, gc=False, forbid_unknown_fields=True, omit_defaults=True):

@@ -19,12 +19,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from bridge.brokers.credential import ApiKey, Credential
-from bridge.brokers.wire import NotSent, Unanswered
-from bridge.contract.address import HttpAddress, http_addresses, in_one_text
-from bridge.contract.backoff import Draw
-from bridge.contract.calls import ABLE_HEADER, CARRIES, JSON, STORE_HEADER
-from bridge.contract.errors import (
+from queuebell.bridge.brokers.credential import ApiKey, Credential
+from queuebell.bridge.brokers.wire import NotSent, Unanswered
+from queuebell.bridge.contract.address import HttpAddress, http_addresses, in_one_text
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.bridge.contract.calls import ABLE_HEADER, CARRIES, JSON, STORE_HEADER
+from queuebell.bridge.contract.errors import (
     STATUS_BY_CODE,
     BadInput,
     BadQueueReference,
@@ -40,10 +40,10 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
-from bridge.contract.names import parse_reference
-from bridge.contract.times import from_rfc3339
-from bridge.queues.base import (
+from queuebell.bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
+from queuebell.bridge.contract.names import parse_reference
+from queuebell.bridge.contract.times import from_rfc3339
+from queuebell.bridge.queues.base import (
     NEVER,
     VISIBILITY_S_MAX,
     AsyncConnection,
@@ -64,9 +64,9 @@ from bridge.queues.base import (
     new_messages,
     refuse_connection,
 )
-from bridge.queues.checked import missing_from, put_traced
-from bridge.queues.http.requests import Limits, Requests
-from bridge.queues.http.shapes import (
+from queuebell.bridge.queues.checked import missing_from, put_traced
+from queuebell.bridge.queues.http.requests import Limits, Requests
+from queuebell.bridge.queues.http.shapes import (
     ExtendItem,
     Message,
     Messages,
@@ -78,7 +78,7 @@ from bridge.queues.http.shapes import (
     ReleaseItem,
     SettleRequest,
 )
-from bridge.queues.limits import check_key, check_put
+from queuebell.bridge.queues.limits import check_key, check_put
 
 log = logging.getLogger("queuebell.store")
 

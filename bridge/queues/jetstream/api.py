@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     ConfigurationError,
     QueueNotFound,
     StoreError,
@@ -15,9 +15,9 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.contract.names import parse_reference, split_reference
-from bridge.queues.base import BATCH_MAX
-from bridge.queues.jetstream.wire import NoResponder, Wire
+from queuebell.bridge.contract.names import parse_reference, split_reference
+from queuebell.bridge.queues.base import BATCH_MAX
+from queuebell.bridge.queues.jetstream.wire import NoResponder, Wire
 
 API: Final = "$JS.API"
 NANO: Final = 10**9

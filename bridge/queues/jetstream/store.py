@@ -18,13 +18,19 @@ from typing import Final
 
 import msgspec
 
-from bridge.brokers.address import Address
-from bridge.brokers.base import Incoming
-from bridge.brokers.nats.access import check_installed
-from bridge.contract.errors import ConfigurationError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
-from bridge.contract.headers import headers_in, readable_headers
-from bridge.contract.names import is_token
-from bridge.queues.base import (
+from queuebell.bridge.brokers.address import Address
+from queuebell.bridge.brokers.base import Incoming
+from queuebell.bridge.brokers.nats.access import check_installed
+from queuebell.bridge.contract.errors import (
+    ConfigurationError,
+    QueueNotFound,
+    StoreError,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+from queuebell.bridge.contract.headers import headers_in, readable_headers
+from queuebell.bridge.contract.names import is_token
+from queuebell.bridge.queues.base import (
     Capabilities,
     Claim,
     Counts,
@@ -40,8 +46,8 @@ from bridge.queues.base import (
     StoredMessage,
     digest_of,
 )
-from bridge.queues.checked import CheckedStore
-from bridge.queues.jetstream.api import (
+from queuebell.bridge.queues.checked import CheckedStore
+from queuebell.bridge.queues.jetstream.api import (
     API,
     NANO,
     WAIT_S,
@@ -56,9 +62,9 @@ from bridge.queues.jetstream.api import (
     meaning,
     reference_of,
 )
-from bridge.queues.jetstream.wire import ANSWER_S, OPTIONS, Answers, NoResponder, Wire, status_of
-from bridge.queues.recount import Recount
-from bridge.queues.side_by_side import apart, outcomes, side_by_side
+from queuebell.bridge.queues.jetstream.wire import ANSWER_S, OPTIONS, Answers, NoResponder, Wire, status_of
+from queuebell.bridge.queues.recount import Recount
+from queuebell.bridge.queues.side_by_side import apart, outcomes, side_by_side
 
 log = logging.getLogger("queuebell.store")
 

@@ -1,7 +1,7 @@
 """Requests over one NATS connection: each has a time-out, and answers arrive at an inbox of this connection.
 
 The connection is opened by the first request, and again by the next one after it broke; nothing is sent twice.
-`bridge.brokers.nats.broker` detects half-open connections and failures of the client library.
+`queuebell.bridge.brokers.nats.broker` detects half-open connections and failures of the client library.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
-from bridge.brokers.address import Address
-from bridge.brokers.base import Incoming, Topics
-from bridge.brokers.connection import ThrottledWarnings
-from bridge.brokers.nats.access import Servers
-from bridge.brokers.nats.broker import NatsBroker, message_callback
-from bridge.contract.errors import (
+from queuebell.bridge.brokers.address import Address
+from queuebell.bridge.brokers.base import Incoming, Topics
+from queuebell.bridge.brokers.connection import ThrottledWarnings
+from queuebell.bridge.brokers.nats.access import Servers
+from queuebell.bridge.brokers.nats.broker import NatsBroker, message_callback
+from queuebell.bridge.contract.errors import (
     BadInput,
     BusUnavailable,
     Closed,

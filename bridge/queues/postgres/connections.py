@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final
 
-from bridge.brokers.postgres.access import CONNECT_S, PostgresAccess, client, is_pooler
-from bridge.contract.errors import (
+from queuebell.bridge.brokers.postgres.access import CONNECT_S, PostgresAccess, client, is_pooler
+from queuebell.bridge.contract.errors import (
     BadInput,
     ConfigurationError,
     NotPrepared,
@@ -16,7 +16,7 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.queues.connections import Connections
+from queuebell.bridge.queues.connections import Connections
 
 SCHEMA_VERSION: Final = 5
 

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from bridge.brokers.address import check_prefix
-from bridge.brokers.postgres.access import CHANNEL_BYTES_MAX, PostgresAccess, client, is_pooler
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED
-from bridge.contract.names import DEFAULT_PREFIX
-from bridge.queues.postgres.connections import SCHEMA_VERSION, explain, search_in
+from queuebell.bridge.brokers.address import check_prefix
+from queuebell.bridge.brokers.postgres.access import CHANNEL_BYTES_MAX, PostgresAccess, client, is_pooler
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED
+from queuebell.bridge.contract.names import DEFAULT_PREFIX
+from queuebell.bridge.queues.postgres.connections import SCHEMA_VERSION, explain, search_in
 
 _LOCK: Final = 0x71756575656265  # Any number, the same for all processes.
 _REFERENCE: Final = "'^[A-Za-z0-9][A-Za-z0-9_-]{0,79}/[A-Za-z0-9][A-Za-z0-9_-]{0,79}$'"

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from bridge.contract.names import DEFAULT_PREFIX
-from bridge.queues.postgres.schema import COMMIT, NO_NOTIFY_NOTE
+from queuebell.bridge.contract.names import DEFAULT_PREFIX
+from queuebell.bridge.queues.postgres.schema import COMMIT, NO_NOTIFY_NOTE
 
 BATCH_MAX: Final = 256
 """Maximum of messages a statement; with so many, commit and round trip hardly matter."""

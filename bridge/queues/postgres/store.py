@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from bridge.brokers.postgres.access import PostgresAccess, client
-from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
-from bridge.contract.headers import headers_in
-from bridge.contract.names import parse_reference
-from bridge.queues import limits
-from bridge.queues.base import (
+from queuebell.bridge.brokers.postgres.access import PostgresAccess, client
+from queuebell.bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
+from queuebell.bridge.contract.headers import headers_in
+from queuebell.bridge.contract.names import parse_reference
+from queuebell.bridge.queues import limits
+from queuebell.bridge.queues.base import (
     PUT_WINDOW_S,
     AsyncConnection,
     Capabilities,
@@ -33,14 +33,21 @@ from bridge.queues.base import (
     StoredMessage,
     digest_of,
 )
-from bridge.queues.checked import CheckedOnceStore, receipt
-from bridge.queues.checked import digest as digest_of_body
-from bridge.queues.limits import lease_ms
-from bridge.queues.postgres import sql
-from bridge.queues.postgres.connections import PostgresConnections
-from bridge.queues.postgres.schema import PUT_FUNCTION
-from bridge.queues.postgres.transaction import Joined, Within, other_database, put_once_steps, put_steps, within
-from bridge.queues.side_by_side import outcomes
+from queuebell.bridge.queues.checked import CheckedOnceStore, receipt
+from queuebell.bridge.queues.checked import digest as digest_of_body
+from queuebell.bridge.queues.limits import lease_ms
+from queuebell.bridge.queues.postgres import sql
+from queuebell.bridge.queues.postgres.connections import PostgresConnections
+from queuebell.bridge.queues.postgres.schema import PUT_FUNCTION
+from queuebell.bridge.queues.postgres.transaction import (
+    Joined,
+    Within,
+    other_database,
+    put_once_steps,
+    put_steps,
+    within,
+)
+from queuebell.bridge.queues.side_by_side import outcomes
 
 REQUEST_TIMEOUT_S: Final = 10.0
 LONG_S: Final = 60.0

@@ -15,12 +15,20 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
-from bridge.contract.errors import BadInput, QueuebellError, StoreUnavailable, UnknownOutcome, named
-from bridge.queues.base import NEVER, PUT_WINDOW_S, AsyncConnection, Body, NewMessage, PutReceipt, new_messages
-from bridge.queues.checked import digest, missing, receipt, sending
-from bridge.queues.limits import check_key, check_put
-from bridge.queues.postgres import sql
-from bridge.queues.postgres.connections import INIT_HINT, error_for, misfit
+from queuebell.bridge.contract.errors import BadInput, QueuebellError, StoreUnavailable, UnknownOutcome, named
+from queuebell.bridge.queues.base import (
+    NEVER,
+    PUT_WINDOW_S,
+    AsyncConnection,
+    Body,
+    NewMessage,
+    PutReceipt,
+    new_messages,
+)
+from queuebell.bridge.queues.checked import digest, missing, receipt, sending
+from queuebell.bridge.queues.limits import check_key, check_put
+from queuebell.bridge.queues.postgres import sql
+from queuebell.bridge.queues.postgres.connections import INIT_HINT, error_for, misfit
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]

@@ -12,9 +12,9 @@ from collections.abc import Hashable
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-from bridge.brokers.address import Address, TlsOptions
-from bridge.brokers.extras import install
-from bridge.contract.errors import (
+from queuebell.bridge.brokers.address import Address, TlsOptions
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.contract.errors import (
     ConfigurationError,
     QueuebellError,
     StoreError,
@@ -22,7 +22,7 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.queues.connections import Connections
+from queuebell.bridge.queues.connections import Connections
 
 CONNECT_S: Final = 4.0
 POOL: Final = 8

@@ -12,16 +12,16 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     BadInput,
     ConfigurationError,
     QueueNotFound,
     StoreError,
     StoreUnavailable,
 )
-from bridge.contract.headers import headers_in
-from bridge.contract.names import is_token, parse_reference
-from bridge.queues.base import (
+from queuebell.bridge.contract.headers import headers_in
+from queuebell.bridge.contract.names import is_token, parse_reference
+from queuebell.bridge.queues.base import (
     PUT_WINDOW_S,
     AsyncConnection,
     Capabilities,
@@ -40,10 +40,10 @@ from bridge.queues.base import (
     digest_of,
     is_key,
 )
-from bridge.queues.checked import CheckedOnceStore, missing
-from bridge.queues.limits import lease_ms
-from bridge.queues.redis import scripts
-from bridge.queues.redis.connections import RedisAddress, RedisConnections, Unscripted, client
+from queuebell.bridge.queues.checked import CheckedOnceStore, missing
+from queuebell.bridge.queues.limits import lease_ms
+from queuebell.bridge.queues.redis import scripts
+from queuebell.bridge.queues.redis.connections import RedisAddress, RedisConnections, Unscripted, client
 
 ANSWER_S: Final = 5.0
 """Time-out of an answer; less than a listener's time-out R."""

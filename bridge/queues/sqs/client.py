@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from bridge.brokers.extras import install
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.contract.errors import ConfigurationError
 
 CONNECT_S: Final = 5
 CONNECTIONS: Final = 1000

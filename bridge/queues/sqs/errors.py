@@ -14,7 +14,7 @@ from botocore.exceptions import (  # type: ignore[import-untyped]
     PartialCredentialsError,
 )
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     ConfigurationError,
     QueuebellError,
     QueueNotFound,

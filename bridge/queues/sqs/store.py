@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     BadQueueReference,
     ConfigurationError,
     QueuebellError,
@@ -30,9 +30,9 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.contract.headers import headers_in, readable_headers
-from bridge.contract.names import is_token, parse_reference, split_reference
-from bridge.queues.base import (
+from queuebell.bridge.contract.headers import headers_in, readable_headers
+from queuebell.bridge.contract.names import is_token, parse_reference, split_reference
+from queuebell.bridge.queues.base import (
     Capabilities,
     Claim,
     Counts,
@@ -48,11 +48,11 @@ from bridge.queues.base import (
     StoredMessage,
     digest_of,
 )
-from bridge.queues.checked import CheckedStore, xml_text
-from bridge.queues.connections import LazyClient
-from bridge.queues.recount import Recount
-from bridge.queues.side_by_side import apart, outcomes, side_by_side
-from bridge.queues.sqs.client import check_installed, client
+from queuebell.bridge.queues.checked import CheckedStore, xml_text
+from queuebell.bridge.queues.connections import LazyClient
+from queuebell.bridge.queues.recount import Recount
+from queuebell.bridge.queues.side_by_side import apart, outcomes, side_by_side
+from queuebell.bridge.queues.sqs.client import check_installed, client
 
 DELAY_MS_MAX: Final = 900_000
 VISIBILITY_S_MAX: Final = 11 * 3600
@@ -303,7 +303,7 @@ class SqsStore(CheckedStore):
 
     async def _ask(self, operation: str, **asked: Any) -> dict[str, Any]:
         client = await self._client.client()
-        from bridge.queues.sqs.errors import FAILURES, OVER_LIMIT, code_of, queue_meaning
+        from queuebell.bridge.queues.sqs.errors import FAILURES, OVER_LIMIT, code_of, queue_meaning
 
         try:
             answer: dict[str, Any] = await getattr(client, operation)(**asked)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
-from bridge.contract.wire import DownFrame, UpFrame
+from queuebell.bridge.contract.wire import DownFrame, UpFrame
 
 
 class Over(NamedTuple):
@@ -66,7 +66,7 @@ class Session(Protocol):
 
 
 class SessionHost(Protocol):
-    """Begins sessions (`bridge.service.bridge.Bridge`)."""
+    """Begins sessions (`queuebell.bridge.service.bridge.Bridge`)."""
 
     def connect(self, outlet: Outlet) -> Session:
         """Begin a session on ``outlet``. Raises `BadInput` (``draining``)."""

@@ -23,21 +23,21 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from bridge.access.grants import Verb
-from bridge.access.issuer import Mistimed
-from bridge.access.keys import PREFIX, Identity
-from bridge.access.quota_guard import PastLimit
-from bridge.brokers.base import ANY, Broker, Incoming
-from bridge.contract.errors import BadInput, QueuebellError
-from bridge.contract.framing import VERSION, Stamp, encode_down, instance_of, is_instance, is_will, read_stamp
-from bridge.contract.wire import Bye, DownFrame, EmptyReceive, ErrorFrame, Hello, UpFrame, decode_up
-from bridge.observe.facts import AccessRefused
-from bridge.service.channels.base import FORBIDDEN, OVER, UNAUTHENTICATED
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.access.issuer import Mistimed
+from queuebell.bridge.access.keys import PREFIX, Identity
+from queuebell.bridge.access.quota_guard import PastLimit
+from queuebell.bridge.brokers.base import ANY, Broker, Incoming
+from queuebell.bridge.contract.errors import BadInput, QueuebellError
+from queuebell.bridge.contract.framing import VERSION, Stamp, encode_down, instance_of, is_instance, is_will, read_stamp
+from queuebell.bridge.contract.wire import Bye, DownFrame, EmptyReceive, ErrorFrame, Hello, UpFrame, decode_up
+from queuebell.bridge.observe.facts import AccessRefused
+from queuebell.bridge.service.channels.base import FORBIDDEN, OVER, UNAUTHENTICATED
 
 if TYPE_CHECKING:
-    from bridge.access.access_watch import AccessWatch, Permit
-    from bridge.service.bridge import Bridge
-    from bridge.service.sessions import BridgeSession
+    from queuebell.bridge.access.access_watch import AccessWatch, Permit
+    from queuebell.bridge.service.bridge import Bridge
+    from queuebell.bridge.service.sessions import BridgeSession
 
 log = logging.getLogger("queuebell.bridge")
 

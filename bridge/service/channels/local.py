@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from bridge.contract.errors import BadInput, ChannelLost
-from bridge.contract.wire import DownFrame, UpFrame, Wake
-from bridge.service.channels.base import Session, SessionHost
+from queuebell.bridge.contract.errors import BadInput, ChannelLost
+from queuebell.bridge.contract.wire import DownFrame, UpFrame, Wake
+from queuebell.bridge.service.channels.base import Session, SessionHost
 
 FRAMES_MAX = 64
 
@@ -59,7 +59,7 @@ class LocalOutlet:
 
 
 class LocalLink:
-    """The listener's end (`listeners.session.channel.Link`)."""
+    """The listener's end (`queuebell.listeners.session.channel.Link`)."""
 
     def __init__(self, frames: _Frames, session: Session) -> None:
         self._frames = frames
@@ -90,7 +90,7 @@ class LocalLink:
 
 
 class LocalChannel:
-    """Connects to a bridge in this process (`listeners.session.channel.Channel`)."""
+    """Connects to a bridge in this process (`queuebell.listeners.session.channel.Channel`)."""
 
     def __init__(self, host: SessionHost) -> None:
         self._host = host

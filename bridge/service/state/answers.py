@@ -8,9 +8,9 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from bridge.contract.jobs import Jobs
-from bridge.contract.wire import Depth, Processes
-from bridge.core.settings import Numbers
+from queuebell.bridge.contract.jobs import Jobs
+from queuebell.bridge.contract.wire import Depth, Processes
+from queuebell.bridge.core.settings import Numbers
 
 
 class Check(msgspec.Struct, frozen=True):

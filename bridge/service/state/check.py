@@ -8,13 +8,13 @@ from typing import Final
 
 import msgspec
 
-from bridge.access.grants import Reach
-from bridge.access.issuer import LEEWAY_S
-from bridge.contract.bounds import RoughCounts, rough_counts
-from bridge.contract.sources import UNASKED
-from bridge.contract.wire import Processes
-from bridge.core.settings import Patterns
-from bridge.service.state.answers import (
+from queuebell.bridge.access.grants import Reach
+from queuebell.bridge.access.issuer import LEEWAY_S
+from queuebell.bridge.contract.bounds import RoughCounts, rough_counts
+from queuebell.bridge.contract.sources import UNASKED
+from queuebell.bridge.contract.wire import Processes
+from queuebell.bridge.core.settings import Patterns
+from queuebell.bridge.service.state.answers import (
     Cluster,
     Findings,
     ListenerState,

@@ -7,14 +7,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from bridge.contract.missing_counts import UNTOLD
-from bridge.contract.names import POISON_SUFFIX
-from bridge.core.pending_work import Counted, PendingWork
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.observe.families import QueueCounts
-from bridge.observe.slices import sliced
-from bridge.queues.base import Counts, Depth
-from bridge.service.state.answers import QueueState
+from queuebell.bridge.contract.missing_counts import UNTOLD
+from queuebell.bridge.contract.names import POISON_SUFFIX
+from queuebell.bridge.core.pending_work import Counted, PendingWork
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.observe.families import QueueCounts
+from queuebell.bridge.observe.slices import sliced
+from queuebell.bridge.queues.base import Counts, Depth
+from queuebell.bridge.service.state.answers import QueueState
 
 NOBODY_COUNTED: Final = "no worker has counted it yet"
 NOBODY_COUNTED_BURIED: Final = "no worker that dead-letters has counted its poison queue yet"

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from bridge.contract.names import split_reference
-from bridge.core.pending_work import PendingWork
-from bridge.core.sessions import SessionQueue
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.service.state.answers import (
+from queuebell.bridge.contract.names import split_reference
+from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.sessions import SessionQueue
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.service.state.answers import (
     Explained,
     ExplainedSession,
     ExplainedSubscriber,
     ListenerState,
     Subject,
 )
-from bridge.service.state.content import content
-from bridge.service.state.status import failing_s, rejected, unattended, waits_for_a_person
+from queuebell.bridge.service.state.content import content
+from queuebell.bridge.service.state.status import failing_s, rejected, unattended, waits_for_a_person
 
 if TYPE_CHECKING:
-    from bridge.service.bridge import Bridge
+    from queuebell.bridge.service.bridge import Bridge
 
 
 WOKEN: Final = "woken"

@@ -13,15 +13,15 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from bridge.contract.names import POISON_SUFFIX
-from bridge.core.pending_work import PendingWork
-from bridge.core.sessions import Session
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.observe.slices import SLICE, Slices, sliced
-from bridge.service.state.answers import Check, Cluster, Explained, ListenerState, QueueState
-from bridge.service.state.content import DeadLetterCount, buried, content, newest_counts
-from bridge.service.state.status import listener
-from bridge.service.state.trouble import Troubles, in_trouble, is_silent
+from queuebell.bridge.contract.names import POISON_SUFFIX
+from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.sessions import Session
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.observe.slices import SLICE, Slices, sliced
+from queuebell.bridge.service.state.answers import Check, Cluster, Explained, ListenerState, QueueState
+from queuebell.bridge.service.state.content import DeadLetterCount, buried, content, newest_counts
+from queuebell.bridge.service.state.status import listener
+from queuebell.bridge.service.state.trouble import Troubles, in_trouble, is_silent
 
 ROWS: Final = 100
 
@@ -59,7 +59,7 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     buried_ms: int | None
     """Age of that count; None if it is current."""
     untold: dict[str, str]
-    """Unknown fields, and why (`bridge.service.state.answers.Content`)."""
+    """Unknown fields, and why (`queuebell.bridge.service.state.answers.Content`)."""
     running_ms: int | None
     """Run time of its longest-running handler; None if all are quick."""
     listeners: int

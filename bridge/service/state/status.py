@@ -8,16 +8,16 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from bridge.contract.jobs import Jobs, add
-from bridge.contract.names import POISON_SUFFIX
-from bridge.contract.wire import LISTENER, SCALER, UNSEEN, Processes
-from bridge.core.cluster.coordinator import Coordinator
-from bridge.core.pending_work import PendingWork
-from bridge.core.sessions import Rejection, Session, SessionQueue
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.observe.families import QueueWorkers
-from bridge.observe.slices import Slices, sliced
-from bridge.service.state.answers import (
+from queuebell.bridge.contract.jobs import Jobs, add
+from queuebell.bridge.contract.names import POISON_SUFFIX
+from queuebell.bridge.contract.wire import LISTENER, SCALER, UNSEEN, Processes
+from queuebell.bridge.core.cluster.coordinator import Coordinator
+from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.sessions import Rejection, Session, SessionQueue
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.observe.families import QueueWorkers
+from queuebell.bridge.observe.slices import Slices, sliced
+from queuebell.bridge.service.state.answers import (
     Check,
     Cluster,
     ClusterMember,
@@ -34,7 +34,7 @@ from bridge.service.state.answers import (
     Troubled,
     Unattended,
 )
-from bridge.service.state.content import buried, content, everything
+from queuebell.bridge.service.state.content import buried, content, everything
 
 Checks = dict[str, tuple[Callable[[], tuple[bool, str]], bool]]
 """By name: a function that returns whether it passes and a detail, and whether readiness requires it."""

@@ -9,12 +9,12 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from bridge.contract.jobs import quantile
-from bridge.core.pending_work import PendingWork
-from bridge.core.sessions import InFlight, Session, SessionQueue
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.observe.slices import Slices, sliced
-from bridge.service.state.status import failing_s, hangs, stranded, unattended
+from queuebell.bridge.contract.jobs import quantile
+from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.sessions import InFlight, Session, SessionQueue
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.observe.slices import Slices, sliced
+from queuebell.bridge.service.state.status import failing_s, hangs, stranded, unattended
 
 BLOCKS_S: Final = 60.0
 """Run time after which a handler may hang, if work waits and no worker has room."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from bridge.brokers.address import argument_of, class_for
-from bridge.storage.blobs.base import BlobStore
+from queuebell.bridge.brokers.address import argument_of, class_for
+from queuebell.bridge.storage.blobs.base import BlobStore
 
 BLOBS: Final[dict[str, tuple[str, str]]] = {
-    "memory": ("bridge.storage.blobs.memory", "MemoryBlobs"),
-    "file": ("bridge.storage.blobs.files", "FileBlobs"),
-    "s3": ("bridge.storage.blobs.s3", "S3Blobs"),
-    "azure": ("bridge.storage.blobs.azure", "AzureBlobs"),
+    "memory": ("queuebell.bridge.storage.blobs.memory", "MemoryBlobs"),
+    "file": ("queuebell.bridge.storage.blobs.files", "FileBlobs"),
+    "s3": ("queuebell.bridge.storage.blobs.s3", "S3Blobs"),
+    "azure": ("queuebell.bridge.storage.blobs.azure", "AzureBlobs"),
 }
 
 

@@ -9,10 +9,10 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final
 
-from bridge.contract.errors import BlobNotFound, ConfigurationError
-from bridge.queues.azure.account import AzureAccount
-from bridge.queues.connections import LazyClient
-from bridge.storage.blobs.base import Blob, BlobStore, is_name
+from queuebell.bridge.contract.errors import BlobNotFound, ConfigurationError
+from queuebell.bridge.queues.azure.account import AzureAccount
+from queuebell.bridge.queues.connections import LazyClient
+from queuebell.bridge.storage.blobs.base import Blob, BlobStore, is_name
 
 ANSWER_S: Final = 60.0
 CONTAINER: Final = "queuebell-claims"
@@ -70,7 +70,7 @@ class AzureBlobs(BlobStore):
     async def _calling(self, name: str = "") -> AsyncIterator[Any]:
         """Yield the container and translate its errors; ``name`` is the blob that may be missing."""
         container = await self._container.client()
-        from bridge.queues.azure.errors import FAILURES, code_of, meaning
+        from queuebell.bridge.queues.azure.errors import FAILURES, code_of, meaning
 
         try:
             yield container

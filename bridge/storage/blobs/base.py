@@ -12,9 +12,9 @@ from typing import Final, Self
 
 import msgspec
 
-from bridge.contract.errors import BadInput, BlobNotFound
-from bridge.contract.names import TOKEN
-from bridge.storage.within import CALL_S, LISTING_S, within
+from queuebell.bridge.contract.errors import BadInput, BlobNotFound
+from queuebell.bridge.contract.names import TOKEN
+from queuebell.bridge.storage.within import CALL_S, LISTING_S, within
 
 LIST_MAX: Final = 1000
 SEGMENTS_MAX: Final = 8

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from bridge.contract.errors import BlobNotFound, Closed, ConfigurationError, StoreFull, StoreUnavailable
-from bridge.storage.blobs.base import Blob, BlobStore, is_name
+from queuebell.bridge.contract.errors import BlobNotFound, Closed, ConfigurationError, StoreFull, StoreUnavailable
+from queuebell.bridge.storage.blobs.base import Blob, BlobStore, is_name
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from bridge.contract.errors import BlobNotFound, Closed
-from bridge.storage.blobs.base import Blob, BlobStore
+from queuebell.bridge.contract.errors import BlobNotFound, Closed
+from queuebell.bridge.storage.blobs.base import Blob, BlobStore
 
 _shared: dict[str, dict[str, tuple[bytes, float]]] = {}
 

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from bridge.contract.errors import BlobNotFound, ConfigurationError, StoreError, UnknownOutcome
-from bridge.queues.connections import LazyClient
-from bridge.queues.sqs.client import client
-from bridge.storage.blobs.base import Blob, BlobStore, is_name
+from queuebell.bridge.contract.errors import BlobNotFound, ConfigurationError, StoreError, UnknownOutcome
+from queuebell.bridge.queues.connections import LazyClient
+from queuebell.bridge.queues.sqs.client import client
+from queuebell.bridge.storage.blobs.base import Blob, BlobStore, is_name
 
 ANSWER_S: Final = 60
 OPTIONS: Final = ("endpoint", "region")
@@ -93,7 +93,7 @@ class S3Blobs(BlobStore):
     async def _calling(self, name: str = "") -> AsyncIterator[Any]:
         """Yield the client and translate its errors; ``name`` is the blob that may be missing."""
         client = await self._client.client()
-        from bridge.queues.sqs.errors import FAILURES, code_of, meaning
+        from queuebell.bridge.queues.sqs.errors import FAILURES, code_of, meaning
 
         try:
             yield client

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from bridge.brokers.address import argument_of, class_for
-from bridge.contract.errors import ConfigurationError
-from bridge.storage.tables.base import TableStore
+from queuebell.bridge.brokers.address import argument_of, class_for
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.storage.tables.base import TableStore
 
 TABLES: Final[dict[str, tuple[str, str]]] = {
-    "memory": ("bridge.storage.tables.memory", "MemoryTable"),
-    "sqlite": ("bridge.storage.tables.sqlite", "SqliteTable"),
-    "azure": ("bridge.storage.tables.azure", "AzureTable"),
-    "postgres": ("bridge.storage.tables.postgres", "PostgresTable"),
-    "postgresql": ("bridge.storage.tables.postgres", "PostgresTable"),
+    "memory": ("queuebell.bridge.storage.tables.memory", "MemoryTable"),
+    "sqlite": ("queuebell.bridge.storage.tables.sqlite", "SqliteTable"),
+    "azure": ("queuebell.bridge.storage.tables.azure", "AzureTable"),
+    "postgres": ("queuebell.bridge.storage.tables.postgres", "PostgresTable"),
+    "postgresql": ("queuebell.bridge.storage.tables.postgres", "PostgresTable"),
 }
 
 

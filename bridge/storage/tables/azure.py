@@ -10,10 +10,10 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final
 
-from bridge.contract.errors import ConfigurationError, Conflict, StoreError
-from bridge.queues.azure.account import AzureAccount
-from bridge.queues.connections import LazyClient
-from bridge.storage.tables.base import Entity, TableStore, changed, exists
+from queuebell.bridge.contract.errors import ConfigurationError, Conflict, StoreError
+from queuebell.bridge.queues.azure.account import AzureAccount
+from queuebell.bridge.queues.connections import LazyClient
+from queuebell.bridge.storage.tables.base import Entity, TableStore, changed, exists
 
 ANSWER_S: Final = 10.0
 TABLE: Final = "queuebell"
@@ -96,7 +96,7 @@ class AzureTable(TableStore):
     async def _calling(self, conflict: Conflict) -> AsyncIterator[Any]:
         """Yield the table and translate its errors; ``conflict`` is raised for an entity that has changed."""
         table = await self._table.client()
-        from bridge.queues.azure.errors import FAILURES, meaning
+        from queuebell.bridge.queues.azure.errors import FAILURES, meaning
 
         try:
             yield table
@@ -121,7 +121,7 @@ def _sdk() -> Any:
 
 def _code(error: Any) -> str:
     """Return the service's code, also from the text of its answer."""
-    from bridge.queues.azure.errors import code_of
+    from queuebell.bridge.queues.azure.errors import code_of
 
     found = code_of(error) or _code_in(str(error))
     return found if isinstance(found, str) else found[1] if found else ""

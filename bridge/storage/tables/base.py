@@ -13,8 +13,8 @@ from typing import Final, Self
 
 import msgspec
 
-from bridge.contract.errors import BadInput, Conflict
-from bridge.storage.within import CALL_S, LISTING_S, within
+from queuebell.bridge.contract.errors import BadInput, Conflict
+from queuebell.bridge.storage.within import CALL_S, LISTING_S, within
 
 DATA_BYTES_MAX: Final = 60 * 1024
 LIST_MAX: Final = 1000

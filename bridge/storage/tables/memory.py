@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from bridge.contract.errors import Closed
-from bridge.storage.tables.base import Entity, TableStore, changed, exists
+from queuebell.bridge.contract.errors import Closed
+from queuebell.bridge.storage.tables.base import Entity, TableStore, changed, exists
 
 _shared: dict[str, dict[tuple[str, str], Entity]] = {}
 _etags = itertools.count(1)

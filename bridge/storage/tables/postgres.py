@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from typing import Any, Final
 
-from bridge.brokers.postgres.access import PostgresAccess
-from bridge.contract.errors import Closed
-from bridge.queues.postgres.connections import PostgresConnections
-from bridge.storage.tables.base import Entity, TableStore, changed, exists
+from queuebell.bridge.brokers.postgres.access import PostgresAccess
+from queuebell.bridge.contract.errors import Closed
+from queuebell.bridge.queues.postgres.connections import PostgresConnections
+from queuebell.bridge.storage.tables.base import Entity, TableStore, changed, exists
 
 CONNECTIONS: Final = 4
 CALL_S: Final = 60.0

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     Closed,
     QueuebellError,
     StoreDamaged,
@@ -24,7 +24,7 @@ from bridge.contract.errors import (
     UnknownOutcome,
     named,
 )
-from bridge.storage.tables.base import Entity, TableStore, changed, exists
+from queuebell.bridge.storage.tables.base import Entity, TableStore, changed, exists
 
 log = logging.getLogger("queuebell.store")
 

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from bridge.contract.errors import QueuebellError
-from listeners.work.failures import RepeatedFailure
+from queuebell.bridge.contract.errors import QueuebellError
+from queuebell.listeners.work.failures import RepeatedFailure
 
 
 class StartFailed(QueuebellError):

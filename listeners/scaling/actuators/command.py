@@ -16,10 +16,10 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-from bridge.contract.errors import ConfigurationError
-from listeners.scaling.actuators.base import ProcessEvents, StartFailed
-from listeners.scaling.actuators.program import call
-from listeners.work.failures import RepeatedFailure
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.listeners.scaling.actuators.base import ProcessEvents, StartFailed
+from queuebell.listeners.scaling.actuators.program import call
+from queuebell.listeners.work.failures import RepeatedFailure
 
 log = logging.getLogger("queuebell.scaler")
 

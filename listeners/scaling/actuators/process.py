@@ -1,7 +1,7 @@
 """Workers as child processes of the scaler: the default.
 
 Each is in its own process group, so that what it starts ends with it, and inherits one end of a socket pair. On it the
-worker's listener reports ready, busy or idle (`listeners.work.starter`); its end means for the worker that
+worker's listener reports ready, busy or idle (`queuebell.listeners.work.starter`); its end means for the worker that
 the scaler is gone, whatever killed it. One whose listener does not run yet is ended by the kernel then, on Linux, and
 whatever is left after the grace by the guard (`guard.py`), a process that the scaler starts beside its workers.
 SIGTERM asks a worker to stop in order; after the grace its group is killed.
@@ -23,12 +23,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from bridge.brokers.embedded import die_with_parent
-from bridge.contract.errors import ConfigurationError
-from listeners.scaling.actuators import guard
-from listeners.scaling.actuators.base import ProcessEvents, StartFailed
-from listeners.scaling.actuators.output import OUTPUT
-from listeners.work.starter import BUSY, IDLE, READY, STARTER_GONE, VARIABLE, ticket
+from queuebell.bridge.brokers.embedded import die_with_parent
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.listeners.scaling.actuators import guard
+from queuebell.listeners.scaling.actuators.base import ProcessEvents, StartFailed
+from queuebell.listeners.scaling.actuators.output import OUTPUT
+from queuebell.listeners.work.starter import BUSY, IDLE, READY, STARTER_GONE, VARIABLE, ticket
 
 log = logging.getLogger("queuebell.scaler")
 

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from listeners.scaling.actuators.base import StartFailed
+from queuebell.listeners.scaling.actuators.base import StartFailed
 
 OUTPUT_CHARS: Final = 300
 OUTPUT_BYTES: Final = 4 * 1024 * 1024

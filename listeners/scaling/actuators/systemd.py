@@ -19,11 +19,11 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.errors import ConfigurationError
-from listeners.scaling.actuators.base import NotSeen, ProcessEvents, StartFailed, Watch
-from listeners.scaling.actuators.program import call
-from listeners.work.failures import RepeatedFailure
-from listeners.work.starter import BUSY, IDLE
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.listeners.scaling.actuators.base import NotSeen, ProcessEvents, StartFailed, Watch
+from queuebell.listeners.scaling.actuators.program import call
+from queuebell.listeners.work.failures import RepeatedFailure
+from queuebell.listeners.work.starter import BUSY, IDLE
 
 log = logging.getLogger("queuebell.scaler")
 

@@ -14,11 +14,11 @@ from django.db import close_old_connections
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from bridge.contract.errors import named
-from listeners.handler import Bury, Message, Retry
-from listeners.work.retry import DeadLetter, Failed, Outcome, RetryPolicy, WantsRetry, classify, verdict
+from queuebell.bridge.contract.errors import named
 from queuebell.frameworks.django.interface import base, signals
 from queuebell.frameworks.django.task_message import TaskMessage
+from queuebell.listeners.handler import Bury, Message, Retry
+from queuebell.listeners.work.retry import DeadLetter, Failed, Outcome, RetryPolicy, WantsRetry, classify, verdict
 
 UNKNOWN_WORKER = "unknown"
 """In the place of who made the attempts before this one."""

@@ -11,14 +11,20 @@ from typing import Any, Self
 
 from django.db import DatabaseError, connections, router, transaction
 
-from bridge.contract.partitioning import Partitions
-from bridge.producer.outbox import table
-from bridge.producer.outbox.database import LISTEN, BlockingDatabase, BlockingLink, OutboxDatabase, notify_relays
-from bridge.producer.outbox.relay import Relay
-from bridge.producer.outbox.table import Execute, Place
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import NEVER, Body, QueueStore
-from bridge.queues.postgres.transaction import explained
+from queuebell.bridge.contract.partitioning import Partitions
+from queuebell.bridge.producer.outbox import table
+from queuebell.bridge.producer.outbox.database import (
+    LISTEN,
+    BlockingDatabase,
+    BlockingLink,
+    OutboxDatabase,
+    notify_relays,
+)
+from queuebell.bridge.producer.outbox.relay import Relay
+from queuebell.bridge.producer.outbox.table import Execute, Place
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.base import NEVER, Body, QueueStore
+from queuebell.bridge.queues.postgres.transaction import explained
 from queuebell.frameworks.django.models import OutboxMessage
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
-from listeners.handler import Undecodable
+from queuebell.listeners.handler import Undecodable
 
 
 class TaskMessage(msgspec.Struct, frozen=True, kw_only=True):

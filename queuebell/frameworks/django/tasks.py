@@ -20,15 +20,15 @@ from django.utils.asyncio import async_unsafe
 from django.utils.crypto import get_random_string
 from django.utils.module_loading import import_string
 
-from bridge.brokers.postgres.access import SCHEMES, PostgresAccess
-from bridge.contract.address import one_text
-from bridge.contract.errors import BadInput, ConfigurationError
-from bridge.contract.names import POISON_SUFFIX, is_token, reference
-from bridge.contract.settings import resolve
-from bridge.producer.blocking import BlockingStore
-from bridge.queues import class_of
-from bridge.queues.base import Capabilities
-from bridge.queues.postgres.transaction import put_in_transaction
+from queuebell.bridge.brokers.postgres.access import SCHEMES, PostgresAccess
+from queuebell.bridge.contract.address import one_text
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError
+from queuebell.bridge.contract.names import POISON_SUFFIX, is_token, reference
+from queuebell.bridge.contract.settings import resolve
+from queuebell.bridge.producer.blocking import BlockingStore
+from queuebell.bridge.queues import class_of
+from queuebell.bridge.queues.base import Capabilities
+from queuebell.bridge.queues.postgres.transaction import put_in_transaction
 from queuebell.frameworks.django.interface import BaseTaskBackend, InvalidTask, base, signals
 from queuebell.frameworks.django.task_message import TaskMessage
 

@@ -14,18 +14,18 @@ from typing import Any, Final, Self
 from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 from taskiq.abc.formatter import TaskiqFormatter
 
-from bridge.contract.address import one_text
-from bridge.contract.errors import BadInput
-from bridge.contract.names import parse_reference
-from bridge.producer.publisher import Publisher
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import DELAY_MS_MAX, NewMessage, QueueStore, once
-from listeners.handler import Message
-from listeners.listener import Listener
-from listeners.session.opening import PULL_ONLY, bridge_of, open_store, puts_wake_listeners
-from listeners.work.retry import RetryPolicy
+from queuebell.bridge.contract.address import one_text
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.names import parse_reference
+from queuebell.bridge.producer.publisher import Publisher
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.base import DELAY_MS_MAX, NewMessage, QueueStore, once
 from queuebell.frameworks.taskiq.feed import Feed
 from queuebell.frameworks.taskiq.formatter import CheckedFormatter
+from queuebell.listeners.handler import Message
+from queuebell.listeners.listener import Listener
+from queuebell.listeners.session.opening import PULL_ONLY, bridge_of, open_store, puts_wake_listeners
+from queuebell.listeners.work.retry import RetryPolicy
 
 log = logging.getLogger("queuebell.taskiq")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from taskiq import AckableMessage
 
-from listeners.handler import Message
+from queuebell.listeners.handler import Message
 
 log = logging.getLogger("queuebell.taskiq")
 

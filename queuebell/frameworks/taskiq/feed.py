@@ -9,9 +9,9 @@ from typing import Final
 
 from taskiq import AckableMessage
 
-from listeners.handler import Message
-from listeners.listener import Listener
 from queuebell.frameworks.taskiq.delivery import Delivery
+from queuebell.listeners.handler import Message
+from queuebell.listeners.listener import Listener
 
 log = logging.getLogger("queuebell.taskiq")
 

@@ -12,9 +12,9 @@ from taskiq import AsyncBroker, BrokerMessage, TaskiqMessage
 from taskiq.abc.formatter import TaskiqFormatter
 from taskiq.compat import parse_obj_as
 
-from bridge.contract.errors import said
-from listeners.handler import Undecodable
+from queuebell.bridge.contract.errors import said
 from queuebell.frameworks.taskiq.delivery import Body
+from queuebell.listeners.handler import Undecodable
 
 
 class UnknownTask(LookupError):

@@ -22,9 +22,9 @@ from bench.cost.picture import draw_picture
 from bench.cost.policy import POLICIES
 from bench.cost.spread import Percentiles
 from bench.cost.tariff import PAPER
-from bridge.core.settings import Periods
-from bridge.core.wake_scheduler import WakeScheduler
-from listeners.wake.controller import Controller
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.listeners.wake.controller import Controller
 from tests.support.command import run
 
 HOUR = Day(3600.0)

@@ -15,9 +15,9 @@ from bench.cost.crew import play
 from bench.cost.day import Burst, Day
 from bench.cost.policy import POLICIES
 from bench.cost.scaled import ScaledFleet
-from listeners.scaling.processes import Processes
-from listeners.scaling.scaled_queue import ScaledQueue
-from listeners.wake.table import Command
+from queuebell.listeners.scaling.processes import Processes
+from queuebell.listeners.scaling.scaled_queue import ScaledQueue
+from queuebell.listeners.wake.table import Command
 
 # Private: `_take_waiting`: the test plants a fault there.
 

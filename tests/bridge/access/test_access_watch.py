@@ -9,13 +9,13 @@ import pathlib
 
 import pytest
 
-from bridge.access import access_file
-from bridge.access.access_file import FileWatch
-from bridge.access.access_watch import AccessWatch, Permit
-from bridge.access.grants import Verb
-from bridge.access.issuer import IssuerSettings
-from bridge.access.keys import AccessList, with_terms, without
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_file import FileWatch
+from queuebell.bridge.access.access_watch import AccessWatch, Permit
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.access.issuer import IssuerSettings
+from queuebell.bridge.access.keys import AccessList, with_terms, without
+from queuebell.bridge.contract.errors import ConfigurationError
 from tests.support.access import listed, written
 
 GRANTS = {"one": {"take": ["a/x"]}, "two": {"take": ["a/x"]}}
@@ -73,7 +73,7 @@ async def test_a_look_that_fails_is_not_the_last(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever looks no more would go on letting in whom somebody has revoked."""
-    monkeypatch.setattr("bridge.access.access_file.CHECK_EVERY_S", 0.001)
+    monkeypatch.setattr("queuebell.bridge.access.access_file.CHECK_EVERY_S", 0.001)
     looked = asyncio.Semaphore(0)
 
     class Failing(FileWatch):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from bridge.access.certificates import Certificate, names_in, san
-from bridge.access.keys import Access, AccessList, with_terms, without
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.access.certificates import Certificate, names_in, san
+from queuebell.bridge.access.keys import Access, AccessList, with_terms, without
+from queuebell.bridge.contract.errors import ConfigurationError
 from tests.support.access import NOW
 
 LISTED = AccessList(

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridge.access import quota_guard
-from bridge.access.broker_grants import ANY, BRIDGE_USER, BrokerUser, Topic, broker_users
-from bridge.access.grants import Principal, Reach, Verb
-from bridge.access.issuer import COOLDOWN_S, FRESH_S, LEEWAY_S, IssuerSettings, KeySet, expires, mistimed
-from bridge.access.keys import Access, AccessList, Certificate, Key, new_key, with_terms, without
-from bridge.access.limits import NO_LIMITS, Limits
-from bridge.access.sign_in import (
+from queuebell.bridge.access import quota_guard
+from queuebell.bridge.access.broker_grants import ANY, BRIDGE_USER, BrokerUser, Topic, broker_users
+from queuebell.bridge.access.grants import Principal, Reach, Verb
+from queuebell.bridge.access.issuer import COOLDOWN_S, FRESH_S, LEEWAY_S, IssuerSettings, KeySet, expires, mistimed
+from queuebell.bridge.access.keys import Access, AccessList, Certificate, Key, new_key, with_terms, without
+from queuebell.bridge.access.limits import NO_LIMITS, Limits
+from queuebell.bridge.access.sign_in import (
     CHANCE_BYTES,
     Provider,
     begin,
@@ -30,7 +30,7 @@ from bridge.access.sign_in import (
     provider_of,
     wrong,
 )
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.errors import ConfigurationError
 from tests.support.access import NOW, listed, secret_of
 
 LISTED, SECRETS = listed({"worker": {"take": ["a/*"]}, "producer": {"put": ["a/x"]}})

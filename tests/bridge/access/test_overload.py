@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from bridge.access.put_gate import Admission, Ticket
+from queuebell.bridge.access.put_gate import Admission, Ticket
 
 WAIT_S = 0.4
 

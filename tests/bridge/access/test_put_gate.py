@@ -9,10 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.access.grants import Principal, Reach, Verb, verb_of
-from bridge.access.keys import with_terms
-from bridge.access.limits import BYTES_MIN, NO_LIMITS, RATE_MAX, Allowance, Limits, Refusals, TokenBuckets, limited
-from bridge.access.put_gate import (
+from queuebell.bridge.access.grants import Principal, Reach, Verb, verb_of
+from queuebell.bridge.access.keys import with_terms
+from queuebell.bridge.access.limits import (
+    BYTES_MIN,
+    NO_LIMITS,
+    RATE_MAX,
+    Allowance,
+    Limits,
+    Refusals,
+    TokenBuckets,
+    limited,
+)
+from queuebell.bridge.access.put_gate import (
     PUT_BYTES,
     SLOW_AFTER_S,
     SLOW_BYTES_S,
@@ -21,7 +30,7 @@ from bridge.access.put_gate import (
     Refused,
     Ticket,
 )
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.errors import ConfigurationError
 from tests.support.access import listed
 
 BYTES_MAX = 6 * PUT_BYTES
@@ -203,7 +212,7 @@ def test_refusals_past_a_few_wait_in_one_line() -> None:
 
 def test_the_refused_one_longest_unheard_of_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no room for one more: whoever goes on asking stays known."""
-    monkeypatch.setattr("bridge.access.limits.ADDRESSES_MAX", 3)
+    monkeypatch.setattr("queuebell.bridge.access.limits.ADDRESSES_MAX", 3)
     line = Refusals(per_second=1, at_once=1, held_s_max=100)
     assert [line.hold_s(who, 0.0) for who in "abcb"] == [0, 0, 0, 1]
     assert [line.hold_s(who, 0.0) for who in "ad"] == [1, 0]
@@ -265,7 +274,7 @@ def test_what_is_wrong_with_a_limit_is_said_as_people_write_it() -> None:
 
 def test_whoever_was_not_heard_of_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no room for one more: an address costs memory, and there are very many of them."""
-    monkeypatch.setattr("bridge.access.limits.ADDRESSES_MAX", 3)
+    monkeypatch.setattr("queuebell.bridge.access.limits.ADDRESSES_MAX", 3)
     buckets = TokenBuckets(0.01, 1)
     assert [buckets.take(key, 0.0) for key in "abc"] == [0, 0, 0]
     assert [buckets.take(key, 0.0) for key in "bad"] == [100, 100, 0]

@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from bridge.access import access_file
-from bridge.access.access_watch import AccessWatch
-from bridge.access.issuer import LEEWAY_S, IssuerSettings, Mistimed
-from bridge.access.tokens import Tokens
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.issuer import LEEWAY_S, IssuerSettings, Mistimed
+from queuebell.bridge.access.tokens import Tokens
+from queuebell.bridge.contract.errors import ConfigurationError
 from tests.support.access import listed
 from tests.support.web import serving
 
@@ -38,7 +38,7 @@ SIGN: dict[str, tuple[str, Any]] = {"RS256": ("r", RSA_KEY), "ES256": ("e", EC_K
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine answers late; that is no verdict."""
-    monkeypatch.setattr("bridge.access.tokens.FETCH_S", 300.0)
+    monkeypatch.setattr("queuebell.bridge.access.tokens.FETCH_S", 300.0)
 
 
 def public(key: Any, kid: str, **more: str) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def test_a_token_that_proves_nothing(tmp_path: pathlib.Path, name: str) -> None:
 
 async def test_what_was_verified_is_not_verified_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it ends, and as long as there is room to know it: a flood of good tokens costs no flood of signatures."""
-    monkeypatch.setattr("bridge.access.tokens._CACHE_MAX", 2)
+    monkeypatch.setattr("queuebell.bridge.access.tokens._CACHE_MAX", 2)
     file = tmp_path / "jwks.json"
     file.write_text(json.dumps({"keys": KEYS}))
     now, decoded = NOW, 0
@@ -196,10 +196,10 @@ def test_how_much_an_issuer_may_publish(
 ) -> None:
     """Just the limit is taken; what is over it is refused whole, and the log says so."""
     most = len(KEYS) if name == "KEYS_MAX" else len(json.dumps({"keys": KEYS}))
-    monkeypatch.setattr(f"bridge.access.tokens.{name}", most)
+    monkeypatch.setattr(f"queuebell.bridge.access.tokens.{name}", most)
     assert checked(tmp_path, token()) is not None
     assert caplog.messages == []
-    monkeypatch.setattr(f"bridge.access.tokens.{name}", most - 1)
+    monkeypatch.setattr(f"queuebell.bridge.access.tokens.{name}", most - 1)
     assert checked(tmp_path, token()) is None
     why = f"more than {most - 1} {what}"
     assert caplog.messages == [f"the issuer's keys are not available; its tokens are rejected until they are: {why}"]
@@ -349,7 +349,7 @@ async def test_a_principal_by_its_token(tmp_path: pathlib.Path) -> None:
 
 
 def _of(identity: Any) -> Any:
-    from bridge.access.grants import Verb
+    from queuebell.bridge.access.grants import Verb
 
     assert identity is not None
     return identity, Verb.LOOK, lambda _: None

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from bridge.brokers import broker_maker, open_broker
-from bridge.brokers.address import Host, take_prefix, with_prefix
-from bridge.brokers.nats.access import LEARNED_MAX, Servers
-from bridge.brokers.postgres.access import PostgresAccess
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.names import DEFAULT_PREFIX
-from bridge.producer.buses import open_bus
-from bridge.producer.publisher import Publisher
-from bridge.queues import open_store
-from bridge.storage.tables import open_table
+from queuebell.bridge.brokers import broker_maker, open_broker
+from queuebell.bridge.brokers.address import Host, take_prefix, with_prefix
+from queuebell.bridge.brokers.nats.access import LEARNED_MAX, Servers
+from queuebell.bridge.brokers.postgres.access import PostgresAccess
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.names import DEFAULT_PREFIX
+from queuebell.bridge.producer.buses import open_bus
+from queuebell.bridge.producer.publisher import Publisher
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.storage.tables import open_table
 from tests.support.command import ROOT, environment
 
 
@@ -70,7 +70,7 @@ async def test_missing_files(url: str, option: str, tmp_path: Path) -> None:
 def test_nothing_is_loaded() -> None:
     """Making a broker loads no client library; connecting does."""
     code = (
-        "import sys; from bridge.brokers import open_broker; open_broker('nats://h'); open_broker('mqtt://h');"
+        "import sys; from queuebell.bridge.brokers import open_broker; open_broker('nats://h'); open_broker('mqtt://h');"
         "print([name for name in ('nats', 'paho', 'aiohttp') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bridge.brokers.credential import JUDGED_EVERY_S, ClientCertificate, Credential, key_option
-from bridge.contract.address import http_addresses
-from bridge.contract.errors import BusUnavailable, ChannelLost, ConfigurationError, QueuebellError
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.producer.buses.http import HttpBus
-from bridge.queues.http.store import HttpStore
-from listeners.session.websocket import WebSocketChannel
+from queuebell.bridge.brokers.credential import JUDGED_EVERY_S, ClientCertificate, Credential, key_option
+from queuebell.bridge.contract.address import http_addresses
+from queuebell.bridge.contract.errors import BusUnavailable, ChannelLost, ConfigurationError, QueuebellError
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.producer.buses.http import HttpBus
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.listeners.session.websocket import WebSocketChannel
 from tests.support.certificates import Authority, self_signed, write_self_signed
 
 HERE = http_addresses("http://127.0.0.1:8470", "bridge")[0]

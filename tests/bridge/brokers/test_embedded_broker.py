@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bridge.brokers.embedded.server import EmbeddedNats, find_server
-from bridge.brokers.extras import install
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.brokers.embedded.server import EmbeddedNats, find_server
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.contract.errors import ConfigurationError
 from tests.support.processes import ROOT, Processes, Service, environment, free_port, until
 
 
@@ -172,7 +172,7 @@ async def test_a_killed_bridge_takes_its_broker_along(processes: Processes) -> N
 async def test_where_the_kernel_does_not_help_a_guard_does(processes: Processes) -> None:
     """On systems without PR_SET_PDEATHSIG a pipe ends with its holder."""
     code = (
-        "import asyncio\nfrom bridge.brokers.embedded.server import EmbeddedNats\n"
+        "import asyncio\nfrom queuebell.bridge.brokers.embedded.server import EmbeddedNats\n"
         "async def main():\n"
         "    async with EmbeddedNats(guard=True) as server:\n"
         "        print('port', server.port)\n"

@@ -6,8 +6,8 @@ from importlib import metadata
 
 import pytest
 
-from bridge.brokers import extras
-from bridge.brokers.extras import hint
+from queuebell.bridge.brokers import extras
+from queuebell.bridge.brokers.extras import hint
 
 EDITABLE = b'{"url": "file:///srv/checkout", "dir_info": {"editable": true}}'
 COPY = b'{"url": "file:///srv/checkout", "dir_info": {}}'

@@ -30,18 +30,18 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from bridge.access.access_watch import AccessWatch
-from bridge.brokers import wire as wires
-from bridge.brokers.wire import Wire
-from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_call, encode_answer
-from bridge.contract.errors import ChannelLost, Closed, NotAllowed, StoreUnavailable, UnknownOutcome
-from bridge.contract.wire import Bye, Ended, Goaway, Hello, Ready, Welcome, encode_frame
-from bridge.http.wire import _BINARY as BINARY
-from bridge.http.wire import ws_frame
-from bridge.queues.base import Claim, NewMessage, Settlement
-from bridge.queues.embedded.store import EmbeddedStore
-from bridge.queues.http.store import HttpStore
-from listeners.session.websocket import WebSocketChannel
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.brokers import wire as wires
+from queuebell.bridge.brokers.wire import Wire
+from queuebell.bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_call, encode_answer
+from queuebell.bridge.contract.errors import ChannelLost, Closed, NotAllowed, StoreUnavailable, UnknownOutcome
+from queuebell.bridge.contract.wire import Bye, Ended, Goaway, Hello, Ready, Welcome, encode_frame
+from queuebell.bridge.http.wire import _BINARY as BINARY
+from queuebell.bridge.http.wire import ws_frame
+from queuebell.bridge.queues.base import Claim, NewMessage, Settlement
+from queuebell.bridge.queues.embedded.store import EmbeddedStore
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.listeners.session.websocket import WebSocketChannel
 from tests.bridge.queues.scripted_server import ScriptedServer
 from tests.bridge.queues.test_http_many import hanging_up, refusing, strange, well
 from tests.support.access import written

@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from bridge import Bridge
-from bridge.contract.address import (
+from queuebell.bridge import Bridge
+from queuebell.bridge.contract.address import (
     http_addresses,
     is_host,
     sender_of,
 )
-from bridge.contract.errors import ConfigurationError
-from bridge.observe.logs import FactLog
-from bridge.producer.buses import open_bus
-from bridge.producer.buses.http import HttpBus
-from bridge.producer.publisher import BlockingPublisher, Publisher
-from bridge.queues import open_store
-from bridge.queues.http.store import HttpStore
-from bridge.triggers.attachment import Attachments
-from listeners import Listener
-from listeners.session.websocket import WebSocketChannel
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.observe.logs import FactLog
+from queuebell.bridge.producer.buses import open_bus
+from queuebell.bridge.producer.buses.http import HttpBus
+from queuebell.bridge.producer.publisher import BlockingPublisher, Publisher
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.triggers.attachment import Attachments
 from queuebell.command.client import BridgeClient
 from queuebell.command.main import main
+from queuebell.listeners import Listener
+from queuebell.listeners.session.websocket import WebSocketChannel
 from tests.support.processes import until
 
 QUEUE = "billing/orders"

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.contract.backoff import Backoff, CappedExponential, FullJitter, RandomExponential
-from bridge.contract.bounds import bound, in_words
-from bridge.contract.times import from_rfc3339
+from queuebell.bridge.contract.backoff import Backoff, CappedExponential, FullJitter, RandomExponential
+from queuebell.bridge.contract.bounds import bound, in_words
+from queuebell.bridge.contract.times import from_rfc3339
 
 
 def waits(backoff: Backoff, count: int, draw: float = 0.5) -> list[float]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.contract.burial import (
+from queuebell.bridge.contract.burial import (
     Attempt,
     BadBurial,
     Burial,
@@ -24,7 +24,7 @@ from bridge.contract.burial import (
     replay_target,
     write_burial,
 )
-from bridge.contract.claim import (
+from queuebell.bridge.contract.claim import (
     BadClaim,
     Claim,
     blob_name,
@@ -35,7 +35,7 @@ from bridge.contract.claim import (
     read_claim,
     write_claim,
 )
-from bridge.contract.errors import BadInput
+from queuebell.bridge.contract.errors import BadInput
 
 NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 LIMIT = 65_536

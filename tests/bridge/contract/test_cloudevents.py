@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.cloudevents import (
+from queuebell.bridge.contract.cloudevents import (
     BATCH_TYPE,
     STRUCTURED_TYPE,
     decode_http,
     decode_mqtt,
     decode_nats,
 )
-from bridge.contract.errors import BadInput
-from bridge.contract.event import (
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.event import (
     EVENT_BYTES_MAX,
     EVENTS_MAX,
     NOT_BEFORE_MS_MAX,

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 
-from bridge.contract.cluster import (
+from queuebell.bridge.contract.cluster import (
     MEMBERS_MAX,
     NAMES_MAX,
     QUEUES_MAX,
@@ -20,8 +20,8 @@ from bridge.contract.cluster import (
     decode_cluster_message,
     encode_cluster_message,
 )
-from bridge.contract.errors import BadInput, BadQueueReference
-from bridge.contract.wire import MS_MAX
+from queuebell.bridge.contract.errors import BadInput, BadQueueReference
+from queuebell.bridge.contract.wire import MS_MAX
 from tests.support.words import payloads
 
 BOOT = "0123456789abcdef" * 2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract import errors
-from bridge.contract.errors import (
+from queuebell.bridge.contract import errors
+from queuebell.bridge.contract.errors import (
     BadInput,
     BadQueueReference,
     NotAllowed,
@@ -16,12 +16,12 @@ from bridge.contract.errors import (
     named,
     said,
 )
-from bridge.contract.headers import (
+from queuebell.bridge.contract.headers import (
     HEADERS_MAX,
     checked_headers,
     readable_headers,
 )
-from bridge.contract.jobs import (
+from queuebell.bridge.contract.jobs import (
     BOUNDS_S,
     CLASSES_MAX,
     COUNT_MAX,
@@ -36,9 +36,9 @@ from bridge.contract.jobs import (
     label,
     quantile,
 )
-from bridge.contract.names import parse_reference
-from bridge.contract.partitioning import Partitions, parse_partitions
-from bridge.contract.wire import ListenerHeartbeat, QueueBeat, decode_up, encode_frame
+from queuebell.bridge.contract.names import parse_reference
+from queuebell.bridge.contract.partitioning import Partitions, parse_partitions
+from queuebell.bridge.contract.wire import ListenerHeartbeat, QueueBeat, decode_up, encode_frame
 
 
 class Silent(Exception):

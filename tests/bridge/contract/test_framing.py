@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from bridge.contract.event import CloudQueueWorkDetected, decode_events, encode_event
-from bridge.contract.framing import (
+from queuebell.bridge.contract.event import CloudQueueWorkDetected, decode_events, encode_event
+from queuebell.bridge.contract.framing import (
     LAST_COUNT,
     Stamp,
     encode_up,
@@ -17,13 +17,13 @@ from bridge.contract.framing import (
     read_stamp,
     seq_of,
 )
-from bridge.contract.trace_context import (
+from queuebell.bridge.contract.trace_context import (
     Traces,
     is_traceparent,
     merged,
     several,
 )
-from bridge.contract.wire import (
+from queuebell.bridge.contract.wire import (
     Hello,
     Subscription,
     Wake,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract.errors import BadInput, BadQueueReference
-from bridge.contract.partitioning import (
+from queuebell.bridge.contract.errors import BadInput, BadQueueReference
+from queuebell.bridge.contract.partitioning import (
     PARTITIONS_MAX,
     Partitions,
     expand,

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from bridge.contract.errors import BadInput, BadQueueReference, ConfigurationError
-from bridge.contract.settings import doubtful, parse_toml, resolve
-from bridge.contract.wire import (
+from queuebell.bridge.contract.errors import BadInput, BadQueueReference, ConfigurationError
+from queuebell.bridge.contract.settings import doubtful, parse_toml, resolve
+from queuebell.bridge.contract.wire import (
     FRAME_BYTES_MAX,
     LEASES_MAX,
     SUBSCRIPTIONS_MAX,

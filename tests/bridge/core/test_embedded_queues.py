@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bridge.contract.wire import (
+from queuebell.bridge.contract.wire import (
     BridgeHeartbeat,
     CarriedMessage,
     EmptyReceive,
@@ -16,9 +16,9 @@ from bridge.contract.wire import (
     QueueBeat,
     Subscription,
 )
-from bridge.core.commands import Reclaim
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.observe.facts import AuditFound, HandedBack
+from queuebell.bridge.core.commands import Reclaim
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.observe.facts import AuditFound, HandedBack
 from tests.support.bells import BOOT, QUEUE, Rig
 
 # Private: `_agenda`: the sweep is due, without an hour of frames.

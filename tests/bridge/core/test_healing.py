@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract.wire import Bye, EmptyReceive, Hello, Started, Subscription
-from bridge.core.commands import Reclaim
-from bridge.observe.facts import Covered, Suspended
-from bridge.service.clocks import SuspendWatch
+from queuebell.bridge.contract.wire import Bye, EmptyReceive, Hello, Started, Subscription
+from queuebell.bridge.core.commands import Reclaim
+from queuebell.bridge.observe.facts import Covered, Suspended
+from queuebell.bridge.service.clocks import SuspendWatch
 from tests.bridge.core.test_embedded_queues import hand, message
 from tests.support.bells import BOOT, QUEUE, Rig
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.wire import ListenerHeartbeat, Wake
-from bridge.core.commands import Reclaim
-from bridge.core.embedded_queues import CARRY_BYTES_MAX
-from bridge.core.settings import (
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.wire import ListenerHeartbeat, Wake
+from queuebell.bridge.core.commands import Reclaim
+from queuebell.bridge.core.embedded_queues import CARRY_BYTES_MAX
+from queuebell.bridge.core.settings import (
     RULES_MAX,
     Numbers,
     Patterns,
@@ -19,7 +19,15 @@ from bridge.core.settings import (
     check_slack,
     check_sweep,
 )
-from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMoved, ReceivesTold, Triggered, Woken
+from queuebell.bridge.observe.facts import (
+    AuditFound,
+    HandedBack,
+    HandlerStarted,
+    QueueMoved,
+    ReceivesTold,
+    Triggered,
+    Woken,
+)
 from tests.bridge.core.test_embedded_queues import hand, message
 from tests.support.bells import BOOT, QUEUE, Rig
 

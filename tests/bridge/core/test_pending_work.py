@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import (
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.wire import (
     BridgeHeartbeat,
     Bye,
     EmptyReceive,
@@ -23,13 +23,20 @@ from bridge.contract.wire import (
     Welcome,
     WelcomedQueue,
 )
-from bridge.core.agenda import Agenda, DueTimes
-from bridge.core.listener_counts import ReceiveCounts
-from bridge.core.pending_work import Counted, PendingQueues, PendingWork
-from bridge.core.sessions import QueueSessions, Session, SessionQueue, Sessions, SessionTimeouts, session_queue
-from bridge.core.settings import Periods, Tuning
-from bridge.core.wake_scheduler import Duplicates
-from bridge.observe.facts import (
+from queuebell.bridge.core.agenda import Agenda, DueTimes
+from queuebell.bridge.core.listener_counts import ReceiveCounts
+from queuebell.bridge.core.pending_work import Counted, PendingQueues, PendingWork
+from queuebell.bridge.core.sessions import (
+    QueueSessions,
+    Session,
+    SessionQueue,
+    Sessions,
+    SessionTimeouts,
+    session_queue,
+)
+from queuebell.bridge.core.settings import Periods, Tuning
+from queuebell.bridge.core.wake_scheduler import Duplicates
+from queuebell.bridge.observe.facts import (
     Covered,
     DuplicateDropped,
     Fact,
@@ -40,8 +47,8 @@ from bridge.observe.facts import (
     Unannounced,
     Woken,
 )
-from bridge.observe.slices import at_once
-from bridge.service.state.status import crowded, findings
+from queuebell.bridge.observe.slices import at_once
+from queuebell.bridge.service.state.status import crowded, findings
 from tests.support.bells import BOOT, QUEUE, Rig
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.core.sessions import KEPT_MAX, RECENT_S, Rejections
+from queuebell.bridge.core.sessions import KEPT_MAX, RECENT_S, Rejections
 from tests.support.bells import Rig
 
 AGAIN_S = 60.0

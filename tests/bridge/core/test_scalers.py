@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.jobs import COUNT_MAX, Jobs, Spread
-from bridge.contract.wire import (
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.jobs import COUNT_MAX, Jobs, Spread
+from queuebell.bridge.contract.wire import (
     Hello,
     ListenerHeartbeat,
     More,
@@ -21,14 +21,14 @@ from bridge.contract.wire import (
     Subscription,
     Wake,
 )
-from bridge.core import listener_counts
-from bridge.core.listener_counts import JobCounts
-from bridge.core.pending_work import PendingWork
-from bridge.core.sessions import QueueSessions
-from bridge.core.settings import Periods, QueueRule, Tuning, check_rules, check_slack, check_sweep
-from bridge.core.wake_scheduler import WakeScheduler
-from bridge.observe.facts import BusDown, BusUp, JobsTold, WorkersTallied
-from bridge.triggers.supervisor import RETRY_CAP_S, ConnectionRules, State
+from queuebell.bridge.core import listener_counts
+from queuebell.bridge.core.listener_counts import JobCounts
+from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.sessions import QueueSessions
+from queuebell.bridge.core.settings import Periods, QueueRule, Tuning, check_rules, check_slack, check_sweep
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.observe.facts import BusDown, BusUp, JobsTold, WorkersTallied
+from queuebell.bridge.triggers.supervisor import RETRY_CAP_S, ConnectionRules, State
 from tests.support.bells import QUEUE, Rig
 
 
@@ -271,7 +271,7 @@ def test_no_heartbeat_adds_more_than_a_listener_can_have_done() -> None:
 
 def test_who_was_forgotten_says_that_it_was_heard_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its levels are not counted again, while one that was never heard counts from its first word on."""
-    monkeypatch.setattr("bridge.core.listener_counts.REPORTERS_MAX", 2)
+    monkeypatch.setattr("queuebell.bridge.core.listener_counts.REPORTERS_MAX", 2)
     counts, queue = JobCounts(), work()
     instances = [f"{number:032x}" for number in range(3)]
     for round_ in range(5):

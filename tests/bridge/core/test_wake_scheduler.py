@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.jobs import Jobs, Spread
-from bridge.contract.wire import (
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.jobs import Jobs, Spread
+from queuebell.bridge.contract.wire import (
     Bye,
     EmptyReceive,
     ErrorFrame,
@@ -21,10 +21,10 @@ from bridge.contract.wire import (
     Started,
     Subscription,
 )
-from bridge.core import agenda, listener_counts
-from bridge.core.listener_counts import Levels
-from bridge.core.settings import QueueRule
-from bridge.observe.facts import DuplicateDropped, OwnerStuck, StartMissed
+from queuebell.bridge.core import agenda, listener_counts
+from queuebell.bridge.core.listener_counts import Levels
+from queuebell.bridge.core.settings import QueueRule
+from queuebell.bridge.observe.facts import DuplicateDropped, OwnerStuck, StartMissed
 from tests.support.bells import BOOT, QUEUE, Rig
 
 

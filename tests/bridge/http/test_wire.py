@@ -15,18 +15,18 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge.access import access_file
-from bridge.access.access_watch import AccessWatch
-from bridge.access.keys import with_terms, without
-from bridge.access.limits import Refusals
-from bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_answer, encode_call, settles
-from bridge.contract.wire import Hello, Subscription, encode_frame
-from bridge.http import wire as wires
-from bridge.http.api.queues import QueueRoutes
-from bridge.http.server.answer import Answer
-from bridge.http.wire import SETTLE_BYTES_MAX, ws_frame
-from bridge.queues.base import NewMessage
-from bridge.queues.embedded.store import EmbeddedStore
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.keys import with_terms, without
+from queuebell.bridge.access.limits import Refusals
+from queuebell.bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_answer, encode_call, settles
+from queuebell.bridge.contract.wire import Hello, Subscription, encode_frame
+from queuebell.bridge.http import wire as wires
+from queuebell.bridge.http.api.queues import QueueRoutes
+from queuebell.bridge.http.server.answer import Answer
+from queuebell.bridge.http.wire import SETTLE_BYTES_MAX, ws_frame
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.queues.embedded.store import EmbeddedStore
 from tests.support.access import written
 from tests.support.processes import ROOT, environment
 from tests.support.web import JSON, Client, Reply, Served, request, serving

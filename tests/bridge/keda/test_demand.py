@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.contract.errors import BadInput, ConfigurationError
-from bridge.keda.demand import Known
-from bridge.keda.scaled_object import KEY, KedaStore, asked
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError
+from queuebell.bridge.keda.demand import Known
+from queuebell.bridge.keda.scaled_object import KEY, KedaStore, asked
 
 
 def every() -> Iterator[Known]:

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bridge.access.access_watch import AccessWatch
-from bridge.http.server.sockets import listen
-from bridge.keda import gateway as gate
-from bridge.keda.gateway import Gateway
-from bridge.queues.base import NewMessage
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.http.server.sockets import listen
+from queuebell.bridge.keda import gateway as gate
+from queuebell.bridge.keda.gateway import Gateway
+from queuebell.bridge.queues.base import NewMessage
 from tests.support.access import written
 from tests.support.keda import QUEUE, Deaf, Keda, compiled, scaling
 from tests.support.processes import PATIENCE_S

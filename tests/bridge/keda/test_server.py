@@ -19,21 +19,21 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from google.protobuf.descriptor_pb2 import DescriptorProto
 from grpc import aio
 
-from bridge.access import access_file
-from bridge.access.access_watch import AccessWatch
-from bridge.access.grants import Verb
-from bridge.access.keys import with_terms
-from bridge.access.limits import Refusals
-from bridge.http.server.sockets import listen
-from bridge.http.server.tls import Certificates
-from bridge.keda import gateway as gate
-from bridge.keda import server as door
-from bridge.keda import server as keda_server
-from bridge.keda import server as messages
-from bridge.keda.server import KedaServer
-from bridge.observe.facts import AccessRefused, Fact
-from bridge.queues.base import NewMessage
-from bridge.service.bridge import Bridge
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.access.keys import with_terms
+from queuebell.bridge.access.limits import Refusals
+from queuebell.bridge.http.server.sockets import listen
+from queuebell.bridge.http.server.tls import Certificates
+from queuebell.bridge.keda import gateway as gate
+from queuebell.bridge.keda import server as door
+from queuebell.bridge.keda import server as keda_server
+from queuebell.bridge.keda import server as messages
+from queuebell.bridge.keda.server import KedaServer
+from queuebell.bridge.observe.facts import AccessRefused, Fact
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.service.bridge import Bridge
 from tests.listeners.rig import Store
 from tests.support.access import written
 from tests.support.certificates import Authority

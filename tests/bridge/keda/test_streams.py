@@ -10,21 +10,21 @@ from typing import Any, Self, cast
 import msgspec
 import pytest
 
-from bridge.contract.errors import StoreUnavailable
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Bye, EmptyReceive, Hello, ListenerHeartbeat, QueueBeat, Started, Subscription
-from bridge.core.settings import Periods
-from bridge.keda.counts import FRESH_S, KedaCounts
-from bridge.keda.demand import count_key, demand, known_state
-from bridge.keda.scaled_object import Target
-from bridge.keda.streams import KedaStreams, Stream
-from bridge.queues.base import Claim, Counts, NewMessage, QueueStore, Settlement
-from bridge.service.bridge import Bridge, BridgeSettings
-from bridge.service.channels.brokered import BrokeredSessions
-from bridge.service.sessions import BridgeSession
-from bridge.service.shared_store import NoStore
-from bridge.triggers.attachment import Attachment
-from bridge.triggers.cluster import BrokerClusterLink
+from queuebell.bridge.contract.errors import StoreUnavailable
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.wire import Bye, EmptyReceive, Hello, ListenerHeartbeat, QueueBeat, Started, Subscription
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.keda.counts import FRESH_S, KedaCounts
+from queuebell.bridge.keda.demand import count_key, demand, known_state
+from queuebell.bridge.keda.scaled_object import Target
+from queuebell.bridge.keda.streams import KedaStreams, Stream
+from queuebell.bridge.queues.base import Claim, Counts, NewMessage, QueueStore, Settlement
+from queuebell.bridge.service.bridge import Bridge, BridgeSettings
+from queuebell.bridge.service.channels.brokered import BrokeredSessions
+from queuebell.bridge.service.sessions import BridgeSession
+from queuebell.bridge.service.shared_store import NoStore
+from queuebell.bridge.triggers.attachment import Attachment
+from queuebell.bridge.triggers.cluster import BrokerClusterLink
 from tests.listeners.rig import Store
 from tests.support.ear import Ear
 from tests.support.memory_broker import MemoryServer

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from bridge.observe import facts
-from bridge.observe.logs import FactLog, JsonLines, PlainLines, Repetition
+from queuebell.bridge.observe import facts
+from queuebell.bridge.observe.logs import FactLog, JsonLines, PlainLines, Repetition
 
 
 def record(message: str, *args: object, **extra: object) -> logging.LogRecord:

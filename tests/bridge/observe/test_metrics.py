@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bridge.contract.wire import Processes
-from bridge.observe import swallowed
-from bridge.observe.metrics import COLLECTOR, Metrics
-from bridge.service.state.status import queues
+from queuebell.bridge.contract.wire import Processes
+from queuebell.bridge.observe import swallowed
+from queuebell.bridge.observe.metrics import COLLECTOR, Metrics
+from queuebell.bridge.service.state.status import queues
 from tests.support.bells import QUEUE, Rig
 
 

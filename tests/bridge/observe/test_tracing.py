@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.brokers.extras import install
-from bridge.contract.errors import ConfigurationError
-from bridge.observe import tracing
-from bridge.observe.tracing import OPT_IN, Tracing
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.observe import tracing
+from queuebell.bridge.observe.tracing import OPT_IN, Tracing
 from tests.support.processes import ROOT, environment
 from tests.support.spans import Spans, said, spans
 
@@ -38,9 +38,9 @@ def test_nothing_of_opentelemetry_is_imported_unless_somebody_asks(words: str, t
     program = """
 import sys
 from queuebell import Bridge, Listener, Publisher, PublishingQueue, open_store
-from bridge.http.api.app import WebServer
+from queuebell.bridge.http.api.app import WebServer
 from queuebell.command import serve, listen, publish
-from bridge.observe import tracing
+from queuebell.bridge.observe import tracing
 print(sorted({name.partition(".")[0] for name in sys.modules} & {"opentelemetry"}), tracing.on is None)
 """
     told = subprocess.run(

@@ -18,16 +18,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge import (
+from queuebell.bridge import (
     BadInput,
     BlockingStore,
     ConfigurationError,
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.producer import blocking
-from bridge.producer.publisher import Publisher
-from bridge.queues.base import (
+from queuebell.bridge.producer import blocking
+from queuebell.bridge.producer.publisher import Publisher
+from queuebell.bridge.queues.base import (
     Capabilities,
     Claim,
     Extend,

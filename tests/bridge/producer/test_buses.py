@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from bridge.contract.errors import BadInput, BusUnavailable, Closed, QueuebellError
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.producer.buses import http as bus_module
-from bridge.producer.buses.http import HttpBus
-from bridge.producer.buses.memory import MemoryBus
-from bridge.producer.publisher import BlockingPublisher, Publisher
-from bridge.service.bridge import Bridge
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable, Closed, QueuebellError
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.producer.buses import http as bus_module
+from queuebell.bridge.producer.buses.http import HttpBus
+from queuebell.bridge.producer.buses.memory import MemoryBus
+from queuebell.bridge.producer.publisher import BlockingPublisher, Publisher
+from queuebell.bridge.service.bridge import Bridge
 from tests.bridge.queues.scripted_server import ScriptedServer
 from tests.support.processes import free_port
 from tests.support.web import serving

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime
 
-from bridge.contract.burial import Burial, write_burial
-from bridge.producer.held_leases import HeldLeases
-from bridge.queues.base import NOT_DONE, NewMessage, QueueStore, Settled, Settlement, Settling
-from bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.contract.burial import Burial, write_burial
+from queuebell.bridge.producer.held_leases import HeldLeases
+from queuebell.bridge.queues.base import NOT_DONE, NewMessage, QueueStore, Settled, Settlement, Settling
+from queuebell.bridge.queues.embedded.store import MemoryStore
 
 POISON = "pay/orders-poison"
 NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)

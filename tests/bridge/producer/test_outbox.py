@@ -20,17 +20,17 @@ from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     BadInput,
     ConfigurationError,
     StoreUnavailable,
     Unsupported,
 )
-from bridge.producer.outbox.database import Link, notify_relays, on_local_commit
-from bridge.producer.outbox.relay import Relay
-from bridge.producer.outbox.table import Execute, Place
-from bridge.queues.base import Body, Capabilities, NewMessage, PutReceipt, new_messages
-from bridge.queues.http.store import HttpStore
+from queuebell.bridge.producer.outbox.database import Link, notify_relays, on_local_commit
+from queuebell.bridge.producer.outbox.relay import Relay
+from queuebell.bridge.producer.outbox.table import Execute, Place
+from queuebell.bridge.queues.base import Body, Capabilities, NewMessage, PutReceipt, new_messages
+from queuebell.bridge.queues.http.store import HttpStore
 from queuebell.frameworks.sqlalchemy import Outbox
 from tests.support.outboxes import QUEUE, Rig, SqlAlchemyRig, put
 from tests.support.processes import Processes, until

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     QueueNotFound,
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.contract.partitioning import Partitions
-from bridge.producer.partitions import REST_MAX_S, TRIES, PartitionedQueue, PartlyPut, Placed, RoundRobin
-from bridge.queues.base import Capabilities, Depth, NewMessage, PutReceipt
-from bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.contract.partitioning import Partitions
+from queuebell.bridge.producer.partitions import REST_MAX_S, TRIES, PartitionedQueue, PartlyPut, Placed, RoundRobin
+from queuebell.bridge.queues.base import Capabilities, Depth, NewMessage, PutReceipt
+from queuebell.bridge.queues.embedded.store import MemoryStore
 
 ORDERS = Partitions("billing/orders", 4)
 _names = itertools.count()

@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.contract.event import EVENTS_MAX, REQUEST_BYTES_MAX, CloudQueueWorkDetected, check_event, encode_events
-from bridge.contract.trace_context import Traces
-from bridge.producer.publication import BACKOFF_CAP_S, DUE_TIMES_MAX, Publication, Sending
+from queuebell.bridge.contract.event import (
+    EVENTS_MAX,
+    REQUEST_BYTES_MAX,
+    CloudQueueWorkDetected,
+    check_event,
+    encode_events,
+)
+from queuebell.bridge.contract.trace_context import Traces
+from queuebell.bridge.producer.publication import BACKOFF_CAP_S, DUE_TIMES_MAX, Publication, Sending
 from tests.exploration.mutants import ClearsAfterAcknowledgement
 
 

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from bridge.contract.errors import BadInput, BusUnavailable
-from bridge.producer.buses import Bus
-from bridge.producer.publisher import BlockingPublisher, Publisher, PublisherState
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable
+from queuebell.bridge.producer.buses import Bus
+from queuebell.bridge.producer.publisher import BlockingPublisher, Publisher, PublisherState
 from tests.support.buses import RecordingBus
 from tests.support.processes import PATIENCE_S
 

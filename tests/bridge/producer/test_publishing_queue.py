@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.errors import BadInput, Overloaded, StoreFull, UnknownOutcome
-from bridge.contract.event import NOT_BEFORE_MS_MAX
-from bridge.producer.publisher import Publisher
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import Capabilities, NewMessage, PutReceipt, QueueStore
-from bridge.storage.claim_check import ClaimCheck
+from queuebell.bridge.contract.errors import BadInput, Overloaded, StoreFull, UnknownOutcome
+from queuebell.bridge.contract.event import NOT_BEFORE_MS_MAX
+from queuebell.bridge.producer.publisher import Publisher
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.base import Capabilities, NewMessage, PutReceipt, QueueStore
+from queuebell.bridge.storage.claim_check import ClaimCheck
 from tests.support.buses import RecordingBus
 from tests.support.sim_loop import simulated
 

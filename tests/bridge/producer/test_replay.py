@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.burial import Burial, opened, write_burial
-from bridge.contract.errors import UnknownOutcome
-from bridge.producer.replay import ReplayOptions, ReplayResult, ReplayRun, target_of
-from bridge.queues.base import NewMessage, QueueStore, StoredMessage
-from bridge.queues.embedded.store import MemoryStore
-from bridge.storage.claim_check import ClaimCheck
+from queuebell.bridge.contract.burial import Burial, opened, write_burial
+from queuebell.bridge.contract.errors import UnknownOutcome
+from queuebell.bridge.producer.replay import ReplayOptions, ReplayResult, ReplayRun, target_of
+from queuebell.bridge.queues.base import NewMessage, QueueStore, StoredMessage
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.storage.claim_check import ClaimCheck
 from tests.bridge.queues.clocks import FakeClock
 
 QUEUE, POISON = "pay/orders", "pay/orders-poison"

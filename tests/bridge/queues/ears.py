@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from bridge.queues.base import StoredMessage
-from bridge.queues.embedded.state import Backlog, Grant, GrantResult
+from queuebell.bridge.queues.base import StoredMessage
+from queuebell.bridge.queues.embedded.state import Backlog, Grant, GrantResult
 
 
 class Ear:

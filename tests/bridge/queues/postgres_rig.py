@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from bridge.queues.base import NewMessage
-from bridge.queues.postgres.schema import init
-from bridge.queues.postgres.store import PostgresStore
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.bridge.queues.postgres.store import PostgresStore
 from tests.support.postgres import PostgresServer, running
 
 QUEUE = "billing/orders"

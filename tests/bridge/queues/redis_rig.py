@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest_asyncio
 
-from bridge.queues.redis.store import RedisStore
+from queuebell.bridge.queues.redis.store import RedisStore
 from tests.support.redis import RedisServer
 
 QUEUE = "shop/orders"

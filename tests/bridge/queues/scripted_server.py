@@ -9,8 +9,8 @@ from typing import Self
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from bridge.contract.calls import CARRIES, WINDOW, decode_call, encode_answer
-from bridge.contract.wire import SUBPROTOCOL, Ready, encode_frame
+from queuebell.bridge.contract.calls import CARRIES, WINDOW, decode_call, encode_answer
+from queuebell.bridge.contract.wire import SUBPROTOCOL, Ready, encode_frame
 
 
 class HangUp(Exception):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from aiohttp import web
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     BadInput,
     BadQueueReference,
     ConfigurationError,
@@ -16,10 +16,10 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.queues import open_store
-from bridge.queues.azure.account import EMULATOR, VARIABLE, AzureAccount
-from bridge.queues.azure.store import AzureAddress, AzureStore, Encoding
-from bridge.queues.base import Claim, NewMessage, Release, Settlement
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.azure.account import EMULATOR, VARIABLE, AzureAccount
+from queuebell.bridge.queues.azure.store import AzureAddress, AzureStore, Encoding
+from queuebell.bridge.queues.base import Claim, NewMessage, Release, Settlement
 from tests.bridge.queues.scripted_server import HangUp, ScriptedServer
 from tests.support.azurite import connection_string
 from tests.support.processes import free_port

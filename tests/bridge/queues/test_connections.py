@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from bridge.contract.errors import Closed, Overloaded, QueuebellError, StoreUnavailable
-from bridge.queues.connections import IDLE_S, Connections
+from queuebell.bridge.contract.errors import Closed, Overloaded, QueuebellError, StoreUnavailable
+from queuebell.bridge.queues.connections import IDLE_S, Connections
 from tests.support.sim_loop import pass_time, simulated
 
 

@@ -18,8 +18,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bridge.contract.errors import BadInput, QueueNotFound
-from bridge.queues.base import (
+from queuebell.bridge.contract.errors import BadInput, QueueNotFound
+from queuebell.bridge.queues.base import (
     Claim,
     Counts,
     Depth,
@@ -32,11 +32,11 @@ from bridge.queues.base import (
     Settlement,
     StoredMessage,
 )
-from bridge.queues.embedded import file as sqlite_file
-from bridge.queues.embedded.committer import Upkeep
-from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.file import open_file, open_memory
-from bridge.queues.embedded.state import Backlog, Calendar, Grant, GrantResult
+from queuebell.bridge.queues.embedded import file as sqlite_file
+from queuebell.bridge.queues.embedded.committer import Upkeep
+from queuebell.bridge.queues.embedded.engine import Engine
+from queuebell.bridge.queues.embedded.file import open_file, open_memory
+from queuebell.bridge.queues.embedded.state import Backlog, Calendar, Grant, GrantResult
 from tests.bridge.queues.clocks import WALL, FakeClock
 from tests.support.writers import counts_of
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.contract.errors import StoreDamaged
-from bridge.queues.embedded import file as sqlite_file
-from bridge.queues.embedded.file import open_file
+from queuebell.bridge.contract.errors import StoreDamaged
+from queuebell.bridge.queues.embedded import file as sqlite_file
+from queuebell.bridge.queues.embedded.file import open_file
 from tests.support.crashes import states
 
 
@@ -73,8 +73,8 @@ OPEN = "connection, lock = open_file(pathlib.Path(sys.argv[1]) / 'queue.db')"
 
 IMPORTS = (
     "import pathlib\n"
-    "from bridge.queues.embedded import file as sqlite_file\n"
-    "from bridge.queues.embedded.file import open_file\n"
+    "from queuebell.bridge.queues.embedded import file as sqlite_file\n"
+    "from queuebell.bridge.queues.embedded.file import open_file\n"
     "sqlite_file._LOG_BYTES = 8192"
 )
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     UnknownOutcome,
 )
-from bridge.queues.base import NewMessage
-from bridge.queues.http.store import HttpStore
-from bridge.queues.side_by_side import apart
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.queues.side_by_side import apart
 from tests.support.sim_loop import pass_time, simulated
 
 QUEUE = "billing/orders"

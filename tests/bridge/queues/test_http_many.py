@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from bridge.contract.calls import CARRIES, SERVICE_ABLE_HEADER
-from bridge.contract.errors import (
+from queuebell.bridge.contract.calls import CARRIES, SERVICE_ABLE_HEADER
+from queuebell.bridge.contract.errors import (
     BadInput,
     NotAllowed,
     QueueNotFound,
@@ -20,8 +20,8 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.queues.base import Claim, NewMessage, Settlement
-from bridge.queues.http.store import HttpStore
+from queuebell.bridge.queues.base import Claim, NewMessage, Settlement
+from queuebell.bridge.queues.http.store import HttpStore
 from tests.bridge.queues.scripted_server import Answering, HangUp, ScriptedServer
 from tests.support.processes import free_port
 from tests.support.web import serving

@@ -16,8 +16,8 @@ import pytest
 import pytest_asyncio
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
-from bridge.brokers.base import Incoming
-from bridge.contract.errors import (
+from queuebell.bridge.brokers.base import Incoming
+from queuebell.bridge.contract.errors import (
     BadInput,
     BusUnavailable,
     ConfigurationError,
@@ -27,10 +27,10 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.queues import open_store
-from bridge.queues.base import BATCH_MAX, Claim, Depth, Extend, NewMessage, Settlement, StoredMessage
-from bridge.queues.jetstream import store as jetstream_leases
-from bridge.queues.jetstream.api import (
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import BATCH_MAX, Claim, Depth, Extend, NewMessage, Settlement, StoredMessage
+from queuebell.bridge.queues.jetstream import store as jetstream_leases
+from queuebell.bridge.queues.jetstream.api import (
     NANO,
     ConsumerGone,
     ConsumerState,
@@ -43,8 +43,8 @@ from bridge.queues.jetstream.api import (
     meaning,
     reference_of,
 )
-from bridge.queues.jetstream.store import JetStreamStore, headers_size, headers_to_send
-from bridge.queues.jetstream.wire import Answers
+from queuebell.bridge.queues.jetstream.store import JetStreamStore, headers_size, headers_to_send
+from queuebell.bridge.queues.jetstream.wire import Answers
 from tests.support.brokers import NatsServer, nats_that_says
 from tests.support.processes import PATIENCE_S
 

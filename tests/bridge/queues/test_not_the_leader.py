@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import StoreUnavailable
-from bridge.queues.base import Claim, NewMessage, Settlement
-from bridge.queues.postgres.schema import init
-from bridge.queues.postgres.store import PostgresStore
-from bridge.storage.tables.postgres import PostgresTable
+from queuebell.bridge.contract.errors import StoreUnavailable
+from queuebell.bridge.queues.base import Claim, NewMessage, Settlement
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.bridge.queues.postgres.store import PostgresStore
+from queuebell.bridge.storage.tables.postgres import PostgresTable
 from tests.support.postgres import PostgresServer, caught_up, execute, running, take_no_writes
 from tests.support.tcp_proxy import TcpProxy
 

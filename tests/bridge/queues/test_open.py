@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-from bridge.brokers.extras import install
-from bridge.contract.errors import ConfigurationError
-from bridge.queues import STORES, open_store
-from bridge.queues.base import NewMessage, StoredMessage
-from bridge.queues.embedded import file as sqlite_file
-from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.store import MemoryStore
-from listeners import PULL_ONLY, Listener, Message
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.queues import STORES, open_store
+from queuebell.bridge.queues.base import NewMessage, StoredMessage
+from queuebell.bridge.queues.embedded import file as sqlite_file
+from queuebell.bridge.queues.embedded.engine import Engine
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.listeners import PULL_ONLY, Listener, Message
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
 from tests.support.processes import ROOT, environment
@@ -27,8 +27,8 @@ QUEUE = "billing/orders"
 
 
 def test_looking_at_the_table_loads_no_store() -> None:
-    """`import bridge.queues` costs neither a web client nor a database."""
-    code = "import sys, bridge.queues; print(sorted(m for m in sys.modules if m in ('aiohttp', 'sqlite3')))"
+    """`import queuebell.bridge.queues` costs neither a web client nor a database."""
+    code = "import sys, queuebell.bridge.queues; print(sorted(m for m in sys.modules if m in ('aiohttp', 'sqlite3')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert set(STORES) >= {"memory", "sqlite", "http", "https"}
@@ -38,7 +38,7 @@ def test_no_sdk_is_loaded_before_the_first_call() -> None:
     """Opening a store of another system loads neither its SDK nor a web client."""
     program = """
 import sys
-from bridge.queues import open_store
+from queuebell.bridge.queues import open_store
 for url in ("sqs://eu-central-1", "azure:", "nats://127.0.0.1:1", "redis://127.0.0.1:1"):
     open_store(url)
 print(sorted({"aiobotocore", "botocore", "azure", "nats", "redis", "aiohttp"} & set(sys.modules)))

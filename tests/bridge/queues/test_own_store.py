@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import BadInput, Closed, QueueNotFound
-from bridge.queues import limits
-from bridge.queues.base import BODY_BYTES_MAX, Claim, Depth, NewMessage, Settled, Settlement
-from bridge.queues.embedded.sqlite import SqliteStore
-from bridge.queues.embedded.state import Backlog, Grant, GrantResult
-from bridge.queues.embedded.store import EmbeddedStore, MemoryStore
-from bridge.queues.served import NoRoom
+from queuebell.bridge.contract.errors import BadInput, Closed, QueueNotFound
+from queuebell.bridge.queues import limits
+from queuebell.bridge.queues.base import BODY_BYTES_MAX, Claim, Depth, NewMessage, Settled, Settlement
+from queuebell.bridge.queues.embedded.sqlite import SqliteStore
+from queuebell.bridge.queues.embedded.state import Backlog, Grant, GrantResult
+from queuebell.bridge.queues.embedded.store import EmbeddedStore, MemoryStore
+from queuebell.bridge.queues.served import NoRoom
 from tests.bridge.queues.clocks import Counter, FakeClock
 from tests.bridge.queues.ears import Ear
 
@@ -444,7 +444,7 @@ async def test_a_grant_for_a_put_that_fails_is_answered(
     store: EmbeddedStore, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who reserved slots for a session hears that they are free again."""
-    monkeypatch.setattr("bridge.queues.embedded.state.QUEUES_MAX", 1)
+    monkeypatch.setattr("queuebell.bridge.queues.embedded.state.QUEUES_MAX", 1)
     await store.create("billing/other")
     ear.next_grant = Grant("s1", 1, 2.0)
     with pytest.raises(BadInput) as refused:
@@ -478,7 +478,7 @@ async def test_a_grant_of_a_put_that_is_refused_late_names_its_queue(
     store.observe(ear)
     await store.put_once(Q, "k", NewMessage(b"three"))
     queue, visible = (Q, 3) if once else ("billing/many", 0)
-    monkeypatch.setattr("bridge.queues.embedded.state.QUEUES_MAX", 3)
+    monkeypatch.setattr("queuebell.bridge.queues.embedded.state.QUEUES_MAX", 3)
     ear.next_grant = Grant("s", 1, 2.0)
     with pytest.raises(BadInput):
         await (store.put_once(queue, "k", NewMessage(b"x")) if once else store.put(queue, [NewMessage(b"x")]))

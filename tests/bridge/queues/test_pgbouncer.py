@@ -13,17 +13,17 @@ import asyncpg
 import psycopg
 import pytest
 
-from bridge.brokers.postgres.access import PostgresAccess
-from bridge.brokers.postgres.broker import PostgresBroker
-from bridge.contract.errors import BadInput, ConfigurationError
-from bridge.queues.base import Claim, Settlement
-from bridge.queues.embedded.store import MemoryStore
-from bridge.queues.postgres.schema import init
-from bridge.queues.postgres.store import PostgresStore
-from bridge.queues.postgres.transaction import put_in_transaction
-from bridge.storage.tables import open_table
-from listeners import PULL_ONLY, Listener, Message
 from queuebell.assembly import assemble
+from queuebell.bridge.brokers.postgres.access import PostgresAccess
+from queuebell.bridge.brokers.postgres.broker import PostgresBroker
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError
+from queuebell.bridge.queues.base import Claim, Settlement
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.bridge.queues.postgres.store import PostgresStore
+from queuebell.bridge.queues.postgres.transaction import put_in_transaction
+from queuebell.bridge.storage.tables import open_table
+from queuebell.listeners import PULL_ONLY, Listener, Message
 from queuebell.settings import Settings
 from tests.bridge.queues.postgres_rig import QUEUE, new, schema, server
 from tests.support.command import perform, run

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from bridge.brokers.postgres.access import PostgresAccess
-from bridge.contract.errors import (
+from queuebell.bridge.brokers.postgres.access import PostgresAccess
+from queuebell.bridge.contract.errors import (
     BadInput,
     ConfigurationError,
     StoreError,
     StoreUnavailable,
 )
-from bridge.queues.base import Claim, Depth, NewMessage, Received, Settlement, digest_of
-from bridge.queues.postgres import sql as postgres_sql
-from bridge.queues.postgres.connections import SCHEMA_VERSION, PostgresConnections
-from bridge.queues.postgres.schema import init
-from bridge.queues.postgres.store import FEW, PostgresStore
+from queuebell.bridge.queues.base import Claim, Depth, NewMessage, Received, Settlement, digest_of
+from queuebell.bridge.queues.postgres import sql as postgres_sql
+from queuebell.bridge.queues.postgres.connections import SCHEMA_VERSION, PostgresConnections
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.bridge.queues.postgres.store import FEW, PostgresStore
 from tests.bridge.queues.postgres_rig import QUEUE, new, schema, server, store, url
 from tests.support.postgres import PostgresServer, execute
 from tests.support.tcp_proxy import TcpProxy

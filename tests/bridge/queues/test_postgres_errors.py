@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     BadInput,
     ConfigurationError,
     QueuebellError,
@@ -14,8 +14,8 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.queues.postgres.connections import explain
-from bridge.queues.postgres.transaction import explained
+from queuebell.bridge.queues.postgres.connections import explain
+from queuebell.bridge.queues.postgres.transaction import explained
 
 
 def said(kind: type[asyncpg.PostgresError]) -> asyncpg.PostgresError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import re
 
-from bridge.queues.postgres.schema import NotifyTrigger, notify_script
-from bridge.queues.postgres.store import QUEUES_MAX, PostgresMarks
+from queuebell.bridge.queues.postgres.schema import NotifyTrigger, notify_script
+from queuebell.bridge.queues.postgres.store import QUEUES_MAX, PostgresMarks
 
 
 def said(channel: str) -> dict[str, str]:

@@ -16,19 +16,19 @@ import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     BadInput,
     ConfigurationError,
     QueueNotFound,
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.producer.publisher import Publisher
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import Depth, NewMessage, PutReceipt
-from bridge.queues.postgres.schema import init
-from bridge.queues.postgres.store import PostgresStore
-from bridge.queues.postgres.transaction import put_in_transaction, put_once_in_transaction
+from queuebell.bridge.producer.publisher import Publisher
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.base import Depth, NewMessage, PutReceipt
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.bridge.queues.postgres.store import PostgresStore
+from queuebell.bridge.queues.postgres.transaction import put_in_transaction, put_once_in_transaction
 from tests.bridge.queues.postgres_rig import QUEUE, schema, server, store, url
 from tests.support.buses import RecordingBus
 from tests.support.postgres import PostgresServer, execute, init_as, running

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bridge.contract.errors import QueueNotFound, StoreUnavailable
-from bridge.queues import recount
-from bridge.queues.base import AsyncConnection, Capabilities, NewMessage, PutReceipt
-from bridge.queues.checked import LISTED_MAX, CheckedOnceStore, missing_from
-from bridge.queues.embedded.sqlite import SqliteStore
-from bridge.queues.embedded.store import MemoryStore
-from bridge.queues.recount import Recount
+from queuebell.bridge.contract.errors import QueueNotFound, StoreUnavailable
+from queuebell.bridge.queues import recount
+from queuebell.bridge.queues.base import AsyncConnection, Capabilities, NewMessage, PutReceipt
+from queuebell.bridge.queues.checked import LISTED_MAX, CheckedOnceStore, missing_from
+from queuebell.bridge.queues.embedded.sqlite import SqliteStore
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.queues.recount import Recount
 from tests.bridge.queues.clocks import FakeClock
 
 QUEUE = "billing/orders"

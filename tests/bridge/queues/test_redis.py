@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     ConfigurationError,
     QueuebellError,
     StoreError,
     StoreFull,
     StoreUnavailable,
 )
-from bridge.queues import open_store
-from bridge.queues.base import Depth
-from bridge.queues.redis.connections import RedisAddress, explain
-from bridge.queues.redis.store import RedisStore
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import Depth
+from queuebell.bridge.queues.redis.connections import RedisAddress, explain
+from queuebell.bridge.queues.redis.store import RedisStore
 from tests.bridge.queues.redis_rig import QUEUE, STREAM, server, store
 from tests.conformance.leases import LONG, bodies, new
 from tests.support.certificates import write_self_signed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.queues.embedded.file import Reserve
+from queuebell.bridge.queues.embedded.file import Reserve
 
 
 class FullDisk:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from bridge.contract.errors import Closed, QueuebellError, StoreUnavailable
-from bridge.queues import connections
-from bridge.queues.connections import Connections
+from queuebell.bridge.contract.errors import Closed, QueuebellError, StoreUnavailable
+from queuebell.bridge.queues import connections
+from queuebell.bridge.queues.connections import Connections
 
 # Private: `_pools`: nothing is left open.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     ConfigurationError,
     QueueNotFound,
     StoreDamaged,
@@ -25,10 +25,10 @@ from bridge.contract.errors import (
     StoreOwned,
     StoreUnavailable,
 )
-from bridge.queues.base import Claim, NewMessage, Settlement, Settling
-from bridge.queues.embedded import file as sqlite_file
-from bridge.queues.embedded.file import messages_in, open_file, open_to_others
-from bridge.queues.embedded.sqlite import SqliteStore
+from queuebell.bridge.queues.base import Claim, NewMessage, Settlement, Settling
+from queuebell.bridge.queues.embedded import file as sqlite_file
+from queuebell.bridge.queues.embedded.file import messages_in, open_file, open_to_others
+from queuebell.bridge.queues.embedded.sqlite import SqliteStore
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
 from tests.support.writers import counts_of, engine_of
@@ -41,7 +41,7 @@ def modes(folder: Path) -> dict[str, int]:
 
 HOLDER = """
 import asyncio, sys
-from bridge.queues.embedded.sqlite import SqliteStore
+from queuebell.bridge.queues.embedded.sqlite import SqliteStore
 
 async def main():
     store = SqliteStore(sys.argv[1])
@@ -56,8 +56,8 @@ asyncio.run(main())
 
 CHILD = """
 import asyncio, sys
-from bridge.queues.base import NewMessage
-from bridge.queues.embedded.sqlite import SqliteStore
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.queues.embedded.sqlite import SqliteStore
 
 async def main():
     store = SqliteStore(sys.argv[1])
@@ -226,7 +226,7 @@ async def test_a_wall_clock_that_jumps_moves_nothing(
 
 async def test_space_is_given_back(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a big clear, the file shrinks; calls are answered meanwhile."""
-    monkeypatch.setattr("bridge.queues.embedded.committer._FREE_PAGES", 64)
+    monkeypatch.setattr("queuebell.bridge.queues.embedded.committer._FREE_PAGES", 64)
     body = b"x" * 8000
     for _ in range(50):
         await store.put(Q, [NewMessage(body)] * 32)

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     BadQueueReference,
     ConfigurationError,
     QueuebellError,
@@ -24,15 +24,15 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.queues import open_store
-from bridge.queues.base import (
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import (
     Claim,
     NewMessage,
     Release,
     Settlement,
 )
-from bridge.queues.sqs.errors import queue_meaning
-from bridge.queues.sqs.store import IN_FLIGHT_MAX, SqsAddress, SqsStore
+from queuebell.bridge.queues.sqs.errors import queue_meaning
+from queuebell.bridge.queues.sqs.store import IN_FLIGHT_MAX, SqsAddress, SqsStore
 from tests.bridge.queues.scripted_server import ScriptedServer
 from tests.support.moto import KEYS, give_keys
 

@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
-from bridge.queues.embedded import committer
-from bridge.queues.embedded.committer import Upkeep
-from bridge.queues.embedded.state import State
+from queuebell.bridge.queues.embedded import committer
+from queuebell.bridge.queues.embedded.committer import Upkeep
+from queuebell.bridge.queues.embedded.state import State
 
 
 def kept(file: File) -> Upkeep:

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable, UnknownOutcome
-from bridge.queues.base import Claim, NewMessage, Settlement
-from bridge.queues.embedded import file as sqlite_file
-from bridge.queues.embedded import sqlite
-from bridge.queues.embedded.committer import Call, Commit, Committer
-from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.file import Reserve, open_memory
-from bridge.queues.embedded.sqlite import SqliteStore
+from queuebell.bridge.contract.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable, UnknownOutcome
+from queuebell.bridge.queues.base import Claim, NewMessage, Settlement
+from queuebell.bridge.queues.embedded import file as sqlite_file
+from queuebell.bridge.queues.embedded import sqlite
+from queuebell.bridge.queues.embedded.committer import Call, Commit, Committer
+from queuebell.bridge.queues.embedded.engine import Engine
+from queuebell.bridge.queues.embedded.file import Reserve, open_memory
+from queuebell.bridge.queues.embedded.sqlite import SqliteStore
 from tests.support.writers import engine_of
 
 # Private: `_committer`, `_reserve`: the test makes the disk fail there.

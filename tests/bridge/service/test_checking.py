@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.jobs import Jobs, Spread
-from bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat, Running
-from bridge.core.settings import Periods, QueueRule, Tuning
-from bridge.observe.slices import at_once
-from bridge.queues.checked import similar_names
-from bridge.service.state import check, explain
-from bridge.service.state.answers import (
+from queuebell.bridge.contract.jobs import Jobs, Spread
+from queuebell.bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat, Running
+from queuebell.bridge.core.settings import Periods, QueueRule, Tuning
+from queuebell.bridge.observe.slices import at_once
+from queuebell.bridge.queues.checked import similar_names
+from queuebell.bridge.service.state import check, explain
+from queuebell.bridge.service.state.answers import (
     Cluster,
     ClusterMember,
     Explained,
@@ -26,9 +26,9 @@ from bridge.service.state.answers import (
     Subject,
     Subscribed,
 )
-from bridge.service.state.check import Problem
-from bridge.service.state.status import findings, queues
-from bridge.service.state.trouble import Troubles
+from queuebell.bridge.service.state.check import Problem
+from queuebell.bridge.service.state.status import findings, queues
+from queuebell.bridge.service.state.trouble import Troubles
 from tests.support.bells import QUEUE, Rig
 
 QUEUES = ["billing/orders", "billing/orders-poison", "shop/cart", "shop/parts-p1", "shop/parts-p2"]

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from bridge import Bridge, NewMessage, WrongThread
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Hello, Subscription, Wake, Welcome
-from bridge.core.settings import Periods
-from bridge.observe.facts import Fact, LoopLagged, Suspended
-from bridge.producer.buses.memory import MemoryBus
-from bridge.queues.embedded.state import Backlog, GrantResult
-from bridge.service.bridge import BridgeSettings
-from bridge.service.channels.brokered import BrokeredSessions
-from bridge.service.clocks import LoopWatch, paired, system_clocks
-from bridge.service.embedded_feed import EmbeddedFeed
-from bridge.triggers.attachment import Attachment
-from listeners import Message
-from listeners.session.channel import LocalChannel
+from queuebell.bridge import Bridge, NewMessage, WrongThread
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.wire import Hello, Subscription, Wake, Welcome
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.observe.facts import Fact, LoopLagged, Suspended
+from queuebell.bridge.producer.buses.memory import MemoryBus
+from queuebell.bridge.queues.embedded.state import Backlog, GrantResult
+from queuebell.bridge.service.bridge import BridgeSettings
+from queuebell.bridge.service.channels.brokered import BrokeredSessions
+from queuebell.bridge.service.clocks import LoopWatch, paired, system_clocks
+from queuebell.bridge.service.embedded_feed import EmbeddedFeed
+from queuebell.bridge.triggers.attachment import Attachment
+from queuebell.listeners import Message
+from queuebell.listeners.session.channel import LocalChannel
 from tests.listeners.rig import QUEUE, Store, listening
 from tests.support.memory_broker import MemoryServer
 from tests.support.sim_loop import pass_time, simulated

@@ -10,15 +10,23 @@ from typing import NoReturn
 import pytest
 from opentelemetry.sdk.trace import Span, SpanProcessor
 
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import BridgeHeartbeat, DownFrame, Hello, ListenerHeartbeat, QueueBeat, Subscription, Wake
-from bridge.core.commands import Announce, AnnounceInTurn
-from bridge.observe import swallowed, tracing
-from bridge.queues.base import Claim, NewMessage
-from bridge.queues.embedded.store import MemoryStore
-from bridge.service.announcing import Announcer
-from bridge.service.bridge import Bridge
-from bridge.service.sessions import CHANNEL
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.wire import (
+    BridgeHeartbeat,
+    DownFrame,
+    Hello,
+    ListenerHeartbeat,
+    QueueBeat,
+    Subscription,
+    Wake,
+)
+from queuebell.bridge.core.commands import Announce, AnnounceInTurn
+from queuebell.bridge.observe import swallowed, tracing
+from queuebell.bridge.queues.base import Claim, NewMessage
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.service.announcing import Announcer
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.service.sessions import CHANNEL
 from tests.support.ear import Ear
 from tests.support.sim_loop import pass_time, simulated
 

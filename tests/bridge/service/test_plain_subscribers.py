@@ -13,18 +13,18 @@ from typing import Any, Protocol
 import pytest
 from aiohttp import web
 
-from bridge import NewMessage
-from bridge.brokers import SCHEMES
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Wake
-from bridge.core.commands import Announce
-from bridge.core.settings import Periods
-from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings
-from bridge.http.webhooks.shell import Webhooks
-from bridge.service.announcing import Announcer
-from bridge.service.bridge import Bridge, BridgeSettings
-from bridge.triggers.attachment import Attachments
+from queuebell.bridge import NewMessage
+from queuebell.bridge.brokers import SCHEMES
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.wire import Wake
+from queuebell.bridge.core.commands import Announce
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.http.webhooks.shell import Webhooks
+from queuebell.bridge.service.announcing import Announcer
+from queuebell.bridge.service.bridge import Bridge, BridgeSettings
+from queuebell.bridge.triggers.attachment import Attachments
 from tests.bridge.http.api.test_sse import Stream
 from tests.support.hooks import hook, receiver
 from tests.support.memory_broker import SERVERS, MemoryServer

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     NotPrepared,
     QueueNotFound,
     StoreUnavailable,
     Unsupported,
 )
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings
-from bridge.queues.base import Capabilities, Claim, Depth, NewMessage, PutReceipt, QueueStore
-from bridge.queues.embedded.store import MemoryStore
-from bridge.queues.http.store import HttpStore
-from bridge.service.bridge import Bridge
-from bridge.service.shared_store import AGAIN_S, SharedStore
-from listeners import Listener, Message, Retry
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.queues.base import Capabilities, Claim, Depth, NewMessage, PutReceipt, QueueStore
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.service.shared_store import AGAIN_S, SharedStore
+from queuebell.listeners import Listener, Message, Retry
 from tests.support.processes import PATIENCE_S, until
 from tests.support.sim_loop import pass_time, simulated
 from tests.support.web import Served, serving

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge import Bridge
-from bridge.contract.errors import Unsupported
-from bridge.contract.jobs import Jobs, Spread
-from bridge.contract.wire import (
+from queuebell.bridge import Bridge
+from queuebell.bridge.contract.errors import Unsupported
+from queuebell.bridge.contract.jobs import Jobs, Spread
+from queuebell.bridge.contract.wire import (
     BuriedCount,
     Hello,
     ListenerHeartbeat,
@@ -23,15 +23,15 @@ from bridge.contract.wire import (
     StoreDepth,
     Subscription,
 )
-from bridge.observe.families import QueueCounts, QueueWorkers
-from bridge.observe.metrics import Metrics
-from bridge.observe.slices import at_once
-from bridge.queues.base import Claim, Depth, Settlement
-from bridge.queues.served import ServedStore
-from bridge.service.shared_store import NoStore
-from bridge.service.state import content, explain, overview, status
-from bridge.service.state.answers import ListenerState, QueueState, Subscribed
-from bridge.service.state.trouble import Troubles
+from queuebell.bridge.observe.families import QueueCounts, QueueWorkers
+from queuebell.bridge.observe.metrics import Metrics
+from queuebell.bridge.observe.slices import at_once
+from queuebell.bridge.queues.base import Claim, Depth, Settlement
+from queuebell.bridge.queues.served import ServedStore
+from queuebell.bridge.service.shared_store import NoStore
+from queuebell.bridge.service.state import content, explain, overview, status
+from queuebell.bridge.service.state.answers import ListenerState, QueueState, Subscribed
+from queuebell.bridge.service.state.trouble import Troubles
 from tests.support.bells import QUEUE, Rig
 from tests.support.member import MemberRig
 

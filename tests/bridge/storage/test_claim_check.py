@@ -14,8 +14,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from bridge.contract.claim import BadClaim, is_claim, read_claim
-from bridge.contract.errors import (
+from queuebell.bridge.contract.claim import BadClaim, is_claim, read_claim
+from queuebell.bridge.contract.errors import (
     BadInput,
     BlobNotFound,
     ConfigurationError,
@@ -23,17 +23,17 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.producer.publisher import Publisher
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import Capabilities, NewMessage
-from bridge.queues.embedded.store import MemoryStore
-from bridge.storage.blobs import base as blobs_base
-from bridge.storage.blobs import open_blobs
-from bridge.storage.blobs.memory import MemoryBlobs
-from bridge.storage.blobs.s3 import S3Blobs
-from bridge.storage.claim_check import ClaimCheck, Swept
-from bridge.storage.tables import base as tables_base
-from bridge.storage.tables import open_table
+from queuebell.bridge.producer.publisher import Publisher
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.base import Capabilities, NewMessage
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.storage.blobs import base as blobs_base
+from queuebell.bridge.storage.blobs import open_blobs
+from queuebell.bridge.storage.blobs.memory import MemoryBlobs
+from queuebell.bridge.storage.blobs.s3 import S3Blobs
+from queuebell.bridge.storage.claim_check import ClaimCheck, Swept
+from queuebell.bridge.storage.tables import base as tables_base
+from queuebell.bridge.storage.tables import open_table
 from tests.support.buses import RecordingBus
 from tests.support.processes import PATIENCE_S
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.contract.errors import BlobNotFound, ConfigurationError, StoreFull, StoreUnavailable
-from bridge.storage.blobs import open_blobs
-from bridge.storage.blobs.files import MARKER, FileBlobs
+from queuebell.bridge.contract.errors import BlobNotFound, ConfigurationError, StoreFull, StoreUnavailable
+from queuebell.bridge.storage.blobs import open_blobs
+from queuebell.bridge.storage.blobs.files import MARKER, FileBlobs
 
 
 async def test_half_a_blob_is_never_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     ConfigurationError,
     StoreDamaged,
     StoreFull,
     StoreUnavailable,
 )
-from bridge.storage.tables import open_table
-from bridge.storage.tables.sqlite import SqliteTable
+from queuebell.bridge.storage.tables import open_table
+from queuebell.bridge.storage.tables.sqlite import SqliteTable
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def test_a_file_that_another_writes_for_long_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call fails, nothing is written, and the next call works once the other process is done."""
-    monkeypatch.setattr("bridge.storage.tables.sqlite._BUSY_S", 0.01)
+    monkeypatch.setattr("queuebell.bridge.storage.tables.sqlite._BUSY_S", 0.01)
     path = tmp_path / "ledger.db"
     async with SqliteTable(path) as store:
         await store.insert("p", "r", b"")

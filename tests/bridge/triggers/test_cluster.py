@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.observe.facts import Fact, OwedDropped
-from bridge.observe.metrics import Metrics
-from bridge.service.bridge import Bridge
-from bridge.service.channels.brokered import BrokeredSessions
-from bridge.triggers.attachment import Attachment
-from bridge.triggers.republishing import Republisher
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.observe.facts import Fact, OwedDropped
+from queuebell.bridge.observe.metrics import Metrics
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.service.channels.brokered import BrokeredSessions
+from queuebell.bridge.triggers.attachment import Attachment
+from queuebell.bridge.triggers.republishing import Republisher
 from tests.support.memory_broker import MemoryServer
 
 EVENT = CloudQueueWorkDetected("billing", "orders", 3)
@@ -74,7 +74,7 @@ async def test_what_is_owed_beyond_its_bound_is_counted_and_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of five queues two fit: the three oldest are dropped with one log line; triggers of one queue count as one."""
-    monkeypatch.setattr("bridge.triggers.republishing.WAITING_MAX", 2)
+    monkeypatch.setattr("queuebell.bridge.triggers.republishing.WAITING_MAX", 2)
     facts: list[Fact] = []
     republisher = Republisher("a" * 32, "queuebell", ["nats"], lambda: 0.0, facts.append)
     for queue in ("a", "b", "c", "d", "e", "e"):

@@ -9,13 +9,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from bridge.brokers.base import Incoming, Topic
-from bridge.brokers.postgres.broker import PostgresBroker
-from bridge.contract.errors import BadInput, BusUnavailable
-from bridge.contract.event import CloudQueueWorkDetected, check_event
-from bridge.observe.facts import AccessRefused, Fact, TriggerRefused
-from bridge.triggers.intake import BATCH_MAX, Intake
-from bridge.triggers.postgres import CHECK_EVERY_S, CONNECTIONS, DatabaseChecks
+from queuebell.bridge.brokers.base import Incoming, Topic
+from queuebell.bridge.brokers.postgres.broker import PostgresBroker
+from queuebell.bridge.contract.errors import BadInput, BusUnavailable
+from queuebell.bridge.contract.event import CloudQueueWorkDetected, check_event
+from queuebell.bridge.observe.facts import AccessRefused, Fact, TriggerRefused
+from queuebell.bridge.triggers.intake import BATCH_MAX, Intake
+from queuebell.bridge.triggers.postgres import CHECK_EVERY_S, CONNECTIONS, DatabaseChecks
 from tests.support.memory_broker import MemoryServer
 from tests.support.sim_loop import elapse, simulated
 

@@ -11,16 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.brokers.postgres.access import PostgresAccess
-from bridge.brokers.postgres.broker import INBOX
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.event import CloudQueueWorkDetected, check_event
-from bridge.observe.facts import Fact, TriggerRefused
-from bridge.queues.postgres.schema import init, notify_script
-from bridge.queues.postgres.store import PostgresStore
-from bridge.service.bridge import Bridge
-from bridge.triggers.attachment import Attachments, BusSettings
-from bridge.triggers.postgres import Notifications
+from queuebell.bridge.brokers.postgres.access import PostgresAccess
+from queuebell.bridge.brokers.postgres.broker import INBOX
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.event import CloudQueueWorkDetected, check_event
+from queuebell.bridge.observe.facts import Fact, TriggerRefused
+from queuebell.bridge.queues.postgres.schema import init, notify_script
+from queuebell.bridge.queues.postgres.store import PostgresStore
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.triggers.attachment import Attachments, BusSettings
+from queuebell.bridge.triggers.postgres import Notifications
 from tests.bridge.queues.postgres_rig import schema, server, url
 from tests.support.postgres import PostgresServer, execute, running
 from tests.support.processes import until
@@ -177,7 +177,7 @@ async def test_puts_that_ring_nobody_are_told_and_heal(
     server_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The trigger function is absent, dropped, disabled, partial, of another version or channel, or created later."""
-    monkeypatch.setattr("bridge.triggers.postgres.CHECK_EVERY_S", 0.02)
+    monkeypatch.setattr("queuebell.bridge.triggers.postgres.CHECK_EVERY_S", 0.02)
     caplog.set_level(logging.INFO, "queuebell.bridge")
     url = server_postgres.url(search_path="told")
     await init(url)
@@ -220,7 +220,7 @@ async def test_a_server_that_runs_out_of_connections_is_told(
     server_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The bridge warns once before the last connection is taken, and reports it while it lasts."""
-    monkeypatch.setattr("bridge.triggers.postgres.CHECK_EVERY_S", 0.02)
+    monkeypatch.setattr("queuebell.bridge.triggers.postgres.CHECK_EVERY_S", 0.02)
     caplog.set_level(logging.INFO, "queuebell.bridge")
     many: list[Any] = []
     async with Bridge() as bridge, Attachments(bridge, postgres=[server_postgres.url()]):

@@ -11,9 +11,9 @@ import json
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
-from bridge.contract.errors import BusUnavailable
-from bridge.queues.postgres.schema import OPEN, PROMISE, WITHDRAW
-from bridge.triggers.promises import CROWD, MANY, PROMISE_S, SILENCE_S, TICK_S, Promises
+from queuebell.bridge.contract.errors import BusUnavailable
+from queuebell.bridge.queues.postgres.schema import OPEN, PROMISE, WITHDRAW
+from queuebell.bridge.triggers.promises import CROWD, MANY, PROMISE_S, SILENCE_S, TICK_S, Promises
 
 QUEUE = "a/orders"
 BOOT = "b" * 32

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from bridge.brokers.base import Broker
-from bridge.triggers.supervisor import SupervisedConnection
+from queuebell.bridge.brokers.base import Broker
+from queuebell.bridge.triggers.supervisor import SupervisedConnection
 from tests.support.memory_broker import MemoryBroker, MemoryServer
 from tests.support.sim_loop import pass_time, simulated
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridge.contract.cluster import Able, Member
+from queuebell.bridge.contract.cluster import Able, Member
 from tests.exploration.cluster.plan import Plan
 
 

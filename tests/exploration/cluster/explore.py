@@ -6,7 +6,7 @@ import contextlib
 import random
 from collections.abc import Hashable, Iterator, Sequence
 
-from bridge.core.cluster import capacity, coordinator, wake_requests
+from queuebell.bridge.core.cluster import capacity, coordinator, wake_requests
 from tests.exploration import explore
 from tests.exploration.cluster import world as world_of_two
 from tests.exploration.cluster.key import key

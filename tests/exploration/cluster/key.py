@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
-from bridge.contract.cluster import Covered
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import EmptyReceive
-from bridge.core.cluster import coordinator
-from bridge.core.cluster.capacity import FULL_FOR_S, REPORT_EVERY_S, CapacityReports
-from bridge.core.cluster.coordinator import EARLY_S, Coordinator, EmptyReceiveReport, _Queue
-from bridge.core.cluster.members import SILENT_S, SINCE_MAX_MS, Members, Peer
-from bridge.core.cluster.wake_requests import WakeRequests, proven_until
-from bridge.core.pending_work import PendingWork
-from bridge.core.sessions import Session, SessionQueue
+from queuebell.bridge.contract.cluster import Covered
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.wire import EmptyReceive
+from queuebell.bridge.core.cluster import coordinator
+from queuebell.bridge.core.cluster.capacity import FULL_FOR_S, REPORT_EVERY_S, CapacityReports
+from queuebell.bridge.core.cluster.coordinator import EARLY_S, Coordinator, EmptyReceiveReport, _Queue
+from queuebell.bridge.core.cluster.members import SILENT_S, SINCE_MAX_MS, Members, Peer
+from queuebell.bridge.core.cluster.wake_requests import WakeRequests, proven_until
+from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.sessions import Session, SessionQueue
 from tests.exploration.cluster.world import ANYWHERE, QUEUE, SILENT, World
 from tests.exploration.key import Keys
 

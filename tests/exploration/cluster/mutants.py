@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from bridge.contract.cluster import Covered, Member, Name
-from bridge.core.cluster import coordinator
-from bridge.core.cluster.coordinator import Coordinator, _Queue
-from bridge.core.cluster.members import Members, Peer, rank
-from bridge.core.cluster.wake_requests import RESOLUTION_S, WakeRequests
-from bridge.core.pending_work import PendingWork
-from bridge.core.timers import Timers
-from bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.contract.cluster import Covered, Member, Name
+from queuebell.bridge.core.cluster import coordinator
+from queuebell.bridge.core.cluster.coordinator import Coordinator, _Queue
+from queuebell.bridge.core.cluster.members import Members, Peer, rank
+from queuebell.bridge.core.cluster.wake_requests import RESOLUTION_S, WakeRequests
+from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.timers import Timers
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
 
 
 class _Planted(Coordinator):

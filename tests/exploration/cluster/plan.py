@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from bridge.contract.cluster import ClusterMessage, Member
-from bridge.core.cluster.coordinator import Coordinator
-from bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.contract.cluster import ClusterMessage, Member
+from queuebell.bridge.core.cluster.coordinator import Coordinator
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

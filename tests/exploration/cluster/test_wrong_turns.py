@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from bridge.core.cluster.coordinator import Coordinator
+from queuebell.bridge.core.cluster.coordinator import Coordinator
 from tests.exploration.cluster import mutants
 from tests.exploration.cluster.explore import constants
 from tests.exploration.cluster.plan import Plan

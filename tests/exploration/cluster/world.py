@@ -13,14 +13,24 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.contract.cluster import ClusterMessage, Covered
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import EmptyReceive, Hello, More, Room, Started, Subscription, UpFrame, Wake, Welcome
-from bridge.core.cluster.coordinator import Coordinator
-from bridge.core.cluster.members import rank
-from bridge.core.commands import Broadcast, End, Flush, Send
-from bridge.core.settings import Periods
-from bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.contract.cluster import ClusterMessage, Covered
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.wire import (
+    EmptyReceive,
+    Hello,
+    More,
+    Room,
+    Started,
+    Subscription,
+    UpFrame,
+    Wake,
+    Welcome,
+)
+from queuebell.bridge.core.cluster.coordinator import Coordinator
+from queuebell.bridge.core.cluster.members import rank
+from queuebell.bridge.core.commands import Broadcast, End, Flush, Send
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from tests.exploration.cluster.plan import Plan
 from tests.exploration.options import Step
 from tests.exploration.plan import Violation

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from listeners.scaling.processes import Limits
-from listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, ScaledQueue, Step
-from listeners.wake.table import SendEmptyReceive, SendMore, SendRoom, SendStarted, StartReceive
+from queuebell.listeners.scaling.processes import Limits
+from queuebell.listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, ScaledQueue, Step
+from queuebell.listeners.wake.table import SendEmptyReceive, SendMore, SendRoom, SendStarted, StartReceive
 
 BOOT = "b" * 32
 LIMITS = Limits(maximum=3, per_process=1, idle_s=8.0, start_timeout_s=20.0, start_s=5.0)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.contract.errors import BadInput
-from listeners.scaling.processes import Limits, Processes
-from listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, Proof, ScaledQueue, Step
-from listeners.wake.table import SendEmptyReceive, SendStarted, StartReceive
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.listeners.scaling.processes import Limits, Processes
+from queuebell.listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, Proof, ScaledQueue, Step
+from queuebell.listeners.wake.table import SendEmptyReceive, SendStarted, StartReceive
 
 BOOT = "b" * 32
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from listeners.scaling.processes import Processes
-from listeners.scaling.scaled_queue import ScaledQueue
+from queuebell.listeners.scaling.processes import Processes
+from queuebell.listeners.scaling.scaled_queue import ScaledQueue
 from tests.listeners.scaling.scaling_world import Budget, Violation, World, explore
 
 

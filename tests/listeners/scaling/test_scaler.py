@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from bridge import Bridge
-from listeners import Scaler
-from listeners.scaling.actuators.base import ProcessEvents, StartFailed
+from queuebell.bridge import Bridge
+from queuebell.listeners import Scaler
+from queuebell.listeners.scaling.actuators.base import ProcessEvents, StartFailed
 from tests.support.processes import PATIENCE_S
 from tests.support.sim_loop import pass_time, simulated
 

@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.access import access_file
-from bridge.access.access_watch import AccessWatch
-from bridge.access.keys import new_key, without
-from bridge.brokers import SCHEMES
-from bridge.brokers.base import Topic
-from bridge.contract.errors import ChannelLost, ConfigurationError
-from bridge.contract.framing import instance_of
-from bridge.contract.wire import (
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.keys import new_key, without
+from queuebell.bridge.brokers import SCHEMES
+from queuebell.bridge.brokers.base import Topic
+from queuebell.bridge.contract.errors import ChannelLost, ConfigurationError
+from queuebell.bridge.contract.framing import instance_of
+from queuebell.bridge.contract.wire import (
     Bye,
     EmptyReceive,
     ErrorFrame,
@@ -30,16 +30,16 @@ from bridge.contract.wire import (
     Welcome,
     encode_frame,
 )
-from bridge.core.settings import Periods
-from bridge.queues.base import NewMessage
-from bridge.service.bridge import Bridge, BridgeSettings
-from bridge.service.channels.brokered import BrokeredSessions
-from bridge.triggers.attachment import Attachment
-from bridge.triggers.supervisor import RETRY_CAP_S
-from listeners import Listener, Message
-from listeners.session.brokered import BrokeredChannel
-from listeners.session.channel import Link
-from listeners.session.session import WELCOME_WITHIN_S
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.service.bridge import Bridge, BridgeSettings
+from queuebell.bridge.service.channels.brokered import BrokeredSessions
+from queuebell.bridge.triggers.attachment import Attachment
+from queuebell.bridge.triggers.supervisor import RETRY_CAP_S
+from queuebell.listeners import Listener, Message
+from queuebell.listeners.session.brokered import BrokeredChannel
+from queuebell.listeners.session.channel import Link
+from queuebell.listeners.session.session import WELCOME_WITHIN_S
 from tests.listeners.rig import QUEUE, Store
 from tests.support.access import NOW, written
 from tests.support.memory_broker import SERVERS, MemoryBroker, MemoryServer, NamedBroker

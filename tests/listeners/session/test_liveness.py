@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from listeners.session.session import Liveness
+from queuebell.listeners.session.session import Liveness
 
 
 def test_no_welcome_within_five_seconds_degrades_once() -> None:

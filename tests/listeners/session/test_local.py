@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from bridge.queues.base import NewMessage
-from bridge.service.bridge import Bridge
-from listeners import Message
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.listeners import Message
 from tests.listeners.rig import QUEUE, listening, settled
 
 

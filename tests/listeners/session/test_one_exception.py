@@ -8,14 +8,14 @@ from typing import NoReturn
 
 import pytest
 
-from bridge.contract.errors import KeyUnavailable
-from bridge.contract.wire import DownFrame, EmptyReceive, Hello, ListenerHeartbeat, UpFrame, Wake
-from bridge.observe import instruments, swallowed
-from bridge.service.bridge import Bridge
-from listeners import Message
-from listeners.session.websocket import WebSocketChannel
-from listeners.wake.table import Mode
-from listeners.work.dequeue import Dequeue
+from queuebell.bridge.contract.errors import KeyUnavailable
+from queuebell.bridge.contract.wire import DownFrame, EmptyReceive, Hello, ListenerHeartbeat, UpFrame, Wake
+from queuebell.bridge.observe import instruments, swallowed
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.listeners import Message
+from queuebell.listeners.session.websocket import WebSocketChannel
+from queuebell.listeners.wake.table import Mode
+from queuebell.listeners.work.dequeue import Dequeue
 from tests.listeners.rig import QUEUE, Store, listening, settled
 from tests.support.fake_bridge import FakeBridge, FakeLink
 from tests.support.sim_loop import pass_time, simulated

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.jobs import BOUNDS_S, CLASSES_MAX, OUTCOMES, Jobs
-from bridge.contract.wire import FRAME_BYTES_MAX, ListenerHeartbeat, QueueBeat, decode_up, encode_frame
-from listeners.session.session import FRAME_EXTRA_BYTES, LEASES_MAX, SUBSCRIPTION_BYTES, Session
-from listeners.work.counts import JobCounts
+from queuebell.bridge.contract.jobs import BOUNDS_S, CLASSES_MAX, OUTCOMES, Jobs
+from queuebell.bridge.contract.wire import FRAME_BYTES_MAX, ListenerHeartbeat, QueueBeat, decode_up, encode_frame
+from queuebell.listeners.session.session import FRAME_EXTRA_BYTES, LEASES_MAX, SUBSCRIPTION_BYTES, Session
+from queuebell.listeners.work.counts import JobCounts
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import simulated
 

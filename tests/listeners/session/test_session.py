@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.errors import ChannelLost
-from bridge.contract.wire import (
+from queuebell.bridge.contract.errors import ChannelLost
+from queuebell.bridge.contract.wire import (
     FRAME_BYTES_MAX,
     BridgeHeartbeat,
     Bye,
@@ -31,14 +31,14 @@ from bridge.contract.wire import (
     decode_up,
     encode_frame,
 )
-from listeners import Message
-from listeners.session.session import (
+from queuebell.listeners import Message
+from queuebell.listeners.session.session import (
     FRAME_EXTRA_BYTES,
     REFUSED_CAP_S,
     STORE_MISMATCH,
     Session,
 )
-from listeners.wake.timers import Periods
+from queuebell.listeners.wake.timers import Periods
 from tests.listeners.rig import QUEUE, Store, hanging, listening, settled
 from tests.support.fake_bridge import FakeBridge, FakeLink
 from tests.support.sim_loop import elapse, simulated

@@ -11,12 +11,12 @@ import asyncio
 
 import pytest
 
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.wire import FRAME_BYTES_MAX, Hello, ListenerHeartbeat, Subscription, encode_frame
-from bridge.queues.base import Received
-from listeners import Listener, Message
-from listeners.session.channel import Link
-from listeners.session.session import shares
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.wire import FRAME_BYTES_MAX, Hello, ListenerHeartbeat, Subscription, encode_frame
+from queuebell.bridge.queues.base import Received
+from queuebell.listeners import Listener, Message
+from queuebell.listeners.session.channel import Link
+from queuebell.listeners.session.session import shares
 from tests.listeners.rig import QUEUE, Store, listening
 from tests.support.fake_bridge import FakeBridge, FakeLink
 from tests.support.sim_loop import pass_time, simulated

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from aiohttp import WSMsgType, web
 
-from bridge.access.access_watch import AccessWatch
-from bridge.contract.calls import WINDOW
-from bridge.contract.errors import ChannelLost, ConfigurationError
-from bridge.contract.wire import Bye, Hello, Ready, Started, Subscription, Welcome, decode_up, encode_frame
-from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings
-from bridge.queues import open_store
-from bridge.queues.base import NewMessage
-from bridge.service.bridge import Bridge
-from listeners import Message
-from listeners.session import websocket
-from listeners.session.websocket import WebSocketChannel
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.contract.calls import WINDOW
+from queuebell.bridge.contract.errors import ChannelLost, ConfigurationError
+from queuebell.bridge.contract.wire import Bye, Hello, Ready, Started, Subscription, Welcome, decode_up, encode_frame
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.listeners import Message
+from queuebell.listeners.session import websocket
+from queuebell.listeners.session.websocket import WebSocketChannel
 from tests.bridge.queues.scripted_server import Answering, ScriptedServer
 from tests.bridge.queues.test_http_many import refusing, strange
 from tests.listeners.rig import QUEUE, Store, listening, settled
@@ -60,7 +60,7 @@ async def peer(speak: Callable[[web.WebSocketResponse], Awaitable[None]]) -> Asy
 
 KILLED_AT_ONCE = """
 import asyncio, os, sys
-from listeners import Listener
+from queuebell.listeners import Listener
 
 async def handle(message):
     os._exit(9)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.backoff import FullJitter, RandomExponential
-from listeners.wake.controller import AdvertisedRoom, Controller, Evidence, Receive
-from listeners.wake.receive_scaling import DepthScaling, Scaling, StepScaling
-from listeners.wake.table import (
+from queuebell.bridge.contract.backoff import FullJitter, RandomExponential
+from queuebell.listeners.wake.controller import AdvertisedRoom, Controller, Evidence, Receive
+from queuebell.listeners.wake.receive_scaling import DepthScaling, Scaling, StepScaling
+from queuebell.listeners.wake.table import (
     Command,
     Mode,
     NotifyWork,
@@ -23,8 +23,8 @@ from listeners.wake.table import (
     StartReceive,
     State,
 )
-from listeners.wake.timers import DeadMan, Periods, Recheck
-from listeners.work.retry_until import PAUSE_CAP_S, PAUSE_FIRST_S, Patience
+from queuebell.listeners.wake.timers import DeadMan, Periods, Recheck
+from queuebell.listeners.work.retry_until import PAUSE_CAP_S, PAUSE_FIRST_S, Patience
 from tests.listeners.wake.world import BOOT, Broken, Limits, explore
 
 OTHER = "c" * 32

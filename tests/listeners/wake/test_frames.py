@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.contract.backoff import RandomExponential
-from bridge.contract.jobs import (
+from queuebell.bridge.contract.backoff import RandomExponential
+from queuebell.bridge.contract.jobs import (
     BOUNDS_S,
     CLASSES_MAX,
     NO_JOBS,
@@ -19,7 +19,7 @@ from bridge.contract.jobs import (
     minus,
     plus,
 )
-from bridge.contract.wire import (
+from queuebell.bridge.contract.wire import (
     BuriedCount,
     Counts,
     EmptyReceive,
@@ -32,14 +32,14 @@ from bridge.contract.wire import (
     Subscription,
     UpFrame,
 )
-from bridge.core import listener_counts
-from bridge.core.pending_work import PendingWork
-from bridge.core.sessions import QueueSessions
-from bridge.core.settings import Periods, Tuning
-from listeners.wake.controller import Controller
-from listeners.wake.frames import beat_of, frame_of, subscription_of
-from listeners.wake.receive_scaling import DepthScaling
-from listeners.wake.table import (
+from queuebell.bridge.core import listener_counts
+from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.sessions import QueueSessions
+from queuebell.bridge.core.settings import Periods, Tuning
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.frames import beat_of, frame_of, subscription_of
+from queuebell.listeners.wake.receive_scaling import DepthScaling
+from queuebell.listeners.wake.table import (
     Command,
     NotifyEmpty,
     NotifyWork,
@@ -49,7 +49,7 @@ from listeners.wake.table import (
     SendStarted,
     StartReceive,
 )
-from listeners.work.counts import BOOTS_MAX, COUNT_S, EXTRA_BYTES, CountSchedule, JobCounts
+from queuebell.listeners.work.counts import BOOTS_MAX, COUNT_S, EXTRA_BYTES, CountSchedule, JobCounts
 from tests.listeners.wake.world import BOOT
 
 # Private: `_acknowledged`, `_of_boots`: released memory, visible nowhere else.

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.contract.backoff import RandomExponential
-from bridge.contract.errors import BadInput
-from bridge.contract.wire import Starved
-from listeners.wake.controller import Controller
-from listeners.wake.pool import Place, Share, Sharing
-from listeners.wake.receive_scaling import DepthScaling, Scaling, StepScaling
-from listeners.wake.table import Command, SendMore, SendRoom, SendStarted, StartReceive, State
-from listeners.wake.timers import DeadMan
+from queuebell.bridge.contract.backoff import RandomExponential
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.wire import Starved
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.pool import Place, Share, Sharing
+from queuebell.listeners.wake.receive_scaling import DepthScaling, Scaling, StepScaling
+from queuebell.listeners.wake.table import Command, SendMore, SendRoom, SendStarted, StartReceive, State
+from queuebell.listeners.wake.timers import DeadMan
 from tests.listeners.wake.world import BOOT
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.contract.backoff import RandomExponential
-from listeners.wake.controller import Controller
-from listeners.wake.receive_scaling import DepthScaling, StepScaling
-from listeners.wake.table import LEADS_TO, Event, ImpossibleEvent, State
-from listeners.wake.timers import CheckTimers, DeadMan
+from queuebell.bridge.contract.backoff import RandomExponential
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.receive_scaling import DepthScaling, StepScaling
+from queuebell.listeners.wake.table import LEADS_TO, Event, ImpossibleEvent, State
+from queuebell.listeners.wake.timers import CheckTimers, DeadMan
 
 
 def waits() -> CheckTimers:

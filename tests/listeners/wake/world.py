@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from bridge.contract.backoff import Draw
-from listeners.wake.controller import Controller
-from listeners.wake.receive_scaling import DepthScaling
-from listeners.wake.table import Mode, SendEmptyReceive, SendMore, SendRoom, SendStarted, StartReceive, State
+from queuebell.bridge.contract.backoff import Draw
+from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.receive_scaling import DepthScaling
+from queuebell.listeners.wake.table import Mode, SendEmptyReceive, SendMore, SendRoom, SendStarted, StartReceive, State
 
 # Private: `_evidence`, `_more_stands`, `_out`, `_returns`, `_started_pending`, `_reported_empty`: two states are equal
 # only if all fields of the rules are.

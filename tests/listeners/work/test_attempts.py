@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from bridge.contract.errors import HandlersStuck, StoreUnavailable
-from bridge.contract.partitioning import Partitions
-from bridge.contract.wire import ListenerHeartbeat
-from bridge.queues.base import Capabilities, Received
-from listeners import PULL_ONLY, Ledger, Listener, Message, Pool
-from listeners.handler import batch
-from listeners.work.ledger import Standing
-from listeners.work.retry import RetryPolicy
+from queuebell.bridge.contract.errors import HandlersStuck, StoreUnavailable
+from queuebell.bridge.contract.partitioning import Partitions
+from queuebell.bridge.contract.wire import ListenerHeartbeat
+from queuebell.bridge.queues.base import Capabilities, Received
+from queuebell.listeners import PULL_ONLY, Ledger, Listener, Message, Pool
+from queuebell.listeners.handler import batch
+from queuebell.listeners.work.ledger import Standing
+from queuebell.listeners.work.retry import RetryPolicy
 from tests.listeners.rig import POISON, QUEUE, Store, hanging, listening, run_until, settled
 from tests.listeners.work.test_dequeue import carried
 from tests.listeners.work.test_holding import Site, message
@@ -303,7 +303,7 @@ class Hanging:
 def threads(monkeypatch: pytest.MonkeyPatch) -> Hanging:
     """Replace the threads of plain functions."""
     threads = Hanging()
-    monkeypatch.setattr("listeners.work.invoke.HandlerThreads", threads)
+    monkeypatch.setattr("queuebell.listeners.work.invoke.HandlerThreads", threads)
     return threads
 
 

@@ -13,17 +13,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.burial import HISTORY_MAX, Attempt, Burial, is_burial, read_burial, write_burial
-from bridge.contract.claim import is_claim, lost_claim, read_claim
-from bridge.contract.errors import BadInput, StoreUnavailable
-from bridge.queues.base import Capabilities, NewMessage, PutReceipt
-from bridge.storage.blobs.memory import MemoryBlobs
-from bridge.storage.claim_check import ClaimCheck
-from listeners import PULL_ONLY, Bury, Listener, Message, Replay
-from listeners.work.claims import SWEEP_S
-from listeners.work.dead_letters import MESSAGES_MAX, REASON_MAX, History
-from listeners.work.invoke import Invoker
-from listeners.work.retry import Failed
+from queuebell.bridge.contract.burial import HISTORY_MAX, Attempt, Burial, is_burial, read_burial, write_burial
+from queuebell.bridge.contract.claim import is_claim, lost_claim, read_claim
+from queuebell.bridge.contract.errors import BadInput, StoreUnavailable
+from queuebell.bridge.queues.base import Capabilities, NewMessage, PutReceipt
+from queuebell.bridge.storage.blobs.memory import MemoryBlobs
+from queuebell.bridge.storage.claim_check import ClaimCheck
+from queuebell.listeners import PULL_ONLY, Bury, Listener, Message, Replay
+from queuebell.listeners.work.claims import SWEEP_S
+from queuebell.listeners.work.dead_letters import MESSAGES_MAX, REASON_MAX, History
+from queuebell.listeners.work.invoke import Invoker
+from queuebell.listeners.work.retry import Failed
 from tests.listeners.rig import POISON, QUEUE, Store, listening, raising, run_until, settled
 from tests.support.sim_loop import pass_time, simulated
 

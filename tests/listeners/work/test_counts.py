@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from listeners.work.counts import ReceiveCounts
+from queuebell.listeners.work.counts import ReceiveCounts
 
 BOOT, OTHER = "b" * 32, "c" * 32
 

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.errors import StoreUnavailable
-from bridge.contract.wire import Bye, CarriedMessage, ListenerHeartbeat, encode_frame
-from bridge.queues.base import StoredMessage
-from listeners import Failure, Message, Retry
-from listeners.work.lease import carried_message
+from queuebell.bridge.contract.errors import StoreUnavailable
+from queuebell.bridge.contract.wire import Bye, CarriedMessage, ListenerHeartbeat, encode_frame
+from queuebell.bridge.queues.base import StoredMessage
+from queuebell.listeners import Failure, Message, Retry
+from queuebell.listeners.work.lease import carried_message
 from tests.listeners.rig import POISON, QUEUE, Store, hanging, listening, raising, run_until, settled
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulate, simulated

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from bridge import Bridge
-from bridge.contract.burial import opened
-from bridge.contract.errors import StoreUnavailable
-from bridge.contract.jobs import NO_JOBS, Jobs, plus
-from bridge.observe import instruments
-from bridge.queues import open_store
-from bridge.queues.base import (
+from queuebell.bridge import Bridge
+from queuebell.bridge.contract.burial import opened
+from queuebell.bridge.contract.errors import StoreUnavailable
+from queuebell.bridge.contract.jobs import NO_JOBS, Jobs, plus
+from queuebell.bridge.observe import instruments
+from queuebell.bridge.queues import open_store
+from queuebell.bridge.queues.base import (
     NewMessage,
     PutReceipt,
     Settled,
@@ -27,14 +27,14 @@ from bridge.queues.base import (
     Settling,
     StoredMessage,
 )
-from listeners import Listener, Message
-from listeners.handler import Bury, batch
-from listeners.work.counts import JobCounts
-from listeners.work.holding import Holding, Rules
-from listeners.work.invoke import Invoker
-from listeners.work.lease import Held
-from listeners.work.retry import DeadLetter, Outcome, RetryPolicy, Succeeded
-from listeners.work.retry_until import NoLongerWanted
+from queuebell.listeners import Listener, Message
+from queuebell.listeners.handler import Bury, batch
+from queuebell.listeners.work.counts import JobCounts
+from queuebell.listeners.work.holding import Holding, Rules
+from queuebell.listeners.work.invoke import Invoker
+from queuebell.listeners.work.lease import Held
+from queuebell.listeners.work.retry import DeadLetter, Outcome, RetryPolicy, Succeeded
+from queuebell.listeners.work.retry_until import NoLongerWanted
 from tests.listeners.rig import POISON, QUEUE, listening
 from tests.listeners.work.test_settlements import NOON, Scripted, now
 from tests.support.sim_loop import pass_time, simulate, simulated

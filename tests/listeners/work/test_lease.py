@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.contract.bounds import STORE_CALL_S
-from listeners.work.lease import (
+from queuebell.bridge.contract.bounds import STORE_CALL_S
+from queuebell.listeners.work.lease import (
     BUCKETS_MAX,
     Renewals,
     Visibility,

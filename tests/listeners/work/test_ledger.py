@@ -12,19 +12,30 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     BadInput,
     Closed,
     ConfigurationError,
     Conflict,
     StoreUnavailable,
 )
-from bridge.storage.tables.base import Entity
-from bridge.storage.tables.memory import MemoryTable
-from listeners import PULL_ONLY, Ledger, Listener, Message
-from listeners.work.ledger import AlreadyDone, Begin, Entry, Once, Record, Standing, Wait, _read, decide, purge_all
-from listeners.work.retry import Failed, Outcome, Succeeded
-from listeners.work.retry_until import NoLongerWanted
+from queuebell.bridge.storage.tables.base import Entity
+from queuebell.bridge.storage.tables.memory import MemoryTable
+from queuebell.listeners import PULL_ONLY, Ledger, Listener, Message
+from queuebell.listeners.work.ledger import (
+    AlreadyDone,
+    Begin,
+    Entry,
+    Once,
+    Record,
+    Standing,
+    Wait,
+    _read,
+    decide,
+    purge_all,
+)
+from queuebell.listeners.work.retry import Failed, Outcome, Succeeded
+from queuebell.listeners.work.retry_until import NoLongerWanted
 from tests.listeners.rig import QUEUE, Store, listening, run_until, settled
 from tests.support.sim_loop import pass_time, simulated
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import ConfigurationError
-from bridge.queues.embedded.store import MemoryStore
-from listeners import Bury, Listener, Message, Replay, Retry
-from listeners.work.retry import RetryPolicy
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.listeners import Bury, Listener, Message, Replay, Retry
+from queuebell.listeners.work.retry import RetryPolicy
 from tests.listeners.rig import QUEUE, listening
 from tests.support.sim_loop import pass_time, simulated
 
@@ -165,7 +165,7 @@ async def test_a_cleared_queue_does_not_lengthen_leases() -> None:
 
     async def handle(message: Message) -> None:
         begun.set()
-        await asyncio.sleep(600)
+        await pass_time(600)
 
     store = timed_store()
     await store.put(QUEUE, ["a"])

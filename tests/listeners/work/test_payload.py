@@ -17,8 +17,8 @@ import pydantic
 import pytest
 from typing_extensions import TypedDict
 
-from listeners import PULL_ONLY, Listener, Message, RandomExponential
-from listeners.testing import run_once
+from queuebell.listeners import PULL_ONLY, Listener, Message, RandomExponential
+from queuebell.listeners.testing import run_once
 from tests.listeners.rig import POISON, QUEUE, Store, listening, run_until, settled
 from tests.support.command import COMMAND, environment
 from tests.support.sim_loop import simulate, simulated
@@ -188,7 +188,7 @@ async def test_a_rule_of_the_type_that_breaks_is_a_failed_attempt() -> None:
 def test_pydantic_is_loaded_only_for_its_own() -> None:
     """Neither the package nor a payload of another kind imports it."""
     program = (
-        "import sys, msgspec\nfrom listeners import PULL_ONLY, Listener\n"
+        "import sys, msgspec\nfrom queuebell.listeners import PULL_ONLY, Listener\n"
         "class Order(msgspec.Struct):\n    number: int\n"
         "Listener('memory:x', 'a/b', print, bridge=PULL_ONLY, payload=Order)\n"
         "assert not {'pydantic', 'attr', 'attrs'} & set(sys.modules)\n"

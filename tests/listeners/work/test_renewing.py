@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bridge.queues.base import Settlement, Settling
-from listeners import Message, batch
+from queuebell.bridge.queues.base import Settlement, Settling
+from queuebell.listeners import Message, batch
 from tests.listeners.rig import QUEUE, Store, listening, settled
 from tests.support.sim_loop import pass_time, simulated
 

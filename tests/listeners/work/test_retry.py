@@ -12,9 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bridge.contract.burial import EXHAUSTED, NO_OUTCOME, PERMANENT, UNDECODABLE
-from bridge.contract.errors import BadInput, BlobNotFound, QueueNotFound, StoreUnavailable, UnknownOutcome, Unsupported
-from listeners.work.retry import (
+from queuebell.bridge.contract.burial import EXHAUSTED, NO_OUTCOME, PERMANENT, UNDECODABLE
+from queuebell.bridge.contract.errors import (
+    BadInput,
+    BlobNotFound,
+    QueueNotFound,
+    StoreUnavailable,
+    UnknownOutcome,
+    Unsupported,
+)
+from queuebell.listeners.work.retry import (
     ATTEMPTS_MAX,
     FACTOR_MAX,
     PAUSE_S_MAX,

@@ -11,10 +11,19 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import BadInput, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
-from bridge.queues.base import Capabilities, Claim, Extend, Release, Settled, Settlement, Settling, StoredMessage
-from listeners.work.lease import Act, Held
-from listeners.work.settlements import Item, Settlements
+from queuebell.bridge.contract.errors import BadInput, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
+from queuebell.bridge.queues.base import (
+    Capabilities,
+    Claim,
+    Extend,
+    Release,
+    Settled,
+    Settlement,
+    Settling,
+    StoredMessage,
+)
+from queuebell.listeners.work.lease import Act, Held
+from queuebell.listeners.work.settlements import Item, Settlements
 from tests.listeners.rig import QUEUE
 from tests.support.sim_loop import pass_time, simulated
 

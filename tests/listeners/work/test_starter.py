@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-import listeners.listener
-from listeners.handler import Bury, Message, Replay, Retry
-from listeners.work import starter
-from listeners.work.command import Command, CommandFailed
-from listeners.work.invoke import NAME, HandlerThreads
-from listeners.work.lifecycle import SIGNALS, StopSignals
-from listeners.work.starter import (
+from queuebell.listeners import listener as listener_module
+from queuebell.listeners.handler import Bury, Message, Replay, Retry
+from queuebell.listeners.work import starter
+from queuebell.listeners.work.command import Command, CommandFailed
+from queuebell.listeners.work.invoke import NAME, HandlerThreads
+from queuebell.listeners.work.lifecycle import SIGNALS, StopSignals
+from queuebell.listeners.work.starter import (
     CHECK_S,
     NOTIFY,
     STARTED_FOR,
@@ -58,7 +58,7 @@ async def test_a_worker_stops_before_its_scaler_kills_it(
     link = ScalerLink()
     link.grace = 2.5
     monkeypatch.setattr(link, "join", lambda member: True)
-    monkeypatch.setattr(listeners.listener, "WorkerStatus", functools.partial(WorkerStatus, link=link))
+    monkeypatch.setattr(listener_module, "WorkerStatus", functools.partial(WorkerStatus, link=link))
     began, ended = asyncio.Event(), list[float]()
 
     async def handle(_: Message) -> None:

@@ -15,22 +15,22 @@ import pytest
 from aiohttp import ClientSession
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     ChannelLost,
     ConfigurationError,
     NotPrepared,
     StoreError,
     StoreUnavailable,
 )
-from bridge.contract.wire import (
+from queuebell.bridge.contract.wire import (
     Welcome,
     WelcomedQueue,
 )
-from bridge.queues.base import Capabilities
-from bridge.queues.embedded.store import MemoryStore
-from listeners import PULL_ONLY, Listener, Message, collector
-from listeners.work.failures import AGAIN_S, ReceiveFailures, StoreReached
-from listeners.work.metrics_port import MetricsPort
+from queuebell.bridge.queues.base import Capabilities
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.listeners import PULL_ONLY, Listener, Message, collector
+from queuebell.listeners.work.failures import AGAIN_S, ReceiveFailures, StoreReached
+from queuebell.listeners.work.metrics_port import MetricsPort
 from tests.listeners.rig import QUEUE, Store, listening, raising
 from tests.support.command import COMMAND
 from tests.support.fake_bridge import FakeBridge, FakeLink
@@ -113,7 +113,7 @@ def test_what_was_opened_is_closed_where_the_event_loop_ends(steps: int, monkeyp
 
     async def story() -> None:
         store = Noted(f"ending-{next(_numbers)}")
-        monkeypatch.setattr("listeners.listener.open_store", lambda given, api_key: (store, True))
+        monkeypatch.setattr("queuebell.listeners.listener.open_store", lambda given, api_key: (store, True))
         listener = Listener("memory:x", QUEUE, handle, bridge=Away(), handle_signals=False)
         running = asyncio.create_task(listener.run(), name="listener")
         while not (listener.state().queues or running.done()):

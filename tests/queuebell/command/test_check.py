@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from bridge.core.settings import Periods, Tuning
+from queuebell.bridge.core.settings import Periods, Tuning
 from queuebell.command import check as command
 from queuebell.command import reaching
 from queuebell.command.main import main

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.burial import Burial, read_burial, write_burial
-from bridge.contract.errors import BadInput, StoreUnavailable, Unsupported
-from bridge.queues.base import (
+from queuebell.bridge.contract.burial import Burial, read_burial, write_burial
+from queuebell.bridge.contract.errors import BadInput, StoreUnavailable, Unsupported
+from queuebell.bridge.queues.base import (
     Capabilities,
     NewMessage,
     PutReceipt,
@@ -25,10 +25,10 @@ from bridge.queues.base import (
     Settlement,
     Settling,
 )
-from bridge.queues.embedded.store import MemoryStore
-from bridge.queues.sqs.store import SqsStore
-from bridge.storage.blobs.files import FileBlobs
-from bridge.storage.claim_check import ClaimCheck
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.queues.sqs.store import SqsStore
+from queuebell.bridge.storage.blobs.files import FileBlobs
+from queuebell.bridge.storage.claim_check import ClaimCheck
 from queuebell.command import queue_transfer, replay
 from tests.support.command import Serving, serving
 

@@ -10,8 +10,8 @@ import urllib.request
 
 import pytest
 
-from bridge.access import access_file
-from bridge.access.grants import Principal, Verb
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.grants import Principal, Verb
 from tests.support.command import perform, serving
 
 

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.contract.errors import ConfigurationError
-from bridge.queues.base import NewMessage
-from bridge.queues.embedded.store import MemoryStore
-from bridge.storage.claim_check import ClaimCheck
-from bridge.storage.tables.memory import MemoryTable
-from listeners import PULL_ONLY, Message
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.storage.claim_check import ClaimCheck
+from queuebell.bridge.storage.tables.memory import MemoryTable
 from queuebell.command.listen import _listen, load_function
 from queuebell.command.listen_settings import ListenSettings, load, retry_of
+from queuebell.listeners import PULL_ONLY, Message
 from tests.support.command import COMMAND, Serving, environment, perform, serving
 
 
@@ -53,8 +53,8 @@ def test_a_program_of_its_own_ends_with_a_handler_that_hangs(tmp_path: pathlib.P
     program = tmp_path / "program.py"
     program.write_text(
         "import asyncio, threading\n"
-        "from bridge import NewMessage, open_store\n"
-        "from listeners import PULL_ONLY, Listener\n"
+        "from queuebell.bridge import NewMessage, open_store\n"
+        "from queuebell.listeners import PULL_ONLY, Listener\n"
         "async def main():\n"
         "    began = asyncio.Event()\n"
         "    loop = asyncio.get_running_loop()\n"

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import bridge
+import queuebell.bridge
 from queuebell.command.main import SUBCOMMANDS, main
 from tests.readme.test_form import parser_of
 from tests.support.command import environment, perform, run
@@ -95,7 +95,7 @@ def test_the_first_process_of_a_container_ends_by_sigterm() -> None:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     """`--version` is the package's."""
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"queuebell {bridge.__version__}\n"
+    assert capsys.readouterr().out == f"queuebell {queuebell.bridge.__version__}\n"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from rich.cells import cell_len
 
-from bridge.service.state.overview import OneQueue
+from queuebell.bridge.service.state.overview import OneQueue
 from queuebell.command.progress import Progress
 from queuebell.command.table import laid_out
 from queuebell.command.views import Views

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.errors import ConfigurationError
 from queuebell.command.scale import load
 from tests.support.command import perform
 

@@ -19,10 +19,10 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.storage.queue import CorsRule, QueueServiceClient
 
-from bridge.brokers.extras import install
-from bridge.contract.errors import ConfigurationError
-from bridge.keda.scaled_object import KedaStore
 from queuebell.assembly import assemble
+from queuebell.bridge.brokers.extras import install
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.keda.scaled_object import KedaStore
 from queuebell.settings import Settings
 from tests.support.azure import connection_string
 from tests.support.certificates import write_self_signed
@@ -182,8 +182,8 @@ def test_what_is_refused(given: dict[str, Any], told: str, tmp_path: pathlib.Pat
 @pytest.mark.parametrize("module", ["grpc", "google.protobuf.descriptor_pb2"])
 def test_a_missing_extra_is_named(module: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that installs it, before anything is started."""
-    monkeypatch.delitem(sys.modules, "bridge.keda.server", raising=False)
-    monkeypatch.delattr("bridge.keda.server", raising=False)
+    monkeypatch.delitem(sys.modules, "queuebell.bridge.keda.server", raising=False)
+    monkeypatch.delattr("queuebell.bridge.keda.server", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigurationError, match=re.escape(install("keda"))):
         assemble(settings(tmp_path, keda="127.0.0.1:0"), in_memory=True)

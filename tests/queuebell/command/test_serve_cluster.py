@@ -10,12 +10,12 @@ import urllib.request
 
 import pytest
 
-from bridge import Publisher
-from bridge.contract.errors import StoreError, Unsupported
-from bridge.queues.http.store import HttpStore
-from bridge.queues.jetstream.store import JetStreamStore
-from bridge.queues.postgres.schema import init
-from listeners import Listener, Message
+from queuebell.bridge import Publisher
+from queuebell.bridge.contract.errors import StoreError, Unsupported
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.queues.jetstream.store import JetStreamStore
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.listeners import Listener, Message
 from tests.bridge.queues.postgres_rig import schema, server, url
 from tests.queuebell.command.test_serve_store import QUEUE, working
 from tests.support.brokers import NatsServer

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bridge.contract.errors import StoreError
-from bridge.queues.base import NewMessage
-from bridge.queues.http.store import HttpStore
-from bridge.queues.postgres.schema import init
-from listeners import Listener, Message
+from queuebell.bridge.contract.errors import StoreError
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.listeners import Listener, Message
 from tests.bridge.queues.postgres_rig import schema, server, url
 from tests.support.command import perform, serving
 from tests.support.processes import PATIENCE_S

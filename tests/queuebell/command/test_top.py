@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from bridge.service.state.overview import ROWS, OneQueue, QueueRow, Queues, Totals
+from queuebell.bridge.service.state.overview import ROWS, OneQueue, QueueRow, Queues, Totals
 from queuebell.command.top_frame import Looking, Told, frame
 from tests.support.command import COMMAND, Serving, perform, serving
 from tests.support.terminal import Terminal

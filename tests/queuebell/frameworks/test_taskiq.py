@@ -41,7 +41,6 @@ from taskiq.api import run_receiver_task
 from taskiq.brokers.inmemory_broker import InmemoryResultBackend
 from taskiq.exceptions import SendTaskError
 
-from bridge.contract.burial import Burial, opened
 from queuebell import (
     BadInput,
     BadQueueReference,
@@ -49,6 +48,7 @@ from queuebell import (
     ConfigurationError,
     RetryPolicy,
 )
+from queuebell.bridge.contract.burial import Burial, opened
 from queuebell.frameworks.taskiq import QueuebellBroker
 from tests.support.processes import until
 

@@ -30,8 +30,8 @@ from taskiq import AsyncTaskiqTask
 from taskiq.exceptions import SendTaskError
 from taskiq.kicker import AsyncKicker
 
-from bridge.queues.postgres.schema import init
 from queuebell import StoreUnavailable
+from queuebell.bridge.queues.postgres.schema import init
 from queuebell.frameworks.taskiq import QueuebellBroker
 from tests.queuebell.frameworks.taskiq_program import Results
 from tests.support import postgres

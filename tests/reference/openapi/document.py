@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.calls import ABLE_HEADER, BOOT_HEADER, CARRIES, SERVICE_ABLE_HEADER, STORE_HEADER
-from bridge.contract.names import TOKEN
-from bridge.http.server.answer import Problem
-from bridge.http.server.settings import WebSettings
+from queuebell.bridge.contract.calls import ABLE_HEADER, BOOT_HEADER, CARRIES, SERVICE_ABLE_HEADER, STORE_HEADER
+from queuebell.bridge.contract.names import TOKEN
+from queuebell.bridge.http.server.answer import Problem
+from queuebell.bridge.http.server.settings import WebSettings
 from tests.reference.openapi.operations import ANSWERS, EVENT_SCHEMAS, OPERATIONS, QUEUE, REQUESTS, Operation
 from tests.reference.openapi.refusals import OF_QUEUE, OF_VERB, by_status, codes, examples, name, refusal
 from tests.reference.openapi.schemas import Json, components

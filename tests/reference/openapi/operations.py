@@ -7,10 +7,10 @@ from typing import Final, get_args
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from bridge.access.grants import Verb
-from bridge.access.sign_in import Begun
-from bridge.contract.cloudevents import BATCH_TYPE, SPEC_VERSION, STRUCTURED_TYPE
-from bridge.contract.event import (
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.access.sign_in import Begun
+from queuebell.bridge.contract.cloudevents import BATCH_TYPE, SPEC_VERSION, STRUCTURED_TYPE
+from queuebell.bridge.contract.event import (
     EVENT_BYTES_MAX,
     EVENT_TYPE,
     EVENTS_MAX,
@@ -18,16 +18,16 @@ from bridge.contract.event import (
     REQUEST_BYTES_MAX,
     CloudQueueWorkDetected,
 )
-from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL
-from bridge.http.api.event_stream import EVENT_STREAM
-from bridge.http.api.queues import BULK_BYTES_MAX, PAGE_MAX, PEEK_BYTES_MAX
-from bridge.http.api.sse import QUEUES_MAX
-from bridge.http.page.assets import FILES
-from bridge.http.page.dead_letters import Chosen, Graves
-from bridge.http.page.login import SignedIn, SignIn
-from bridge.http.server.answer import JSON_TYPE
-from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
-from bridge.queues.http.shapes import (
+from queuebell.bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL
+from queuebell.bridge.http.api.event_stream import EVENT_STREAM
+from queuebell.bridge.http.api.queues import BULK_BYTES_MAX, PAGE_MAX, PEEK_BYTES_MAX
+from queuebell.bridge.http.api.sse import QUEUES_MAX
+from queuebell.bridge.http.page.assets import FILES
+from queuebell.bridge.http.page.dead_letters import Chosen, Graves
+from queuebell.bridge.http.page.login import SignedIn, SignIn
+from queuebell.bridge.http.server.answer import JSON_TYPE
+from queuebell.bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
+from queuebell.bridge.queues.http.shapes import (
     CreateRequest,
     PauseRequest,
     PeekAnswer,
@@ -39,9 +39,9 @@ from bridge.queues.http.shapes import (
     SettleAnswer,
     SettleRequest,
 )
-from bridge.queues.http.store import MESSAGE_TYPE
-from bridge.queues.limits import KEY_FORM
-from bridge.service.state.answers import (
+from queuebell.bridge.queues.http.store import MESSAGE_TYPE
+from queuebell.bridge.queues.limits import KEY_FORM
+from queuebell.bridge.service.state.answers import (
     Cluster,
     Explained,
     Findings,
@@ -50,7 +50,7 @@ from bridge.service.state.answers import (
     QueueState,
     Readiness,
 )
-from bridge.service.state.overview import Run, Sort
+from queuebell.bridge.service.state.overview import Run, Sort
 from tests.reference.openapi.schemas import Json, reference, said
 from tests.reference.openapi.words import REFERENCE
 

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.calls import BOOT_HEADER, SERVICE_ABLE_HEADER
-from bridge.contract.errors import STATUS_BY_CODE
-from bridge.http.server.answer import PROBLEM_TYPE, Problem, reason
+from queuebell.bridge.contract.calls import BOOT_HEADER, SERVICE_ABLE_HEADER
+from queuebell.bridge.contract.errors import STATUS_BY_CODE
+from queuebell.bridge.http.server.answer import PROBLEM_TYPE, Problem, reason
 from tests.reference.openapi.schemas import Json, reference
 
 MEANINGS: Final[dict[str, str]] = {

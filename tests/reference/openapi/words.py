@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, TEXT_MAX
-from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED
-from bridge.contract.jobs import BOUNDS_S, CLASSES_MAX, COUNT_MAX, OTHER, OUTCOMES
-from bridge.contract.names import TOKEN
-from bridge.contract.sources import WAKE_SOURCES
-from bridge.contract.trace_context import TRACES_MAX
-from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX, VISIBILITY_S_MAX
-from bridge.queues.limits import METADATA_BYTES_MAX
+from queuebell.bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, TEXT_MAX
+from queuebell.bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED
+from queuebell.bridge.contract.jobs import BOUNDS_S, CLASSES_MAX, COUNT_MAX, OTHER, OUTCOMES
+from queuebell.bridge.contract.names import TOKEN
+from queuebell.bridge.contract.sources import WAKE_SOURCES
+from queuebell.bridge.contract.trace_context import TRACES_MAX
+from queuebell.bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX, VISIBILITY_S_MAX
+from queuebell.bridge.queues.limits import METADATA_BYTES_MAX
 from tests.reference.openapi.schemas import Json, Words, reference, said
 
 REFERENCE: Final = f"^{TOKEN}/{TOKEN}$"

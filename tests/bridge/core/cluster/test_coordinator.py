@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from bridge.contract.cluster import NAMES_BYTES_MAX, Ability, Able, Covered, Member, Sent
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import SCALER, EmptyReceive
-from bridge.core.cluster.coordinator import EARLY_MAX, EARLY_S, NOT_SENT_HERE, OWN_BOOT
-from bridge.core.cluster.members import (
+from queuebell.bridge.contract.cluster import NAMES_BYTES_MAX, Ability, Able, Covered, Member, Sent
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.wire import SCALER, EmptyReceive
+from queuebell.bridge.core.cluster.coordinator import EARLY_MAX, EARLY_S, NOT_SENT_HERE, OWN_BOOT
+from queuebell.bridge.core.cluster.members import (
     DEPARTED_S,
     MEMBERS_MAX,
     OTHER_ADDRESS,
@@ -24,10 +24,24 @@ from bridge.core.cluster.members import (
     Peer,
     rank,
 )
-from bridge.core.cluster.subscribers import MERGE_S, PLACE_S, SKEW_S, SUBJECTS, SUBSCRIBERS, SubscriberCoordinator
-from bridge.core.cluster.wake_requests import WakeRequests
-from bridge.core.commands import Announce, AnnounceInTurn, Broadcast
-from bridge.observe.facts import ActedLate, ClusterMessageRefused, MemberCame, MemberGone, MemberRefused, SettledByPeer
+from queuebell.bridge.core.cluster.subscribers import (
+    MERGE_S,
+    PLACE_S,
+    SKEW_S,
+    SUBJECTS,
+    SUBSCRIBERS,
+    SubscriberCoordinator,
+)
+from queuebell.bridge.core.cluster.wake_requests import WakeRequests
+from queuebell.bridge.core.commands import Announce, AnnounceInTurn, Broadcast
+from queuebell.bridge.observe.facts import (
+    ActedLate,
+    ClusterMessageRefused,
+    MemberCame,
+    MemberGone,
+    MemberRefused,
+    SettledByPeer,
+)
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig, boot
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bridge.contract.cluster import (
+from queuebell.bridge.contract.cluster import (
     MEMBERS_MAX,
     QUEUES_MAX,
     Ability,
@@ -20,13 +20,13 @@ from bridge.contract.cluster import (
     Covered,
     decode_cluster_message,
 )
-from bridge.contract.errors import BadInput
-from bridge.contract.wire import EmptyReceive
-from bridge.core.cluster import members
-from bridge.core.cluster.coordinator import EARLY_MAX
-from bridge.core.cluster.members import KNOWN_MAX
-from bridge.core.cluster.wake_requests import proven_until
-from bridge.observe.facts import ClusterMessageRefused, SettledByPeer, StoreDiffers
+from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.wire import EmptyReceive
+from queuebell.bridge.core.cluster import members
+from queuebell.bridge.core.cluster.coordinator import EARLY_MAX
+from queuebell.bridge.core.cluster.members import KNOWN_MAX
+from queuebell.bridge.core.cluster.wake_requests import proven_until
+from queuebell.bridge.observe.facts import ClusterMessageRefused, SettledByPeer, StoreDiffers
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig
 from tests.support.words import words

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.contract.cluster import Ability, Able, Member
-from bridge.core.agenda import TURN_MAX
-from bridge.core.cluster.handover import SPREAD_S, at_once, departures
-from bridge.core.cluster.members import DEPARTED_S, MEMBERS_MAX, SILENT_S, Members, Refused
-from bridge.core.cluster.subscribers import SUBJECTS
-from bridge.core.commands import AnnounceInTurn
+from queuebell.bridge.contract.cluster import Ability, Able, Member
+from queuebell.bridge.core.agenda import TURN_MAX
+from queuebell.bridge.core.cluster.handover import SPREAD_S, at_once, departures
+from queuebell.bridge.core.cluster.members import DEPARTED_S, MEMBERS_MAX, SILENT_S, Members, Refused
+from queuebell.bridge.core.cluster.subscribers import SUBJECTS
+from queuebell.bridge.core.commands import AnnounceInTurn
 from tests.support.bells import BOOT
 from tests.support.member import FIRST, MemberRig, boot
 

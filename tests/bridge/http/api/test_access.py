@@ -19,13 +19,13 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from bridge.access.access_watch import AccessWatch
-from bridge.access.grants import Verb
-from bridge.contract.wire import Hello, Subscription, Welcome, encode_frame
-from bridge.http.server.tls import Certificates
-from bridge.observe.facts import AccessRefused, Administered, Fact
-from listeners.session.channel import Link
-from listeners.session.websocket import WebSocketChannel
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.contract.wire import Hello, Subscription, Welcome, encode_frame
+from queuebell.bridge.http.server.tls import Certificates
+from queuebell.bridge.observe.facts import AccessRefused, Administered, Fact
+from queuebell.listeners.session.channel import Link
+from queuebell.listeners.session.websocket import WebSocketChannel
 from tests.support.access import written
 from tests.support.certificates import write_self_signed
 from tests.support.web import JSON, Served, request, serving

@@ -18,15 +18,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm
 
-from bridge.access import access_file
-from bridge.access.access_watch import AccessWatch
-from bridge.access.issuer import IssuerSettings
-from bridge.contract.address import is_loopback
-from bridge.http.server.answer import Refusal
-from bridge.http.server.guard import Hosts
-from bridge.http.server.settings import WebSettings
-from bridge.observe.facts import AccessRefused, Fact
-from bridge.observe.logs import FactLog
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.issuer import IssuerSettings
+from queuebell.bridge.contract.address import is_loopback
+from queuebell.bridge.http.server.answer import Refusal
+from queuebell.bridge.http.server.guard import Hosts
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.observe.facts import AccessRefused, Fact
+from queuebell.bridge.observe.logs import FactLog
 from tests.support.access import listed
 from tests.support.web import Reply, Served, serving
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from aiohttp.web import HTTPBadRequest, RequestPayloadError
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     BadInput,
     BadQueueReference,
     Closed,
@@ -21,7 +21,7 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.http.api.routes import Unread, refusal_of
+from queuebell.bridge.http.api.routes import Unread, refusal_of
 from tests.support.web import JSON, Served, request, serving
 
 

@@ -25,12 +25,12 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from bridge.access import access_file
-from bridge.access.access_watch import AccessWatch
-from bridge.access.keys import AccessList, new_key, with_terms
-from bridge.access.limits import REFUSALS_AT_ONCE, Refusals
-from bridge.observe.facts import AccessRefused
-from bridge.queues.base import QueueStore
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.keys import AccessList, new_key, with_terms
+from queuebell.bridge.access.limits import REFUSALS_AT_ONCE, Refusals
+from queuebell.bridge.observe.facts import AccessRefused
+from queuebell.bridge.queues.base import QueueStore
 from tests.support.access import NOW, secret_of, written
 from tests.support.web import JSON, Reply, Served, request, serving
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
 from tests.support.web import Client, Served, request, serving
 
 

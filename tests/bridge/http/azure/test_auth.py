@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from bridge.contract.errors import (
+from queuebell.bridge.contract.errors import (
     BadInput,
     Closed,
     ConfigurationError,
@@ -30,14 +30,14 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.http.azure import xml
-from bridge.http.azure.accounts import Accounts, AccountSettings, read_accounts
-from bridge.http.azure.auth import SignatureAuthorizer, strings_to_sign
-from bridge.http.azure.errors import AzureError, translated
-from bridge.http.azure.exchange import NEWEST, OLDEST, Request, locate, version_of
-from bridge.http.azure.records import JsonRecords, Policy
-from bridge.queues.base import StoredMessage
-from bridge.queues.served import NoRoom
+from queuebell.bridge.http.azure import xml
+from queuebell.bridge.http.azure.accounts import Accounts, AccountSettings, read_accounts
+from queuebell.bridge.http.azure.auth import SignatureAuthorizer, strings_to_sign
+from queuebell.bridge.http.azure.errors import AzureError, translated
+from queuebell.bridge.http.azure.exchange import NEWEST, OLDEST, Request, locate, version_of
+from queuebell.bridge.http.azure.records import JsonRecords, Policy
+from queuebell.bridge.queues.base import StoredMessage
+from queuebell.bridge.queues.served import NoRoom
 
 NOW = datetime.datetime(2026, 11, 20, 21, 30, tzinfo=datetime.UTC)
 DATE = "Fri, 20 Nov 2026 21:30:00 GMT"

@@ -9,9 +9,9 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.storage.queue import AccessPolicy, CorsRule, QueueServiceClient
 
-from bridge.queues.postgres.schema import init
-from bridge.queues.postgres.store import PostgresStore
-from bridge.service.bridge import Bridge
+from queuebell.bridge.queues.postgres.schema import init
+from queuebell.bridge.queues.postgres.store import PostgresStore
+from queuebell.bridge.service.bridge import Bridge
 from tests.bridge.http.azure.test_sdk import with_sdk
 from tests.bridge.queues.postgres_rig import schema, server, url
 from tests.support.azure import Front, serving_azure

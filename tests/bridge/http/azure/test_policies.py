@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from bridge.http.azure import cors
-from bridge.http.azure.cors import CorsRule
-from bridge.http.azure.errors import AzureError
-from bridge.http.azure.records import (
+from queuebell.bridge.http.azure import cors
+from queuebell.bridge.http.azure.cors import CorsRule
+from queuebell.bridge.http.azure.errors import AzureError
+from queuebell.bridge.http.azure.records import (
     Logging,
     Metrics,
     Policy,

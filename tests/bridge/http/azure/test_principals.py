@@ -25,17 +25,17 @@ from azure.storage.queue import (
     generate_queue_sas,
 )
 
-from bridge.access import access_file
-from bridge.access.access_watch import AccessWatch
-from bridge.access.grants import Verb
-from bridge.access.keys import with_terms
-from bridge.contract.errors import ConfigurationError
-from bridge.http.azure.accounts import EMULATOR_KEY, AccountSettings
-from bridge.http.azure.exchange import Operation
-from bridge.http.server.settings import WebSettings
-from bridge.observe.facts import AccessRefused, Administered, Fact
-from bridge.service.bridge import Bridge
 from queuebell.assembly import assemble
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.access.keys import with_terms
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.http.azure.accounts import EMULATOR_KEY, AccountSettings
+from queuebell.bridge.http.azure.exchange import Operation
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.observe.facts import AccessRefused, Administered, Fact
+from queuebell.bridge.service.bridge import Bridge
 from queuebell.settings import Settings
 from tests.support.access import written
 from tests.support.azure import ACCOUNT, KEY, Front, connection_string, fault, message, serving_azure, signed_headers

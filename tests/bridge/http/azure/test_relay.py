@@ -13,16 +13,23 @@ import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.storage.queue import QueueServiceClient, generate_queue_sas
 
-from bridge.access import access_file
-from bridge.access.access_watch import AccessWatch
-from bridge.access.keys import with_terms
-from bridge.access.limits import Refusals
-from bridge.contract.errors import BadInput, ConfigurationError
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.http.azure.relay import AccountLimits, RelayedPut, RelayServer, put_of, read_endpoint, relay_settings
-from bridge.http.server.settings import WebSettings
-from bridge.observe.facts import Fact
-from bridge.service.bridge import Bridge
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.keys import with_terms
+from queuebell.bridge.access.limits import Refusals
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.http.azure.relay import (
+    AccountLimits,
+    RelayedPut,
+    RelayServer,
+    put_of,
+    read_endpoint,
+    relay_settings,
+)
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.observe.facts import Fact
+from queuebell.bridge.service.bridge import Bridge
 from tests.support.access import written
 from tests.support.azure import ACCOUNT, KEY, connection_string, fault, serving_azure
 from tests.support.web import Client, Reply

@@ -22,11 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from bridge.http.azure.accounts import Accounts
-from bridge.http.azure.auth import SignatureAuthorizer, account_string, queue_string
-from bridge.http.azure.errors import AzureError
-from bridge.http.azure.exchange import Operation, Request
-from bridge.http.azure.records import Policy
+from queuebell.bridge.http.azure.accounts import Accounts
+from queuebell.bridge.http.azure.auth import SignatureAuthorizer, account_string, queue_string
+from queuebell.bridge.http.azure.errors import AzureError
+from queuebell.bridge.http.azure.exchange import Operation, Request
+from queuebell.bridge.http.azure.records import Policy
 
 NOW = datetime.datetime(2026, 11, 20, 21, 30, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)

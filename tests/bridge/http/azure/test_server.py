@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from bridge.http.azure.exchange import message_id
-from bridge.queues.base import NewMessage
+from queuebell.bridge.http.azure.exchange import message_id
+from queuebell.bridge.queues.base import NewMessage
 from tests.support.azure import ACCOUNT, Front, fault, message, serving_azure, signed_headers
 from tests.support.certificates import self_signed
 

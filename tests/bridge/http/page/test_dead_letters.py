@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from bridge.access import access_file
-from bridge.access.access_watch import AccessWatch
-from bridge.contract.burial import Attempt, Burial, write_burial
-from bridge.contract.errors import StoreUnavailable
-from bridge.queues.base import NewMessage
-from bridge.queues.embedded.store import MemoryStore
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.contract.burial import Attempt, Burial, write_burial
+from queuebell.bridge.contract.errors import StoreUnavailable
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.queues.embedded.store import MemoryStore
 from tests.support.access import written
 from tests.support.web import JSON, Served, serving
 

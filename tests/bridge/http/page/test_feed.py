@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from bridge.access import access_file
-from bridge.access.access_watch import AccessWatch
-from bridge.contract.wire import Hello, ListenerHeartbeat, QueueBeat, Subscription
-from bridge.http.page import feed
-from bridge.queues.base import NewMessage
-from bridge.service.state import overview
-from bridge.service.state.answers import ListenerState
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.contract.wire import Hello, ListenerHeartbeat, QueueBeat, Subscription
+from queuebell.bridge.http.page import feed
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.service.state import overview
+from queuebell.bridge.service.state.answers import ListenerState
 from tests.bridge.http.api.test_sse import Stream
 from tests.support.access import written
 from tests.support.web import Served, serving

@@ -10,11 +10,11 @@ from typing import Any, cast
 import msgspec
 from aiohttp import HttpVersion11
 
-from bridge.access.grants import Verb
-from bridge.http.page.feed import NEW_S, SHARE, Feed, Watch
-from bridge.http.server.authorizer import Authorizer
-from bridge.http.server.settings import WebSettings
-from bridge.observe.slices import Slices
+from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.http.page.feed import NEW_S, SHARE, Feed, Watch
+from queuebell.bridge.http.server.authorizer import Authorizer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.observe.slices import Slices
 from tests.support.sim_loop import SimLoop, pass_time, simulated
 
 

@@ -21,12 +21,12 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
-from bridge.access import sign_in
-from bridge.access.access_watch import AccessWatch
-from bridge.access.issuer import COOLDOWN_S, IssuerSettings
-from bridge.access.sign_in import nonce_of
-from bridge.http.page import login as routes
-from bridge.observe.facts import AccessRefused, Fact
+from queuebell.bridge.access import sign_in
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.issuer import COOLDOWN_S, IssuerSettings
+from queuebell.bridge.access.sign_in import nonce_of
+from queuebell.bridge.http.page import login as routes
+from queuebell.bridge.observe.facts import AccessRefused, Fact
 from tests.support.access import written
 from tests.support.background_server import BackgroundServer
 from tests.support.openid_provider import CLIENT, PASSWORD, provider
@@ -174,7 +174,7 @@ class Hostile:
 async def hostile(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hostile]:
     """One that listens; a busy machine answers late, and that is no verdict."""
     monkeypatch.setattr(sign_in, "FETCH_S", 300.0)
-    monkeypatch.setattr("bridge.access.tokens.FETCH_S", 300.0)
+    monkeypatch.setattr("queuebell.bridge.access.tokens.FETCH_S", 300.0)
     issuer = Hostile()
     app = web.Application()
     app.router.add_get("/.well-known/openid-configuration", issuer.describe)

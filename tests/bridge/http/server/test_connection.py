@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from aiohttp.web import BaseRequest
 
-from bridge.http.server.answer import Answer
-from bridge.http.server.connection import Connection, ConnectionServer
-from bridge.http.server.settings import WebSettings
-from bridge.http.server.sockets import Acceptor, QuietLog
+from queuebell.bridge.http.server.answer import Answer
+from queuebell.bridge.http.server.connection import Connection, ConnectionServer
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.http.server.sockets import Acceptor, QuietLog
 from tests.support.sim_loop import pass_time, simulated
 from tests.support.web import Served, request, serving
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bridge.access.limits import BURST_MAX, RATE_MAX, RATE_MIN
-from bridge.contract.errors import ConfigurationError
-from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings, check_settings
-from bridge.service.bridge import Bridge
+from queuebell.bridge.access.limits import BURST_MAX, RATE_MAX, RATE_MIN
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server.settings import WebSettings, check_settings
+from queuebell.bridge.service.bridge import Bridge
 from tests.support.web import JSON, Served, serving
 
 PERIODS = ("header_timeout", "body_timeout", "write_timeout", "keepalive_timeout", "stream_comment")

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from bridge.access.put_gate import PUT_BYTES, SLOW_AFTER_S, PutGate
-from bridge.contract.errors import Overloaded
-from bridge.http.api.app import WebServer
-from bridge.http.server import body
-from bridge.http.server.settings import WebSettings
-from bridge.queues.base import NewMessage
-from bridge.queues.http.store import HttpStore
-from bridge.service.bridge import Bridge, BridgeSettings
+from queuebell.bridge.access.put_gate import PUT_BYTES, SLOW_AFTER_S, PutGate
+from queuebell.bridge.contract.errors import Overloaded
+from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server import body
+from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.service.bridge import Bridge, BridgeSettings
 from tests.support.azure import ACCOUNT, Front, fault, message, serving_azure, signed_headers
 from tests.support.web import Client, Reply, Served, request
 from tests.support.writers import standing

@@ -8,19 +8,19 @@ import socket
 
 import pytest
 
-from bridge.http.api.queues import PEEK_BYTES_MAX
-from bridge.http.azure.messages import PEEK_CHARS_MAX
-from bridge.http.server import memory_bounds as rooms
-from bridge.http.server.connection import ConnectionServer
-from bridge.http.server.memory_bounds import (
+from queuebell.bridge.http.api.queues import PEEK_BYTES_MAX
+from queuebell.bridge.http.azure.messages import PEEK_CHARS_MAX
+from queuebell.bridge.http.server import memory_bounds as rooms
+from queuebell.bridge.http.server.connection import ConnectionServer
+from queuebell.bridge.http.server.memory_bounds import (
     ROOM_BYTES,
     SMALL_BYTES,
     AnswerMemory,
     AnswerReservation,
     BodyMemory,
 )
-from bridge.queues.base import NewMessage
-from bridge.queues.served import NoRoom
+from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.queues.served import NoRoom
 from tests.support.azure import ACCOUNT, Front, messages, serving_azure, signed_headers
 from tests.support.web import JSON, Client, Served, request, serving
 

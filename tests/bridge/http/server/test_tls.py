@@ -14,12 +14,12 @@ import pytest
 import pytest_asyncio
 from cryptography import x509
 
-from bridge.access import access_file
-from bridge.access.access_watch import AccessWatch
-from bridge.access.keys import with_terms, without
-from bridge.brokers.credential import JUDGED_EVERY_S
-from bridge.contract.errors import ConfigurationError
-from bridge.http.server.tls import Certificates
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.keys import with_terms, without
+from queuebell.bridge.brokers.credential import JUDGED_EVERY_S
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.http.server.tls import Certificates
 from tests.support.access import written
 from tests.support.certificates import Authority, write_self_signed
 from tests.support.web import Reply, Served, request, serving

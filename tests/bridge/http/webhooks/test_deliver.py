@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.wire import Wake
-from bridge.http.webhooks.deliver import Courier, PinnedResolver, Refused, resolve_by_system
-from bridge.http.webhooks.rules import Outcome
-from bridge.http.webhooks.settings import check_webhooks
-from bridge.http.webhooks.shell import Webhooks
-from bridge.service.bridge import Bridge
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.wire import Wake
+from queuebell.bridge.http.webhooks.deliver import Courier, PinnedResolver, Refused, resolve_by_system
+from queuebell.bridge.http.webhooks.rules import Outcome
+from queuebell.bridge.http.webhooks.settings import check_webhooks
+from queuebell.bridge.http.webhooks.shell import Webhooks
+from queuebell.bridge.service.bridge import Bridge
 from tests.support.hooks import SECRET, Receiver, hook, hooked, mark, receiver, state
 from tests.support.web import Served
 

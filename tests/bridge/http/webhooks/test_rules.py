@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import ConfigurationError
-from bridge.contract.wire import Wake
-from bridge.http.webhooks.addresses import check_url, refusal, refuse_any, unwrap
-from bridge.http.webhooks.deliver import sign
-from bridge.http.webhooks.rules import Deliveries, Outcome, retry_after
-from bridge.http.webhooks.settings import WEBHOOKS_MAX, WebhookSettings, check_webhooks
+from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.contract.wire import Wake
+from queuebell.bridge.http.webhooks.addresses import check_url, refusal, refuse_any, unwrap
+from queuebell.bridge.http.webhooks.deliver import sign
+from queuebell.bridge.http.webhooks.rules import Deliveries, Outcome, retry_after
+from queuebell.bridge.http.webhooks.settings import WEBHOOKS_MAX, WebhookSettings, check_webhooks
 
 FAILED = Outcome(500)
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.brokers.base import Incoming
-from bridge.contract.framing import LAST_COUNT, seq_of
-from bridge.contract.wire import decode_down
-from bridge.service.bridge import Bridge
-from bridge.service.channels.brokered import FULL_RETRY_S, SESSIONS_MAX, BrokeredSessions
-from bridge.triggers.attachment import Attachment
+from queuebell.bridge.brokers.base import Incoming
+from queuebell.bridge.contract.framing import LAST_COUNT, seq_of
+from queuebell.bridge.contract.wire import decode_down
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.service.channels.brokered import FULL_RETRY_S, SESSIONS_MAX, BrokeredSessions
+from queuebell.bridge.triggers.attachment import Attachment
 from tests.support.memory_broker import MemoryBroker, MemoryServer
 
 ONE, TWO = "1" * 32, "2" * 32

@@ -27,17 +27,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.access import access_file
-from bridge.access.access_watch import AccessWatch
-from bridge.access.keys import Identity, with_terms
-from bridge.brokers.base import Incoming
-from bridge.contract.framing import instance_of
-from bridge.contract.wire import decode_down
-from bridge.observe.facts import AccessRefused, Fact
-from bridge.service.announcing import Announcer
-from bridge.service.bridge import Bridge
-from bridge.service.channels.brokered import CHECKS_MAX, FULL_RETRY_S, BrokeredSessions
-from bridge.triggers.attachment import Attachment
+from queuebell.bridge.access import access_file
+from queuebell.bridge.access.access_watch import AccessWatch
+from queuebell.bridge.access.keys import Identity, with_terms
+from queuebell.bridge.brokers.base import Incoming
+from queuebell.bridge.contract.framing import instance_of
+from queuebell.bridge.contract.wire import decode_down
+from queuebell.bridge.observe.facts import AccessRefused, Fact
+from queuebell.bridge.service.announcing import Announcer
+from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.service.channels.brokered import CHECKS_MAX, FULL_RETRY_S, BrokeredSessions
+from queuebell.bridge.triggers.attachment import Attachment
 from tests.support.access import written
 from tests.support.memory_broker import MemoryBroker, MemoryServer
 

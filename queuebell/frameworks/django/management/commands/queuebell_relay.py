@@ -9,11 +9,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from bridge.contract.errors import QueuebellError
-from bridge.producer.outbox.relay import Relay, RelayState
-from bridge.producer.publisher import Publisher
-from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues import open_store
+from queuebell.bridge.contract.errors import QueuebellError
+from queuebell.bridge.producer.outbox.relay import Relay, RelayState
+from queuebell.bridge.producer.publisher import Publisher
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues import open_store
 from queuebell.frameworks.django.outbox import relay
 
 

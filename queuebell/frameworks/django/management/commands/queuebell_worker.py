@@ -12,9 +12,9 @@ import msgspec
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
-from bridge.contract.address import one_text
-from bridge.contract.errors import BadInput, ConfigurationError, QueuebellError
-from bridge.observe.logs import configure
+from queuebell.bridge.contract.address import one_text
+from queuebell.bridge.contract.errors import BadInput, ConfigurationError, QueuebellError
+from queuebell.bridge.observe.logs import configure
 from queuebell.command.listen import add_settings, listen
 from queuebell.command.listen_settings import load, retry_of
 from queuebell.frameworks.django.execution import TaskHandler

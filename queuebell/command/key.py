@@ -24,6 +24,7 @@ from queuebell.bridge.brokers.address import check_prefix
 from queuebell.bridge.contract.errors import ConfigurationError
 from queuebell.command.broker_files import mosquitto_file, nats_file
 from queuebell.command.client import print_json, print_table
+from queuebell.command.main import show_examples
 from queuebell.settings import load
 
 _DAY_S: Final = 86_400.0
@@ -59,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "revoke", help="revoke a key or certificate, or all of a principal, within a second", allow_abbrev=False
     )
     revoke.add_argument("key", metavar="ID_OR_NAME", help="as shown by 'queuebell key list'")
+    for name, examples in {
+        "create": ("billing-worker --allow 'take=billing/*' --days 90", "me --allow 'look=*' --allow 'operate=*'"),
+        "change": ("billing-worker --limit puts_per_second=500", "ann --allow none"),
+        "list": ("--json",),
+        "revoke": ("billing-worker",),
+    }.items():
+        show_examples(subs.choices[name], f"key {name}", examples)
     brokers = [
         subs.add_parser(
             name,
@@ -72,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     ]
     for broker in brokers:
+        show_examples(broker, broker.prog.removeprefix("queuebell "), ("", "--prefix shop"))
         broker.add_argument("--prefix", metavar="TOKEN", help="the prefix of the bridge's brokers (default queuebell)")
     for sub in (create, change, list_, revoke, *brokers):
         sub.add_argument("--access", metavar="FILE", help="default access.json in the --data directory")

@@ -98,6 +98,12 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
 }
 
 
+def show_examples(parser: argparse.ArgumentParser, name: str, examples: Sequence[str]) -> None:
+    """End the help of a command with examples."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n".join(("examples:", *(f"  queuebell {name} {each}".rstrip() for each in examples)))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 ok, 1 failed, 2 usage, 69, 73 or 78."""
     if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -135,10 +141,9 @@ def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
         prog=f"queuebell {name}",
         # Written for documentation, where two backquotes are a markup.
         description=(module.__doc__ or "").replace("``", ""),
-        epilog="\n".join(("examples:", *(f"  queuebell {name} {each}".rstrip() for each in subcommand.examples))),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    show_examples(parser, name, subcommand.examples)
     module.add_arguments(parser)
     # Intermixed: `listen STORE QUEUE --bridge URL MODULE:FUNCTION` has an option between its operands.
     args = parser.parse_args(rest) if subcommand.nested else parser.parse_intermixed_args(rest)

@@ -30,6 +30,7 @@ from queuebell.bridge.producer.partitions import PartitionedQueue
 from queuebell.bridge.queues.base import Depth, QueueStore
 from queuebell.command import queue_init, queue_transfer, replay
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, print_json
+from queuebell.command.main import show_examples
 from queuebell.settings import DEFAULT_BRIDGE
 
 Action = Callable[[QueueStore, argparse.Namespace], Awaitable[int]]
@@ -37,10 +38,26 @@ Action = Callable[[QueueStore, argparse.Namespace], Awaitable[int]]
 _PUTS: Final = frozenset({"put", "import", "replay"})
 _OF_PARTITIONS: Final = frozenset({"put", "get", "peek", "create", "clear", "delete", "pause", "resume", "depth"})
 """The actions that also take all partitions of a queue; the others take one queue."""
-_SERVICE: Final = "and the queue service, if no --store is given"
+_SERVICE: Final = "the bridge, and its queue service if no --store is given"
 _PUBLISHES: Final = (
-    f"publish each put to this bridge (default: none; the queue service tells its own bridge); {_SERVICE}"
+    "publish each put to this bridge (default: none; the queue service notifies its own), and use its queue service if "
+    "no --store is given"
 )
+_EXAMPLES: Final = {
+    "put": ("billing/orders 'order 20'", "billing/orders 'order 20' --id order-20 --delay-ms 60000"),
+    "get": ("billing/orders", "billing/orders --max 10 --keep --json"),
+    "peek": ("billing/orders-poison --json", "redis://127.0.0.1:6379/0 billing/orders"),
+    "export": ("billing/orders --file orders.jsonl", "billing/orders --file orders.jsonl --delete"),
+    "import": ("billing/orders --once --file orders.jsonl",),
+    "create": ("billing/orders --metadata team=billing",),
+    "list": ("--prefix billing/", "--json"),
+    "clear": ("billing/orders",),
+    "delete": ("billing/orders",),
+    "pause": ("billing/orders",),
+    "resume": ("billing/orders",),
+    "depth": ("billing/orders --oldest", "billing/orders:8 --json"),
+    "replay": ("billing/orders-poison --dry-run", "billing/orders-poison --max 10 --after 60"),
+}
 _DONE: Final = 204
 _CONFLICT: Final = 409
 _REFUSED: Final = frozenset({404, _CONFLICT})
@@ -127,14 +144,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, sub in subs.choices.items():
         add_client_arguments(sub, "store")
         sub.add_argument("--bridge", metavar="URL", help=_PUBLISHES if name in _PUTS else _SERVICE)
+    for name, examples in _EXAMPLES.items():
+        show_examples(subs.choices[name], f"queue {name}", examples)
     summary = "make the bridge forget a queue of another store that is gone or was a mistake; no store is changed"
     forget = subs.add_parser("forget", help=summary, description=summary, allow_abbrev=False)
     forget.add_argument("queue", metavar="ACCOUNT/QUEUE")
     add_client_arguments(forget, "bridge")
+    show_examples(forget, "queue forget", ("billing/old",))
     summary = "create or migrate the tables of a store that needs them"
     init = subs.add_parser("init", help=summary, description=summary, allow_abbrev=False)
     queue_init.add_arguments(init)
     add_client_arguments(init)
+    show_examples(init, "queue init", ("postgres://app@db/jobs --notify", "postgres://app@db/jobs --no-notify"))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+from collections import Counter
 from collections.abc import Iterator
 
 import queuebell
@@ -17,6 +18,8 @@ from tests.support.processes import ROOT
 # Private: `_collector`, `_guards`: all metrics, including those without samples. `_SubParsersAction`, `_actions`:
 # argparse lists its options no other way.
 
+COMMON = 3
+"""A row that so many commands share stands once."""
 FOLDER = ROOT / "docs" / "reference"
 SECTIONS = (
     ("For workers", ("Listener", "run", "lifespan", "Message", "batch", "Retry", "Bury", "Replay", "Done")),
@@ -48,8 +51,8 @@ def python() -> str:
     lines = [
         "# The Python API",
         "",
-        "Every public name of `queuebell`, from its docstring. In the checkout read `help(queuebell.Listener)`, or build the",
-        "site with `make site`. All are imported as `from queuebell import ...`.",
+        "Every public name of `queuebell`, from its docstring. In the checkout read `help(queuebell.Listener)`,",
+        "or build the site with `make site`. All are imported as `from queuebell import ...`.",
         "`PULL_ONLY`, given as `bridge=PULL_ONLY`, says that a listener has no bridge and polls. `Outcome` is the type",
         "of what becomes of a message: `Done`, `Retry`, `Bury` or `Replay`.",
         "",
@@ -67,15 +70,23 @@ def python() -> str:
 
 def commands() -> str:
     """Return the page of commands: every subcommand, argument and option, with the words of its help."""
+    parsers = {name: nested(parser_of(name)) or {"": parser_of(name)} for name in SUBCOMMANDS}
+    rows = Counter(row for each in parsers.values() for parser in each.values() for row in _rows(parser))
+    common = [row for row, count in rows.items() if count >= COMMON]
     lines = ["# Commands", "", "What `queuebell --help` says, and the `--help` of each command, on one page.", ""]
+    lines += [
+        "## Options of many commands",
+        "",
+        "They are left out below; `--help` of a command shows all it takes.",
+        "",
+    ]
+    lines += ["| | |", "|---|---|", *sorted(common), ""]
     for name, command in SUBCOMMANDS.items():
         lines += [f"## queuebell {name}", "", f"{_sentence(command.summary)}", ""]
-        parser = parser_of(name)
-        below = nested(parser)
-        for sub, its in below.items():
-            lines += [f"### queuebell {name} {sub}", "", *_table(its)]
-        if not below:
-            lines += _table(parser)
+        for sub, its in parsers[name].items():
+            own = [row for row in _rows(its) if row not in common]
+            lines += [f"### queuebell {name} {sub}", ""] if sub else []
+            lines += ["| | |", "|---|---|", *own, ""] if own else []
     return "\n".join(lines)
 
 
@@ -109,8 +120,7 @@ def metrics() -> str:
     return "\n".join([*lines, ""])
 
 
-def _table(parser: argparse.ArgumentParser) -> Iterator[str]:
-    yield from ("| | |", "|---|---|")
+def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in parser._actions:
         if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
             continue
@@ -122,7 +132,6 @@ def _table(parser: argparse.ArgumentParser) -> Iterator[str]:
             words = str(value)
         told = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
         yield f"| `{_cell(words)}` | {_cell(told)} |"
-    yield ""
 
 
 def _cell(text: str) -> str:

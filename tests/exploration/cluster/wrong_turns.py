@@ -97,12 +97,12 @@ CROSSED: tuple[Step, ...] = (
 WRONG_TURNS: tuple[WrongTurn, ...] = (
     WrongTurn(
         "W1",
-        "forgiven by the arrival of the word",
+        "a wake request is settled by the time at which a peer's message arrives: the receive did not see it",
         Played(plan("W1", named=False, faults={"drop": 1}), {"turns": mutants.ForgivesByArrival}, CROSSED),
     ),
     WrongTurn(
         "W2",
-        "moments of a clock that stands still in a sleep, and numbers from before it",
+        "times from before a suspend count, by a clock that stood still in it",
         Played(
             plan("W2", named=False, faults={"drop": 1, "suspend": 1}),
             {"turns": mutants.StandsStill},
@@ -111,40 +111,42 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
     ),
     WrongTurn(
         "W3",
-        "a debt is forgiven when one of its marks is named",
+        "a request is settled when one of its triggers is named: the other's message stays",
         Played(plan("W3", faults={"drop": 1}), {"turns": mutants.ForgivesTheDebt}, CROSSED),
     ),
     WrongTurn(
         "W4",
-        "timers are forgiven too",
+        "timers are settled too: what is due later stays",
         Walked(plan("W4", delayed=(1,), own_ids=True, faults={"drop": 1}), {"turns": mutants.ForgivesTimers}),
     ),
     WrongTurn(
         "W5",
-        "a new mark pushes the deferral out",
+        "each new trigger extends the deferral, so that a request waits past its deadline",
         Explored(
             quick("W5", messages=2, faults={"drop": 2}, at=(0,), spaced=True, patience_s=2.5),
             {"turns": mutants.PushesOut},
         ),
     ),
     WrongTurn(
-        "W6", "a peer's cover counts from its arrival", Explored(quick("W6"), {"turns": mutants.CoversFromArrival})
+        "W6",
+        "a peer's empty receive counts from its arrival: the next sweep is late",
+        Explored(quick("W6"), {"turns": mutants.CoversFromArrival}),
     ),
     WrongTurn(
         "W7",
-        "members that leave stay in the order",
+        "members that leave stay in the order: everyone waits A",
         Explored(
             quick("W7", faults={"leave": 1}, at=(0,), spaced=True, patience_s=0.2), {"turns": mutants.OrdersWhoLeaves}
         ),
     ),
     WrongTurn(
         "W8",
-        "unknown is taken for able",
+        "an unknown member counts as able: everyone waits A for a bridge without workers",
         Explored(quick("W8", workers=(1,), patience_s=0.2), {"turns": mutants.TakesUnknownForAble}),
     ),
     WrongTurn(
         "W9",
-        "a trigger that one bridge alone got is told to nobody",
+        "a trigger that only one bridge received is not passed on, and is lost with it",
         Explored(
             quick("W9", workers=(1,), heard_by=(0,), faults={"end bridge": 1}, at=(0,), patience_s=4.0),
             {"told": False},
@@ -152,12 +154,12 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
     ),
     WrongTurn(
         "W10",
-        "`own` is believed with a store elsewhere",
+        "`own` is believed with an external store: every trigger is lost",
         Explored(quick("W10", engine=True, patience_s=0.2), {"scheduler": mutants.Believes}),
     ),
     WrongTurn(
         "W11",
-        "ids that did not fit are taken for forgiven",
+        "ids that did not fit into a message count as settled",
         Played(
             plan("W11", faults={"drop": 1}, constants={"NAMES_MAX": 1}),
             {"turns": mutants.ForgetsWhatDidNotFit},
@@ -166,7 +168,7 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
     ),
     WrongTurn(
         "W12",
-        "ids are told of marks that came after the receive began",
+        "ids of triggers after the start of the receive are sent",
         Played(
             plan(
                 "W12",
@@ -196,7 +198,7 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
     ),
     WrongTurn(
         "W13",
-        "a receive is taken to have begun when its cover came",
+        "a receive counts as begun when its report arrives",
         Played(
             plan("W13", named=False, faults={"drop": 1, "tick": 1}),
             {"turns": mutants.BeganWhenItCame},
@@ -216,17 +218,17 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
     ),
     WrongTurn(
         "W14",
-        "forgiven across stores",
+        "requests are settled across stores: production's by staging's empty queue",
         Walked(plan("W14", messages=1, taken=(), staging=(0,)), {"turns": mutants.MixesStores}),
     ),
     WrongTurn(
         "W15",
-        "a due mark is forgiven by the id of its immediate twin",
+        "a later trigger is settled by the id of its immediate twin",
         Walked(plan("W15", delayed=(1,), faults={"drop": 1, "repeat": 1}), {"turns": mutants.NamesTheDue}),
     ),
     WrongTurn(
         "W17",
-        "of a member that went only what it was able for is looked at",
+        "after a member is gone, only queues are checked for which it was able",
         Walked(
             plan("W17", messages=1, taken=(), faults={"end worker": 1, "end bridge": 1}),
             {"turns": mutants.LooksWhereItWasAble},
@@ -234,26 +236,26 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
     ),
     WrongTurn(
         "W18",
-        "a debt without any session is told nobody",
+        "a request without any session is not passed on",
         Walked(
             plan("W18", messages=1, taken=(), faults={"end worker": 1}), {"turns": mutants.TellsNobodyWithoutASession}
         ),
     ),
     WrongTurn(
         "W19",
-        "a level is acted upon when it rises alone",
+        "a backlog is acted on only when it grows: the second request stays",
         Walked(plan("W19", taken=(), faults={"drop": 1, "lose": 1, "end worker": 1}), {"turns": mutants.ActsOnTheRise}),
     ),
     WrongTurn(
         "W20",
-        "a member that leaves tells its timers before its sessions end",
+        "a member that leaves sends its timers before its sessions end: a lease is forgotten",
         Walked(
             plan("W20", messages=1, taken=(), faults={"leave": 1, "end worker": 1}, at=(0,)), {"timers_first": True}
         ),
     ),
     WrongTurn(
         "W21",
-        "forgiven by time without the millisecond",
+        "settling by time lacks its millisecond",
         Played(plan("W21", named=False, faults={"drop": 1}), {"turns": mutants.NoMillisecond}, CROSSED),
     ),
 )

@@ -18,7 +18,7 @@ import pytest
 
 import queuebell.bridge
 from queuebell.command.main import SUBCOMMANDS, main
-from tests.readme.test_form import parser_of
+from tests.readme.test_form import nested, parser_of
 from tests.support.command import environment, perform, run
 from tests.support.processes import GLANCE_S, PATIENCE_S
 
@@ -32,17 +32,21 @@ def test_help_names_every_subcommand(capsys: pytest.CaptureFixture[str]) -> None
     assert main([]) == 2
 
 
-@pytest.mark.parametrize("name", SUBCOMMANDS)
+ACTIONS = [(name, *([action] if action else [])) for name in SUBCOMMANDS for action in ("", *nested(parser_of(name)))]
+
+
+@pytest.mark.parametrize("typed", ACTIONS, ids=" ".join)
 def test_the_help_of_a_command_ends_with_examples_that_can_be_typed(
-    name: str, capsys: pytest.CaptureFixture[str]
+    typed: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="0"):
-        main([name, "--help"])
+        main([*typed, "--help"])
     _, _, examples = capsys.readouterr().out.partition("\nexamples:\n")
     lines = [shlex.split(line) for line in examples.splitlines()]
-    assert len(lines) >= 2
+    assert len(lines) >= (2 if len(typed) == 1 else 1)
+    name = typed[0]
     for command, own, *words in lines:
-        assert (command, own) == ("queuebell", name)
+        assert (command, own, *words[: len(typed) - 1]) == ("queuebell", *typed)
         parser = parser_of(name)
         (parser.parse_args if SUBCOMMANDS[name].nested else parser.parse_intermixed_args)(words)
 

@@ -71,6 +71,7 @@ check: $(VENV)/dev.stamp
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m mypy
+	@$(BIN)/python -m tests.docs.plain_words
 	@$(BIN)/python -m pip --disable-pip-version-check check
 
 bench: $(VENV)/dev.stamp

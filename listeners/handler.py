@@ -116,7 +116,7 @@ class Retry(Exception):
 
     __module__ = "queuebell"
 
-    after: float | None = None  # of a subclass that calls no `__init__` of ours, as those below
+    after: float | None = None  # for a subclass that does not call `super().__init__`, as those below
 
     def __init__(self, after: float | None = None) -> None:
         if after is not None and not 0 <= after <= 604_800:

@@ -358,7 +358,7 @@ class Listener(Generic[Payload]):
         )
 
     def jobs(self) -> Iterator[tuple[str, str, Jobs]]:
-        """Return by queue and handler what became of messages since the start (`listeners.collector`)."""
+        """Return by queue and handler the outcomes of messages since the start (`listeners.collector`)."""
         for ref, dequeue in self._dequeues.items():
             yield ref, *dequeue.jobs()
 
@@ -446,7 +446,7 @@ class Listener(Generic[Payload]):
                 await self._sessions.end()
 
     def _closing(self, holding: asyncio.Task[None] | None, owned: bool) -> contextlib.AsyncExitStack:
-        """Return what closes all that was opened: in reverse, each whatever becomes of the others."""
+        """Return what closes all that was opened: in reverse, each even if another fails."""
         closing = contextlib.AsyncExitStack()
         if self._starter is not None:
             closing.callback(self._starter.close)

@@ -57,7 +57,7 @@ def checked_headers(given: object) -> dict[str, str]:
 def readable_headers(found: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the valid headers of another producer's message, the first of each name.
 
-    Whoever reads it can put it again, be it to another store. The rest is not shown.
+    A reader can put it again, also to another store. The rest is not shown.
     """
     headers: dict[str, str] = {}
     room = HEADERS_BYTES_MAX

@@ -1,6 +1,6 @@
 """The worker processes of one scaled queue: which are asked for, start, are ready, busy or idle, and which may end.
 
-Nothing is started or ended here. The shell asks `launch` how many to start now and reports what became of them; it asks
+Nothing is started or ended here. The shell asks `launch` how many to start now and reports the result; it asks
 `overdue` and `spare` which to end. What starts and what fails is bounded by `Limits` alone, whatever the queue holds,
 so that neither a burst nor a worker that dies at once becomes a storm (Z2, Z3).
 """

@@ -119,7 +119,7 @@ class ScaledQueue:
         self._workers: int | None = None
         """Workers of this queue that the bridge knows of, ours among them."""
         self._ready = 0
-        """How many of ours were ready after the event before."""
+        """How many of its processes were ready after the event before."""
         self._quiet_since: float | None = None
         self._audits_at = now
         """Not before this moment: a queue that is not wanted less is not counted in a hot loop."""

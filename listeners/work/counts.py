@@ -1,4 +1,4 @@
-"""What a worker counts and reports in heartbeats: its receives, what became of its messages, and the store's backlog.
+"""What a worker counts and reports in heartbeats: its receives, the outcomes of its messages, and the store's backlog.
 
 `ReceiveCounts` counts receives by wake source, `JobCounts` the outcomes of messages. `StoreCounts` counts messages in
 the store when `CountSchedule` says that it is worth it. All are levels, so that a lost heartbeat heals. A level is

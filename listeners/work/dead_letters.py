@@ -138,13 +138,13 @@ class DeadLettering:
             travels = await self._travelling(burial, body, poison, wanted)
             try:
                 message = NewMessage(travels, headers=held.stored.headers)
-                await self._put(held, poison, message, f"bury message {held.stored.id}", wanted, landed)
+                await self._put(held, poison, message, f"dead-letter message {held.stored.id}", wanted, landed)
             except BadInput as error:
                 if travels is body:
                     raise
                 self._bare(burial, str(error))
                 message = NewMessage(body, headers=held.stored.headers)
-                await self._put(held, poison, message, f"bury message {held.stored.id}", wanted, landed)
+                await self._put(held, poison, message, f"dead-letter message {held.stored.id}", wanted, landed)
         except NoLongerWanted:
             return False
         return True
@@ -182,8 +182,8 @@ class DeadLettering:
         if count:
             log.warning(
                 "message %s of %s cannot be handled here (%d attempts since the last report): %s. The message and "
-                "its body are kept. Start this listener with the claim_check of its producers; what was buried for "
-                "this can then be replayed",
+                "its body are kept. Start this listener with the claim_check of its producers, then replay the dead "
+                "letters",
                 id_,
                 self._queue,
                 count,

@@ -202,7 +202,7 @@ class Dequeue:
         return REPORT_BYTES * self._owes_counts() + (self._jobs.report_bytes() if self._jobs.changed else 0)
 
     def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
-        """Return ``beat`` with what became of messages, (found, empty) by wake source, and what the store counted."""
+        """Return ``beat`` with the outcomes of messages, (found, empty) by wake source, and what the store counted."""
         if self._jobs.changed:
             beat = msgspec.structs.replace(beat, jobs=self._jobs.report(stamp))
         if not self._owes_counts():
@@ -544,7 +544,7 @@ class Dequeue:
         return len(self._holding)
 
     def jobs(self) -> tuple[str, Jobs]:
-        """Return the handler's name, and what became of its messages since the start."""
+        """Return the handler's name, and the outcomes of its messages since the start."""
         return self._jobs.handler, self._jobs.level()
 
     # Figures --------------------------------------------------------------------------------------------------------

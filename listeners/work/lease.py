@@ -55,7 +55,7 @@ class Held:
     again: str = "failed"
     """Why it is released, if not ``given_back``: ``failed`` or ``retried``."""
     moving: bool = False
-    """Its put on another queue is in flight, and may be carried out whatever becomes of its handler's task."""
+    """Its put on another queue is in flight, and may succeed even if its handler's task ends."""
     moved: bool = False
     """It is on another queue: only its delete is left to do here."""
     given_back: bool = False

@@ -34,7 +34,7 @@ class MetricsPort:
         self._host, self._port = host.removeprefix("[").removesuffix("]"), int(port)
         if not (insecure_public or is_loopback(self._host)):
             raise ConfigurationError(
-                "metrics: whoever reaches that address can read the names of queues, handlers and exceptions;"
+                "metrics: every client that reaches that address can read the names of queues, handlers and exceptions;"
                 " --insecure-public (insecure_public = true) listens there anyway"
             )
         self._registry = CollectorRegistry()

@@ -21,7 +21,7 @@ def nats_file(users: Iterable[BrokerUser]) -> str:
     variables = _variables([user.name for user in users])
     return "\n".join(
         [
-            "# Who may do what at this nats-server, by `queuebell key nats`. Print it anew when grants change.",
+            "# Who may do what at this nats-server, by `queuebell key nats`. Print it again when grants change.",
             '# In nats-server.conf: include "queuebell.conf". Passwords are in its environment, in quotes:',
             *(f"#   export {variable}='\"...\"'" for variable in variables.values()),
             "# Each connects, as the bridge does, by nats://NAME:PASSWORD@HOST:4222?inbox=_INBOX.NAME, or tls://...",
@@ -70,7 +70,7 @@ def mosquitto_file(users: Iterable[BrokerUser]) -> str:
     users = list(users)
     first, *others = (user.name for user in users)
     lines = [
-        "# Who may do what at this mosquitto, by `queuebell key mqtt`. Print it anew when grants change.",
+        "# Who may do what at this mosquitto, by `queuebell key mqtt`. Print it again when grants change.",
         "# In mosquitto.conf: allow_anonymous false, acl_file THIS FILE, password_file PASSWORDS, made by",
         f"#   mosquitto_passwd -c PASSWORDS {first}",
         *(f"#   mosquitto_passwd PASSWORDS {name}" for name in others),

@@ -1,9 +1,9 @@
 """Handle the messages of a queue with a Python function, or with any command.
 
 A function is named MODULE:FUNCTION and gets a message. A command is run by /bin/sh for each message, with the body on
-standard input and QUEUEBELL_ID, QUEUEBELL_QUEUE and QUEUEBELL_ATTEMPT set, and QUEUEBELL_BURIAL (JSON) on one that was
-buried; exit code 0 deletes the message, 75 tries it again, 100 buries it, 101 puts it back where it failed, and any
-other is a failed attempt. SIGTERM and SIGINT stop in order, a second one at once; the exit code is 0, or 1 if a handler
+standard input and QUEUEBELL_ID, QUEUEBELL_QUEUE and QUEUEBELL_ATTEMPT set, and QUEUEBELL_BURIAL (JSON) on a dead
+letter. Exit code 0 deletes the message, 75 retries it, 100 dead-letters it, 101 replays it, and any other is a failed
+attempt. SIGTERM and SIGINT stop in order, a second one immediately; the exit code is 0, or 1 if a handler
 had to be abandoned. With --end-when-stuck it is also 1 once no slot is left.
 """
 
@@ -75,7 +75,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     retry = RetryPolicy()
     parser.add_argument(
-        "--max-attempts", metavar="N", help=f"attempts before burial; 0: never (default {retry.attempts})"
+        "--max-attempts",
+        metavar="N",
+        help=f"attempts before dead-lettering; 0: never (default {retry.attempts})",
     )
     parser.add_argument(
         "--retry-first", metavar="S", help=f"seconds before the first retry (default {retry.first_s:g})"

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         check_event(
             CloudQueueWorkDetected(
                 *split_reference(queue),
-                # On which of them the messages are, nobody said: each is told of an even share, and of one at least.
+                # Which queues the messages are on is unknown: each gets an even share, at least one.
                 payload_size=-(-args.size // len(queues)),
                 id=id_ if len(queues) == 1 else f"{id_}-p{number}",
                 source=source,

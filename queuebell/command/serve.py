@@ -208,7 +208,7 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None) -> int:
         finally:
             if keda is not None:
                 await keda.stop()
-            # Closing the brokers sends what was told to the sessions.
+            # Closing the brokers sends what is queued for the sessions.
             await brokers.stop()
             await webhooks.stop()
             for door in doors:

@@ -50,7 +50,7 @@ QUEUES_SHOWN = 50
 INSTANCE_DIGITS = 8
 UNKNOWN = "?"
 COLUMNS = [
-    "QUEUE", "VISIBLE", "INVISIBLE", "LEASED", "BURIED", "COUNTED", "STATE", "SESSIONS", "TRIGGERS", "WAKES", "OLDEST",
+    "QUEUE", "VISIBLE", "INVISIBLE", "LEASED", "DEAD", "COUNTED", "STATE", "SESSIONS", "TRIGGERS", "WAKES", "OLDEST",
     "RECEIVES", "EMPTY",
 ]  # fmt: skip
 
@@ -304,7 +304,7 @@ def _counted(state: QueueState) -> str:
 
 
 def _handled(jobs: Jobs) -> str:
-    """Return a handler's outcomes and durations in words."""
+    """Return a handler's outcomes and durations as text."""
     words = [f"{count} {name.replace('_', ' ')}" for name, count in jobs.outcomes.items()]
     words += [f"{jobs.in_flight} in flight"] * bool(jobs.in_flight)
     middle, most = quantile(jobs.handling, 0.5), quantile(jobs.handling, 0.95)

@@ -26,7 +26,7 @@ HEADS: Final = [
     "WAITING",
     "OLDEST",
     "LEASED",
-    "BURIED",
+    "DEAD",
     "LISTENERS",
     "TRIG/S",
     "RECV/S",
@@ -34,7 +34,7 @@ HEADS: Final = [
     "FAILED",
     "STATE",
 ]
-SPARE: Final = ["HANDLED/S", "FAILED", "RECV/S", "TRIG/S", "LEASED", "LISTENERS", "BURIED", "OLDEST"]
+SPARE: Final = ["HANDLED/S", "FAILED", "RECV/S", "TRIG/S", "LEASED", "LISTENERS", "DEAD", "OLDEST"]
 KEYS: Final = "q quit  jk move  enter open a queue  / filter  p pause  s sort, or by t n w l b i g r"
 BACK: Final = "q quit  esc back  p pause"
 LINES_ABOVE: Final = 3
@@ -158,7 +158,7 @@ def _queues(told: Told, view: Queues, looking: Looking, width: int, height: int,
     totals = view.totals
     flow = "" if told.flow is None else "   a second: {:.1f} triggers, {:.1f} receives, {:.1f} empty".format(*told.flow)
     troubled = f"{totals.troubled} of {totals.queues} queues with problems" if totals.troubled else "no problems"
-    numbers = f"{totals.visible} waiting, {totals.leased} leased, {totals.buried} buried"
+    numbers = f"{totals.visible} waiting, {totals.leased} leased, {totals.buried} dead letters"
     rows = rows_of(height)
     shown = view.rows[max(0, looking.top - view.first) :][:rows]
     last = looking.top + len(shown)
@@ -202,7 +202,7 @@ def _ready(view: Queues) -> str:
 def _row(told: Told, row: QueueRow, *, chosen: bool) -> Sequence[object]:
     known = told.rates.get(row.queue)
     triggers, receives, handled = ("-", "-", "-") if known is None else (f"{rate:.1f}" for rate in known)
-    waits = "was buried" if row.queue.endswith(POISON_SUFFIX) and not row.listeners else "work is owed"
+    waits = "dead letters" if row.queue.endswith(POISON_SUFFIX) and not row.listeners else "work is pending"
     state = row.trouble or ("paused" if row.paused else waits if row.waiting_ms is not None else "")
     return (
         f"{'>' if chosen else ' '}{'!' if row.trouble else ' '}",
@@ -233,7 +233,7 @@ def _one(view: OneQueue | None, queue: str, width: int, line: _Line) -> list[str
     lines = wrapped(queue, BOLD)
     row = None if view is None else view.row
     if view is None or row is None:
-        return [*lines, *wrapped("" if view is None else "the bridge never heard of it")]
+        return [*lines, *wrapped("" if view is None else "the bridge does not know this queue")]
     known = _row(Told(), row, chosen=False)
     words = ", ".join(f"{value} {head.lower()}" for head, value in zip(HEADS[2:7], known[2:7], strict=True))
     lines += wrapped(f"{words}; {row.triggers} triggers, {row.receives} receives, {row.empty} of them empty")

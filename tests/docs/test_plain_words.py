@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.plain_words import LONGEST, avoided, sentences, words
 from tests.support.processes import ROOT
 
 PAGES = [
@@ -16,29 +17,8 @@ PAGES = [
     ROOT / "docs" / "explanation" / "why-a-bridge.md",
 ]
 WORDS_ON_AVERAGE = 20
-WORDS_AT_MOST = 45
 # Words of the protocol's inside (docs/reference/glossary.md), which no page for users has.
 INNER = ("dirty", "dead-man", "generation", "eventcount", "capacity 0", "cover", "look of", "rumour", "doorbell")
-
-
-_fence = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
-_link = re.compile(r"\[([^\]]*)\]\([^)]*\)")
-_end = re.compile(r"(?<=[.:;?!])[*)\"]*\s+")
-
-
-def sentences(page: str) -> list[str]:
-    """Return the sentences of a page: no code, tables or headings; each item of a list begins one."""
-    kept: list[str] = []
-    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", _fence.sub("\n\n", page)):
-        text = paragraph.strip()
-        if text and not text.startswith(("#", "|")):
-            kept += _end.split(" ".join(_link.sub(r"\1", text).split()))
-    return [sentence for sentence in kept if re.search(r"\w", sentence)]
-
-
-def words(sentence: str) -> int:
-    """Count words; what is set as code is one."""
-    return len(re.findall(r"\w[\w'.-]*", re.sub(r"`[^`]*`", "code", sentence)))
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
@@ -47,7 +27,7 @@ def test_sentences_are_short(path: Path) -> None:
     found = sentences(path.read_text(encoding="utf-8"))
     counts = [words(sentence) for sentence in found]
     assert sum(counts) / len(counts) <= WORDS_ON_AVERAGE
-    assert [sentence for sentence in found if words(sentence) > WORDS_AT_MOST] == []
+    assert [sentence for sentence in found if words(sentence) > LONGEST] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
@@ -55,3 +35,34 @@ def test_no_word_of_the_inside_of_the_protocol(path: Path) -> None:
     """A page for users does without them."""
     text = path.read_text(encoding="utf-8").lower()
     assert [word for word in INNER if re.search(rf"\b{word}\b", text)] == []
+
+
+def test_a_planted_phrase_and_a_planted_sentence_are_found(tmp_path: Path) -> None:
+    """In a page, a module, a text of the page and a unit; what is allowed in one place is found in another."""
+    planted = {
+        "docs/how-to/watch.md": f"Check it.\n\nThe bridge is told of it. {'word ' * (LONGEST + 1)}\n",
+        "bridge/core/limits.py": '"""Whoever is first."""\n',
+        "bridge/http/page/files/page.js": "// anew\n",
+        "deploy/systemd/queuebell.service": "# as ever\n",
+        "queuebell/command/top.py": "# in words\n",
+        "bridge/contract/settings.py": "# in words\n",
+        "docs/decisions/0001-old.md": "It is told.\n",
+    }
+    for name, text in planted.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    found = avoided(tmp_path)
+    assert [line for line in found if "words: " not in line] == [
+        "docs/how-to/watch.md:3: 'is told'",
+        "deploy/systemd/queuebell.service:1: 'as ever'",
+        "bridge/core/limits.py:1: 'Whoever'",
+        "bridge/http/page/files/page.js:1: 'anew'",
+        "queuebell/command/top.py:1: 'in words'",
+    ]
+    assert [line.split(":")[0] for line in found if "words: " in line] == ["docs/how-to/watch.md"]
+
+
+def test_the_project_has_none() -> None:
+    """What `make check` asks."""
+    assert avoided() == []

@@ -38,7 +38,7 @@ def take(chromium: Browser, bridge: Serving, place: pathlib.Path) -> None:
         expect(way).to_contain_text("late.0, 0 of 1 free")
         with working(busy):
             expect(way).to_contain_text("worker.2")
-            work = page.get_by_role("region", name="At work for some seconds")
+            work = page.get_by_role("region", name="Long-running")
             while not work.get_by_role("row").nth(1).is_visible():
                 for _ in range(10):
                     post(bridge.url, "/v1/queues/shop/orders/messages", b"x", "text/plain")
@@ -51,7 +51,7 @@ def take(chromium: Browser, bridge: Serving, place: pathlib.Path) -> None:
             page.screenshot(path=place / "page-queues.png", animations="disabled")
     with opened(chromium, bridge.url, "#/queue/pay/orders-poison", viewport=size, color_scheme="dark") as shown:
         shown.page.locator("summary").first.click()
-        shown.page.get_by_role("heading", name="Buried", exact=True).scroll_into_view_if_needed()
+        shown.page.get_by_role("heading", name="Dead letters", exact=True).scroll_into_view_if_needed()
         shown.page.screenshot(path=place / "page-buried.png", animations="disabled")
     phone = {"width": 390, "height": 844}
     with opened(chromium, bridge.url, "#/queue/mail/welcome", viewport=phone, color_scheme="dark") as shown:

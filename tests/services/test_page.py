@@ -69,20 +69,20 @@ def test_what_was_buried_goes_back(chromium: Browser, bridge: Serving) -> None:
     with opened(chromium, bridge.url, f"#/queue/{POISON}") as shown:
         page = shown.page
         live(shown)
-        graves = page.get_by_role("region", name="Buried messages").get_by_role("table")
+        graves = page.get_by_role("region", name="Dead letters").get_by_role("table")
         expect(graves.get_by_role("row")).to_have_count(5)
         graves.locator("summary").first.click()
         expect(graves).to_contain_text("pay/orders")
         expect(graves).to_contain_text("Attempts")
         page.get_by_label("Allow changes").check()
-        graves.get_by_role("button", name="Put this back").first.click()
-        expect(page.get_by_text("1 put back")).to_be_visible()
+        graves.get_by_role("button", name="Replay this").first.click()
+        expect(page.get_by_text("1 replayed")).to_be_visible()
         expect(graves.get_by_role("row")).to_have_count(4)
-        page.get_by_label("Only those").fill("no price")
+        page.get_by_label("Only with").fill("no price")
         expect(graves.get_by_role("row")).to_have_count(2)
-        page.get_by_role("button", name="Put back").click()
-        expect(page.get_by_text("0 among 2 looked at, to the end")).to_be_visible()
-        page.get_by_label("Only those").fill("")
+        page.get_by_role("button", name="Replay", exact=True).click()
+        expect(page.get_by_text("0 of 2 searched, to the end")).to_be_visible()
+        page.get_by_label("Only with").fill("")
         expect(graves.get_by_role("row")).to_have_count(3)
         graves.get_by_role("button", name="Discard this").first.click()
         expect(page.get_by_text("This deletes this message.")).to_be_visible()
@@ -104,7 +104,7 @@ def test_hostile_text_is_text(chromium: Browser, bridge: Serving, tmp_path: path
     options = Options(store=bridge.url, bridge=bridge.url, queue="pay/orders", name=name)
     with opened(chromium, bridge.url, f"#/queue/{POISON}") as shown, working(options):
         page = shown.page
-        graves = page.get_by_role("region", name="Buried messages")
+        graves = page.get_by_role("region", name="Dead letters")
         expect(graves).to_contain_text("<img src=x onerror=")
         expect(graves).to_contain_text("\\u202eflipped")
         for number in range(3):
@@ -141,13 +141,13 @@ def test_a_key_is_asked_for(chromium: Browser, tmp_path: pathlib.Path) -> None:
     with serving(tmp_path / "data", "--auth", "--access", str(tmp_path / "access.json")) as bridge:
         with opened(chromium, bridge.url) as shown:
             page = shown.page
-            field = page.get_by_label("This bridge asks for a key")
+            field = page.get_by_label("Key or token of this bridge")
             expect(field).to_be_focused()
             field.fill("qb_" + "f" * 64)
-            page.get_by_role("button", name="Look").click()
+            page.get_by_role("button", name="Open").click()
             expect(page.get_by_role("alert").filter(has_text="the key is unknown")).to_be_visible()
             field.fill(secrets["clerk"])
-            page.get_by_role("button", name="Look").click()
+            page.get_by_role("button", name="Open").click()
             live(shown)
             page.get_by_role("link", name="Bridge").click()
             expect(page.locator("main")).to_contain_text("'operate' is not granted")
@@ -162,8 +162,8 @@ def test_a_grant_that_is_lost_is_said(chromium: Browser, tmp_path: pathlib.Path)
     with serving(tmp_path / "data", "--auth", "--access", str(access)) as bridge:
         with opened(chromium, bridge.url, "#/queue/mail/out") as shown:
             page = shown.page
-            page.get_by_label("This bridge asks for a key").fill(secrets["clerk"])
-            page.get_by_role("button", name="Look").click()
+            page.get_by_label("Key or token of this bridge").fill(secrets["clerk"])
+            page.get_by_role("button", name="Open").click()
             live(shown)
             for granted in ({"look": ["mail/other"]}, {"look": ["mail/out"]}):
                 access_file.change(access, lambda old, now=granted: type(old)(principals={"clerk": now}, keys=old.keys))
@@ -173,7 +173,7 @@ def test_a_grant_that_is_lost_is_said(chromium: Browser, tmp_path: pathlib.Path)
             live(shown)
             expect(page.get_by_role("heading", level=1)).to_have_text("mail/out")
             access_file.change(access, lambda old: type(old)())
-            expect(page.get_by_label("This bridge asks for a key")).to_be_focused()
+            expect(page.get_by_label("Key or token of this bridge")).to_be_focused()
             expect(page.get_by_role("heading", level=1)).to_have_count(0)
 
 
@@ -220,7 +220,7 @@ def test_it_is_read_with_weak_eyes_and_without(chromium: Browser, bridge: Servin
         expect(page.locator("main")).to_be_focused()
         way = page.get_by_role("list", name="The way of a message").get_by_role("listitem")
         expect(way).to_have_count(4)
-        expect(way.nth(3)).to_contain_text("Nobody, listens here")
+        expect(way.nth(3)).to_contain_text("No listener, at this bridge")
         expect(page.locator("svg.way .bad").first).to_be_visible()
         named = "(each) => each.labels?.length || each.textContent.trim()"
         assert page.evaluate(f"[...document.querySelectorAll('input, select, button')].every({named})")
@@ -246,8 +246,8 @@ def test_a_producer_that_forgot_to_publish(chromium: Browser, tmp_path: pathlib.
             page.get_by_role("link", name="shop/mute").click()
             expect(page.get_by_text("a publish was lost, or never sent")).to_be_visible()
             expect(page.get_by_role("list", name="The way of a message")).to_contain_text("No trigger yet")
-            looks = page.get_by_role("region", name="What made listeners look")
-            expect(looks).to_contain_text("the bridge asked, to make sure")
+            looks = page.get_by_role("region", name="Wake sources")
+            expect(looks).to_contain_text("sweep")
 
 
 def test_a_worker_that_hangs(chromium: Browser, bridge: Serving) -> None:
@@ -262,7 +262,7 @@ def test_a_worker_that_hangs(chromium: Browser, bridge: Serving) -> None:
         expect(slow.nth(4)).to_contain_text("s")
         expect(page.get_by_role("row").filter(has_text="shop/quick").get_by_role("cell").nth(4)).to_have_text("")
         page.get_by_role("link", name="shop/slow").click()
-        work = page.get_by_role("region", name="At work for some seconds").get_by_role("row")
+        work = page.get_by_role("region", name="Long-running").get_by_role("row")
         expect(work.nth(1)).to_contain_text("stuck.0")
         expect(work.nth(1).get_by_role("cell").nth(2)).to_have_text("1")
         expect(page.get_by_role("list", name="The way of a message")).to_contain_text("stuck.0, 0 of 1 free, full")

@@ -27,12 +27,12 @@ from tests.support.redis import RedisServer
 pytestmark = pytest.mark.system
 
 OLD = "9bba5870e16258560e4f3638e6e21a8d538ff2d2"
-"""The last version before files, classes and most of the code below `bridge/queues` moved."""
+"""The last version before most code below `bridge/queues` moved; `bridge` was a top-level package then."""
 
 LEAVE_MESSAGES = """
 import asyncio, json, sys
-from queuebell.bridge.queues import open_store
-from queuebell.bridge.queues.base import NewMessage, once
+from bridge.queues import open_store
+from bridge.queues.base import NewMessage, once
 
 async def main():
     async with open_store(sys.argv[1]) as store:
@@ -52,7 +52,7 @@ async def main():
 asyncio.run(main())
 """
 
-INIT = "import asyncio, sys; from queuebell.bridge.queues.postgres.schema import init; asyncio.run(init(sys.argv[1]))"
+INIT = "import asyncio, sys; from bridge.queues.postgres.schema import init; asyncio.run(init(sys.argv[1]))"
 
 WORK = """
 import asyncio, sys

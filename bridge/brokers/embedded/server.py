@@ -38,7 +38,7 @@ STOP_S: Final = 2.0
 RETRY_FIRST_S: Final = 0.1
 RETRY_CAP_S: Final = 5.0
 STEADY_S: Final = 10.0
-"""After this time a server counts as started, and the back-off begins anew."""
+"""After this time a server counts as started, and the back-off restarts."""
 UNREADY_AFTER_S: Final = 5.0
 _GLANCE_S: Final = 0.01
 _TAIL_BYTES: Final = 4096

@@ -59,7 +59,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Grave(msgspec.Struct, frozen=True, kw_only=True):
-    """One message that was buried; without ``burial`` it says of itself nothing."""
+    """One dead letter; without ``burial`` nothing is known about its failure."""
 
     id: str
     age_ms: int
@@ -72,7 +72,7 @@ class Grave(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Graves(msgspec.Struct, frozen=True):
-    """Some of the messages that were buried."""
+    """Some of the dead letters."""
 
     messages: list[Grave]
     looked: int

@@ -1,8 +1,9 @@
 """Ends what a scaler has started when the scaler is gone: ``guard.py GRACE``.
 
-A program on its own, without any import of ours: the scaler starts one. It reads ``+PID`` for each process group that
-the scaler starts and ``-PID`` for each that has ended. The end of its standard input is the end of the scaler, whatever
-killed it. A worker whose listener runs stops by itself then; every group that is left after GRACE seconds is killed.
+A program on its own, without any import of Queuebell: the scaler starts one. It reads ``+PID`` for each process group
+that the scaler starts and ``-PID`` for each that has ended. The end of its standard input is the end of the scaler,
+whatever killed it. A worker whose listener runs stops by itself then; GRACE seconds later the groups that are left are
+killed.
 """
 
 import os

@@ -11,19 +11,19 @@ export function bridgeView() {
   const members = table("Members", [
     text("Bridge", (item) => plain(item.address ?? item.boot), { name: true }),
     text("", (item) => (item.me ? "this one" : item.leaving ? "leaving" : "")),
-    count("Heard", (item) => (item.me ? "" : `${span(item.silent_ms)} ago`)),
-    count("Home of listeners of so many queues", (item) => whole.format(item.queues)),
-    count("with room", (item) => whole.format(item.able)),
+    count("Last message", (item) => (item.me ? "" : `${span(item.silent_ms)} ago`)),
+    count("Queues with workers", (item) => whole.format(item.queues)),
+    count("with free slots", (item) => whole.format(item.able)),
     text("Version", (item) => plain(item.version)),
-    count("Left lately", (item, went = item.went) => (went ? `${went} times` : "")),
+    count("Departures", (item, went = item.went) => (went ? `${went} times` : "")),
   ]);
-  const refused = table("Bridges that are none of its members", [
+  const refused = table("Bridges that are not members", [
     text("Bridge", (item) => plain(item.address || item.boot), { name: true }),
     text("Why", (item) => plain(item.why)),
   ]);
   const deferred = table("Queues that wait for another bridge's check", [
     { title: "Queue", name: true, begin: (cell, item) => cell.append(make("a", { class: "text", href: hrefOf(item.queue) }, plain(item.queue))) },
-    count("This one looks in", (item) => span(item.acts_in_ms)),
+    count("Checked here in", (item) => span(item.acts_in_ms)),
   ]);
   const more = make("p", { class: "dim" });
   const cluster = make("section", { hidden: true }, make("h2", {}, "Cluster"), members.element, refused.element, deferred.element, more);
@@ -35,7 +35,7 @@ export function bridgeView() {
       ["ready", bridge.ready ? "yes" : "no", bridge.ready ? "good" : "bad"],
       ["stopping", bridge.draining ? "yes" : "no", bridge.draining ? "bad" : ""],
       ["listeners here", whole.format(bridge.sessions)],
-      ["cluster", seen.name ? plain(seen.name) + (seen.alone ? ", hears no other bridge" : "") : "none", seen.name && seen.alone ? "bad" : ""],
+      ["cluster", seen.name ? plain(seen.name) + (seen.alone ? ", reaches no other bridge" : "") : "none", seen.name && seen.alone ? "bad" : ""],
     ]);
     checks.update(Object.entries(bridge.checks).map(([name, check]) => [plain(name), plain(check.detail), check.ok ? "good" : "bad"]));
     cluster.hidden = !seen.name;

@@ -1,4 +1,4 @@
-// What was buried. A queue shows how much there is; its poison queue what it is, 32 at a time, and what can be done.
+// Dead letters. A queue shows how much there is; its poison queue what it is, 32 at a time, and what can be done.
 
 import { facts, later, make, plain, put, span, table, text, count, whole, hrefOf } from "./parts.js";
 import { ask, change, changes } from "./told.js";
@@ -9,38 +9,38 @@ const PAGE = 32;
 export function buried(left, queue, path) {
   if (!queue.endsWith(POISON)) {
     const link = make("a", { href: hrefOf(queue + POISON) });
-    return { element: make("p", {}, link), update: (row) => put(link, row.buried ? `${whole.format(row.buried)} buried: why, and what to do` : "") };
+    return { element: make("p", {}, link), update: (row) => put(link, row.buried ? `${whole.format(row.buried)} dead letters: why, and what to do` : "") };
   }
   const told = make("p", { role: "status" });
   const reason = make("input", { type: "search", maxlength: "1000", spellcheck: "false" });
   const order = make("select", {}, make("option", { value: "false" }, "oldest first"), make("option", { value: "true" }, "newest first"));
-  const all = make("button", { type: "button" }, "Put back");
+  const all = make("button", { type: "button" }, "Replay");
   const away = make("button", { type: "button", class: "danger" }, "Discard");
-  const look = make("button", { type: "button" }, "Look again");
+  const look = make("button", { type: "button" }, "Reload");
   const sure = make("p", { hidden: true, class: "card" });
   const back = make("button", { type: "button" }, "Previous");
   const on = make("button", { type: "button" }, "Next");
   const where = make("span", { class: "dim", role: "status" });
-  const list = table("Buried messages", [
+  const list = table("Dead letters", [
     text("Message", (item) => plain(item.id)),
     {
       title: "Reason",
       name: true,
       begin(cell, item) {
-        const why = item.burial ? plain(item.burial.reason, 500) : "says nothing of itself";
+        const why = item.burial ? plain(item.burial.reason, 500) : "no reason recorded";
         const more = make("details", {}, make("summary", { class: "text" }, why));
         more.addEventListener("toggle", () => more.open && more.children.length === 1 && more.append(...whatFailed(item)));
         cell.append(more);
       },
     },
     count("Attempts", (item) => whole.format(item.burial ? item.burial.attempts : item.dequeue_count)),
-    count("Times buried", (item) => whole.format(item.burial?.burials ?? 1), { rest: true }),
-    count("Buried", (item) => `${span(item.age_ms)} ago`),
+    count("Times dead-lettered", (item) => whole.format(item.burial?.burials ?? 1), { rest: true }),
+    count("Dead-lettered", (item) => `${span(item.age_ms)} ago`),
     {
       title: "",
       begin: (cell, item) =>
         cell.append(
-          make("button", { type: "button", disabled: !changes.checked, "data-change": true, onclick: () => begin("replay", { ids: [item.id] }) }, "Put this back"),
+          make("button", { type: "button", disabled: !changes.checked, "data-change": true, onclick: () => begin("replay", { ids: [item.id] }) }, "Replay this"),
           " ",
           make("button", { type: "button", class: "danger", disabled: !changes.checked, "data-change": true, onclick: () => ifSure("this message", { ids: [item.id] }) }, "Discard this"),
         ),
@@ -50,18 +50,18 @@ export function buried(left, queue, path) {
   const nowhere = make("p", { role: "status" });
   const here = make(
     "div", {},
-    make("div", { class: "tools" }, make("label", {}, "Only those with this in their reason ", reason), make("label", {}, "Order ", order), all, away, look),
+    make("div", { class: "tools" }, make("label", {}, "Only with this text in the reason ", reason), make("label", {}, "Order ", order), all, away, look),
     sure, list.element, make("div", { class: "tools" }, back, on, where),
   );
   let places = [""]; // of this page and those before it
   let following = null;
   let loads = 0;
-  const begin = (what, choice) => change(what === "replay" ? "putting back" : "discarding", () => ask("POST", `${path}/${what}`, choice));
+  const begin = (what, choice) => change(what === "replay" ? "replaying" : "discarding", () => ask("POST", `${path}/${what}`, choice));
   const chosen = () => (reason.value ? { reason: reason.value } : {});
-  const which = () => (reason.value ? `all messages whose reason has “${plain(reason.value, 80)}” in it` : "all messages that are there");
+  const which = () => (reason.value ? `all messages with “${plain(reason.value, 80)}” in their reason` : "all messages");
 
   const load = () =>
-    change("looking at what was buried", async () => {
+    change("loading dead letters", async () => {
       const mine = ++loads;
       const query = new URLSearchParams({ after: places.at(-1), reason: reason.value, newest: order.value });
       if (order.value === "false") query.delete("newest");
@@ -78,21 +78,21 @@ export function buried(left, queue, path) {
       list.update(answer.messages.map((item) => [item.id, item]));
       back.disabled = places.length === 1;
       on.disabled = following === null;
-      put(on, reason.value && answer.messages.length < PAGE ? "Search on" : "Next");
+      put(on, reason.value && answer.messages.length < PAGE ? "Search further" : "Next");
       const first = (places.length - 1) * PAGE;
       const page = answer.messages.length ? `${whole.format(first + 1)} to ${whole.format(first + answer.messages.length)}` : "none";
-      const searched = `${whole.format(answer.messages.length)} among ${whole.format(answer.looked)} looked at${following === null ? ", to the end" : ""}`;
-      put(where, (reason.value ? searched : page) + (answer.whole ? "" : ". This store shows the first alone; what is done is done to all. queuebell queue peek --store asks it"));
+      const searched = `${whole.format(answer.messages.length)} of ${whole.format(answer.looked)} searched${following === null ? ", to the end" : ""}`;
+      put(where, (reason.value ? searched : page) + (answer.whole ? "" : ". Only the first are shown; actions apply to all"));
     });
-  const anew = () => {
+  const restart = () => {
     places = [""];
     return load();
   };
   back.addEventListener("click", () => (places.length > 1 && places.pop(), load()));
   // The second of two quick clicks comes before the page that tells what follows it.
   on.addEventListener("click", () => (following === null || places.push(following), (following = null), load()));
-  reason.addEventListener("input", later(left, anew));
-  order.addEventListener("change", anew);
+  reason.addEventListener("input", later(left, restart));
+  order.addEventListener("change", restart);
   look.addEventListener("click", load);
   all.addEventListener("click", () => begin("replay", chosen()));
   away.addEventListener("click", () => ifSure(which(), chosen()));
@@ -114,7 +114,7 @@ export function buried(left, queue, path) {
   arm();
   let shown, running;
   return {
-    element: make("section", {}, make("h2", {}, "Buried"), told, nowhere, here),
+    element: make("section", {}, make("h2", {}, "Dead letters"), told, nowhere, here),
     update(row, run) {
       const present = (row.visible ?? 0) + (row.leased ?? 0);
       put(told, run ? runSays(run) : "");
@@ -126,10 +126,10 @@ export function buried(left, queue, path) {
 }
 
 function runSays(run) {
-  const did = `${whole.format(run.moved)} ${run.what === "replayed" ? "put back" : run.what}`;
-  const stay = run.stay ? `, ${whole.format(run.stay)} stay: where they go is not known, or not granted` : "";
+  const did = `${whole.format(run.moved)} ${run.what}`;
+  const stay = run.stay ? `, ${whole.format(run.stay)} stay: their queue is unknown, or not granted` : "";
   const twice = run.twice ? `, ${whole.format(run.twice)} may be handled twice` : "";
-  return `${run.running ? "under way: " : ""}${did}${stay}${twice}${run.error ? `; it failed: ${plain(run.error)}` : ""}`;
+  return `${run.running ? "under way: " : ""}${did}${stay}${twice}${run.error ? `; error: ${plain(run.error)}` : ""}`;
 }
 
 function whatFailed(item) {
@@ -142,16 +142,16 @@ function whatFailed(item) {
       ["failed in", plain(burial.queue)],
       ["as message", plain(burial.id)],
       ["because", `${plain(burial.failure ?? "exhausted")}${burial.error ? `: ${plain(burial.error)}` : ""}`],
-      ["buried by", plain(burial.listener ?? "not said")],
+      ["by listener", plain(burial.listener ?? "unknown")],
       ["at", plain(burial.buried_at)],
       ["put at", plain(burial.inserted_at)],
-      ["times buried", whole.format(burial.burials ?? 1)],
+      ["times dead-lettered", whole.format(burial.burials ?? 1)],
       ...(burial.traceparent ? [["trace", plain(burial.traceparent)]] : []),
     ]);
     inside.push(list.element);
     if (burial.trace) pre("Where", burial.trace);
     if (burial.history?.length) pre("Attempts", burial.history.map((each) => `${each.attempt}  ${each.at}  ${each.reason}`).join("\n"));
-    if (burial.earlier?.length) pre("Buried before", burial.earlier.map((each) => `${each.buried_at}  after ${each.attempts} attempts in ${each.queue}: ${each.reason}`).join("\n"));
+    if (burial.earlier?.length) pre("Earlier", burial.earlier.map((each) => `${each.buried_at}  after ${each.attempts} attempts in ${each.queue}: ${each.reason}`).join("\n"));
   }
   const named = Object.entries(item.headers ?? {});
   if (named.length) pre("Headers", named.map(([name, value]) => `${name}: ${value}`).join("\n"));

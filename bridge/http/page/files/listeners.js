@@ -20,7 +20,7 @@ export function listenersView(left) {
     { title: "Queues", show: (cell, item) => showQueues(cell, item.queues) },
     count("Free", (item) => free(item)),
     count("Connected", (item) => (item.connected_s === undefined ? "" : span(1000 * item.connected_s)), { rest: true }),
-    count("Heard", (item) => (item.silent_s === undefined ? "" : `${span(1000 * item.silent_s)} ago`)),
+    count("Last heartbeat", (item) => (item.silent_s === undefined ? "" : `${span(1000 * item.silent_s)} ago`)),
     {
       title: "State",
       sort: "trouble",
@@ -30,7 +30,7 @@ export function listenersView(left) {
         cell.className = bad ? "bad" : "";
       },
     },
-  ], { sortBy: (sort) => again({ sort, first: 0 }), none: "Nobody of this name listens here." });
+  ], { sortBy: (sort) => again({ sort, first: 0 }), none: "No listener or queue with this text." });
   const pages = pager(() => wanted.first, (first) => again({ first }));
   main.replaceChildren(make("h1", {}, "Listeners"), make("div", { class: "tools" }, finder("Find a listener or a queue", wanted, left, (next) => again(next))), list.element, pages.element);
   function again(next) {
@@ -66,15 +66,15 @@ function free(item) {
   return `${whole.format(sum("free"))} of ${whole.format(sum("capacity"))}`;
 }
 
-// In words, and whether it is trouble.
+// The state as text, and whether it is trouble.
 function stateOf(item) {
   const failing = item.queues.find((each) => each.failing_s);
   if (failing) return [`receives fail for ${span(1000 * failing.failing_s)}`, true];
   const hung = item.queues.reduce((all, each) => all + (each.hung ?? 0), 0);
-  if (hung) return [`${whole.format(hung)} ${hung === 1 ? "slot is" : "slots are"} held by handlers that hang`, true];
+  if (hung) return [`${whole.format(hung)} ${hung === 1 ? "slot is" : "slots are"} held by timed-out handlers`, true];
   if (item.state && item.state !== "ok") return [plain(`${item.state}: ${item.detail ?? ""}`), true];
   const scaled = item.queues.map((each) => each.processes).find(Boolean);
-  if (!scaled) return item.kind === "scaler" ? ["nothing told yet", false] : ["ok", false];
+  if (!scaled) return item.kind === "scaler" ? ["no report yet", false] : ["ok", false];
   const ending = Math.max(0, scaled.running - scaled.ready - scaled.starting);
   const workers = `${scaled.wanted} ${scaled.wanted === 1 ? "worker" : "workers"} wanted, ${scaled.ready} ready, ${scaled.starting} starting${ending ? `, ${ending} ending` : ""}`;
   const held = scaled.held ? `; ${HELD[scaled.held] ?? plain(scaled.held, 40)}` : "";

@@ -18,9 +18,9 @@ export async function returned() {
   const begun = JSON.parse(sessionStorage.getItem(BEGUN) ?? "null");
   sessionStorage.removeItem(BEGUN);
   history.replaceState(null, "", `/${begun?.where ?? ""}`);
-  if (!begun || said.get("state") !== begun.state) throw new Error("This sign-in was not begun in this tab, or is over already. Sign in again.");
+  if (!begun || said.get("state") !== begun.state) throw new Error("This sign-in was not started in this tab, or is over. Sign in again.");
   if (Date.now() - begun.at > LASTS_MS) throw new Error("This sign-in took more than ten minutes. Sign in again.");
-  if (said.has("error")) throw new Error(said.get("error") === "access_denied" ? "The issuer did not let you in (access_denied)." : "The issuer broke the sign-in off. Sign in again; if that does not help, its own log says why.");
+  if (said.has("error")) throw new Error(said.get("error") === "access_denied" ? "The issuer did not let you in (access_denied)." : "The issuer ended the sign-in. Sign in again; its log has the reason.");
   const answer = await fetch("/v1/login", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
@@ -43,7 +43,7 @@ export async function offer() {
     told = await answer.json();
     if (!answer.ok) throw new Error(told.detail);
   } catch (error) {
-    place.textContent = `Nobody can sign in now: ${error.message}`;
+    place.textContent = `Sign-in is not available: ${error.message}`;
     place.hidden = false;
     return;
   }
@@ -60,7 +60,7 @@ export async function offer() {
     const there = document.createElement("a");
     there.href = told.page;
     there.textContent = told.page;
-    place.replaceChildren("Sign in where this page has the address that the issuer knows: ", there);
+    place.replaceChildren("Sign in at the address that the issuer knows: ", there);
   });
   place.replaceChildren(button);
   place.hidden = false;

@@ -1,4 +1,4 @@
-// The page of a bridge: which view is shown, and the key that a bridge may ask for. See told.js for what it is told.
+// The page of a bridge: which view is shown, and the key that a bridge may ask for. See told.js for its data.
 
 import { bridgeView } from "./bridge.js";
 import { listenersView } from "./listeners.js";
@@ -18,7 +18,7 @@ function askForKey(error) {
   const had = dropKey();
   const words = !had ? notSignedIn : who() ? `Your sign-in has ended: sign in again (${error.message}).` : error.message;
   forget();
-  status("a key is asked for", "bad");
+  status("a key is required", "bad");
   put(document.getElementById("refused"), words);
   put(said, "");
   main.replaceChildren();
@@ -43,7 +43,7 @@ function enter() {
   put(leave, who() ? `Sign out ${who()}` : "Forget the key");
 }
 
-// With all that the tab knows: it begins anew, without a key.
+// Forgets all that the tab holds, and starts again without a key.
 leave.addEventListener("click", () => {
   dropKey();
   forget();
@@ -51,7 +51,7 @@ leave.addEventListener("click", () => {
 });
 
 atTheDoor(askForKey, show);
-document.getElementById("anew").addEventListener("click", () => location.reload());
+document.getElementById("reload").addEventListener("click", () => location.reload());
 changes.addEventListener("change", () => document.body.classList.toggle("changes", changes.checked));
 
 let left = new AbortController(); // what a view listens to ends with it
@@ -97,5 +97,5 @@ try {
 }
 enter();
 show();
-// Whoever could see the page before, sees it still: somebody's link signs nobody out.
+// A user who was signed in stays signed in: somebody's link signs nobody out.
 put(said, notSignedIn);

@@ -97,7 +97,7 @@ const kinds = (column) => ["number", "name", "rest"].filter((kind) => column[kin
 export const text = (title, read, more = {}) => ({ title, show: (cell, item) => put(cell, read(item)), ...more });
 export const count = (title, read, more = {}) => text(title, read, { number: true, ...more });
 
-// Names and values; those that are told no more are taken away.
+// Names and values; those that are not sent any more are removed.
 export function facts() {
   const list = make("dl", { class: "facts" });
   const places = new Map();

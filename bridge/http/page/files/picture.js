@@ -1,5 +1,5 @@
-// One queue as a picture: producers, the buses that triggers came by, the bridge, and who listens; lit is where work is
-// owed and where a wake would go now. A list says the same to whoever does not see it.
+// One queue as a picture: producers, the buses of its triggers, the bridge, and the workers. Pending work, and the worker
+// that a wake would reach now, are highlighted. A list has the same for screen readers.
 
 import { make, number, plain, put, span, whole } from "./parts.js";
 import { draw } from "./plots.js";
@@ -8,8 +8,8 @@ const LISTENERS = 8;
 const HIGH = 64; // of a box
 const BUSES = { store: "puts here", http: "HTTP", nats: "NATS", mqtt: "MQTT", postgres: "NOTIFY", local: "in process" };
 const WHY = {
-  woken: "gets the next wake", hears: "counts and starts", owner: "has taken the work on", full: "full", failing: "receives fail",
-  stuck: "shows no progress", deaf: "does not take up wakes", capacity_0: "takes nothing", draining: "", nothing: "idle",
+  woken: "gets the next wake", hears: "counts and starts", owner: "is receiving", full: "full", failing: "receives fail",
+  stuck: "shows no progress", deaf: "does not answer wakes", capacity_0: "takes nothing", draining: "", nothing: "idle",
 };
 const TROUBLE = new Set(["failing", "stuck", "deaf"]);
 
@@ -20,7 +20,7 @@ export function picture() {
   let drawn = "";
   let stages = [];
   const paint = () => {
-    if (!stages.length) return; // nothing was told yet
+    if (!stages.length) return; // nothing was received yet
     const width = Math.max(280, element.clientWidth - 26);
     const now = JSON.stringify([width, stages]);
     if (now === drawn) return;
@@ -46,7 +46,7 @@ export function picture() {
 function stagesOf({ row, explained, buses, triggered_ms: ago }) {
   const came = Object.entries(buses).sort((one, other) => other[1] - one[1]);
   const own = explained.exists && explained.depth_age_ms === null;
-  const where = own ? "The bridge's own queue" : "A queue in another store";
+  const where = own ? "Embedded queue" : "Queue in an external store";
   const gets = explained.sessions.filter((each) => each.gets || each.owns).length;
   const shown = explained.sessions.slice(0, LISTENERS).map((each) => ({
     title: plain(each.listener, 40),
@@ -56,14 +56,14 @@ function stagesOf({ row, explained, buses, triggered_ms: ago }) {
   }));
   const left = explained.sessions.length - shown.length + (row.listeners > explained.sessions.length ? row.listeners - explained.sessions.length : 0);
   if (left > 0) shown.push({ title: `${whole.format(left)} more`, lines: ["in the table below"] });
-  for (const each of (explained.subscribers ?? []).slice(0, 3)) shown.push({ title: plain(each.listener, 40), lines: [each.channel, each.hears ? "hears it too" : ""].filter(Boolean), bad: !each.hears && explained.outcome !== "paused" });
-  if (!shown.length) shown.push({ title: "Nobody", lines: ["listens here"], bad: row.trouble !== null });
+  for (const each of (explained.subscribers ?? []).slice(0, 3)) shown.push({ title: plain(each.listener, 40), lines: [each.channel, each.hears ? "is notified" : ""].filter(Boolean), bad: !each.hears && explained.outcome !== "paused" });
+  if (!shown.length) shown.push({ title: "No listener", lines: ["at this bridge"], bad: row.trouble !== null });
   return [
     [{ title: "Producers", lines: [row.triggers === 1 ? "1 put or trigger" : `${whole.format(row.triggers)} puts and triggers`, ago === null ? "none yet" : `last ${span(ago)} ago`] }],
     came.length ? came.map(([bus, n]) => ({ title: plain(BUSES[bus] ?? bus, 30), lines: [whole.format(n)] })) : [{ title: "No trigger yet", lines: ["by any bus"] }],
     [
       { title: where, lines: [`${number(row.visible, row.at_least)} waiting, ${number(row.leased, row.at_least)} leased`, row.paused ? "paused" : ""].filter(Boolean), lit: row.visible > 0, bad: row.paused },
-      { title: "Bridge", lines: [row.dirty ? `owes a look for ${span(row.waiting_ms)}` : "owes nothing", gets ? `to ${whole.format(gets)} of ${whole.format(row.listeners)}` : ""].filter(Boolean), lit: row.dirty },
+      { title: "Bridge", lines: [row.dirty ? `work pending for ${span(row.waiting_ms)}` : "nothing pending", gets ? `to ${whole.format(gets)} of ${whole.format(row.listeners)}` : ""].filter(Boolean), lit: row.dirty },
     ],
     shown,
   ];

@@ -1,9 +1,9 @@
-// Lines over the last five minutes. What was told is kept while the page is open, also of views that were left.
+// Lines over the last five minutes. Values are kept while the page is open, also of views that were left.
 
 import { make, put, span, perSecond } from "./parts.js";
 
 const KEPT_S = 300;
-const GAP_S = 20; // nothing was told for longer: the line is broken
+const GAP_S = 20; // a longer gap breaks the line
 const SERIES = 60; // the series that are kept, those used last
 const SVG = "http://www.w3.org/2000/svg";
 const series = new Map();
@@ -23,7 +23,7 @@ function kept(key) {
   return points;
 }
 
-// One or two lines; told in words too, for whoever does not see them. `key` names what is plotted, across views.
+// One or two lines, with a text for screen readers. `key` names what is plotted, across views.
 export function plot(key, title, unit, names, share = (value, highest) => value / highest) {
   const lines = names.map((_, i) => draw("path", { class: `line ${["one", "two"][i]}` }));
   const under = draw("path", { class: "under" });
@@ -88,7 +88,7 @@ export function within(bounds, was, now) {
   return [0.5, 0.99].map((share) => (all > 0 ? 1000 * bounds[Math.min(counts.findIndex((value) => value >= share * all), bounds.length - 1)] : null));
 }
 
-// What happened in each second between two views, of counters that only grow; null where a bridge began anew.
+// What happened in each second between two views, of counters that only grow; null where a bridge restarted.
 export function between() {
   let before = null;
   return (counters) => {

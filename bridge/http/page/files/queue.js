@@ -1,4 +1,4 @@
-// One queue: what is wrong, its way as a picture, who works on what, how it does, and what was buried.
+// One queue: what is wrong, its way as a picture, who works on what, how it does, and its dead letters.
 
 import { buried } from "./buried.js";
 import { announcer, count, facts, make, number, plain, put, span, table, text, whole } from "./parts.js";
@@ -9,10 +9,10 @@ import { ask, change, changes, watch } from "./told.js";
 
 const main = document.getElementById("main");
 
-// Why listeners looked, in words.
+// Why listeners received, as text.
 const SOURCES = {
-  trigger: "a put or a trigger", due: "a delay ended", lease: "a lease ended that nobody renewed", resync: "a start, or a gap in what was heard",
-  more: "another listener left work", sweep: "the bridge asked, to make sure", deadman: "its own timer, to make sure", poll: "no bridge was there",
+  trigger: "a put or a trigger", due: "a delay ended", lease: "a lease ended", resync: "a start, or a lost connection",
+  more: "another listener left work", sweep: "sweep", deadman: "dead-man timer", poll: "poll without a bridge",
 };
 // The upper bounds of durations that workers count by, in seconds; the protocol fixes them.
 const BOUNDS_S = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800];
@@ -24,24 +24,24 @@ export function queueView(left, queue) {
   const summary = make("p");
   const way = picture();
   const state = facts();
-  const sources = table("What made listeners look", [
-    text("Because of", (item) => SOURCES[item[0]] ?? plain(item[0]), { name: true }),
+  const sources = table("Wake sources", [
+    text("Source", (item) => SOURCES[item[0]] ?? plain(item[0]), { name: true }),
     count("Found work", (item) => whole.format(item[1])),
   ]);
   const flow = rates(`${queue} flow`, "Each second", ["receives", "puts and triggers"]);
   const depth = plot(`${queue} depth`, "Messages", (value) => whole.format(Math.round(value)), ["waiting", "leased"]);
   const handling = spans(`${queue} handling`, "Time in the handler");
   const beforehand = spans(`${queue} beforehand`, "From put to the first attempt");
-  const atWork = table("At work for some seconds", [
+  const atWork = table("Long-running", [
     text("Listener", (item) => plain(item.listener), { name: true }),
     text("Message", (item) => plain(item.id)),
     count("Attempt", (item) => whole.format(item.attempt)),
-    count("In its handler for", (item) => span(item.ms)),
-  ], { none: "Every handler was done within some seconds, or nobody works here." });
+    count("Running for", (item) => span(item.ms)),
+  ], { none: "No handler has been running for long." });
   const jobs = table("Handlers", [
     text("Handler", (item) => plain(item.name), { name: true }),
     count("At work", (item) => whole.format(item.jobs.in_flight ?? 0)),
-    ...["done", "retried", "failed", "buried", "lost"].map((what) => count(what[0].toUpperCase() + what.slice(1), (item) => whole.format(item.jobs.outcomes?.[what] ?? 0))),
+    ...Object.entries({ done: "Done", retried: "Retried", failed: "Failed", buried: "Dead-lettered", lost: "Lost" }).map(([what, title]) => count(title, (item) => whole.format(item.jobs.outcomes?.[what] ?? 0))),
     count("Half within", (item) => span(within(BOUNDS_S, upTo(), upTo(item.jobs.handling))[0])),
     count("99 of 100", (item) => span(within(BOUNDS_S, upTo(), upTo(item.jobs.handling))[1])),
     text("Failures", (item) => Object.entries(item.jobs.failures ?? {}).map(([name, n]) => `${plain(name, 64)} ${whole.format(n)}`).join(", ")),
@@ -50,10 +50,10 @@ export function queueView(left, queue) {
     text("Listener", (item) => plain(item.listener), { name: true }),
     text("Over", (item) => item.channel),
     count("Free", (item) => `${item.free} of ${item.capacity}`),
-    text("A wake now", (item) => (item.gets ? "goes to it" : "does not")),
+    text("Next wake", (item) => (item.gets ? "yes" : "no")),
     text("Why", (item) => item.detail, { name: true }),
-  ], { none: "Nobody listens at this bridge." });
-  const others = table("Others that hear", [
+  ], { none: "No listener at this bridge." });
+  const others = table("Other subscribers", [
     text("Who", (item) => plain(item.listener), { name: true }),
     text("Over", (item) => item.channel),
     text("How", (item) => plain(item.detail), { name: true }),
@@ -61,12 +61,12 @@ export function queueView(left, queue) {
   const pause = make("button", { type: "button", disabled: true }, "Pause");
   const graves = buried(left, queue, path);
   const plots = make("div", { class: "plots" }, flow.element, depth.element, handling.element, beforehand.element);
-  const handlers = make("div", {}, make("h2", {}, "What became of its messages"), jobs.element);
+  const handlers = make("div", {}, make("h2", {}, "Outcomes"), jobs.element);
   const known = make(
     "div", { hidden: true }, way.element, make("div", { class: "tools" }, pause), graves.element,
-    make("h2", {}, "At work for some seconds"), atWork.element,
-    make("h2", {}, "How it does"), plots, make("div", { class: "pair" }, make("div", { class: "card" }, state.element), make("div", { class: "card" }, sources.element)),
-    handlers, make("h2", {}, "Who would be woken"), sessions.element, others.element,
+    make("h2", {}, "Long-running"), atWork.element,
+    make("h2", {}, "Activity"), plots, make("div", { class: "pair" }, make("div", { class: "card" }, state.element), make("div", { class: "card" }, sources.element)),
+    handlers, make("h2", {}, "Listeners"), sessions.element, others.element,
   );
   main.replaceChildren(make("h1", { class: "text" }, plain(queue)), trouble, aloud.element, summary, known);
   const rate = between();
@@ -77,7 +77,7 @@ export function queueView(left, queue) {
   watch(`${path}/watch`, (view) => {
     const { row, state: stood, explained } = view;
     if (!row) {
-      put(summary, "Nobody has put to this queue, triggered it or listened to it since the bridge started.");
+      put(summary, "No put, trigger or listener of this queue since the bridge started.");
       return;
     }
     known.hidden = false;
@@ -93,11 +93,11 @@ export function queueView(left, queue) {
     const unannounced = stood.unannounced ?? 0;
     state.update([
       ["waiting", waiting(row)],
-      ["work has waited for", row.waiting_ms === null ? (row.paused ? "not while it is paused" : "nothing waits") : span(row.waiting_ms)],
-      ...(stood.oldest_ms === null || stood.oldest_ms === undefined ? [] : [["the oldest message has been visible for", span(stood.oldest_ms)]]),
+      ["oldest pending work", row.waiting_ms === null ? (row.paused ? "not while it is paused" : "none") : span(row.waiting_ms)],
+      ...(stood.oldest_ms === null || stood.oldest_ms === undefined ? [] : [["oldest message", span(stood.oldest_ms)]]),
       ...(stood.delayed === null || stood.delayed === undefined ? [] : [["due later", number(stood.delayed)]]),
       ["paused", row.paused ? "yes" : "no", row.paused ? "bad" : ""],
-      ["receives", `${whole.format(row.receives)}, of which ${whole.format(row.empty)} found nothing`],
+      ["receives", `${whole.format(row.receives)}, ${whole.format(row.empty)} of them empty`],
       ["wakes sent", words.join(", ") || "none"],
       ["found without a trigger", unannounced ? `${whole.format(unannounced)} times: a publish was lost, or never sent` : "never", unannounced ? "bad" : ""],
       ["generation", String(stood.gen)],

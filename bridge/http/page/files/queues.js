@@ -30,11 +30,11 @@ function buried(item) {
 }
 
 export function queuesView(left) {
-  const sums = numbers(["queues", "waiting", "leased", "buried", "in trouble", "listeners"]);
+  const sums = numbers(["queues", "waiting", "leased", "dead letters", "in trouble", "listeners"]);
   const flow = rates("flow", "Each second", ["receives", "puts and triggers"]);
   const waits = spans("waits", "From trigger to wake");
   const starts = spans("starts", "From put to handler");
-  const empties = rates("empties", "Receives that found nothing", ["empty"]);
+  const empties = rates("empties", "Empty receives", ["empty"]);
   const each = new Map(); // what happened in each second on the queues that are shown
   const withRate = (name, n) => (item) => {
     const now = each.get(item.queue)?.now?.[n];
@@ -47,15 +47,15 @@ export function queuesView(left) {
       count("Waiting", waiting, { sort: "waiting" }),
       count("For", (item) => span(item.waiting_ms)),
       count("Leased", (item) => number(item.leased, item.at_least), { sort: "leased" }),
-      count("At work for", (item) => span(item.running_ms)),
-      count("Buried", buried, { sort: "buried" }),
+      count("Longest handler", (item) => span(item.running_ms)),
+      count("Dead letters", buried, { sort: "buried" }),
       count("Listeners", (item) => whole.format(item.listeners), { sort: "listeners" }),
       count("Triggers", withRate("triggers", 0), { sort: "triggers", rest: true }),
       count("Receives", withRate("receives", 1), { sort: "receives", rest: true }),
       count("Empty", (item) => whole.format(item.empty), { rest: true }),
       text("", (item) => (item.paused ? "paused" : "")),
     ],
-    { sortBy: (sort) => again({ sort, first: 0 }), none: "There is no such queue, or none yet." },
+    { sortBy: (sort) => again({ sort, first: 0 }), none: "No queues." },
   );
   const pages = pager(() => wanted.first, (first) => again({ first }));
   const sorted = (sort, words) => make("button", { type: "button", onclick: () => again({ sort, first: 0 }) }, words);
@@ -63,7 +63,7 @@ export function queuesView(left) {
     make("h1", {}, "Queues"), sums.element,
     make(
       "div", { class: "board" },
-      make("div", {}, make("div", { class: "tools" }, finder("Find a queue", wanted, left, (next) => again(next)), sorted("trouble", "Trouble first"), sorted("buried", "Buried first")), list.element, pages.element),
+      make("div", {}, make("div", { class: "tools" }, finder("Find a queue", wanted, left, (next) => again(next)), sorted("trouble", "Trouble first"), sorted("buried", "Dead letters first")), list.element, pages.element),
       make("div", { class: "plots" }, flow.element, waits.element, starts.element, empties.element),
     ),
   );

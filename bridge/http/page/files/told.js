@@ -3,7 +3,7 @@
 import { make, put } from "./parts.js";
 
 const KEY = "queuebell-key";
-const ANEW = "queuebell-anew"; // when this tab last loaded itself anew
+const RELOADED = "queuebell-reloaded"; // when this tab last reloaded itself
 const main = document.getElementById("main");
 const live = document.getElementById("live");
 const said = document.getElementById("said");
@@ -123,14 +123,14 @@ async function follow(path, signal, tell) {
 
 let edition = null;
 
-// Whether the views are for this edition of the page. After an upgrade it loads itself anew, unless somebody is in the
+// Whether the views are for this edition of the page. After an upgrade it reloads itself, unless somebody is in the
 // middle of something, or it did so just now: two bridges of different versions may answer by turns.
 function isOf(told) {
   edition ??= told;
   if (edition === told) return true;
   const busy = changes.checked || document.activeElement?.matches("input, select");
-  if (!busy && Date.now() - Number(sessionStorage.getItem(ANEW)) > 60000) {
-    sessionStorage.setItem(ANEW, Date.now());
+  if (!busy && Date.now() - Number(sessionStorage.getItem(RELOADED)) > 60000) {
+    sessionStorage.setItem(RELOADED, Date.now());
     location.reload();
     return false;
   }

@@ -22,6 +22,7 @@ import pytest
 import pytest_asyncio
 
 from queuebell.bridge.contract.errors import STATUS_BY_CODE, BadInput, QueuebellError
+from queuebell.bridge.observe import tracing
 
 HERE = Path(__file__).parent
 REST = (
@@ -241,5 +242,7 @@ def clean_tasks(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     gc.collect()  # a failed task sits in a cycle with its traceback; its complaint comes when it is collected
     log.removeHandler(unseen)
+    left, tracing.on = tracing.on, None
+    assert left is None, "the test left tracing enabled"
     assert not unseen.lines, f"failures of tasks that nobody saw: {unseen.lines}"
     assert not _Written.failures, f"broken lines of the log or silent errors: {_Written.failures}"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from queuebell.bridge.brokers.extras import install
-from queuebell.bridge.contract.errors import ConfigurationError, said
+from queuebell.bridge.contract.errors import ENDS_THE_PROCESS, ConfigurationError, said
 from queuebell.bridge.contract.sources import WORK
 from queuebell.bridge.contract.trace_context import TRACEPARENT, is_traceparent, merged
 from queuebell.bridge.contract.wire import Wake
@@ -219,9 +219,12 @@ class Tracing:
         with swallowing(SPANS):
             span.set_status(self._api.StatusCode.ERROR, said(error))
         if record:
-            # An exception whose text cannot be formatted has no event.
-            with contextlib.suppress(Exception):
+            try:
                 span.record_exception(error)
+            except ENDS_THE_PROCESS:
+                raise
+            except BaseException:  # noqa: BLE001 - the exception's own code; one that cannot be formatted has no event
+                log.debug("no event of an exception that cannot be formatted: %s", kind.__name__)
 
     def _start(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,6 +16,7 @@ from queuebell.listeners import Bury, Listener, Message, Replay, Retry
 from queuebell.listeners.work.retry import RetryPolicy
 from tests.listeners.rig import QUEUE, listening
 from tests.support.sim_loop import pass_time, simulated
+from tests.support.spans import spans
 
 
 class Stop(BaseException):
@@ -89,11 +91,17 @@ ODD = {
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 @pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
+@pytest.mark.parametrize("traced", [False, True], ids=["", "traced"])
 @simulated
 async def test_an_odd_handler_costs_its_message_an_attempt(
-    odd: Callable[[object], Awaitable[None]], batch: bool
+    odd: Callable[[object], Awaitable[None]], batch: bool, traced: bool
 ) -> None:
     """The message is dead-lettered after its attempts; the good ones beside it are handled once."""
+    with spans() if traced else contextlib.nullcontext():
+        await _handled_oddly(odd, batch)
+
+
+async def _handled_oddly(odd: Callable[[object], Awaitable[None]], batch: bool) -> None:
     calls: list[str] = []
 
     async def one(message: Message) -> None:

@@ -229,6 +229,10 @@ async def leaked_tasks() -> AsyncIterator[None]:
     assert not left, f"the test left tasks running: {left}"
 
 
+def _own_handlers() -> list[logging.Handler]:
+    return [handler for handler in logging.getLogger().handlers if not type(handler).__module__.startswith("_pytest")]
+
+
 @pytest.fixture(autouse=True)
 def clean_tasks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Watch every test for leaked tasks, unseen exceptions, broken lines of the log, and errors that say nothing."""
@@ -236,6 +240,7 @@ def clean_tasks(request: pytest.FixtureRequest) -> Iterator[None]:
     unseen = _Unseen()
     log = logging.getLogger("asyncio")
     log.addHandler(unseen)
+    handlers = _own_handlers()
     # Itself synchronous, so that tests without a loop need none.
     if request.node.get_closest_marker("asyncio") is not None:
         request.getfixturevalue("leaked_tasks")
@@ -244,5 +249,6 @@ def clean_tasks(request: pytest.FixtureRequest) -> Iterator[None]:
     log.removeHandler(unseen)
     left, tracing.on = tracing.on, None
     assert left is None, "the test left tracing enabled"
+    assert _own_handlers() == handlers, "the test left a handler of the log"
     assert not unseen.lines, f"failures of tasks that nobody saw: {unseen.lines}"
     assert not _Written.failures, f"broken lines of the log or silent errors: {_Written.failures}"

@@ -12,6 +12,7 @@ import os
 import ssl
 import time
 from collections import defaultdict
+from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from queuebell.bridge.brokers.address import Address
@@ -31,6 +32,8 @@ REASON_MAX: Final = 300
 WARN_EVERY_S: Final = 10.0
 Reply = TypeVar("Reply")
 # By name: a caller that uses the standard library must not load aiohttp.
+_OTHER_NAME: Final = frozenset({62, 64})
+"""OpenSSL's codes of a host name and an address that are not in the certificate."""
 _HUNG_UP: Final = frozenset({"ServerDisconnectedError", "RemoteDisconnected"})
 _log = logging.getLogger("queuebell.broker")
 
@@ -193,6 +196,15 @@ class ThrottledWarnings:
             _log.warning("%s: %s: %s%s", self._address, kind, detail, more, exc_info=error)
 
 
+def _certificate_hint(error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code in _OTHER_NAME:
+        return "use a name that is in the certificate"
+    file = os.environ.get("SSL_CERT_FILE")
+    if file is not None and not Path(file).exists():
+        return f"SSL_CERT_FILE names {file!r}, which does not exist"
+    return "set SSL_CERT_FILE to a certificate to trust"
+
+
 def why_unreachable(error: Exception) -> str:
     """Return why an HTTP connection failed, in the system's words: aiohttp's contain the whole address.
 
@@ -200,10 +212,7 @@ def why_unreachable(error: Exception) -> str:
     """
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return (
-            f"its certificate is rejected: {cause.verify_message.rstrip('.')} (set SSL_CERT_FILE to a "
-            "certificate to trust)"
-        )
+        return f"its certificate is rejected: {cause.verify_message.rstrip('.')} ({_certificate_hint(cause)})"
     if isinstance(cause, ssl.SSLError):
         return f"TLS fails ({cause.reason}): does it use http://?"
     if isinstance(cause, TimeoutError):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
@@ -26,6 +27,7 @@ KEY_VARIABLE: Final = "QUEUEBELL_API_KEY"
 FILE_VARIABLE: Final = "QUEUEBELL_API_KEY_FILE"
 CERT_VARIABLE: Final = "QUEUEBELL_CLIENT_CERT"
 CERT_KEY_VARIABLE: Final = "QUEUEBELL_CLIENT_KEY"
+TRUSTED_VARIABLE: Final = "SSL_CERT_FILE"
 
 JUDGED_EVERY_S: Final = 6 * 3600.0
 SOON_S: Final = 14 * 86_400.0
@@ -54,6 +56,8 @@ class Credential:
     ) -> None:
         # A broker's address names its own certificate, and the bridge does not see it.
         self._certificate = ClientCertificate.of(where, environment) if isinstance(where, HttpAddress) else None
+        trusted = environment.get(TRUSTED_VARIABLE, "") if isinstance(where, HttpAddress) else ""
+        self._trusted = _trusted(trusted) if trusted and getattr(where, "scheme", "") == "https" else None
         self._ask: Callable[[], str] | None = None
         self._fixed: dict[str, str] = {}
         self._file: pathlib.Path | None = None
@@ -82,8 +86,9 @@ class Credential:
         return f"Credential({'some' if self else 'none'})"
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context with the client's certificate; None for the default context."""
-        return None if self._certificate is None else self._certificate.context()
+        """Return the TLS context with the client's certificate, or that of ``SSL_CERT_FILE``; None for the default."""
+        source = self._certificate or self._trusted
+        return None if source is None else source.context()
 
     def headers(self) -> Mapping[str, str]:
         """Return the headers with the key. Raises `KeyUnavailable` where the given function has no key now."""
@@ -211,7 +216,38 @@ class ClientCertificate:
         return context
 
     def _stamps(self) -> list[tuple[int, int, int] | None]:
-        return [_stamp(each) for each in self._files]
+        return [_stamp(each) for each in (*self._files, os.environ.get(TRUSTED_VARIABLE, "")) if each]
+
+
+class TrustedCertificates:
+    """The certificates that ``SSL_CERT_FILE`` names, read again after a change: the bridge's may be among them.
+
+    A file that is missing or has none changes nothing, once it had some.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen = _stamp(path)
+        self._context = ssl.create_default_context()
+
+    def context(self) -> ssl.SSLContext:
+        """Return the TLS context: the same one until the file has changed."""
+        stamp = _stamp(self._path)
+        if stamp is not None and stamp != self._seen:
+            try:
+                # The default context ignores a file that cannot be read.
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(self._path)
+                self._context, self._seen = ssl.create_default_context(), stamp
+            except (OSError, ValueError):
+                # It is being replaced: keep the last good certificates.
+                pass
+        return self._context
+
+
+@functools.lru_cache(1)
+def _trusted(path: str) -> TrustedCertificates:
+    # One for all clients of the process, so that they can share connections.
+    return TrustedCertificates(path)
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:

@@ -119,9 +119,12 @@ class Invoker:
         except ENDS_THE_PROCESS:
             raise
         except BaseException as error:  # noqa: BLE001 - it is the user's; a task that ended with it would hold the message
-            _record(span, error)
-            return self._outcome(error, message)
-        return Succeeded()
+            raised = error
+        else:
+            return Succeeded()
+        # Not within the block above: an error of a log handler would have the user's exception as its context.
+        _record(span, raised)
+        return self._outcome(raised, message)
 
     async def _many(self, messages: list[Message], on_overdue: OnOverdue, span: Span | None) -> list[Outcome]:
         # A list of the handler's own, which it may sort, or take messages from.
@@ -142,8 +145,9 @@ class Invoker:
         except ENDS_THE_PROCESS:
             raise
         except BaseException as error:  # noqa: BLE001 - as above
-            _record(span, error)
-            return [self._outcome(error, message) for message in messages]
+            raised = error
+        _record(span, raised)
+        return [self._outcome(raised, message) for message in messages]
 
     def close(self) -> None:
         """Release the threads; those that still run end with their handlers, or with the process."""
@@ -182,9 +186,10 @@ class Invoker:
         except ENDS_THE_PROCESS:
             raise
         except BaseException as broken:  # noqa: BLE001 - of the user's exception: its text, cause, class or attributes
-            reason = "the handler failed with an exception that cannot be read"
-            log.warning("message %s of %s, attempt %d: %s", message.id, message.queue, message.attempt, reason)
-            return Failed(reason, Failure.UNCLEAR, None, type(broken).__name__)
+            name = type(broken).__name__
+        reason = "the handler failed with an exception that cannot be read"
+        log.warning("message %s of %s, attempt %d: %s", message.id, message.queue, message.attempt, reason)
+        return Failed(reason, Failure.UNCLEAR, None, name)
 
     def _failed(self, error: BaseException, message: Message) -> Failed:
         # A traceback of these shows no line of the user's.

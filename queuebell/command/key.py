@@ -24,7 +24,7 @@ from queuebell.bridge.brokers.address import check_prefix
 from queuebell.bridge.contract.errors import ConfigurationError
 from queuebell.command.broker_files import mosquitto_file, nats_file
 from queuebell.command.client import print_json, print_table
-from queuebell.command.main import show_examples
+from queuebell.command.main import ActionParser, show_examples
 from queuebell.settings import load
 
 _DAY_S: Final = 86_400.0
@@ -36,7 +36,7 @@ _VERBS: Final = ", ".join(verb.value for verb in Verb)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands of ``key``."""
-    subs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    subs = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=ActionParser)
     create = subs.add_parser(
         "create",
         help="create a key, and print it once",

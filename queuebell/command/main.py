@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import queuebell.bridge
 from queuebell.bridge.contract import errors
@@ -96,6 +96,25 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     ),
     "completion": Subcommand("queuebell.command.completion", "set up completion in bash, zsh or fish", ("bash", "zsh")),
 }
+
+
+class ActionParser(argparse.ArgumentParser):
+    """The parser of one action: options may stand between operands, and an error shows this action's usage."""
+
+    _intermixed = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; unlike its parent, leave nothing unknown."""
+        if self._intermixed:
+            return super().parse_known_args(args, namespace)
+        self._intermixed = True
+        try:
+            found, unknown = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixed = False
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
 
 def show_examples(parser: argparse.ArgumentParser, name: str, examples: Sequence[str]) -> None:

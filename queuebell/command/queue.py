@@ -30,7 +30,7 @@ from queuebell.bridge.producer.partitions import PartitionedQueue
 from queuebell.bridge.queues.base import Depth, QueueStore
 from queuebell.command import queue_init, queue_transfer, replay
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, print_json
-from queuebell.command.main import show_examples
+from queuebell.command.main import ActionParser, show_examples
 from queuebell.settings import DEFAULT_BRIDGE
 
 Action = Callable[[QueueStore, argparse.Namespace], Awaitable[int]]
@@ -67,7 +67,7 @@ _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:").match
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands of ``queue``."""
-    subs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    subs = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=ActionParser)
 
     def action(name: str, summary: str, call: Action, *, queue: bool = True) -> argparse.ArgumentParser:
         sub = subs.add_parser(name, help=summary, description=summary, allow_abbrev=False)

@@ -13,6 +13,7 @@ from time import monotonic
 
 from queuebell.bridge.contract.burial import Burial, facts, shortened
 from queuebell.bridge.contract.errors import BadInput
+from queuebell.bridge.contract.names import POISON_SUFFIX
 from queuebell.bridge.producer.replay import ReplayOptions, ReplayResult, ReplayRun, target_of
 from queuebell.bridge.queues.base import BATCH_MAX, DELAY_MS_MAX, QueueStore, StoredMessage
 from queuebell.bridge.storage.claim_check import ClaimCheck
@@ -44,6 +45,9 @@ async def run(store: QueueStore, args: argparse.Namespace) -> int:
         _tell(args, {"queue": args.queue, "exists": False}, f"{args.queue}: does not exist")
         return 1
     present = depth.visible + depth.invisible
+    poison = args.queue + POISON_SUFFIX
+    if not present and not args.queue.endswith(POISON_SUFFIX) and await store.depth(poison) is not None:
+        raise BadInput("bad_parameter", f"{args.queue} has no messages; its dead letters are in {poison}")
     if args.dry_run:
         return await _list(store, args, present)
     choice = ReplayOptions(

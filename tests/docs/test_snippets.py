@@ -77,6 +77,7 @@ async def test_requests_are_answered(processes: Processes, tmp_path: Path) -> No
     serve: Service = await user.start("exec queuebell serve", "serve", Service)
     await serve.line(READY)
     (tmp_path / "body").write_text("order 17")
+    await user.run("queuebell queue put billing/orders-poison 'no order'")  # some pages are about dead letters
     for snippet in of_kind(REQUEST):
         if all(words[0] == "curl" for words in snippet.commands):
             await user.run(snippet.text.replace("curl -X", "curl -fsS -X"))

@@ -81,6 +81,8 @@ class Graves(msgspec.Struct, frozen=True):
     """What to pass as ``after`` for those that follow; None where none do, or where the store can show no more."""
     whole: bool = True
     """False where there may be more that this store cannot show here."""
+    run: Run | None = None
+    """The newest replay or discard of this queue since the bridge started, and whether it still runs."""
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -148,7 +150,7 @@ class DeadLetterRoutes:
             after = following
             messages, following = await browse(store)
         whole = following is not None or store is self._bridge.own or looked < BATCH_MAX
-        return Answer(200, msgspec.json.encode(Graves(found, looked, following, whole)))
+        return Answer(200, msgspec.json.encode(Graves(found, looked, following, whole, self.run_of(queue))))
 
     async def replay(self, request: BaseRequest, queue: str) -> Answer:
         """Begin to replay messages to the queues where they failed."""
@@ -172,7 +174,10 @@ class DeadLetterRoutes:
 
         store, depth = await self._first(queue, count)
         if queue in self._running:
-            raise Refusal("conflict", "messages of this queue are already being replayed or discarded")
+            raise Refusal(
+                "conflict",
+                "messages of this queue are already being replayed or discarded; GET .../buried shows how far it is",
+            )
 
         def end(_: str) -> None:
             task.cancel()

@@ -67,10 +67,10 @@ class LoginRoutes:
 
     async def begin(self, request: BaseRequest, _: str) -> Answer:
         """Return what a tab needs to send its browser to the issuer."""
-        from queuebell.bridge.access.sign_in import NotSignedIn
-
         only_query_of(request)
         login = self._found()[1]
+        from queuebell.bridge.access.sign_in import NotSignedIn  # needs the extra `jwt`, as an issuer does
+
         try:
             return Answer(200, msgspec.json.encode(await login.begin()))
         except NotSignedIn as error:
@@ -78,10 +78,10 @@ class LoginRoutes:
 
     async def finish(self, request: BaseRequest, _: str) -> Answer:
         """Exchange the code of the issuer for a token."""
-        from queuebell.bridge.access.sign_in import NotSignedIn
-
         only_query_of(request)
         access, login = self._found()
+        from queuebell.bridge.access.sign_in import NotSignedIn
+
         wait = self._rates.take(sender_of(request.remote or ""), asyncio.get_running_loop().time())
         if wait:
             raise Refusal("too_many_requests", "slow down: too many sign-ins from this address", retry_after=wait)

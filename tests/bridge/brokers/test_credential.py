@@ -11,7 +11,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from queuebell.bridge.brokers.credential import JUDGED_EVERY_S, ClientCertificate, Credential, key_option
+from queuebell.bridge.brokers.credential import (
+    JUDGED_EVERY_S,
+    ClientCertificate,
+    Credential,
+    key_option,
+)
 from queuebell.bridge.contract.address import http_addresses
 from queuebell.bridge.contract.errors import BusUnavailable, ChannelLost, ConfigurationError, QueuebellError
 from queuebell.bridge.contract.event import CloudQueueWorkDetected
@@ -168,3 +173,39 @@ async def test_a_certificate_that_is_not_trusted_is_no_missing_permission(tmp_pa
         assert await told(f"https://127.0.0.1:{port}") == {
             "its certificate is rejected: self-signed certificate (set SSL_CERT_FILE to a certificate to trust)"
         }
+
+
+async def test_the_hint_fits_what_is_wrong(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another name is not cured by trust, and a file that is missing is named."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    async with standing(self_signed(tmp_path)[0]) as port:
+        (missing,) = await told(f"https://127.0.0.1:{port}")
+        assert missing.endswith(f"(SSL_CERT_FILE names '{tmp_path / 'none.pem'}', which does not exist)")
+
+
+def test_new_trusted_certificates_are_used_without_a_restart(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the old ones stay while the file is missing, or has none."""
+    certificates = []
+    for name in ("one", "two"):
+        certificates.append(Authority(tmp_path, name).file.read_bytes())
+    file = tmp_path / "trusted.pem"
+    file.write_bytes(certificates[0])
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    where = http_addresses("https://127.0.0.1:8470", "bridge")[0]
+    credential = Credential(where)
+    first = credential.tls()
+    assert first is not None
+    assert Credential(where).tls() is first, "connections are shared by their context"
+    trusted = first.get_ca_certs(binary_form=True)
+    file.unlink()
+    assert credential.tls() is first
+    file.write_text("none")
+    assert credential.tls() is first
+    file.write_bytes(certificates[1])
+    second = credential.tls()
+    assert second is not None
+    assert second is not first
+    assert second.get_ca_certs(binary_form=True) != trusted
+    assert Credential(HERE).tls() is None

@@ -97,6 +97,8 @@ def test_a_malformed_address_ends_each_command(
         file = tmp_path / "queuebell.toml"
         file.write_text(f'{key} = "{url}"\n')
         more = ["--config", str(file)]
+    # A command that runs long sets up its log before it reads its settings.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [*logging.getLogger().handlers])
     assert main([*words, *more]) == 78
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and f"{key}: " in said and "http://HOST:PORT" in said

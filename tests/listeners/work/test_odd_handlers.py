@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
+import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -75,6 +78,19 @@ def timed_store() -> MemoryStore:
     return MemoryStore(f"odd-{uuid.uuid4().hex}", clock=time, wall=lambda: 1_800_000_000 + time())
 
 
+@contextlib.contextmanager
+def broken_log() -> Iterator[None]:
+    """A handler of the log whose file is closed."""
+    file = io.StringIO()
+    file.close()
+    handler = logging.StreamHandler(file)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
 ODD = {
     "an exception whose text raises": raising(Unreadable()),
     "an exception whose attributes raise": raising(Unreadable2()),
@@ -91,13 +107,13 @@ ODD = {
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 @pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
-@pytest.mark.parametrize("traced", [False, True], ids=["", "traced"])
+@pytest.mark.parametrize("around", [contextlib.nullcontext, spans, broken_log], ids=["", "traced", "broken log"])
 @simulated
 async def test_an_odd_handler_costs_its_message_an_attempt(
-    odd: Callable[[object], Awaitable[None]], batch: bool, traced: bool
+    odd: Callable[[object], Awaitable[None]], batch: bool, around: Callable[[], AbstractContextManager[object]]
 ) -> None:
     """The message is dead-lettered after its attempts; the good ones beside it are handled once."""
-    with spans() if traced else contextlib.nullcontext():
+    with around():
         await _handled_oddly(odd, batch)
 
 

@@ -113,6 +113,15 @@ def test_a_bridge_that_runs_is_judged(tmp_path: pathlib.Path) -> None:
         assert "billing/orders" not in bridge.client("check", code=1)
 
 
+def test_the_bridge_of_the_configuration_file_is_asked(tmp_path: pathlib.Path) -> None:
+    """At the address where it listens, if neither the file nor the command names another."""
+    with serving(tmp_path / "data") as bridge:
+        file = tmp_path / "bridge.toml"
+        file.write_text(f'listen = "0.0.0.0:{bridge.url.rpartition(":")[2]}"\ninsecure_public = true\n')
+        shown = perform("check", "--config", str(file)).stdout.decode()
+        assert f"bridge at {bridge.url}: all is well" in shown
+
+
 def hello(store: str) -> str:
     """Return the hello of a worker that takes ``billing/orders`` from this store."""
     queue = {"queue": "billing/orders", "capacity": 1, "store": store}

@@ -30,7 +30,7 @@ from queuebell.bridge.queues.sqs.store import SqsStore
 from queuebell.bridge.storage.blobs.files import FileBlobs
 from queuebell.bridge.storage.claim_check import ClaimCheck
 from queuebell.command import queue_transfer, replay
-from tests.support.command import Serving, serving
+from tests.support.command import Serving, perform, serving
 
 QUEUE = "pay/orders"
 _names = itertools.count()
@@ -252,6 +252,8 @@ def test_the_command_puts_back_what_was_buried(bridge: Serving, tmp_path: pathli
     assert [line.split(" as ")[0].split(": ")[1] for line in said.splitlines()] == ["to pay/orders"] * 2
     assert bridge.client("queue", "depth", "pay/orders-poison") == "pay/orders-poison: 0 visible, 0 invisible\n"
     assert bridge.client("queue", "get", "pay/orders", "--max", "9") == "bare\nseven\nlines\n"
+    meant = perform("queue", "replay", "pay/orders", "--store", bridge.url, code=2).stderr
+    assert b"pay/orders has no messages; its dead letters are in pay/orders-poison" in meant
     bridge.client("queue", "replay", "pay/nothing-poison", code=1)
     bridge.client("queue", "replay", "pay/orders-poison", "--max", "0", code=2)
     bridge.client("queue", "replay", "pay/orders-poison:4", code=2)

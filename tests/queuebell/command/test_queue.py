@@ -35,6 +35,15 @@ def test_put_of_many_lines_goes_in_batches(bridge: Serving) -> None:
     assert b"takes one queue" in perform("queue", "clear", "many/q", "many/r", code=2).stderr
 
 
+def test_options_stand_between_operands(bridge: Serving) -> None:
+    """And what is wrong is shown with the action's own usage."""
+    bridge.client("queue", "put", "between/q", "--header", "kind=gift", "one", "--ttl-s", "60", "two")
+    assert bridge.client("queue", "peek", "between/q") == "one\ntwo\n"
+    wrong = perform("queue", "put", "between/q", "one", "--nosuch", code=2).stderr
+    assert wrong.startswith(b"usage: queuebell queue put ")
+    assert b"unrecognized arguments: --nosuch" in wrong
+
+
 def test_get_deletes_what_it_wrote_unless_told_to_keep_it(bridge: Serving) -> None:
     """Without --keep the message is gone; with it, it comes back when its lease ends."""
     bridge.client("queue", "put", "get/q", "one", "two", "three")

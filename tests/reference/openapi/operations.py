@@ -514,7 +514,7 @@ _GRAVES: Final = (
             summary=summary,
             description=text,
             body={"content": {JSON_TYPE: {"schema": reference(Chosen), "example": {"reason": "ValueError"}}}},
-            answers={202: _json("It has started; the page shows its progress.", Run)},
+            answers={202: _json("It has started. `run` of `GET .../buried` shows progress and result.", Run)},
             codes=(*_STORE, *_BODY, "queue_not_found", "conflict"),
         )
         for path, name, summary, text in (

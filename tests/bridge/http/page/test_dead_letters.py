@@ -117,6 +117,8 @@ async def test_one_run_at_a_time(served: Served, monkeypatch: pytest.MonkeyPatch
     await reached.wait()
     second = await post(served, "discard")
     assert (second.status, second.code) == (409, "conflict")
+    shown = await served.ask("GET", f"/v1/queues/{POISON}/buried")
+    assert (shown.json["run"]["what"], shown.json["run"]["running"]) == ("replayed", True)
     stopping = asyncio.create_task(served.server.stop(), name="stop")
     await asyncio.sleep(0)
     go.set()

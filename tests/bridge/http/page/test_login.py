@@ -7,6 +7,7 @@ import html
 import json
 import pathlib
 import re
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -253,3 +254,12 @@ async def test_bad_input(hostile: Hostile, tmp_path: pathlib.Path) -> None:
         foreign = await served.ask("POST", "/v1/login", good, media=JSON, Origin="http://evil.example")
         assert foreign.code == "forbidden_origin"
         assert hostile.asked == []
+
+
+async def test_without_an_issuer_it_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page asks in any case; where no issuer is configured the package for tokens may be missing."""
+    monkeypatch.setitem(sys.modules, "queuebell.bridge.access.sign_in", None)
+    async with serving() as served:
+        for method in ("GET", "POST"):
+            reply = await served.ask(method, "/v1/login")
+            assert (reply.status, reply.code) == (404, "not_found")

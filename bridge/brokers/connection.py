@@ -200,9 +200,10 @@ def _certificate_hint(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code in _OTHER_NAME:
         return "use a name that is in the certificate"
     file = os.environ.get("SSL_CERT_FILE")
-    if file is not None and not Path(file).exists():
-        return f"SSL_CERT_FILE names {file!r}, which does not exist"
-    return "set SSL_CERT_FILE to a certificate to trust"
+    if file is None:
+        return "set SSL_CERT_FILE to a certificate to trust"
+    missing = "does not exist" if not Path(file).exists() else "has neither this certificate nor its authority"
+    return f"SSL_CERT_FILE names {file}, which {missing}"
 
 
 def why_unreachable(error: Exception) -> str:

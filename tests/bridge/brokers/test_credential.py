@@ -167,8 +167,11 @@ async def told(url: str) -> set[str]:
     return said
 
 
-async def test_a_certificate_that_is_not_trusted_is_no_missing_permission(tmp_path: pathlib.Path) -> None:
+async def test_a_certificate_that_is_not_trusted_is_no_missing_permission(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """OpenSSL's number for it is 1, which the system reads as "Operation not permitted"."""
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     async with standing(self_signed(tmp_path)[0]) as port:
         assert await told(f"https://127.0.0.1:{port}") == {
             "its certificate is rejected: self-signed certificate (set SSL_CERT_FILE to a certificate to trust)"
@@ -180,7 +183,10 @@ async def test_the_hint_fits_what_is_wrong(tmp_path: pathlib.Path, monkeypatch: 
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
     async with standing(self_signed(tmp_path)[0]) as port:
         (missing,) = await told(f"https://127.0.0.1:{port}")
-        assert missing.endswith(f"(SSL_CERT_FILE names '{tmp_path / 'none.pem'}', which does not exist)")
+        assert missing.endswith(f"(SSL_CERT_FILE names {tmp_path / 'none.pem'}, which does not exist)")
+        monkeypatch.setenv("SSL_CERT_FILE", "/dev/null")
+        (useless,) = await told(f"https://127.0.0.1:{port}")
+        assert useless.endswith("(SSL_CERT_FILE names /dev/null, which has neither this certificate nor its authority)")
 
 
 def test_new_trusted_certificates_are_used_without_a_restart(

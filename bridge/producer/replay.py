@@ -49,6 +49,8 @@ class ReplayResult(msgspec.Struct):
 
     moved: int = 0
     stay: int = 0
+    why: str = ""
+    """Why the newest of those stays."""
     twice: int = 0
     not_found: list[str] = []
 
@@ -161,6 +163,7 @@ class ReplayRun:
             body = await self._to_put(message.body, body, target)
         except (BadInput, BlobNotFound) as error:
             self.result.stay += 1
+            self.result.why = str(error)
             self._ids.discard(message.id)
             if self._observer is not None:
                 self._observer.stays(message, str(error))

@@ -253,7 +253,8 @@ class DeadLetterRoutes:
         while len(self._ended) >= _RUNS_MAX:
             self._ended.pop(next(iter(self._ended)))
         run = self._ended[queue] = _run(replaying, discards, running=False, error=error)
-        log.info("%s: %s %d, %d stay%s", queue, run.what, run.moved, run.stay, f"; {error}" if error else "")
+        ends = f"; {run.why or error}" if run.why or error else ""
+        log.info("%s: %s %d, %d stay%s", queue, run.what, run.moved, run.stay, ends)
 
 
 def _dead_letter(message: StoredMessage, now: datetime.datetime, reason: str) -> Grave | None:
@@ -281,6 +282,7 @@ def _run(replaying: ReplayRun, discards: bool, *, running: bool, error: str = ""
         running=running,
         moved=done.moved,
         stay=done.stay,
+        why=done.why,
         twice=done.twice,
         error=error,
     )

@@ -123,6 +123,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     moved: int
     stay: int
     """Selected but not moved: their destination is unknown, or not granted."""
+    why: str
+    """Why the newest of those stays; empty if none does."""
     twice: int
     """Put but not deleted here: they may be handled twice."""
     error: str

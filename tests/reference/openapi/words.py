@@ -584,6 +584,7 @@ WORDS: Final[Words] = {
         "running": said("Whether it is still running."),
         "moved": said("Messages that were replayed or deleted."),
         "stay": said("Selected messages that stay: their target is unknown, or its permission is missing."),
+        "why": said("Why the newest of them stays; empty if none does."),
         "twice": said("Messages that were put but could not be deleted here: they may be handled twice."),
         "error": said("Why it ended early; empty if it did not."),
     },

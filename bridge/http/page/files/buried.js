@@ -127,7 +127,7 @@ export function buried(left, queue, path) {
 
 function runSays(run) {
   const did = `${whole.format(run.moved)} ${run.what}`;
-  const stay = run.stay ? `, ${whole.format(run.stay)} stay: their queue is unknown, or not granted` : "";
+  const stay = run.stay ? `, ${whole.format(run.stay)} stay: ${plain(run.why)}` : "";
   const twice = run.twice ? `, ${whole.format(run.twice)} may be handled twice` : "";
   return `${run.running ? "under way: " : ""}${did}${stay}${twice}${run.error ? `; error: ${plain(run.error)}` : ""}`;
 }

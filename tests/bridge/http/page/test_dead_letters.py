@@ -159,6 +159,7 @@ async def test_a_run_ends_with_the_grant_that_began_it(
         go.set()
         run = await ended(served)
         assert (run.moved, run.running) == (moved, False)
+        assert run.why == ("'put' is not granted on pay/orders" if run.stay else "")
         monkeypatch.setattr(served.bridge.store, "put", put)
         depth = await served.bridge.store.depth(POISON)
         assert depth is not None

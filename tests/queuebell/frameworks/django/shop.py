@@ -69,7 +69,9 @@ class Shop:
     def told(self, *events: str) -> list[dict[str, Any]]:
         """Return what tasks told so far."""
         text = self.told_in.read_text() if self.told_in.exists() else ""
-        return [each for each in map(json.loads, text.splitlines()) if each["event"] in events]
+        # The last line may be written just now.
+        whole = text[: text.rfind("\n") + 1]
+        return [each for each in map(json.loads, whole.splitlines()) if each["event"] in events]
 
     async def tells(self, event: str, count: int = 1) -> list[dict[str, Any]]:
         """Wait until so many tasks told of an event."""

@@ -56,8 +56,9 @@ class Credential:
     ) -> None:
         # A broker's address names its own certificate, and the bridge does not see it.
         self._certificate = ClientCertificate.of(where, environment) if isinstance(where, HttpAddress) else None
-        trusted = environment.get(TRUSTED_VARIABLE, "") if isinstance(where, HttpAddress) else ""
-        self._trusted = _trusted(trusted) if trusted and getattr(where, "scheme", "") == "https" else None
+        encrypted = isinstance(where, HttpAddress) and where.scheme == "https"
+        trusted = environment.get(TRUSTED_VARIABLE, "") if encrypted else ""
+        self._trusted = _trusted(trusted) if trusted else None
         self._ask: Callable[[], str] | None = None
         self._fixed: dict[str, str] = {}
         self._file: pathlib.Path | None = None

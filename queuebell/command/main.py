@@ -101,6 +101,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
 class ActionParser(argparse.ArgumentParser):
     """The parser of one action: options may stand between operands, and an error shows this action's usage."""
 
+    # Whether `parse_known_intermixed_args` is at work: it calls `parse_known_args` itself.
     _intermixed = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

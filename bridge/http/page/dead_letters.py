@@ -253,7 +253,7 @@ class DeadLetterRoutes:
         while len(self._ended) >= _RUNS_MAX:
             self._ended.pop(next(iter(self._ended)))
         run = self._ended[queue] = _run(replaying, discards, running=False, error=error)
-        ends = f"; {run.why or error}" if run.why or error else ""
+        ends = "".join(f"; {each}" for each in (run.why, error) if each)
         log.info("%s: %s %d, %d stay%s", queue, run.what, run.moved, run.stay, ends)
 
 

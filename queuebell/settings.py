@@ -20,7 +20,7 @@ from queuebell.bridge.contract.address import EMBEDDED, http_addresses, is_http
 from queuebell.bridge.contract.bounds import HEARTBEAT_S, SLACK_S
 from queuebell.bridge.contract.errors import ConfigurationError
 from queuebell.bridge.contract.names import DEFAULT_PREFIX
-from queuebell.bridge.contract.settings import LISTENER_TABLE, SCALE_TABLE, doubtful, parse_toml, resolve
+from queuebell.bridge.contract.settings import LISTENER_TABLE, SCALE_TABLE, doubtful, read_tables, resolve
 from queuebell.bridge.core.settings import (
     SLACK_BEATS,
     AckSeconds,
@@ -36,6 +36,7 @@ from queuebell.bridge.core.settings import (
     check_sweep,
 )
 from queuebell.bridge.http.azure.accounts import AccountSettings
+from queuebell.bridge.http.server.settings import WILDCARDS
 from queuebell.bridge.http.webhooks.settings import WebhookSettings
 from queuebell.bridge.keda.scaled_object import KedaStore
 from queuebell.bridge.queues.base import PUT_WINDOW_S
@@ -171,7 +172,8 @@ def load(
     Raises `ConfigurationError` that names the key, its source and what is valid.
     """
     environment = os.environ if environment is None else environment
-    source, tables = read_tables(file, environment)
+    file = file or environment.get("QUEUEBELL_CONFIG") or None
+    source, tables = file or "configuration", {} if file is None else read_tables(file)
     # These tables belong to `queuebell listen` and `queuebell scale`, which check them.
     tables.pop(LISTENER_TABLE, None)
     tables.pop(SCALE_TABLE, None)
@@ -208,20 +210,6 @@ def _holds_secrets(tables: Mapping[str, Any]) -> bool:
     )
 
 
-def read_tables(file: str | None, environment: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """Return the name and the content of the configuration file; empty when there is none."""
-    file = file or environment.get("QUEUEBELL_CONFIG") or None
-    if file is None:
-        return "configuration", {}
-    try:
-        text = pathlib.Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"config: cannot read {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{file}: invalid TOML: it is not UTF-8") from None
-    return file, parse_toml(text, file)
-
-
 def _buses(text: str) -> list[str]:
     """Split a variable into buses; a comma between hosts of one bus does not split."""
     buses: list[str] = []
@@ -232,6 +220,18 @@ def _buses(text: str) -> list[str]:
         elif part:
             buses.append(part)
     return buses
+
+
+def reached_at(settings: Settings, port: int) -> str:
+    """Return the URL of a bridge with these settings and this port, for clients on its own machine."""
+    host, _ = parse_listen(settings.listen)
+    if host in WILDCARDS:
+        host = "::1" if host == "::" else "127.0.0.1"
+    scheme = "http"
+    if settings.tls_cert is not None:
+        # Its certificate is for the names of the bridge, seldom for its address.
+        scheme, host = "https", next(iter(settings.allowed_hosts), host)
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def parse_listen(text: str, key: str = "listen") -> tuple[str, int]:

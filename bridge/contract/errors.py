@@ -72,7 +72,7 @@ STATUS_BY_CODE: Final[dict[str, int]] = {
 }
 
 
-ENDS_THE_PROCESS: Final = (GeneratorExit, KeyboardInterrupt, SystemExit)
+ENDS_THE_PROCESS: Final = (KeyboardInterrupt, SystemExit)
 """Exceptions that end the event loop; any other one that foreign code raises ends one call only."""
 
 

@@ -21,16 +21,6 @@ class CommandFailed(Exception):
     """The command ended with an exit code that stands for a failed attempt, or by a signal."""
 
 
-class _Pipe(asyncio.BaseProtocol):
-    """What a command's standard input is written to."""
-
-    closed = False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Note that it was read to its end, or will be no more."""
-        self.closed = True
-
-
 class Command:
     """Runs ``/bin/sh -c`` with the body on standard input, in its own process group.
 
@@ -46,9 +36,8 @@ class Command:
         # Its own pipe: asyncio's would be awaited to its end, and processes that the command leaves may hold it open.
         stdin, body = os.pipe()
         try:
-            feeding, pipe = await asyncio.get_running_loop().connect_write_pipe(
-                _Pipe,
-                os.fdopen(body, "wb", buffering=0),
+            feeding, _ = await asyncio.get_running_loop().connect_write_pipe(
+                asyncio.BaseProtocol, os.fdopen(body, "wb", buffering=0)
             )
         except BaseException:
             os.close(stdin)
@@ -65,8 +54,10 @@ class Command:
                     _kill_group(process.pid)
                     await process.wait()
         finally:
-            if not pipe.closed:
-                feeding.abort()  # which breaks where it is closed already
+            # Closed twice, asyncio's transport would log an error: it is closed already if its reader has gone, or if
+            # all is written.
+            if feeding.get_write_buffer_size() or not feeding.is_closing():
+                feeding.abort()
         code = process.returncode
         if code == DELETE:
             return

@@ -50,6 +50,8 @@ ENDS_S: Final = 1.0
 """How long a coroutine that was cancelled at its time-out may take to end before its attempt goes on without it."""
 _FRAMES: Final = 20
 """The newest frames of each exception that are written down."""
+_NOT_THE_HANDLERS: Final = (*ENDS_THE_PROCESS, GeneratorExit)
+"""A `GeneratorExit` that a handler raises is a `RuntimeError` by then; any other one closes the coroutine."""
 
 
 class Invoker:
@@ -116,7 +118,7 @@ class Invoker:
             if _cancelled_from_outside():
                 raise
             return Failed("the handler was cancelled from within")
-        except ENDS_THE_PROCESS:
+        except _NOT_THE_HANDLERS:
             raise
         except BaseException as error:  # noqa: BLE001 - it is the user's; a task that ended with it would hold the message
             raised = error
@@ -142,7 +144,7 @@ class Invoker:
             if _cancelled_from_outside():
                 raise
             return [Failed("the handler was cancelled from within")] * len(messages)
-        except ENDS_THE_PROCESS:
+        except _NOT_THE_HANDLERS:
             raise
         except BaseException as error:  # noqa: BLE001 - as above
             raised = error
@@ -221,6 +223,9 @@ class Invoker:
 
     def _on_loop(self, argument: object, on_overdue: OnOverdue) -> Awaitable[object]:
         call: Any = self._handler(argument)
+        return self._awaited(call, on_overdue)
+
+    def _awaited(self, call: Awaitable[object], on_overdue: OnOverdue) -> Awaitable[object]:
         return _Watched(call) if self._timeout is None else self._in_task(call, self._timeout + ENDS_S, on_overdue)
 
     async def _in_task(self, awaited: Awaitable[object], most: float, on_overdue: OnOverdue) -> object:
@@ -243,7 +248,10 @@ class Invoker:
         finally:
             gives_up.cancel()
         if call.done():
-            return call.result()
+            try:
+                return call.result()
+            except GeneratorExit as error:
+                raise _strayed(error) from error
         on_overdue(call)
         raise TimeoutError
 
@@ -263,7 +271,7 @@ class Invoker:
             raise TypeError(f"the handler {self.name} returned a generator: nothing of it has run")
         if not inspect.isawaitable(result):
             return result
-        return await (result if self._timeout is None else self._in_task(result, self._timeout + ENDS_S, on_overdue))
+        return await self._awaited(result, on_overdue)
 
 
 class _Watched:
@@ -289,6 +297,10 @@ class _Watched:
                 waits = steps.send(None) if error is None else steps.throw(error)
             except StopIteration as done:
                 return done.value
+            except GeneratorExit as raised:
+                if isinstance(error, GeneratorExit):
+                    raise  # this coroutine is closed
+                raise _strayed(raised) from raised
             except asyncio.CancelledError:
                 if by_itself or task.cancelling() > before:
                     while task.cancelling():
@@ -348,8 +360,13 @@ def _name_of(handler: Callable[[Any], object]) -> str:
 def _plain(handler: Callable[[Any], object], argument: object) -> tuple[object]:
     try:
         return (handler(argument),)
-    except StopIteration as error:
-        raise RuntimeError("the handler raised StopIteration") from error  # it cannot travel through a future
+    except (StopIteration, GeneratorExit) as error:
+        raise _strayed(error) from error
+
+
+def _strayed(error: BaseException) -> RuntimeError:
+    """Return what stands for an exception that means something else to whatever awaits the handler."""
+    return RuntimeError(f"the handler raised {type(error).__name__}")
 
 
 def _read(outcome: Done | Retry | Bury | Replay) -> Outcome:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import pathlib
 import sys
 import time
@@ -22,6 +23,7 @@ import msgspec
 from queuebell.bridge.contract.address import http_addresses
 from queuebell.bridge.contract.bounds import OWN_IN_WORDS, RoughCounts, in_words
 from queuebell.bridge.contract.errors import BusUnavailable, ConfigurationError, NotAllowed
+from queuebell.bridge.contract.settings import LISTENER_TABLE, SCALE_TABLE, read_tables
 from queuebell.bridge.core.settings import Numbers, Tuning
 from queuebell.bridge.keda.streams import REPEAT_S
 from queuebell.bridge.service.state.answers import (
@@ -83,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
     """Check, and show what was found."""
     settings = client_settings(args)
     _check_configuration(settings)
+    _check_tables(args.config)
     reached = _reach(settings) if args.live else []
     rules = Tuning(settings.periods()).each()
     answers = [_ask(where.url) for where in http_addresses(settings.bridge, "bridge")]
@@ -175,6 +178,23 @@ def _check_configuration(settings: Settings) -> None:
         settings = msgspec.structs.replace(settings, nats=embedded.resolve(settings.nats))
     check_data(settings)
     assemble(settings, embedded, in_memory=True)
+
+
+def _check_tables(file: str | None) -> None:
+    """Read what `listen` and `scale` would read of the file; raises `ConfigurationError` as they do."""
+    from queuebell.command import listen_settings, scale
+
+    source = file or os.environ.get("QUEUEBELL_CONFIG")
+    tables = read_tables(source) if source else {}
+    if LISTENER_TABLE in tables:
+        listener = listen_settings.load(source, environment={})
+        listen_settings.retry_of(listener)
+        # Only the command line of `listen` names its queues.
+        shares = [text for key in listen_settings.SHARES for text in getattr(listener, key)]
+        named = [text.partition("=")[0].strip() for text in shares]
+        listen_settings.pool_of(listener, dict.fromkeys(named))
+    if SCALE_TABLE in tables:
+        scale.load(source, environment={}, options={})
 
 
 def _all_queues(answers: list[_Told]) -> list[str] | None:

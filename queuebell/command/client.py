@@ -25,10 +25,9 @@ from queuebell.bridge.contract.address import HttpAddress, http_addresses
 from queuebell.bridge.contract.calls import BOOT_HEADER
 from queuebell.bridge.contract.errors import STATUS_BY_CODE, BusUnavailable, NotAllowed
 from queuebell.bridge.contract.failover import TRY_S, Failover
-from queuebell.bridge.http.server.settings import WILDCARDS
 from queuebell.command.progress import coloured
 from queuebell.command.table import laid_out
-from queuebell.settings import DEFAULT_BRIDGE, Settings, load, parse_listen
+from queuebell.settings import DEFAULT_BRIDGE, Settings, load, parse_listen, reached_at
 
 TIMEOUT_S = 10.0
 OK = 200
@@ -55,18 +54,8 @@ def client_settings(args: argparse.Namespace) -> Settings:
     settings = load(args.config, options=given)
     if args.config is None or settings.bridge != DEFAULT_BRIDGE or given["bridge"] is not None:
         return settings
-    return msgspec.structs.replace(settings, bridge=_configured_bridge(settings))
-
-
-def _configured_bridge(settings: Settings) -> str:
-    """Return where the bridge of a configuration file is reached from its own machine."""
-    host, port = parse_listen(settings.listen)
-    if host in WILDCARDS:
-        host = "127.0.0.1"
-    scheme = "http"
-    if settings.tls_cert is not None:
-        scheme, host = "https", next(iter(settings.allowed_hosts), host)
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" if port else DEFAULT_BRIDGE
+    _, port = parse_listen(settings.listen)
+    return msgspec.structs.replace(settings, bridge=reached_at(settings, port)) if port else settings
 
 
 def bus_address(args: argparse.Namespace) -> str:

@@ -42,11 +42,11 @@ UNENDED: Final = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``listen``."""
-    parser.add_argument("store", metavar="STORE", help="where the messages wait, for example http://127.0.0.1:8470")
+    parser.add_argument("store", metavar="STORE", help="where the messages wait")
     parser.add_argument(
         "queue",
         metavar="QUEUE",
-        help="ACCOUNT/QUEUE, or ACCOUNT/QUEUE:COUNT for all its partitions; several are separated by commas",
+        help="ACCOUNT/QUEUE, with :COUNT for all its partitions; several are separated by commas",
     )
     parser.add_argument("handler", metavar="MODULE:FUNCTION", nargs="?")
     parser.add_argument("--exec", metavar="CMD", dest="command", help="run this for each message instead")
@@ -55,29 +55,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Declare what can be set about a listener, by whichever command runs one (`ListenSettings`)."""
-    parser.add_argument(
-        "--bridge", metavar="URL", help="the bridge that sends the wakes (default: STORE, if that is a bridge)"
-    )
+    parser.add_argument("--bridge", metavar="URL", help="sends the wakes (default: STORE, if a bridge)")
     parser.add_argument("--pull-only", action="store_true", help="poll with back-off, without a bridge")
     parser.add_argument("--config", metavar="FILE", help="TOML file with a table [listener]")
-    parser.add_argument("--name", help="name shown in status (default: host and process)")
-    parser.add_argument("--batch", metavar="N", help="messages per receive, 1 to 32, PostgreSQL 256 (default 32)")
+    parser.add_argument("--name", help="shown in status (default: host and process)")
+    parser.add_argument("--batch", metavar="N", help="per receive (default 32; PostgreSQL up to 256)")
     parser.add_argument("--concurrency", metavar="N", help="concurrent handlers of each queue (default 32)")
-    parser.add_argument("--pool", metavar="N", help="instead: concurrent handlers of all queues together")
-    parser.add_argument(
-        "--pool-weight", metavar="QUEUE=N,..", help="share of a queue while others have work (default 1)"
-    )
+    parser.add_argument("--pool", metavar="N", help="instead: handlers of all queues together")
+    parser.add_argument("--pool-weight", metavar="QUEUE=N,..", help="share while others have work (default 1)")
     parser.add_argument("--pool-priority", metavar="QUEUE=N,..", help="queues with 0 (default) are served first")
     parser.add_argument("--pool-reserved", metavar="QUEUE=N,..", help="slots reserved for this queue (default 0)")
     parser.add_argument("--pool-limit", metavar="QUEUE=N,..", help="most slots of a queue (default: the pool)")
-    parser.add_argument(
-        "--visibility-timeout", metavar="S", help="lease in seconds, renewed while handling (default 30)"
-    )
+    parser.add_argument("--visibility-timeout", metavar="S", help="lease, renewed while handling (default 30)")
     retry = RetryPolicy()
     parser.add_argument(
         "--max-attempts",
         metavar="N",
-        help=f"attempts before dead-lettering; 0: never (default {retry.attempts})",
+        help=f"attempts, 0 for no end (default {retry.attempts})",
     )
     parser.add_argument(
         "--retry-first", metavar="S", help=f"seconds before the first retry (default {retry.first_s:g})"
@@ -85,24 +79,20 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retry-factor", metavar="X", help=f"growth of the pauses (default {retry.factor:g})")
     parser.add_argument("--retry-ceiling", metavar="S", help=f"longest pause in seconds (default {retry.ceiling_s:g})")
     parser.add_argument(
-        "--retry-jitter", metavar="PART", help=f"random spread of the pauses, 0 to 1 (default {retry.jitter:g})"
+        "--retry-jitter", metavar="PART", help=f"spread of the pauses, 0 to 1 (default {retry.jitter:g})"
     )
-    parser.add_argument(
-        "--retry-transient", metavar="NAME=N,..", help="others for transient failures: first=5,attempts=20"
-    )
+    parser.add_argument("--retry-transient", metavar="NAME=N,..", help="for transient failures: first=5,attempts=20")
     parser.add_argument("--poison-queue", metavar="ACCOUNT/QUEUE", help="default QUEUE-poison")
-    parser.add_argument(
-        "--handler-timeout", metavar="S", help="seconds until a handler is cancelled (default: no limit)"
-    )
+    parser.add_argument("--handler-timeout", metavar="S", help="when a handler is cancelled (default: never)")
     parser.add_argument(
         "--end-when-stuck",
         action="store_const",
         const=True,
-        help="exit with 1 once timed-out handlers hold every slot, so that a supervisor restarts the worker",
+        help="exit with 1 once timed-out handlers hold every slot, so that a supervisor restarts it",
     )
     parser.add_argument("--claim-check", metavar="URL", help="blob store of large bodies (default: none)")
-    parser.add_argument("--ledger", metavar="URL", help="table store, to complete each message once (default: none)")
-    parser.add_argument("--grace", metavar="S", help="seconds that a stop waits for handlers (default 20)")
+    parser.add_argument("--ledger", metavar="URL", help="table store, to complete messages once")
+    parser.add_argument("--grace", metavar="S", help="how long a stop waits (default 20)")
     parser.add_argument("--metrics", metavar="HOST:PORT", help="serve /metrics for Prometheus (default: none)")
     parser.add_argument("--insecure-public", action="store_const", const=True, help="serve metrics on a public address")
     parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
@@ -122,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
     if args.command is not None:
         from queuebell.listeners.work.command import Command
 
+        if not args.command.strip():
+            raise ConfigurationError("--exec is empty: a shell would end with 0, and each message would be deleted")
         handler = Command(args.command)
     else:
         handler = load_function(args.handler)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import pathlib
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 from queuebell.bridge.contract.errors import BadInput, ConfigurationError
 from queuebell.bridge.contract.names import DEFAULT_PREFIX
 from queuebell.bridge.contract.partitioning import Partitions
-from queuebell.bridge.contract.settings import LISTENER_TABLE, doubtful, parse_toml, resolve
+from queuebell.bridge.contract.settings import LISTENER_TABLE, doubtful, read_tables, resolve
 from queuebell.listeners.pool import Pool
 from queuebell.listeners.wake.pool import Share
 from queuebell.listeners.work.retry import ATTEMPTS_MAX, FACTOR_MAX, PAUSE_S_MAX, PAUSE_S_MIN, RetryPolicy
@@ -25,6 +24,8 @@ log = logging.getLogger("queuebell.listener")
 Seconds = Annotated[float, Meta(gt=0, le=604_800)]
 Pause = Annotated[float, Meta(ge=PAUSE_S_MIN, le=PAUSE_S_MAX)]
 _RETRY = RetryPolicy()
+SHARES: Final = ("pool_weight", "pool_priority", "pool_reserved", "pool_limit")
+"""The settings that give a queue its share of the pool, as ACCOUNT/QUEUE=NUMBER."""
 
 
 class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,14 +73,9 @@ def pool_of(settings: ListenSettings, queues: Mapping[str, Partitions | None]) -
     """
     known = {*queues, *(whole.queue for whole in queues.values() if whole is not None)}
     shares: dict[str, dict[str, int]] = {}
-    for name, given in (
-        ("weight", settings.pool_weight),
-        ("priority", settings.pool_priority),
-        ("reserved", settings.pool_reserved),
-        ("limit", settings.pool_limit),
-    ):
-        key = f"pool_{name}"
-        for text in given:
+    for key in SHARES:
+        name = key.removeprefix("pool_")
+        for text in getattr(settings, key):
             if settings.pool is None:
                 raise ConfigurationError(f"{key}: needs pool, the number of handler slots that the queues share")
             queue, equals, number = text.partition("=")
@@ -145,12 +141,7 @@ def load(
     file = file or environment.get("QUEUEBELL_CONFIG") or None
     table: dict[str, Any] = {}
     if file is not None:
-        try:
-            tables = parse_toml(pathlib.Path(file).read_text(encoding="utf-8"), file)
-        except OSError as error:
-            raise ConfigurationError(f"config: cannot read {file}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ConfigurationError(f"{file}: invalid TOML: it is not UTF-8") from None
+        tables = read_tables(file)
         own = tables.get(LISTENER_TABLE, {})
         if not isinstance(own, dict):
             raise ConfigurationError(f"{file}: {LISTENER_TABLE} is a table")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import importlib
 import os
 import re
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +35,8 @@ class Subcommand(NamedTuple):
     """Command lines without ``queuebell`` and the name; the help of the command ends with them."""
     nested: bool = False
     """Whether it has subcommands of its own."""
+    usage: str | None = None
+    """The operands, if there are too many options for one line; default is what argparse makes of all."""
 
 
 SUBCOMMANDS: Final[dict[str, Subcommand]] = {
@@ -40,6 +44,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
         "queuebell.command.serve",
         "run the bridge and its queue service",
         ("--data ./queuebell-data", "--store postgres://jobs@db/jobs --nats nats://broker:4222"),
+        usage="[options]",
     ),
     "demo": Subcommand(
         "queuebell.demo.cli", "run real work in real processes, and show what it costs", ("", "--workers 8 --json")
@@ -53,6 +58,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
         "queuebell.command.listen",
         "handle a queue's messages with a Python function or any command",
         ("http://127.0.0.1:8470 billing/orders orders:handle", "http://127.0.0.1:8470 billing/orders --exec ./handle"),
+        usage="STORE QUEUE (MODULE:FUNCTION | --exec CMD) [options]",
     ),
     "scale": Subcommand(
         "queuebell.command.scale",
@@ -119,8 +125,8 @@ class ActionParser(argparse.ArgumentParser):
 
 
 def show_examples(parser: argparse.ArgumentParser, name: str, examples: Sequence[str]) -> None:
-    """End the help of a command with examples."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    """End the help of a command with examples, and give each option one line where it can be."""
+    parser.formatter_class = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
     parser.epilog = "\n".join(("examples:", *(f"  queuebell {name} {each}".rstrip() for each in examples)))
 
 
@@ -135,6 +141,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         complete({name: (each.module, each.summary) for name, each in SUBCOMMANDS.items()})
     words = list(sys.argv[1:] if argv is None else argv)
+    for place, word in enumerate(words, 1):
+        if any("\udc80" <= character <= "\udcff" for character in word):
+            print(f"queuebell: argument {place} is not UTF-8, and nothing was done: {word!a}", file=sys.stderr)
+            return USAGE
     if not words or words[0] in {"-h", "--help", "help"}:
         print(_overview())
         return OK if words else USAGE
@@ -148,6 +158,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         meant = f"; did you mean '{near[0]}'?" if near else ""
         print(f"queuebell: no such command{meant}\n\n{_overview()}", file=sys.stderr)
         return USAGE
+    if not _output(name):
+        print(f"queuebell {name}: standard output is closed, and nothing was done", file=sys.stderr)
+        return FAILED
     try:
         return _run(name, subcommand, rest)
     except KeyboardInterrupt:
@@ -155,12 +168,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
+_UNSEEN: Final = frozenset({"serve", "listen", "scale"})
+"""What runs without an output: its answer is its work."""
+
+
+def _output(name: str) -> bool:
+    """Put the null device where a stream is closed; return whether the command may run without what it would print."""
+    told = sys.stdout is not None or name in _UNSEEN
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:
+            # Its number would be the next file's that is opened, and that file's content the next traceback.
+            setattr(sys, stream, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+    return told
+
+
 def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
     module = importlib.import_module(subcommand.module)
     parser = argparse.ArgumentParser(
         prog=f"queuebell {name}",
-        # Written for documentation, where two backquotes are a markup.
-        description=(module.__doc__ or "").replace("``", ""),
+        description=_description(module.__doc__ or ""),
+        usage=None if subcommand.usage is None else f"queuebell {name} {subcommand.usage}",
         allow_abbrev=False,
     )
     show_examples(parser, name, subcommand.examples)
@@ -180,6 +207,11 @@ def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
     except (errors.QueuebellError, OSError) as error:
         return _told(name, error)
     return code
+
+
+def _description(text: str) -> str:
+    """Return a module's docstring as a terminal shows it: without markup, 79 characters wide."""
+    return "\n\n".join(textwrap.fill(part, 79) for part in text.replace("``", "").split("\n\n"))
 
 
 _BARE_ADDRESS: Final = re.compile(r"(?:[^@/\s]*@)?((\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5})(?:/\S*)?").fullmatch

@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import logging
 import os
-import pathlib
 import shlex
 import signal
 from collections.abc import Callable, Mapping
@@ -26,7 +25,7 @@ from queuebell.bridge.brokers.address import with_prefix
 from queuebell.bridge.contract.address import is_http
 from queuebell.bridge.contract.errors import BadInput, ConfigurationError, QueuebellError
 from queuebell.bridge.contract.names import DEFAULT_PREFIX
-from queuebell.bridge.contract.settings import SCALE_TABLE, parse_toml, resolve
+from queuebell.bridge.contract.settings import SCALE_TABLE, read_tables, resolve
 from queuebell.listeners.scaling.actuators.base import Actuator
 from queuebell.listeners.scaling.actuators.output import OUTPUT
 from queuebell.listeners.scaling.processes import Limits
@@ -201,12 +200,7 @@ def load(file: str | None, *, environment: Mapping[str, str], options: Mapping[s
     if file is not None:
         if options.get("store"):
             raise ConfigurationError("config: the file names stores, queues and commands; leave them out of the line")
-        try:
-            whole = parse_toml(pathlib.Path(file).read_text(encoding="utf-8"), file)
-        except OSError as error:
-            raise ConfigurationError(f"config: cannot read {file}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ConfigurationError(f"{file}: invalid TOML: it is not UTF-8") from None
+        whole = read_tables(file)
         given = whole.get(SCALE_TABLE, [])
         if not isinstance(given, list) or not given or not all(isinstance(table, dict) for table in given):
             raise ConfigurationError(f"{file}: has no table [[{SCALE_TABLE}]]; there is one for each queue")

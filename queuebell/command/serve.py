@@ -20,7 +20,7 @@ import msgspec
 
 from queuebell.bridge.contract.bounds import OWN_IN_WORDS, in_words
 from queuebell.bridge.contract.errors import ConfigurationError, StoreError, StoreUnavailable
-from queuebell.settings import Settings, load, parse_listen
+from queuebell.settings import Settings, load, parse_listen, reached_at
 
 if TYPE_CHECKING:
     from queuebell.bridge.brokers.embedded.server import EmbeddedNats
@@ -39,107 +39,90 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         metavar="URL",
-        help="keep the queues in PostgreSQL (postgres://), Redis (redis://) or JetStream (nats://) instead of a file;"
-        " several bridges may share it (put a password in QUEUEBELL_STORE or the file, not here)",
+        help="queues in PostgreSQL, Redis or NATS JetStream, not a file; passwords belong in QUEUEBELL_STORE",
     )
     parser.add_argument(
         "--nats",
         metavar="URL",
         action="append",
-        help="take triggers and sessions from this NATS server; repeatable; 'embedded' or 'embedded:PORT' starts one",
+        help="triggers and sessions over this NATS; repeatable; 'embedded' or 'embedded:PORT' starts one",
     )
     parser.add_argument(
-        "--mqtt", metavar="URL", action="append", help="take triggers and sessions from this MQTT broker; repeatable"
+        "--mqtt", metavar="URL", action="append", help="triggers and sessions over this broker; repeatable"
     )
     parser.add_argument(
         "--azure-queue",
         metavar="HOST:PORT",
-        help="serve the Azure Queue Storage REST API at this address (the emulator uses 127.0.0.1:10001)",
+        help="serve Azure Queue Storage's REST API there",
     )
-    parser.add_argument("--azure-cert", metavar="FILE", help="PEM certificates of the Azure endpoint, for HTTPS")
+    parser.add_argument("--azure-cert", metavar="FILE", help="PEM certificates of the Azure endpoint")
     parser.add_argument("--azure-key", metavar="FILE", help="PEM private key of the Azure endpoint")
     parser.add_argument(
         "--azure-relay",
         metavar="HOST:PORT=URL",
         action="append",
-        help="forward requests to another Azure Queue endpoint, and treat puts as triggers; repeatable",
+        help="forward to another Azure Queue endpoint, and treat puts as triggers; repeatable",
     )
     parser.add_argument(
         "--keda",
         metavar="HOST:PORT",
-        help="serve KEDA's external scaler (gRPC) there, so that KEDA starts pods",
+        help="serve KEDA's external scaler (gRPC) there",
     )
-    parser.add_argument("--keda-cert", metavar="FILE", help="PEM certificates of KEDA's port (default: --tls-cert)")
-    parser.add_argument("--keda-key", metavar="FILE", help="PEM private key of KEDA's port (default: --tls-key)")
+    parser.add_argument("--keda-cert", metavar="FILE", help="its PEM certificates (default: --tls-cert)")
+    parser.add_argument("--keda-key", metavar="FILE", help="its PEM private key (default: --tls-key)")
     parser.add_argument(
         "--keda-client-ca",
         metavar="FILE",
-        help="PEM certificates of the authorities that sign KEDA's certificate, which is then required",
+        help="PEM authorities of KEDA's own certificate, which is then required",
     )
-    parser.add_argument(
-        "--postgres", metavar="URL", action="append", help="take triggers from NOTIFY of this PostgreSQL; repeatable"
-    )
+    parser.add_argument("--postgres", metavar="URL", action="append", help="triggers from NOTIFY there; repeatable")
     parser.add_argument(
         "--cluster",
         metavar="NAME",
-        help="share the work with the other bridges of this cluster on the same NATS, so that one of them checks the"
-        " queue after a trigger and not each; all have the same --store, or none has one",
+        help="share the work with other bridges on this NATS",
     )
-    parser.add_argument("--prefix", metavar="TOKEN", help="first token of subjects and topics (default queuebell)")
+    parser.add_argument("--prefix", metavar="TOKEN", help="first token of subjects (default queuebell)")
     parser.add_argument(
         "--ready-requires",
         metavar="NAMES",
-        help="buses that must be connected for /readyz to be 200 (default all), e.g. nats,mqtt",
+        help="buses without which /readyz is not 200 (default all), e.g. nats,mqtt",
     )
-    parser.add_argument(
-        "--allowed-hosts", metavar="NAMES", help="more host names to accept in the Host header, separated by commas"
-    )
+    parser.add_argument("--allowed-hosts", metavar="NAMES", help="more names for the Host header, with commas")
     parser.add_argument(
         "--insecure-public",
         action="store_const",
         const=True,
-        help="listen on a public address without authentication or TLS",
+        help="allow a public address without keys or TLS",
     )
     parser.add_argument(
         "--auth",
         action="store_const",
         const=True,
-        help="require a key for each request ('queuebell key create' makes one)",
+        help="require a key ('queuebell key create' makes one)",
     )
-    parser.add_argument(
-        "--access", metavar="FILE", help="the file of keys and grants (default access.json in the --data directory)"
-    )
+    parser.add_argument("--access", metavar="FILE", help="keys and grants (default: access.json in --data)")
     parser.add_argument(
         "--trust-brokers",
         action="store_const",
         const=True,
-        help="with --auth: let each broker's own access list decide who may publish triggers and receive wakes there"
-        " ('queuebell key nats' and 'queuebell key mqtt' print such a list)",
+        help="with --auth: a broker's own access list decides who may publish and be woken there",
     )
     parser.add_argument("--tls-cert", metavar="FILE", help="PEM certificates, for HTTPS")
     parser.add_argument("--tls-key", metavar="FILE", help="PEM private key")
-    parser.add_argument(
-        "--tls-client-ca", metavar="FILE", help="PEM certificates of the authorities that sign client certificates"
-    )
-    parser.add_argument(
-        "--tls-client", metavar="MODE", help="whether a client needs a certificate: optional (default) or required"
-    )
+    parser.add_argument("--tls-client-ca", metavar="FILE", help="PEM authorities of client certificates")
+    parser.add_argument("--tls-client", metavar="MODE", help="certificates of clients: optional (default) or required")
     parser.add_argument(
         "--synchronous",
         metavar="MODE",
-        help="FULL (default) loses nothing in a power cut; NORMAL may lose the last puts",
+        help="NORMAL may lose the last puts in a power cut",
     )
-    parser.add_argument(
-        "--put-window-s", metavar="S", help="seconds to remember the ids of PUT .../messages/ID (default 600)"
-    )
+    parser.add_argument("--put-window-s", metavar="S", help="how long ids of puts are known (default 600)")
     parser.add_argument(
         "--put-waiting-bytes",
         metavar="N",
-        help="bytes that waiting puts may hold; above it puts get 429 (default 64 MiB)",
+        help="bytes of waiting puts; above it 429 (64 MiB)",
     )
-    parser.add_argument(
-        "--put-wait-ms", metavar="MS", help="milliseconds that a put may wait; a longer wait gets 429 (default 400)"
-    )
+    parser.add_argument("--put-wait-ms", metavar="MS", help="longest wait of a put; above it 429 (default 400)")
     parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
 
@@ -199,8 +182,9 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None) -> int:
                 for watch in watches:
                     await looking.enter_async_context(watch)
                 _collect_seldom()
-                print(f"queuebell ready on {web.url}", flush=True)
-                log.info("ready", extra={"url": web.url, "data": settings.data, "boot": service.boot})
+                url = reached_at(settings, web.port)
+                print(f"queuebell ready on {url}", flush=True)
+                log.info("ready", extra={"url": url, "data": settings.data, "boot": service.boot})
                 _tell_promises(service)
                 await stop.wait()
             # In this order: no new work, sessions sent to other bridges, connections, then the file.

@@ -1,5 +1,9 @@
 """Show the state of the bridge, its listeners and its queues.
 
+VISIBLE messages can be received now, INVISIBLE ones later: LEASED by a worker, delayed, or to be retried. DEAD is the
+number in the poison queue, COUNTED the age of these numbers. STATE is dirty from a trigger until a receive finds the
+queue empty, then clean. TRIGGERS, WAKES, RECEIVES and EMPTY receives count since the bridge started.
+
 Exit code 1 if the bridge is not ready, 69 if none answers. With --watch it repeats until Ctrl-C, which is 0.
 """
 
@@ -150,6 +154,7 @@ def _show(bridge: str, wanted: list[str], *, as_json: bool) -> int:
         names = wanted or _names(client, listeners, [row.queue for row in [*lonely, *graves]])
         beside = [poison for name in names for poison in _poison_of(name) if poison not in names]
         queues = [state for name in [*names, *beside] if (state := _queue(client, name)) is not None]
+        unknown = [name for name in wanted if name not in {state.queue for state in queues}]
         if wanted:
             lonely, graves, troubled, rejected = _findings(client, [*wanted, *beside])
         cluster = client.read("/v1/cluster", Cluster)[1] or Cluster()
@@ -186,6 +191,8 @@ def _show(bridge: str, wanted: list[str], *, as_json: bool) -> int:
         # Other bridges serve the same queues, and have listeners of their own.
         print(f"these are the listeners of {client.url} only; --bridge URL shows those of another bridge")
     _show_queues(queues, len(names))
+    for name in unknown:
+        trouble(f"{name}: the bridge does not know this queue: it saw no message, trigger or worker of it")
     return 0 if readiness.ready else 1
 
 

@@ -31,7 +31,13 @@ _MOVES: Final = {"up": -1, "k": -1, "down": 1, "j": 1}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``top``."""
     parser.add_argument("filter", nargs="?", default="", metavar="FILTER", help="only queues whose names contain this")
-    parser.add_argument("--sort", choices=tuple(SORTS.values()), default="trouble", help="(default trouble)")
+    parser.add_argument(
+        "--sort",
+        metavar="BY",
+        choices=tuple(SORTS.values()),
+        default="trouble",
+        help=f"{', '.join(SORTS.values())} (default trouble)",
+    )
     add_client_arguments(parser, "bridge", json=False)
 
 

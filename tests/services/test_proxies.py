@@ -126,19 +126,21 @@ async def test_a_wire_through_a_proxy(proxy: str, tmp_path: pathlib.Path) -> Non
         assert served.server._wires is not None
         open_here = served.server._wires.open
         command, port = set_up(proxy, tmp_path, served.server.port)
-        client = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", PROGRAM, f"https://127.0.0.1:{port}"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=environment(SSL_CERT_FILE=str(tmp_path / "cert.pem"), QUEUEBELL_API_KEY=secrets["worker"]),
-        )
-        assert client.stdin is not None and client.stdout is not None
+        client: asyncio.subprocess.Process | None = None
 
         async def all_done() -> bool:
             return await served.bridge.store.depth(QUEUE) == Depth(0, 0)
 
         try:
             async with running(command, port, tmp_path):
+                # Not before: a proxy may take longer to start than the client waits for it.
+                client = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-c", PROGRAM, f"https://127.0.0.1:{port}"),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    env=environment(SSL_CERT_FILE=str(tmp_path / "cert.pem"), QUEUEBELL_API_KEY=secrets["worker"]),
+                )
+                assert client.stdin is not None and client.stdout is not None
                 assert await client.stdout.readline() == b"put False\n"
                 await until(lambda: served.bridge.listeners() and len(open_here) == 1, "one wire for calls and session")
                 client.stdin.write(b"\n")
@@ -151,6 +153,7 @@ async def test_a_wire_through_a_proxy(proxy: str, tmp_path: pathlib.Path) -> Non
                 assert await client.stdout.readline() == b"[5, 7, 40000, 60000]\n"
             assert await client.wait() == 0
         finally:
-            if client.returncode is None:
-                client.kill()
-            await client.wait()
+            if client is not None:
+                if client.returncode is None:
+                    client.kill()
+                await client.wait()

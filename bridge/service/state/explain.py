@@ -169,7 +169,7 @@ def _outcome(
     entries = work.sessions
     if draining:
         return "draining", []
-    if own and work.paused:
+    if work.paused and (own or not len(entries)):
         return "paused", []
     if not len(entries):
         return "no_session", []

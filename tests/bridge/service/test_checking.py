@@ -272,8 +272,9 @@ def test_a_paused_queue_and_a_stopping_bridge() -> None:
     """Both wake nobody, for reasons of their own."""
     rig = Rig()
     rig.level(0)
-    rig.join(own=True)
     rig.work().paused = True
+    assert as_read(rig)["outcome"] == "paused"  # without a worker, too
+    rig.join(own=True)
     assert as_read(rig)["outcome"] == "paused"
     found = as_read(rig, draining=True)
     assert (found["outcome"], found["trigger_adds"]) == ("draining", False)

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from queuebell.bridge.contract.errors import ConfigurationError
+from queuebell.bridge.queues.base import Depth
 from queuebell.bridge.queues.embedded.store import MemoryStore
 from queuebell.listeners import Bury, Listener, Message, Replay, Retry
 from queuebell.listeners.work.retry import RetryPolicy
 from tests.listeners.rig import QUEUE, listening
+from tests.support.processes import until
 from tests.support.sim_loop import pass_time, simulated
 from tests.support.spans import spans
 
@@ -102,6 +104,7 @@ ODD = {
     "a reason that is a number": raising(bury_for(5)),
     "a cancellation of its own task": cancel_itself,
     "a cancellation out of nowhere": raising(asyncio.CancelledError()),
+    "an exception that closes generators": raising(GeneratorExit()),
 }
 
 
@@ -139,6 +142,31 @@ async def _handled_oddly(odd: Callable[[object], Awaitable[None]], batch: bool) 
     assert calls.count("odd") == 2
     assert sorted(set(calls) - {"odd"}) == ([] if batch else [f"good {number}" for number in range(4)])
     assert len(calls) == 2 + (0 if batch else 4)
+    await store.close()
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0], ids=["untimed", "timed"])
+@pytest.mark.parametrize("kind", ["coroutine", "thread", "coroutine of a thread"])
+async def test_an_exception_that_closes_generators_is_an_attempt_like_any_other(
+    kind: str, timeout: float | None
+) -> None:
+    async def later(_: Message) -> None:
+        await asyncio.sleep(0)
+        raise GeneratorExit
+
+    def now(_: Message) -> None:
+        raise GeneratorExit
+
+    handlers: dict[str, Any] = {"coroutine": later, "thread": now, "coroutine of a thread": lambda one: later(one)}
+    store = MemoryStore(f"odd-{uuid.uuid4().hex}")
+    await store.put(QUEUE, ["odd"])
+
+    async def over() -> bool:
+        return await store.depth(QUEUE) == Depth(0, 0)
+
+    async with listening(store, handlers[kind], retry=RetryPolicy(attempts=1), handler_timeout=timeout):
+        await until(over, "it is no longer in its queue")
+        assert len(await store.peek(f"{QUEUE}-poison")) == 1
     await store.close()
 
 

@@ -335,6 +335,17 @@ async def test_exit_codes_are_outcomes(line: str, outcome: type[Exception], word
         await Command(line)(message())
 
 
+async def test_a_command_need_not_read_its_input() -> None:
+    """A body that no pipe holds, of which it reads nothing, a part or all: asyncio has nothing to complain of."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+    lines = ["true", "exec 0<&-; sleep 0.002", "head -c 70000 >/dev/null", "cat >/dev/null"] * 8
+    async with asyncio.TaskGroup() as calls:
+        for line in lines:
+            calls.create_task(Command(line)(message(b"x" * 300_000)), name=line)
+    assert complaints == []
+
+
 async def test_cancelling_kills_the_whole_group(tmp_path: pathlib.Path) -> None:
     """A grandchild in the background is killed with the shell: the pipe it holds open ends."""
     fifo = tmp_path / "fifo"

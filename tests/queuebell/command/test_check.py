@@ -60,6 +60,14 @@ def test_what_keda_costs_is_said_where_it_is_served(check: Callable[..., tuple[i
     assert "KEDA" not in check('data = "{data}"\n')[1]
 
 
+def test_tables_of_workers_and_scalers_are_read_as_their_commands_read_them(
+    check: Callable[..., tuple[int, str, str]],
+) -> None:
+    listener = "[listener]\npool = 4\npool_weight = ['a/b=2']\nretry_transient = ['first=5']\n"
+    scaler = "[[scale]]\nstore = 'http://127.0.0.1:9'\nqueue = 'a/b'\ncommand = 'worker --all'\n"
+    assert check(f'data = "{{data}}"\n{listener}{scaler}')[0] == 0
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -84,6 +92,12 @@ def test_what_keda_costs_is_said_where_it_is_served(check: Callable[..., tuple[i
         ("azure_queue = '127.0.0.1:0'\n[[azure_account]]\nname = 'a'\nkey_file = \"\\u0000\"\n", "azure_account"),
         ('data = "\\u0000"\n', "data"),
         ("x = " + "[" * 30_000 + "\n", "nested"),
+        ("[listener]\nconcurency = 4\n", "unknown key 'concurency'"),
+        ("listener = 4\n", "listener is a table"),
+        ("[listener]\npool_weight = ['a/b=2']\n", "pool_weight: needs pool"),
+        ("[listener]\nretry_first = 9\nretry_ceiling = 8\n", "retry_first"),
+        ("[[scale]]\nstore = 'http://127.0.0.1:9'\n", "queue is missing"),
+        ("[[scale]]\nstore = 'http://127.0.0.1:9'\nqueue = 'a/b'\ncommand = 'w'\nmax = 0\n", "[[scale]] 1: max"),
     ],
 )
 def test_a_wrong_configuration_is_refused_as_serve_would(

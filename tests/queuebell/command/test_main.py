@@ -51,6 +51,35 @@ def test_the_help_of_a_command_ends_with_examples_that_can_be_typed(
         (parser.parse_args if SUBCOMMANDS[name].nested else parser.parse_intermixed_args)(words)
 
 
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_a_help_fits_a_screen(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    head, _, examples = capsys.readouterr().out.partition("\nexamples:\n")
+    assert max(map(len, head.splitlines())) <= 80
+    assert len([*head.splitlines(), *examples.splitlines()]) <= 60
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "code", "told"),
+    [
+        (["status"], ">&-", 1, "queuebell status: standard output is closed, and nothing was done\n"),
+        (["queue", "put", "a/q", "x", "--store", "http://127.0.0.1:9"], ">&-", 1, "nothing was done"),
+        (["queue", "put", "a/q", "x", "--store", "http://127.0.0.1:9"], "2>&-", 69, ""),
+        (["listen", "http://127.0.0.1:9", "a/q", "no_such:handler"], ">&-", 78, "there is no module no_such"),
+        (["queue", "put", "a/q", "$(printf '\\377')"], "", 2, r"argument 4 is not UTF-8, and nothing was done"),
+    ],
+)
+def test_a_closed_stream_or_an_unreadable_word_is_said_before_anything_is_done(
+    words: list[str], closed: str, code: int, told: str
+) -> None:
+    line = f"{shlex.quote(sys.executable)} -m queuebell {' '.join(words)} {closed}"
+    ended = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment(), timeout=PATIENCE_S)
+    assert ended.returncode == code, ended.stderr
+    assert told in ended.stderr and "Traceback" not in ended.stderr and len(ended.stderr.splitlines()) == bool(told)
+
+
 @pytest.mark.parametrize(
     ("words", "bare"),
     [
@@ -126,6 +155,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["listen", "http://127.0.0.1:9", "a/q", "json:nothing"], 78, "nothing"),
         (["listen", "http://127.0.0.1:9", "a/q", "json"], 78, "MODULE:FUNCTION"),
         (["listen", "http://127.0.0.1:9", "a/q", "--exec", "true", "--concurrency", "0"], 78, "--concurrency"),
+        (["listen", "http://127.0.0.1:9", "a/q", "--exec", " "], 78, "--exec is empty"),
         (["serve", "--listen", "nonsense"], 78, "listen"),
         (["serve", "--listen", "0.0.0.0:0"], 78, "--insecure-public"),
         (["serve", "--log-level", "loud"], 78, "--log-level"),

@@ -137,6 +137,17 @@ def test_a_frame_fits_and_nothing_that_a_stranger_sent_drives_the_terminal(
         assert coloured or not any("31" in line.split("m")[0] for line in lines if line.startswith("\x1b"))
 
 
+def test_what_is_not_known_is_a_question_mark() -> None:
+    unknown = row(visible=None, leased=None, buried=None)
+    view = Told(url="u", at="12:00:00", view=OneQueue(row=unknown))
+    for lines in (
+        frame(told(unknown), Looking(), 200, 8, coloured=False),
+        frame(view, Looking(queue="billing/orders"), 200, 8, coloured=False),
+    ):
+        assert "None" not in "".join(lines)
+        assert "".join(lines).count("?") == 3
+
+
 def test_one_moves_through_all_rows_and_asks_for_others_seldom() -> None:
     """Each row is on the screen when it is chosen, and within what the bridge was asked for."""
     looking, asked = Looking(), set()
